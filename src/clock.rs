@@ -1,0 +1,179 @@
+//! Time: a millisecond timestamp, and the clock that services are handed.
+//!
+//! Nothing below the services reads a clock. Transitions and the store's state machine get `now` as an argument, so
+//! that tests choose it and a replay gives the same answer.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::{Deserialize, Serialize};
+
+/// A point in time: milliseconds since the Unix epoch, UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The first millisecond of the year 0001: nothing earlier is written in RFC 3339 with four digits of year.
+    pub const MIN: Self = Self(-62_135_596_800_000);
+    /// The last millisecond of the year 9999, for the same reason.
+    pub const MAX: Self = Self(253_402_300_799_999);
+
+    /// A timestamp from milliseconds since the epoch, held within [`Timestamp::MIN`] and [`Timestamp::MAX`].
+    #[must_use]
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis.clamp(Self::MIN.0, Self::MAX.0))
+    }
+
+    /// Milliseconds since the epoch.
+    #[must_use]
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// This time and `duration` more, held at [`Timestamp::MAX`].
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        Self::from_millis(self.0.saturating_add(millis))
+    }
+
+    /// This time and `duration` less, held at [`Timestamp::MIN`].
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        Self::from_millis(self.0.saturating_sub(millis))
+    }
+
+    /// How long after `earlier` this is; zero when it is not after it.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Parses RFC 3339; finer parts than a millisecond are cut off.
+    ///
+    /// # Errors
+    /// Says what is wrong when `text` is not an RFC 3339 time between the years 0001 and 9999.
+    pub fn parse_rfc3339(text: &str) -> Result<Self, String> {
+        let time = DateTime::parse_from_rfc3339(text)
+            .map_err(|error| format!("not an RFC 3339 time ({error}), such as 2030-01-31T08:00:00Z"))?;
+        let millis = time.timestamp_millis();
+        if (Self::MIN.0..=Self::MAX.0).contains(&millis) {
+            Ok(Self(millis))
+        } else {
+            Err("outside the years 0001 to 9999".to_owned())
+        }
+    }
+
+    /// RFC 3339 in UTC with milliseconds, as the API and the job index write times.
+    #[must_use]
+    pub fn to_rfc3339(self) -> String {
+        DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_rfc3339())
+    }
+}
+
+/// Serializes a [`Timestamp`] as RFC 3339: `#[serde(with = "rfc3339")]`.
+pub mod rfc3339 {
+    use super::Timestamp;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::borrow::Cow;
+
+    /// Writes RFC 3339 with milliseconds.
+    ///
+    /// # Errors
+    /// The serializer's own.
+    pub fn serialize<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(time)
+    }
+
+    /// Reads RFC 3339.
+    ///
+    /// # Errors
+    /// When the text is not a time.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        Timestamp::parse_rfc3339(&text).map_err(D::Error::custom)
+    }
+
+    /// The same for an optional time: `#[serde(with = "rfc3339::option")]`.
+    pub mod option {
+        use super::super::Timestamp;
+        use serde::{Deserialize, Deserializer, Serializer, de::Error};
+        use std::borrow::Cow;
+
+        /// Writes RFC 3339 or null.
+        ///
+        /// # Errors
+        /// The serializer's own.
+        pub fn serialize<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+            match time {
+                Some(time) => serializer.collect_str(time),
+                None => serializer.serialize_none(),
+            }
+        }
+
+        /// Reads RFC 3339 or null.
+        ///
+        /// # Errors
+        /// When the text is not a time.
+        pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+            Option::<Cow<str>>::deserialize(deserializer)?
+                .map(|text| Timestamp::parse_rfc3339(&text).map_err(D::Error::custom))
+                .transpose()
+        }
+    }
+}
+
+/// Where a service reads the time.
+pub trait Clock: Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's wall clock, which never runs backwards within the process: after a backward jump it stands still
+/// until the machine's clock has caught up, so that no lease written later ends earlier.
+#[derive(Debug, Default)]
+pub struct SystemClock {
+    latest: AtomicI64,
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let wall = Utc::now().timestamp_millis();
+        let latest = self.latest.fetch_max(wall, Ordering::Relaxed);
+        Timestamp::from_millis(wall.max(latest))
+    }
+}
+
+/// A clock that moves only when told to, for tests where time is the subject.
+#[derive(Debug)]
+pub struct ManualClock(AtomicI64);
+
+impl ManualClock {
+    /// A clock that stands at `now`.
+    #[must_use]
+    pub fn at(now: Timestamp) -> Self {
+        Self(AtomicI64::new(now.as_millis()))
+    }
+
+    /// Moves the clock on.
+    pub fn advance(&self, by: Duration) {
+        let millis = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
+        self.0.fetch_add(millis, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+    }
+}

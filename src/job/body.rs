@@ -1,0 +1,150 @@
+//! Payloads and results: JSON that the manager carries and never looks into.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// A JSON text, checked once and then passed on as it came.
+#[derive(Clone)]
+pub struct Json(Arc<RawValue>);
+
+impl Json {
+    /// Checks that `text` is one JSON value.
+    ///
+    /// # Errors
+    /// The parser's error when it is not.
+    pub fn parse(text: String) -> Result<Self, serde_json::Error> {
+        RawValue::from_string(text).map(Self::from)
+    }
+
+    /// The JSON of any value that can be written as such.
+    ///
+    /// # Errors
+    /// The serializer's, for a map with keys that are not strings.
+    pub fn of(value: &impl Serialize) -> Result<Self, serde_json::Error> {
+        serde_json::value::to_raw_value(value).map(Self::from)
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.as_str().len()
+    }
+}
+
+impl From<Box<RawValue>> for Json {
+    fn from(raw: Box<RawValue>) -> Self {
+        Self(Arc::from(raw))
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Self::from)
+    }
+}
+
+/// The name of a body that is kept apart from its job. Fresh for every body written, so that two writers who race
+/// for the same job never overwrite each other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BodyId(pub uuid::Uuid);
+
+/// Where a body is kept, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BodyRef {
+    /// Its name.
+    pub id: BodyId,
+    /// Its length in bytes.
+    pub bytes: u32,
+}
+
+/// A payload or a result, in the job's document when it is small, apart when it is not, so that a claim or a
+/// heartbeat does not write it again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Body {
+    /// There is none.
+    #[default]
+    Empty,
+    /// In the job's document.
+    Inline(Json),
+    /// In a document of its own.
+    Stored(BodyRef),
+}
+
+/// A body to be written beside the job that refers to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewBody {
+    /// The name and length that the job refers to.
+    pub reference: BodyRef,
+    /// What to keep.
+    pub json: Json,
+}
+
+impl Body {
+    /// Keeps `json` inline when it has at most `inline_limit` bytes; else gives a reference and the body to be
+    /// written under it.
+    #[must_use]
+    pub fn place(json: Option<Json>, inline_limit: usize) -> (Self, Option<NewBody>) {
+        let Some(json) = json else { return (Self::Empty, None) };
+        if json.bytes() <= inline_limit {
+            return (Self::Inline(json), None);
+        }
+        let bytes = u32::try_from(json.bytes()).unwrap_or(u32::MAX);
+        let reference = BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes };
+        (Self::Stored(reference), Some(NewBody { reference, json }))
+    }
+
+    /// The length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Inline(json) => json.bytes(),
+            Self::Stored(reference) => reference.bytes as usize,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_body_stays_inline_and_a_large_one_is_kept_apart() {
+        let small = Json::parse("{\"a\": 1}".to_owned()).expect("json");
+        assert_eq!(Body::place(Some(small.clone()), 8), (Body::Inline(small.clone()), None));
+
+        let (body, stored) = Body::place(Some(small.clone()), 7);
+        let stored = stored.expect("a body of its own");
+        assert_eq!(body, Body::Stored(stored.reference));
+        assert_eq!(stored.json, small);
+        assert_eq!(body.bytes(), 8);
+    }
+}

@@ -1,0 +1,102 @@
+//! The record of a job's transitions, bounded.
+
+use serde::{Deserialize, Serialize};
+
+use super::names::Actor;
+use super::state::{Attempt, Fence, StateName};
+use crate::clock::Timestamp;
+
+/// How many entries are kept at each end; the ones between them are folded into a count.
+const KEPT_AT_EACH_END: usize = 25;
+
+/// One transition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    /// When.
+    pub at: Timestamp,
+    /// From which state; none for the submission.
+    pub from: Option<StateName>,
+    /// To which state.
+    pub to: StateName,
+    /// The fence after it.
+    pub fence: Fence,
+    /// The attempts counted after it.
+    pub attempt: Attempt,
+    /// Who did it.
+    pub actor: Actor,
+    /// Why, where there is more to say than the states do.
+    pub reason: Option<String>,
+}
+
+/// Every transition of a job in order. Past 50, the first 25 and the last 25 are kept, and a count of the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    entries: Vec<HistoryEntry>,
+    folded: u32,
+}
+
+impl History {
+    /// A history as it was stored.
+    #[must_use]
+    pub fn from_parts(entries: Vec<HistoryEntry>, folded: u32) -> Self {
+        Self { entries, folded }
+    }
+
+    /// Adds the next transition.
+    pub fn push(&mut self, entry: HistoryEntry) {
+        if self.entries.len() >= 2 * KEPT_AT_EACH_END {
+            self.entries.remove(KEPT_AT_EACH_END);
+            self.folded = self.folded.saturating_add(1);
+        }
+        self.entries.push(entry);
+    }
+
+    /// The transitions kept, oldest first. When some are folded, they are missing after the first 25.
+    #[must_use]
+    pub fn entries(&self) -> &[HistoryEntry] {
+        &self.entries
+    }
+
+    /// How many are folded.
+    #[must_use]
+    pub const fn folded(&self) -> u32 {
+        self.folded
+    }
+
+    /// How many there were in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() + self.folded as usize
+    }
+
+    /// Whether nothing ever happened, which is so only before the submission.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_a_long_history_is_folded_into_a_count() {
+        let mut history = History::default();
+        for number in 0..120 {
+            history.push(HistoryEntry {
+                at: Timestamp::from_millis(number),
+                from: None,
+                to: StateName::Available,
+                fence: Fence::default(),
+                attempt: Attempt::default(),
+                actor: Actor::system("test"),
+                reason: None,
+            });
+        }
+        assert_eq!((history.entries().len(), history.folded(), history.len()), (50, 70, 120));
+        let kept: Vec<i64> = history.entries().iter().map(|entry| entry.at.as_millis()).collect();
+        assert_eq!(kept[..25], (0..25).collect::<Vec<_>>());
+        assert_eq!(kept[25..], (95..120).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,96 @@
+//! The job: one unit of work, one document.
+//!
+//! In reading order: [`names`] (ids and other checked strings), [`spec`] (what was asked for), [`state`] (where it
+//! stands, each state with its own data), [`history`], [`retry`] (backoff), and [`transition`] (every way from one
+//! state to another: pure functions, no I/O, no clock, no randomness).
+
+pub mod body;
+pub mod history;
+pub mod names;
+pub mod retry;
+pub mod spec;
+pub mod state;
+pub mod transition;
+
+use std::sync::Arc;
+
+pub use body::{Body, BodyId, BodyRef, Json, NewBody};
+pub use history::{History, HistoryEntry};
+pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RequestId, WorkerId};
+pub use retry::RetryPolicy;
+pub use spec::{Fingerprint, JobSpec, Priority};
+pub use state::{Attempt, Fence, JobError, Lease, Orphan, Progress, Running, State, StateName};
+pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
+
+use crate::clock::Timestamp;
+
+/// A job as the store keeps it. Changed only through [`transition`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Its name, unique in the store.
+    pub id: JobId,
+    /// What was asked for at submission; never changes afterwards.
+    pub spec: Arc<JobSpec>,
+    /// The input of the work.
+    pub payload: Body,
+    /// Where the job stands.
+    pub state: State,
+    /// Not claimed before this time. Kept after the claim, so that the wait can be told.
+    pub run_at: Timestamp,
+    /// Expires when not claimed by then.
+    pub expires_at: Option<Timestamp>,
+    /// How many claims count against the budget of attempts.
+    pub attempt: Attempt,
+    /// How often the job was ever claimed: the fencing token of its latest lease.
+    pub fence: Fence,
+    /// How the latest attempt failed, if one did; cleared by a completion and by an explicit retry.
+    pub error: Option<JobError>,
+    /// Every transition since the submission.
+    pub history: History,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When the document was last written.
+    pub updated_at: Timestamp,
+    /// When the latest attempt began.
+    pub started_at: Option<Timestamp>,
+}
+
+impl Job {
+    /// The lease, which a running job has and no other.
+    #[must_use]
+    pub fn lease(&self) -> Option<&Lease> {
+        match &self.state {
+            State::Running(running) => Some(&running.lease),
+            _ => None,
+        }
+    }
+
+    /// When the job reached its final state, if it has.
+    #[must_use]
+    pub fn finished_at(&self) -> Option<Timestamp> {
+        match &self.state {
+            State::Available | State::Running(_) => None,
+            State::Completed { finished_at, .. }
+            | State::Failed { finished_at }
+            | State::Cancelled { finished_at }
+            | State::Expired { finished_at } => Some(*finished_at),
+        }
+    }
+
+    /// The output of the work, if it was completed with one.
+    #[must_use]
+    pub fn result(&self) -> &Body {
+        match &self.state {
+            State::Completed { result, .. } => result,
+            _ => &Body::Empty,
+        }
+    }
+
+    /// The references to bodies that this job keeps outside its own document.
+    pub fn stored_bodies(&self) -> impl Iterator<Item = &BodyRef> {
+        [&self.payload, self.result()].into_iter().filter_map(|body| match body {
+            Body::Stored(reference) => Some(reference),
+            Body::Empty | Body::Inline(_) => None,
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! How long to wait before the next attempt.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Exponential backoff: `base × factor^(attempt − 1)`, at most `max`, of which the share `jitter` is left to chance.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RetryPolicy {
+    /// The wait after the first attempt.
+    pub base: Duration,
+    /// What each further wait is multiplied by; at least 1.
+    pub factor: f64,
+    /// The longest wait.
+    pub max: Duration,
+    /// The share of the wait, from 0 to 1, that is left to chance, so that jobs that failed together do not come
+    /// back together.
+    pub jitter: f64,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { base: Duration::from_secs(1), factor: 2.0, max: Duration::from_secs(600), jitter: 0.2 }
+    }
+}
+
+impl RetryPolicy {
+    /// The wait after attempt number `attempt` (from 1). `chance`, from 0 to 1, is the caller's random number: 1 gives
+    /// the full wait, 0 the shortest.
+    #[must_use]
+    pub fn backoff(&self, attempt: u32, chance: f64) -> Duration {
+        let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let full = (self.base.as_secs_f64() * self.factor.powi(exponent)).min(self.max.as_secs_f64());
+        let left_to_chance = self.jitter.clamp(0.0, 1.0) * (1.0 - chance.clamp(0.0, 1.0));
+        // Whole milliseconds, as the timestamps are: a wait that is cut off finer would never round-trip.
+        let millis = (full * (1.0 - left_to_chance) * 1000.0).round();
+        Duration::try_from_secs_f64(millis / 1000.0).unwrap_or(self.max).min(self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: RetryPolicy =
+        RetryPolicy { base: Duration::from_millis(100), factor: 3.0, max: Duration::from_secs(1), jitter: 0.5 };
+
+    #[test]
+    fn waits_grow_by_the_factor_up_to_the_longest() {
+        let waits: Vec<u128> = (1..=5).map(|attempt| POLICY.backoff(attempt, 1.0).as_millis()).collect();
+        assert_eq!(waits, [100, 300, 900, 1000, 1000]);
+        assert_eq!(POLICY.backoff(u32::MAX, 1.0), POLICY.max);
+    }
+
+    #[test]
+    fn chance_shortens_a_wait_by_no_more_than_its_share() {
+        assert_eq!(POLICY.backoff(2, 0.0), Duration::from_millis(150));
+        assert_eq!(POLICY.backoff(2, 0.5), Duration::from_millis(225));
+    }
+}

@@ -1,0 +1,230 @@
+//! Where a job stands. Each state carries the data that it has and no other, and says who moves a job out of it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::body::Body;
+use super::names::{RequestId, WorkerId};
+use crate::clock::Timestamp;
+
+/// A fencing token: one higher at every claim of the job, never reset. What a worker writes under it is accepted only
+/// while it is the job's current one (Kleppmann, "How to do distributed locking", 2016).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fence(u64);
+
+impl Fence {
+    /// The fence with this number.
+    #[must_use]
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The next claim's fence.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// How many claims count against the budget: a graceful release gives one back, the fence never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Attempt(u32);
+
+impl Attempt {
+    /// The attempt with this number; zero is none yet.
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value)
+    }
+
+    /// One more.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// One given back.
+    #[must_use]
+    pub const fn given_back(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A claim's term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Who holds it.
+    pub worker_id: WorkerId,
+    /// The claim call that took it, where the worker named it.
+    pub request_id: Option<RequestId>,
+    /// Since when.
+    pub acquired_at: Timestamp,
+    /// When its holder was last heard of.
+    pub heartbeat_at: Timestamp,
+    /// Until when; from then on others may take the job.
+    pub expires_at: Timestamp,
+    /// How much a heartbeat prolongs it by.
+    pub term: Duration,
+}
+
+/// How far the work is, as its worker tells it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// From 0 to 100.
+    pub percent: Option<f64>,
+    /// In words.
+    pub message: Option<String>,
+}
+
+/// A running job that looks abandoned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orphan {
+    /// Since when it is flagged.
+    pub flagged_at: Timestamp,
+    /// Why.
+    pub reason: String,
+}
+
+/// What went wrong in an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobError {
+    /// A stable word for programs: `exit`, `timeout`, …
+    pub code: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// The data of a running job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Running {
+    /// Who runs it, and until when.
+    pub lease: Lease,
+    /// How far it is.
+    pub progress: Option<Progress>,
+    /// Since when its worker is asked to stop.
+    pub cancel_requested_at: Option<Timestamp>,
+    /// Whether it looks abandoned.
+    pub orphan: Option<Orphan>,
+}
+
+/// Where a job stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// Waiting for its time and a worker. A claim moves it on; so do a cancellation and its start deadline.
+    Available,
+    /// A worker has it. The worker moves it on; so do an administrator, and the monitor when the worker is gone.
+    Running(Box<Running>),
+    /// Done. Final.
+    Completed {
+        /// When.
+        finished_at: Timestamp,
+        /// What came of it.
+        result: Body,
+    },
+    /// Given up. Final but for an explicit retry.
+    Failed {
+        /// When.
+        finished_at: Timestamp,
+    },
+    /// Called off. Final but for an explicit retry.
+    Cancelled {
+        /// When.
+        finished_at: Timestamp,
+    },
+    /// Not claimed before its start deadline. Final but for an explicit retry.
+    Expired {
+        /// When.
+        finished_at: Timestamp,
+    },
+}
+
+/// A state without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateName {
+    /// [`State::Available`]
+    Available,
+    /// [`State::Running`]
+    Running,
+    /// [`State::Completed`]
+    Completed,
+    /// [`State::Failed`]
+    Failed,
+    /// [`State::Cancelled`]
+    Cancelled,
+    /// [`State::Expired`]
+    Expired,
+}
+
+impl State {
+    /// Its name.
+    #[must_use]
+    pub const fn name(&self) -> StateName {
+        match self {
+            Self::Available => StateName::Available,
+            Self::Running(_) => StateName::Running,
+            Self::Completed { .. } => StateName::Completed,
+            Self::Failed { .. } => StateName::Failed,
+            Self::Cancelled { .. } => StateName::Cancelled,
+            Self::Expired { .. } => StateName::Expired,
+        }
+    }
+}
+
+impl StateName {
+    /// Every state, in the order of a job's life.
+    pub const ALL: [Self; 6] =
+        [Self::Available, Self::Running, Self::Completed, Self::Failed, Self::Cancelled, Self::Expired];
+
+    /// Whether a job in this state has reached its end.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::Available | Self::Running)
+    }
+
+    /// The word for it, in the API and the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+impl fmt::Display for StateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for StateName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {
+            let words: Vec<&str> = Self::ALL.iter().map(|state| state.as_str()).collect();
+            format!("`{text}` is not a state; the states are {}", words.join(", "))
+        })
+    }
+}

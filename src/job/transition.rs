@@ -1,0 +1,492 @@
+//! Every way from one state to another.
+//!
+//! Each function takes the job as it is, a request and the time, and gives the job as it should be written, or says
+//! why not. Nothing here does I/O, reads a clock or draws a random number: the caller writes the answer back under the
+//! version it read, and asks again when somebody else wrote first.
+//!
+//! What they keep, and `tests` hold over random sequences: a job has a lease exactly while it runs; the fence rises by
+//! one at each claim and never else; a final state is left only by [`Job::retry`]; each history entry starts where
+//! the one before it ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Job;
+use super::body::Body;
+use super::history::{History, HistoryEntry};
+use super::names::{Actor, JobId, RequestId, WorkerId};
+use super::spec::JobSpec;
+use super::state::{Attempt, Fence, JobError, Lease, Orphan, Progress, Running, State, StateName};
+use crate::clock::Timestamp;
+
+/// What a worker shows to be heard: that the lease it speaks of is the current one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseProof {
+    /// Who speaks.
+    pub worker_id: WorkerId,
+    /// The fence of its claim.
+    pub fence: Fence,
+}
+
+/// A worker's wish for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Who wants it.
+    pub worker_id: WorkerId,
+    /// The worker's name for the claim call.
+    pub request_id: Option<RequestId>,
+    /// How long the lease lasts without a heartbeat.
+    pub term: Duration,
+}
+
+/// How an attempt failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// What went wrong.
+    pub error: JobError,
+    /// Whether another attempt could do better.
+    pub retryable: bool,
+    /// The shortest wait before the next attempt, where the failure named one.
+    pub retry_after: Option<Duration>,
+    /// The caller's random number from 0 to 1, for the backoff.
+    pub chance: f64,
+}
+
+/// What becomes of a job that is taken from its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It waits again, to be claimed at once.
+    Requeue,
+    /// It has failed.
+    Fail,
+    /// It is cancelled.
+    Cancel,
+}
+
+/// An administrator's order to end a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminRelease {
+    /// Who orders it.
+    pub actor: Actor,
+    /// Why.
+    pub reason: String,
+    /// What becomes of the job.
+    pub then: Then,
+    /// The fence the administrator looked at; a newer claim is left alone.
+    pub expected_fence: Option<Fence>,
+}
+
+/// What a granted request makes of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// This is to be written.
+    To(Box<Job>),
+    /// The job already is as asked: nothing is to be written.
+    Already,
+}
+
+/// Why a request is not granted. Nothing changes then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The job does not wait to be claimed.
+    #[error("the job is {0}, not available")]
+    NotAvailable(StateName),
+    /// The job waits for a later time.
+    #[error("the job is not due before {0}")]
+    NotDue(Timestamp),
+    /// The start deadline has passed.
+    #[error("the job's start deadline {0} has passed")]
+    StartDeadlinePassed(Timestamp),
+    /// The lease spoken of is not, or no longer, the job's current one.
+    #[error("the lease is not the job's current one: the job is {state}, its fence is {}", fence.get())]
+    LeaseLost {
+        /// Where the job is now.
+        state: StateName,
+        /// Its fence now.
+        fence: Fence,
+    },
+    /// The job does not run.
+    #[error("the job is {0}, not running")]
+    NotRunning(StateName),
+    /// A newer claim than the one looked at.
+    #[error("the job's fence is {}, not the expected one: it was claimed anew", .0.get())]
+    FenceMoved(Fence),
+    /// The job has reached its end in another way.
+    #[error("the job is already {0}")]
+    AlreadyFinal(StateName),
+    /// Only a failed, cancelled or expired job can be retried.
+    #[error("the job is {0}; only a failed, cancelled or expired job can be retried")]
+    NotRetryable(StateName),
+    /// The moment asked about has not come: the lease, the deadline or the time limit still runs.
+    #[error("the time has not come yet")]
+    NotYet,
+}
+
+/// Where a transition leads and how it is told.
+struct Step<'a> {
+    to: State,
+    actor: &'a Actor,
+    reason: Option<String>,
+    now: Timestamp,
+}
+
+impl Job {
+    /// A new job, waiting to be claimed from `run_at` on.
+    #[must_use]
+    pub fn submit(
+        id: JobId,
+        spec: Arc<JobSpec>,
+        payload: Body,
+        (run_at, expires_at): (Timestamp, Option<Timestamp>),
+        actor: &Actor,
+        now: Timestamp,
+    ) -> Self {
+        let mut history = History::default();
+        history.push(HistoryEntry {
+            at: now,
+            from: None,
+            to: StateName::Available,
+            fence: Fence::default(),
+            attempt: Attempt::default(),
+            actor: actor.clone(),
+            reason: None,
+        });
+        Self {
+            id,
+            spec,
+            payload,
+            state: State::Available,
+            run_at,
+            expires_at,
+            attempt: Attempt::default(),
+            fence: Fence::default(),
+            error: None,
+            history,
+            created_at: now,
+            updated_at: now,
+            started_at: None,
+        }
+    }
+
+    /// `available → running`: a worker takes the job under a new fence.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAvailable`], [`Refusal::NotDue`], [`Refusal::StartDeadlinePassed`].
+    pub fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Self, Refusal> {
+        if self.state != State::Available {
+            return Err(Refusal::NotAvailable(self.state.name()));
+        }
+        if let Some(deadline) = self.expires_at.filter(|deadline| *deadline <= now) {
+            return Err(Refusal::StartDeadlinePassed(deadline));
+        }
+        if self.run_at > now {
+            return Err(Refusal::NotDue(self.run_at));
+        }
+        let lease = Lease {
+            worker_id: claim.worker_id.clone(),
+            request_id: claim.request_id.clone(),
+            acquired_at: now,
+            heartbeat_at: now,
+            expires_at: now.plus(claim.term),
+            term: claim.term,
+        };
+        let mut claimed = self.clone();
+        claimed.fence = self.fence.next();
+        claimed.attempt = self.attempt.next();
+        claimed.started_at = Some(now);
+        let running = Running { lease, progress: None, cancel_requested_at: None, orphan: None };
+        let actor = Actor::from(&claim.worker_id);
+        claimed.step(Step { to: State::Running(Box::new(running)), actor: &actor, reason: None, now });
+        Ok(claimed)
+    }
+
+    /// A sign of life: the lease lasts its term from now on, and an orphan's flag is taken off. Not a transition, so
+    /// not in the history.
+    ///
+    /// # Errors
+    /// [`Refusal::LeaseLost`].
+    pub fn heartbeat(&self, proof: &LeaseProof, progress: Option<Progress>, now: Timestamp) -> Result<Self, Refusal> {
+        let running = self.held_by(proof)?;
+        let mut running = running.clone();
+        running.lease.heartbeat_at = now.max(running.lease.heartbeat_at);
+        running.lease.expires_at = now.plus(running.lease.term).max(running.lease.expires_at);
+        running.orphan = None;
+        if progress.is_some() {
+            running.progress = progress;
+        }
+        let mut beating = self.clone();
+        beating.state = State::Running(Box::new(running));
+        beating.updated_at = now.max(self.updated_at);
+        Ok(beating)
+    }
+
+    /// `running → completed`. A late worker is heard as long as its fence is the current one, even when it was asked
+    /// to stop: the work is done. The same completion again changes nothing.
+    ///
+    /// # Errors
+    /// [`Refusal::LeaseLost`].
+    pub fn complete(&self, proof: &LeaseProof, result: &Body, now: Timestamp) -> Result<Change, Refusal> {
+        if matches!(self.state, State::Completed { .. }) && self.ended_by(proof) {
+            return Ok(Change::Already);
+        }
+        self.held_by(proof)?;
+        let mut done = self.clone();
+        done.error = None;
+        let actor = Actor::from(&proof.worker_id);
+        let to = State::Completed { finished_at: now, result: result.clone() };
+        done.step(Step { to, actor: &actor, reason: None, now });
+        Ok(Change::To(Box::new(done)))
+    }
+
+    /// `running → available`, to be tried again after a wait, or `running → failed` when the failure is final or the
+    /// attempts are used up, or `running → cancelled` when its end was asked for. The same failure again changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Refusal::LeaseLost`].
+    pub fn fail(&self, proof: &LeaseProof, failure: &Failure, now: Timestamp) -> Result<Change, Refusal> {
+        if !matches!(self.state, State::Running(_) | State::Completed { .. }) && self.ended_by(proof) {
+            return Ok(Change::Already);
+        }
+        let running = self.held_by(proof)?;
+        let actor = Actor::from(&proof.worker_id);
+        if running.cancel_requested_at.is_some() {
+            return Ok(Change::To(Box::new(self.cancelled(&actor, Some("ended as asked".to_owned()), now))));
+        }
+        Ok(Change::To(Box::new(self.failed(failure, &actor, now))))
+    }
+
+    /// `running → available`: the worker gives the job back unharmed, and the attempt with it; or `running →
+    /// cancelled` when its end was asked for.
+    ///
+    /// # Errors
+    /// [`Refusal::LeaseLost`].
+    pub fn release(&self, proof: &LeaseProof, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
+        if self.state == State::Available && self.ended_by(proof) {
+            return Ok(Change::Already);
+        }
+        let running = self.held_by(proof)?;
+        let actor = Actor::from(&proof.worker_id);
+        if running.cancel_requested_at.is_some() {
+            return Ok(Change::To(Box::new(self.cancelled(&actor, Some("ended as asked".to_owned()), now))));
+        }
+        let mut released = self.clone();
+        released.attempt = self.attempt.given_back();
+        released.step(Step { to: State::Available, actor: &actor, reason: Some(reason.to_owned()), now });
+        Ok(Change::To(Box::new(released)))
+    }
+
+    /// `available → cancelled`; a running job is asked to stop, and its worker hears of it with its next heartbeat.
+    ///
+    /// # Errors
+    /// [`Refusal::AlreadyFinal`] when the job has ended in another way.
+    pub fn cancel(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Result<Change, Refusal> {
+        match &self.state {
+            State::Available => Ok(Change::To(Box::new(self.cancelled(actor, reason, now)))),
+            State::Running(running) if running.cancel_requested_at.is_some() => Ok(Change::Already),
+            State::Running(running) => {
+                let mut asked = self.clone();
+                asked.state =
+                    State::Running(Box::new(Running { cancel_requested_at: Some(now), ..running.as_ref().clone() }));
+                asked.updated_at = now.max(self.updated_at);
+                asked.record(
+                    (StateName::Running, StateName::Running),
+                    actor,
+                    Some(
+                        reason.map_or_else(|| "cancel requested".to_owned(), |why| format!("cancel requested: {why}")),
+                    ),
+                    now,
+                );
+                Ok(Change::To(Box::new(asked)))
+            }
+            State::Cancelled { .. } => Ok(Change::Already),
+            other => Err(Refusal::AlreadyFinal(other.name())),
+        }
+    }
+
+    /// Ends a running job's lease without its worker.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
+    pub fn admin_release(&self, order: &AdminRelease, now: Timestamp) -> Result<Self, Refusal> {
+        if !matches!(self.state, State::Running(_)) {
+            return Err(Refusal::NotRunning(self.state.name()));
+        }
+        if order.expected_fence.is_some_and(|fence| fence != self.fence) {
+            return Err(Refusal::FenceMoved(self.fence));
+        }
+        let reason = Some(order.reason.clone());
+        let mut released = self.clone();
+        let to = match order.then {
+            Then::Requeue => {
+                released.run_at = now;
+                State::Available
+            }
+            Then::Fail => {
+                released.error = Some(JobError { code: "released".to_owned(), message: order.reason.clone() });
+                State::Failed { finished_at: now }
+            }
+            Then::Cancel => State::Cancelled { finished_at: now },
+        };
+        released.step(Step { to, actor: &order.actor, reason, now });
+        Ok(released)
+    }
+
+    /// Flags a running job that looks abandoned. Not a transition; the first flag of a lease stays.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`].
+    pub fn flag_orphan(&self, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
+        let State::Running(running) = &self.state else {
+            return Err(Refusal::NotRunning(self.state.name()));
+        };
+        if running.orphan.is_some() {
+            return Ok(Change::Already);
+        }
+        let orphan = Some(Orphan { flagged_at: now, reason: reason.to_owned() });
+        let mut flagged = self.clone();
+        flagged.state = State::Running(Box::new(Running { orphan, ..running.as_ref().clone() }));
+        flagged.updated_at = now.max(self.updated_at);
+        Ok(Change::To(Box::new(flagged)))
+    }
+
+    /// Takes the job from a worker whose lease expired at least `grace` ago: the attempt counts, and it waits for the
+    /// next one or has failed when there is none left.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
+    pub fn recover(&self, actor: &Actor, grace: Duration, chance: f64, now: Timestamp) -> Result<Self, Refusal> {
+        let State::Running(running) = &self.state else {
+            return Err(Refusal::NotRunning(self.state.name()));
+        };
+        if running.lease.expires_at.plus(grace) > now {
+            return Err(Refusal::NotYet);
+        }
+        if running.cancel_requested_at.is_some() {
+            return Ok(self.cancelled(actor, Some("lease expired after a cancel request".to_owned()), now));
+        }
+        let message = format!(
+            "worker {} was last heard of at {}; its lease ended at {}",
+            running.lease.worker_id, running.lease.heartbeat_at, running.lease.expires_at
+        );
+        let error = JobError { code: "lease_expired".to_owned(), message };
+        Ok(self.failed(&Failure { error, retryable: true, retry_after: None, chance }, actor, now))
+    }
+
+    /// Ends an attempt that has run for longer than the job's `timeout`.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
+    pub fn time_out(&self, actor: &Actor, chance: f64, now: Timestamp) -> Result<Self, Refusal> {
+        let State::Running(running) = &self.state else {
+            return Err(Refusal::NotRunning(self.state.name()));
+        };
+        let Some(timeout) = self.spec.timeout.filter(|timeout| running.lease.acquired_at.plus(*timeout) <= now) else {
+            return Err(Refusal::NotYet);
+        };
+        if running.cancel_requested_at.is_some() {
+            return Ok(self.cancelled(actor, Some("timed out after a cancel request".to_owned()), now));
+        }
+        let message = format!("the attempt ran for longer than {} ms", timeout.as_millis());
+        let error = JobError { code: "timeout".to_owned(), message };
+        Ok(self.failed(&Failure { error, retryable: true, retry_after: None, chance }, actor, now))
+    }
+
+    /// `available → expired`, once the start deadline has passed.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAvailable`], [`Refusal::NotYet`].
+    pub fn expire(&self, actor: &Actor, now: Timestamp) -> Result<Self, Refusal> {
+        if self.state != State::Available {
+            return Err(Refusal::NotAvailable(self.state.name()));
+        }
+        if self.expires_at.is_none_or(|deadline| deadline > now) {
+            return Err(Refusal::NotYet);
+        }
+        let mut expired = self.clone();
+        let reason = Some("not claimed before its start deadline".to_owned());
+        expired.step(Step { to: State::Expired { finished_at: now }, actor, reason, now });
+        Ok(expired)
+    }
+
+    /// `failed | cancelled | expired → available`, with a fresh budget of attempts and no start deadline; the fence
+    /// goes on counting.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRetryable`].
+    pub fn retry(&self, actor: &Actor, now: Timestamp) -> Result<Self, Refusal> {
+        match self.state {
+            State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+            State::Available | State::Running(_) | State::Completed { .. } => {
+                return Err(Refusal::NotRetryable(self.state.name()));
+            }
+        }
+        let mut again = self.clone();
+        again.attempt = Attempt::default();
+        again.error = None;
+        again.run_at = now;
+        again.expires_at = None;
+        again.step(Step { to: State::Available, actor, reason: Some("retried on request".to_owned()), now });
+        Ok(again)
+    }
+
+    /// The running data, if `proof` shows the current lease.
+    fn held_by(&self, proof: &LeaseProof) -> Result<&Running, Refusal> {
+        match &self.state {
+            State::Running(running) if self.fence == proof.fence && running.lease.worker_id == proof.worker_id => {
+                Ok(running)
+            }
+            _ => Err(Refusal::LeaseLost { state: self.state.name(), fence: self.fence }),
+        }
+    }
+
+    /// Whether the latest transition was `proof`'s own end of its lease: then the same request comes again because
+    /// its answer was lost.
+    fn ended_by(&self, proof: &LeaseProof) -> bool {
+        self.fence == proof.fence
+            && self.history.entries().last().is_some_and(|last| {
+                last.from == Some(StateName::Running)
+                    && last.to != StateName::Running
+                    && last.actor.as_str() == proof.worker_id.as_str()
+            })
+    }
+
+    /// The job after a failed attempt: to be tried again, or failed.
+    fn failed(&self, failure: &Failure, actor: &Actor, now: Timestamp) -> Self {
+        let mut failed = self.clone();
+        failed.error = Some(failure.error.clone());
+        let again = failure.retryable && self.attempt.get() < self.spec.max_attempts;
+        let to = if again {
+            let backoff = self.spec.retry.backoff(self.attempt.get(), failure.chance);
+            failed.run_at = now.plus(backoff.max(failure.retry_after.unwrap_or_default()));
+            State::Available
+        } else {
+            State::Failed { finished_at: now }
+        };
+        let reason = Some(failure.error.code.clone());
+        failed.step(Step { to, actor, reason, now });
+        failed
+    }
+
+    fn cancelled(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Self {
+        let mut cancelled = self.clone();
+        cancelled.step(Step { to: State::Cancelled { finished_at: now }, actor, reason, now });
+        cancelled
+    }
+
+    /// Moves to another state and records it.
+    fn step(&mut self, step: Step<'_>) {
+        let from = self.state.name();
+        self.state = step.to;
+        self.updated_at = step.now.max(self.updated_at);
+        self.record((from, self.state.name()), step.actor, step.reason, step.now);
+    }
+
+    fn record(&mut self, (from, to): (StateName, StateName), actor: &Actor, reason: Option<String>, now: Timestamp) {
+        let (fence, attempt) = (self.fence, self.attempt);
+        self.history.push(HistoryEntry { at: now, from: Some(from), to, fence, attempt, actor: actor.clone(), reason });
+    }
+}
+
+#[cfg(test)]
+mod tests;

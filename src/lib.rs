@@ -1,0 +1,23 @@
+//! Leasehold is a batch job manager whose lock is a conditional write.
+//!
+//! A job is one document. A manager claims it by writing it back only if nobody wrote it since, keeps the claim
+//! alive with heartbeats, and finishes it under the same check. What must hold before anything else: a job has at
+//! most one accepted owner per fence, nothing acknowledged is ever lost, and every transition is recorded once.
+//!
+//! The modules in reading order; imports go down this list's layers only (`ARCHITECTURE.md` says why, and a test
+//! holds it):
+//!
+//! 1. [`clock`] – where time comes from.
+//! 2. [`job`] – the job, its states and its transitions: pure functions of (job, request, now).
+//! 3. [`query`] – what can be asked of a store: filters, order, cursors.
+//! 4. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
+//! 5. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
+//! 6. [`api`] – HTTP in, domain out.
+//! 7. [`client`] – the HTTP API from the other side, for programs.
+//! 8. [`worker`] – takes jobs from a server or a manager and runs them.
+//! 9. [`cli`] – the command line; the only place that names a concrete store.
+
+pub mod clock;
+pub mod job;
+pub mod query;
+pub mod store;

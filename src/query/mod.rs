@@ -1,0 +1,287 @@
+//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`Sort`]), from where on ([`Cursor`]).
+
+use std::cmp::{Ordering, Reverse};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::job::{Job, JobId, Kind, Owner, QueueName, RequestId, State, StateName, WorkerId};
+
+/// Which jobs: all that satisfy every part. An empty list or `None` leaves a part open; a list is satisfied by any of
+/// its members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// In one of these states.
+    pub states: Vec<StateName>,
+    /// In one of these queues.
+    pub queues: Vec<QueueName>,
+    /// Of one of these kinds.
+    pub kinds: Vec<Kind>,
+    /// Belonging to one of these owners.
+    pub owners: Vec<Owner>,
+    /// Due at this time or before.
+    pub run_at_most: Option<Timestamp>,
+    /// Running under a lease of this worker.
+    pub worker_id: Option<WorkerId>,
+    /// Running under a lease taken by this claim call.
+    pub request_id: Option<RequestId>,
+}
+
+impl Filter {
+    /// Whether `job` is one of those asked for.
+    #[must_use]
+    pub fn matches(&self, job: &Job) -> bool {
+        fn any<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
+            wanted.is_empty() || value.is_some_and(|value| wanted.contains(value))
+        }
+        let lease = job.lease();
+        any(&self.states, Some(&job.state.name()))
+            && any(&self.queues, Some(&job.spec.queue))
+            && any(&self.kinds, Some(&job.spec.kind))
+            && any(&self.owners, job.spec.owner.as_ref())
+            && self.run_at_most.is_none_or(|latest| job.run_at <= latest)
+            && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
+            && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
+    }
+
+    /// Whether only jobs in a state that is not final can match.
+    #[must_use]
+    pub fn only_live(&self) -> bool {
+        self.worker_id.is_some()
+            || self.request_id.is_some()
+            || (!self.states.is_empty() && !self.states.iter().any(|state| state.is_final()))
+    }
+}
+
+/// A field that a list can be ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SortField {
+    /// When it was submitted.
+    CreatedAt,
+    /// When it was last written.
+    UpdatedAt,
+    /// When it is or was due.
+    RunAt,
+    /// When it ended; jobs that have not ended come last in either direction.
+    FinishedAt,
+    /// How urgent it is.
+    Priority,
+}
+
+impl SortField {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::CreatedAt, Self::UpdatedAt, Self::RunAt, Self::FinishedAt, Self::Priority];
+
+    /// Its name, the same in the API and in the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CreatedAt => "created_at",
+            Self::UpdatedAt => "updated_at",
+            Self::RunAt => "run_at",
+            Self::FinishedAt => "finished_at",
+            Self::Priority => "priority",
+        }
+    }
+
+    /// The value to order by; `None` when the job has none.
+    fn value(self, job: &Job) -> Option<i64> {
+        match self {
+            Self::CreatedAt => Some(job.created_at.as_millis()),
+            Self::UpdatedAt => Some(job.updated_at.as_millis()),
+            Self::RunAt => Some(job.run_at.as_millis()),
+            Self::FinishedAt => job.finished_at().map(Timestamp::as_millis),
+            Self::Priority => Some(i64::from(job.spec.priority.get())),
+        }
+    }
+}
+
+/// Which way a list is ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Smallest first.
+    Ascending,
+    /// Largest first.
+    Descending,
+}
+
+/// The order of a list. Jobs that are equal in it are ordered by id, smallest first, so that the order is total.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// The order in which jobs are handed out: highest priority, then earliest `run_at`.
+    Dispatch,
+    /// By one field.
+    By(SortField, Direction),
+}
+
+impl Default for Sort {
+    fn default() -> Self {
+        Self::By(SortField::CreatedAt, Direction::Descending)
+    }
+}
+
+impl FromStr for Sort {
+    type Err = String;
+
+    /// Reads `field` (smallest first) or `-field` (largest first).
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, direction) = match text.strip_prefix('-') {
+            Some(name) => (name, Direction::Descending),
+            None => (text, Direction::Ascending),
+        };
+        SortField::ALL
+            .into_iter()
+            .find(|field| field.as_str() == name)
+            .map(|field| Self::By(field, direction))
+            .ok_or_else(|| {
+                let names: Vec<&str> = SortField::ALL.iter().map(|field| field.as_str()).collect();
+                format!(
+                    "`{name}` cannot be sorted by; {} can, and a leading `-` turns the order round",
+                    names.join(", ")
+                )
+            })
+    }
+}
+
+/// A job's place in an order. Keys of the same [`Sort`] compare as the jobs are listed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SortKey {
+    /// The ordering values, each turned so that smaller comes first.
+    ranks: (i64, i64),
+    /// The tiebreak.
+    id: JobId,
+}
+
+impl Sort {
+    /// Where `job` stands in this order.
+    #[must_use]
+    pub fn key(self, job: &Job) -> SortKey {
+        let ranks = match self {
+            Self::Dispatch => (-i64::from(job.spec.priority.get()), job.run_at.as_millis()),
+            Self::By(field, Direction::Ascending) => (field.value(job).unwrap_or(i64::MAX), 0),
+            Self::By(field, Direction::Descending) => (field.value(job).map_or(i64::MAX, |value| -value), 0),
+        };
+        SortKey { ranks, id: job.id.clone() }
+    }
+
+    /// The values behind a key, as the fields hold them and a search engine's `search_after` takes them: priority and
+    /// `run_at` for [`Sort::Dispatch`], one for the others (`None` for a job that lacks it).
+    #[must_use]
+    pub fn field_values(self, key: &SortKey) -> (Option<i64>, Option<i64>) {
+        match self {
+            Self::Dispatch => (Some(-key.ranks.0), Some(key.ranks.1)),
+            Self::By(_, Direction::Ascending) => (Some(key.ranks.0).filter(|rank| *rank != i64::MAX), None),
+            Self::By(_, Direction::Descending) => {
+                (Some(key.ranks.0).filter(|rank| *rank != i64::MAX).map(|rank| -rank), None)
+            }
+        }
+    }
+}
+
+impl SortKey {
+    /// The tiebreak: the job's id.
+    #[must_use]
+    pub const fn id(&self) -> &JobId {
+        &self.id
+    }
+}
+
+/// Where a list goes on: after the job with this key, in the order it was listed in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The order.
+    pub sort: Sort,
+    /// The last job of the page before.
+    pub after: SortKey,
+}
+
+/// A search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// Which jobs.
+    pub filter: Filter,
+    /// In which order.
+    pub sort: Sort,
+    /// After which one; the cursor's own order must be `sort`.
+    pub after: Option<SortKey>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// A field that counts can be grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupField {
+    /// The state.
+    State,
+    /// The queue.
+    Queue,
+    /// The kind.
+    Kind,
+    /// The owner; jobs without one are their own group.
+    Owner,
+}
+
+impl GroupField {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::State, Self::Queue, Self::Kind, Self::Owner];
+
+    /// Its name, the same in the API and in the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::State => "state",
+            Self::Queue => "queue",
+            Self::Kind => "kind",
+            Self::Owner => "owner",
+        }
+    }
+
+    /// The job's group.
+    #[must_use]
+    pub fn value(self, job: &Job) -> Option<&str> {
+        match self {
+            Self::State => Some(job.state.name().as_str()),
+            Self::Queue => Some(job.spec.queue.as_str()),
+            Self::Kind => Some(job.spec.kind.as_str()),
+            Self::Owner => job.spec.owner.as_ref().map(Owner::as_str),
+        }
+    }
+}
+
+impl FromStr for GroupField {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|field| field.as_str() == text).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|field| field.as_str()).collect();
+            format!("`{text}` cannot be grouped by; {} can", names.join(", "))
+        })
+    }
+}
+
+/// How many jobs there are in one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The group's values, one for each field asked for, in that order.
+    pub values: Vec<Option<String>>,
+    /// How many jobs are in it.
+    pub count: u64,
+}
+
+impl Group {
+    /// Orders groups: most jobs first, then by their values.
+    #[must_use]
+    pub fn most_first(&self, other: &Self) -> Ordering {
+        (Reverse(self.count), &self.values).cmp(&(Reverse(other.count), &other.values))
+    }
+}
+
+/// The order in which available jobs are handed out, as a key for an ordered map.
+#[must_use]
+pub fn dispatch_key(job: &Job) -> Option<SortKey> {
+    (job.state == State::Available).then(|| Sort::Dispatch.key(job))
+}

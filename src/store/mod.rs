@@ -1,0 +1,152 @@
+//! The store: documents that are compared and swapped.
+//!
+//! No engine knows what a claim is. The manager decides what a job becomes, with a pure function; the store writes it
+//! if the document still has the version that the decision was made on. So the engines cannot drift apart, and one
+//! conformance suite (`tests/integration/store.rs`) holds for all of them.
+//!
+//! Writes travel in batches: a caller hands over all it has, an engine adds what other callers have brought meanwhile,
+//! and each write is answered on its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::job::{BodyRef, Job, JobId, Json, NewBody};
+use crate::query::{Filter, Group, GroupField, Search};
+
+/// Which writing of a document this is. It changes with every write and never comes back, not even when the document
+/// is removed and created anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// The term of the primary that made it (Elasticsearch), or the count of openings (embedded): the higher half.
+    pub primary_term: u64,
+    /// The number of the write.
+    pub seq_no: u64,
+}
+
+/// A job as the store has it, and the version to write it back under.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Versioned {
+    /// The document.
+    pub job: Arc<Job>,
+    /// Its version as last read or written.
+    pub version: Version,
+}
+
+/// One conditional write.
+#[derive(Clone, Debug)]
+pub enum Write {
+    /// Writes a job that must not exist yet.
+    Create {
+        /// The job.
+        job: Arc<Job>,
+        /// The bodies that it refers to.
+        bodies: Vec<NewBody>,
+    },
+    /// Writes a job over the version `expected` and no other.
+    Replace {
+        /// The job.
+        job: Arc<Job>,
+        /// The version it was read under.
+        expected: Version,
+        /// The bodies that it refers to and its former version did not.
+        bodies: Vec<NewBody>,
+    },
+    /// Removes the version `expected` of a job and no other, with its bodies.
+    Remove {
+        /// The job as it was read.
+        job: Arc<Job>,
+        /// The version it was read under.
+        expected: Version,
+    },
+}
+
+impl Write {
+    /// The job written.
+    #[must_use]
+    pub fn job(&self) -> &Arc<Job> {
+        match self {
+            Self::Create { job, .. } | Self::Replace { job, .. } | Self::Remove { job, .. } => job,
+        }
+    }
+
+    /// The bodies written with it.
+    #[must_use]
+    pub fn bodies(&self) -> &[NewBody] {
+        match self {
+            Self::Create { bodies, .. } | Self::Replace { bodies, .. } => bodies,
+            Self::Remove { .. } => &[],
+        }
+    }
+}
+
+/// Why a write was not acknowledged.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Somebody else wrote first. Normal traffic, not a failure. Holds the job as it is now, read in real time; none
+    /// when there is no such job.
+    #[error("the document has another version")]
+    Conflict(Option<Versioned>),
+    /// Not written: the store refused or could not be reached.
+    #[error(transparent)]
+    Refused(#[from] StoreError),
+    /// It may have been written or not, and could not be found out in time.
+    #[error("the outcome of the write is unknown: {0}")]
+    Unknown(String),
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The queue of waiting writes is full; try again after a while.
+    #[error("the store has more waiting than it takes; try again in {} ms", retry_after.as_millis())]
+    Overloaded {
+        /// How long to wait.
+        retry_after: Duration,
+    },
+    /// The store cannot be reached or has failed.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// What is stored is not what this program writes.
+    #[error("the store holds something unexpected: {0}")]
+    Corrupt(String),
+}
+
+/// What each write of a batch came to: the new version, or why not. A removal gives the version it removed.
+pub type WriteResult = Result<Version, WriteError>;
+
+/// A store of jobs.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Does every write on its own condition, and answers each, in order, once it is durable. Dropping the future does
+    /// not undo what was handed over.
+    async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult>;
+
+    /// Reads jobs in real time: what was acknowledged is seen. In the order asked; `None` where there is none.
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError>;
+
+    /// Reads bodies that are kept apart, in the order asked; `None` for one whose job has been removed since.
+    async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError>;
+
+    /// Finds jobs. What it finds may be behind what was acknowledged, unless [`Store::is_realtime`].
+    async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError>;
+
+    /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
+    async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
+
+    /// Whether a search sees everything that was acknowledged, and nobody but this process writes.
+    fn is_realtime(&self) -> bool;
+
+    /// The longest body, in bytes, that is better kept in the job's document than apart.
+    fn inline_limit(&self) -> usize;
+
+    /// Asks whether the store could serve now.
+    ///
+    /// # Errors
+    /// Why not.
+    async fn ready(&self) -> Result<(), StoreError>;
+
+    /// Finishes what was handed over and gives the store up; later calls are refused.
+    async fn close(&self);
+}
