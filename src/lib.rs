@@ -22,3 +22,4 @@ pub mod job;
 pub mod manager;
 pub mod query;
 pub mod store;
+pub mod worker;
