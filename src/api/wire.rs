@@ -21,6 +21,6 @@ pub use lists::{CountAnswer, CountGroup, Health, JobList, Queue, QueueList};
 pub use problem::Problem;
 pub use submit::{RetryOptions, SubmitJob};
 pub use work::{
-    AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, HeartbeatAnswer, HeartbeatJob,
-    HeartbeatJobs, LeaseBeat, ReleaseJob, Then, FinishJobs,
+    AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
+    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, Then,
 };

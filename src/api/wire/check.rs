@@ -130,7 +130,12 @@ impl Checks {
     }
 
     /// Checks that a number is within bounds.
-    pub(crate) fn within<T: PartialOrd + fmt::Display>(&mut self, field: &str, value: T, bounds: RangeInclusive<T>) -> T {
+    pub(crate) fn within<T: PartialOrd + fmt::Display>(
+        &mut self,
+        field: &str,
+        value: T,
+        bounds: RangeInclusive<T>,
+    ) -> T {
         if !bounds.contains(&value) {
             self.fault(field, format!("must be from {} to {}, not {value}", bounds.start(), bounds.end()));
         }
@@ -253,7 +258,8 @@ mod tests {
         let mut checks = Checks::default();
         checks.name::<crate::job::QueueName>("queue", "a\nb");
         checks.within("priority", 101, -100..=100);
-        let fields: Vec<String> = checks.finish(Some(())).expect_err("faults").errors.into_iter().map(|e| e.field).collect();
+        let fields: Vec<String> =
+            checks.finish(Some(())).expect_err("faults").errors.into_iter().map(|e| e.field).collect();
         assert_eq!(fields, ["queue", "priority"]);
     }
 }

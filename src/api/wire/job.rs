@@ -123,6 +123,21 @@ pub enum JobState {
     Expired,
 }
 
+impl JobState {
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Available => StateName::Available.as_str(),
+            Self::Running => StateName::Running.as_str(),
+            Self::Completed => StateName::Completed.as_str(),
+            Self::Failed => StateName::Failed.as_str(),
+            Self::Cancelled => StateName::Cancelled.as_str(),
+            Self::Expired => StateName::Expired.as_str(),
+        }
+    }
+}
+
 impl From<StateName> for JobState {
     fn from(state: StateName) -> Self {
         match state {

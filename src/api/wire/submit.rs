@@ -118,7 +118,8 @@ impl SubmitJob {
         let owner = checks.optional_name("owner", self.owner.as_deref());
         // A key is no name of ours, but it obeys the same rules.
         checks.optional_name::<job::RequestId>("idempotency_key", self.idempotency_key.as_deref());
-        let priority = checks.within("priority", self.priority.unwrap_or_default(), Priority::LOWEST..=Priority::HIGHEST);
+        let priority =
+            checks.within("priority", self.priority.unwrap_or_default(), Priority::LOWEST..=Priority::HIGHEST);
         checks.body("payload", self.payload.as_ref());
         checks.labels(&self.labels);
         checks.resources(&self.resources);
