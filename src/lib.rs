@@ -19,5 +19,6 @@
 
 pub mod clock;
 pub mod job;
+pub mod manager;
 pub mod query;
 pub mod store;
