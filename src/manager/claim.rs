@@ -194,6 +194,7 @@ impl Manager {
                     request_id: request.request_id.clone(),
                     ..Filter::default()
                 };
+                self.shared.see_former_claims(request.repeated).await?;
                 let search = Search { filter, sort: Sort::Dispatch, after: None, limit: JOBS_OF_A_CLAIM };
                 self.shared.store.search(&search).await?
             }
@@ -312,6 +313,15 @@ impl Manager {
 }
 
 impl Shared {
+    /// Makes sure that a search for a named claim sees what was claimed before this manager started, and what any
+    /// manager has claimed until now if `repeated`.
+    async fn see_former_claims(&self, repeated: bool) -> Result<(), StoreError> {
+        if repeated {
+            return self.store.refresh().await;
+        }
+        self.caught_up.get_or_try_init(|| self.store.refresh()).await.map(|()| ())
+    }
+
     /// Writes a claim for each candidate. Gives those that were granted, and the first failure that is not a conflict.
     async fn claim_all(
         &self,

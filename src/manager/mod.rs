@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -63,6 +64,8 @@ pub(in crate::manager) struct Shared {
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
+    /// Set once searches see everything that was written before this manager started.
+    caught_up: OnceCell<()>,
     /// Claims are answered with nothing from then on.
     no_claims: CancellationToken,
     /// Everything ends.
@@ -88,6 +91,7 @@ impl Manager {
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
+            caught_up: OnceCell::new(),
             no_claims: CancellationToken::new(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
