@@ -319,7 +319,8 @@ impl Shared {
         if repeated {
             return self.store.refresh().await;
         }
-        self.caught_up.get_or_try_init(|| self.store.refresh()).await.map(|()| ())
+        self.caught_up.get_or_try_init(|| self.store.refresh()).await?;
+        Ok(())
     }
 
     /// Writes a claim for each candidate. Gives those that were granted, and the first failure that is not a conflict.

@@ -36,6 +36,11 @@ const RESTART: Duration = Duration::from_secs(2);
 /// How long a lane that nobody asks for is remembered.
 const LANE_IDLE: Duration = Duration::from_secs(300);
 
+/// How many candidates are kept for a queue that nobody has asked for yet, and for how many such queues: where searches
+/// lag, the first claim would not find what was submitted a moment ago.
+const UNASKED_CAPACITY: usize = 200;
+const UNASKED_LANES: usize = 1_000;
+
 /// Below this share of its capacity (one part in so many), a lane that does not hold all due jobs is filled again.
 const LOW_WATER_PART: usize = 4;
 
@@ -100,8 +105,10 @@ struct Lane {
     incomplete: bool,
     /// Jobs due from this time on may be missing.
     known_until: Timestamp,
-    /// When a claim last named the queue.
+    /// When a claim last named the queue, or the lane was made.
     asked_at: Timestamp,
+    /// Whether a claim ever named the queue.
+    asked: bool,
     /// Held while the store is searched for this queue, so that one search serves all who need it.
     lookup: Arc<tokio::sync::Mutex<()>>,
 }
@@ -197,7 +204,7 @@ impl Dispatch {
             if touched.last() != Some(queue) {
                 touched.push(queue.clone());
             }
-            board.add(candidate, now, self.shared.config.capacity);
+            board.add(candidate, now, &self.shared.config);
         }
         for queue in &touched {
             self.serve(&mut board, queue, now);
@@ -400,7 +407,7 @@ impl Dispatch {
                 // The claim is gone. Put its candidates back without `Offer`'s drop, which would take the lock again.
                 for candidate in unwanted.take() {
                     board.out.remove(&candidate.job.id);
-                    board.add(candidate, now, self.shared.config.capacity);
+                    board.add(candidate, now, &self.shared.config);
                 }
             }
         }
@@ -430,16 +437,26 @@ impl Board {
 
     fn touch(&mut self, queues: &[QueueName], now: Timestamp) {
         for queue in queues {
-            self.lane(queue).asked_at = now;
+            let lane = self.lane(queue);
+            lane.asked_at = now;
+            lane.asked = true;
         }
     }
 
-    fn add(&mut self, candidate: Versioned, now: Timestamp, capacity: usize) {
+    fn add(&mut self, candidate: Versioned, now: Timestamp, config: &DispatchConfig) {
         if candidate.job.state != State::Available || self.out.contains(&candidate.job.id) {
             return;
         }
-        // A queue that nobody takes from needs no lane: the first claim on it looks the store up.
-        if let Some(lane) = self.lanes.get_mut(&candidate.job.spec.queue) {
+        let queue = &candidate.job.spec.queue;
+        if !self.lanes.contains_key(queue) {
+            // On a store that sees its own writes at once, the first claim looks the queue up and misses nothing.
+            if config.poll_interval.is_none() || self.lanes.len() >= UNASKED_LANES {
+                return;
+            }
+            self.lane(queue).asked_at = now;
+        }
+        if let Some(lane) = self.lanes.get_mut(queue) {
+            let capacity = if lane.asked { config.capacity } else { config.capacity.min(UNASKED_CAPACITY) };
             lane.add(candidate, now, capacity);
         }
     }
