@@ -1,122 +1,121 @@
-//! The manager: the only writer of jobs. (Signatures only on this branch.)
-#![expect(clippy::todo, clippy::unused_async, unused_variables, reason = "signatures only on this branch")]
-#![expect(missing_docs, reason = "signatures only on this branch")]
+//! The manager: the only writer of jobs.
+//!
+//! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
+//! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
+//! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
+//! remembers of its own writes), [`refill`] (how candidates come back from the store).
+
+mod claim;
+mod dispatch;
+mod known;
+mod read;
+mod refill;
 pub mod request;
+mod submit;
+mod update;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use claim::Claimed;
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
 };
 
 use crate::clock::Clock;
-use crate::job::{AdminRelease, JobId, WorkerId};
-use crate::query::{Filter, Group, GroupField, Search};
-use crate::store::{Store, StoreError, Versioned};
+use crate::store::Store;
+use claim::Deliveries;
+use dispatch::{Dispatch, DispatchConfig};
+use known::Known;
+use read::Watchers;
 
 /// The manager's settings.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ManagerConfig {
+    /// How often a queue with waiting workers is looked up in a store that others write to as well. Not used on a
+    /// store that is this process's own.
     pub poll_interval: Duration,
+    /// How many candidates are kept in memory for each queue.
     pub candidates_per_queue: usize,
 }
 
-/// Cheap to clone: clones share everything.
-#[derive(Clone)]
-pub struct Manager {}
-
-/// Claimed jobs on their way to the worker. Dropped before [`Claimed::delivered`], they are given back at once, attempt
-/// and all, unless the claim named a request id under which the worker can find them again.
-pub struct Claimed {}
-
-impl Claimed {
-    /// The jobs claimed; none when none came in time.
-    pub fn jobs(&self) -> &[JobView] {
-        todo!()
-    }
-    /// The answer is on its way: the jobs are the worker's.
-    pub fn delivered(self) {
-        todo!()
+impl Default for ManagerConfig {
+    fn default() -> Self {
+        Self { poll_interval: Duration::from_millis(500), candidates_per_queue: 10_000 }
     }
 }
 
+/// The Job Management Service. Cheap to clone: clones share everything.
+#[derive(Clone)]
+pub struct Manager {
+    shared: Arc<Shared>,
+}
+
+pub(in crate::manager) struct Shared {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    dispatch: Dispatch,
+    known: Known,
+    deliveries: Mutex<Deliveries>,
+    watchers: Watchers,
+    /// Set once searches see everything that was written before this manager started.
+    caught_up: OnceCell<()>,
+    /// Claims are answered with nothing from then on.
+    no_claims: CancellationToken,
+    /// Everything ends.
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// How many candidates one search asks for where it goes over a network.
+const REMOTE_PAGE: usize = 2_000;
+
 impl Manager {
-    /// Starts a manager and its background tasks on the current tokio runtime.
+    /// Starts a manager and its background task on the current tokio runtime.
+    #[must_use]
     pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, config: ManagerConfig) -> Self {
-        todo!()
+        let realtime = store.is_realtime();
+        let dispatch = DispatchConfig {
+            capacity: config.candidates_per_queue,
+            page: if realtime { config.candidates_per_queue } else { REMOTE_PAGE },
+            poll_interval: (!realtime).then_some(config.poll_interval),
+        };
+        let shared = Arc::new(Shared {
+            dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
+            known: Known::new(!realtime),
+            deliveries: Mutex::default(),
+            watchers: Watchers::default(),
+            caught_up: OnceCell::new(),
+            no_claims: CancellationToken::new(),
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            store,
+            clock,
+        });
+        let background = Arc::clone(&shared);
+        shared.spawn(async move { background.keep_filled().await });
+        Self { shared }
     }
-    /// Submits jobs; answers in order. A repeated key or id in one call is answered as in two.
-    pub async fn submit(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Submitted, ManagerError>> {
-        todo!()
-    }
-    /// Claims up to `max_jobs`, waiting up to `wait` for the first. Cancel-safe: a dropped call takes no job.
-    pub async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ManagerError> {
-        todo!()
-    }
-    pub async fn heartbeat(
-        &self,
-        worker: &WorkerId,
-        beats: Vec<Heartbeat>,
-    ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
-        todo!()
-    }
-    /// Completes, fails or releases attempts; answers in order with the job as it is then.
-    pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
-        todo!()
-    }
-    pub async fn cancel(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
-        todo!()
-    }
-    /// Starts a failed, cancelled or expired job again.
-    pub async fn retry(&self, caller: &Caller, id: &JobId) -> Result<Versioned, ManagerError> {
-        todo!()
-    }
-    /// Ends a running job's lease without its worker.
-    pub async fn admin_release(&self, id: &JobId, order: AdminRelease) -> Result<Versioned, ManagerError> {
-        todo!()
-    }
-    /// Gives every running job back, attempt and all: for the start of a process that owns its store alone, whose
-    /// former workers died with it. Returns how many.
-    pub async fn reclaim_all(&self, reason: &str) -> Result<usize, ManagerError> {
-        todo!()
-    }
-    /// The job with its bodies, read in real time; `ManagerError::NotFound` when there is none.
-    pub async fn get(&self, id: &JobId) -> Result<JobView, ManagerError> {
-        todo!()
-    }
-    /// As [`Manager::get`], once the job is final or the time is up.
-    pub async fn wait(&self, id: &JobId, wait: Duration) -> Result<JobView, ManagerError> {
-        todo!()
-    }
-    /// Adds the bodies that are kept apart to jobs just written or read.
-    pub async fn view(&self, jobs: Vec<Versioned>) -> Result<Vec<JobView>, ManagerError> {
-        todo!()
-    }
-    pub async fn search(&self, search: &Search) -> Result<Vec<Versioned>, ManagerError> {
-        todo!()
-    }
-    pub async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, ManagerError> {
-        todo!()
-    }
-    /// Every queue that has jobs, in the order of their names.
-    pub async fn queues(&self) -> Result<Vec<QueueStatus>, ManagerError> {
-        todo!()
-    }
-    pub async fn ready(&self) -> Result<(), StoreError> {
-        todo!()
-    }
-    /// How many waiting claims there are now (for tests and metrics).
-    pub fn waiting_claims(&self) -> usize {
-        todo!()
-    }
-    /// Answers waiting claims with nothing and refuses new ones; other calls still work.
-    pub fn stop_claims(&self) {
-        todo!()
-    }
-    /// Ends the background tasks, finishes the writes and closes the store.
+
+    /// Ends the background work, lets what is being written finish, and closes the store.
     pub async fn shutdown(&self) {
-        todo!()
+        self.stop_claims();
+        self.shared.stopping.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+        self.shared.store.close().await;
+    }
+}
+
+impl Shared {
+    /// Runs something that [`Manager::shutdown`] waits for.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
     }
 }

@@ -113,6 +113,9 @@ pub struct ClaimRequest {
     pub lease: Duration,
     /// The worker's name for this call: the same again gives the same jobs.
     pub request_id: Option<RequestId>,
+    /// Whether the worker knows that it asks again, because an answer was lost. Then jobs that another manager claimed
+    /// for the first call a moment ago are found too, at the price of a costlier search.
+    pub repeated: bool,
 }
 
 /// A sign of life for one job.

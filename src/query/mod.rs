@@ -22,6 +22,8 @@ pub struct Filter {
     pub owners: Vec<Owner>,
     /// Due at this time or before.
     pub run_at_most: Option<Timestamp>,
+    /// Due after this time.
+    pub run_after: Option<Timestamp>,
     /// Running under a lease of this worker.
     pub worker_id: Option<WorkerId>,
     /// Running under a lease taken by this claim call.
@@ -41,6 +43,7 @@ impl Filter {
             && any(&self.kinds, Some(&job.spec.kind))
             && any(&self.owners, job.spec.owner.as_ref())
             && self.run_at_most.is_none_or(|latest| job.run_at <= latest)
+            && self.run_after.is_none_or(|earliest| job.run_at > earliest)
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }

@@ -135,6 +135,14 @@ pub trait Store: Send + Sync + 'static {
     /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
 
+    /// Makes what was acknowledged visible to searches. Costly where searches lag; not for the hot path.
+    ///
+    /// # Errors
+    /// Why it could not.
+    async fn refresh(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Whether a search sees everything that was acknowledged, and nobody but this process writes.
     fn is_realtime(&self) -> bool;
 

@@ -1,0 +1,3 @@
+//! HTTP in, domain out.
+
+pub mod wire;
