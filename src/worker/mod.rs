@@ -13,6 +13,7 @@ mod finishes;
 pub mod handler;
 mod heartbeats;
 mod in_process;
+mod remote;
 mod roster;
 pub mod service;
 pub mod shell;
@@ -178,16 +179,19 @@ impl Shared {
             wait: config.wait,
             lease: config.lease,
             request_id: RequestId::new(uuid::Uuid::new_v4().simple().to_string()).ok(),
+            repeated: false,
         }
     }
 
     /// Asks until there is an answer: the request has a name, so a lost answer is found again.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
+        let mut request = request.clone();
         let mut backoff = Backoff::default();
         loop {
-            match self.worker.service.claim(request).await {
+            match self.worker.service.claim(&request).await {
                 Err(ServiceError::Unavailable(why)) => {
                     tracing::warn!(%why, "no answer to a claim; trying again");
+                    request.repeated = true;
                     backoff.wait().await;
                 }
                 answer => return answer,

@@ -79,6 +79,7 @@ impl ClaimJobs {
             wait,
             lease,
             request_id,
+            repeated: false,
         })
     }
 }
