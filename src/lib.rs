@@ -18,6 +18,7 @@
 //! 9. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod job;

@@ -1,0 +1,1 @@
+//! placeholder until the server's interface is here
