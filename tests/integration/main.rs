@@ -1,1 +1,3 @@
-//! x
+//! Leasehold from outside: against real servers, over real sockets.
+
+mod servers;
