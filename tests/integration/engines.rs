@@ -37,7 +37,7 @@ impl<K: Send + Sync> Engine for Kept<K> {
 /// An embedded store in a directory of its own.
 pub(crate) async fn embedded() -> Box<dyn Engine> {
     let directory = TempDir::new().expect("a directory");
-    let store = EmbeddedStore::open(directory.path(), EmbeddedOptions::default()).expect("the store opens");
+    let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
     Box::new(Kept { store: Arc::new(store), _keeps: directory })
 }
 
