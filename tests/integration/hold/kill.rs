@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::engines;
 use crate::load::Load;
 use crate::process::{Engine, Server};
 use crate::servers;
@@ -31,7 +30,7 @@ async fn a_server_on_elasticsearch_keeps_every_promise_over_twenty_kills() {
     let directory = TempDir::new().expect("a directory");
     let elasticsearch = servers::elasticsearch().await;
     let engine =
-        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: engines::prefix() };
+        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("kill") };
     promises_are_kept_over_kills(engine, &directory).await;
 }
 

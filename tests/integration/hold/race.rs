@@ -8,7 +8,6 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::engines;
 use crate::process::{Engine, Server};
 use crate::servers;
 
@@ -24,7 +23,7 @@ async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
     let logs = TempDir::new().expect("a directory");
     let elasticsearch = servers::elasticsearch().await;
     let engine =
-        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: engines::prefix() };
+        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("race") };
     let starts = (0..MANAGERS).map(|number| {
         let log = logs.path().join(format!("server-{number}.log"));
         let engine = engine.clone();
