@@ -120,7 +120,11 @@ impl Client {
     pub async fn claim(&self, claim: &ClaimJobs) -> Result<ClaimAnswer, ClientError> {
         let repeat = if claim.request_id.is_some() { Repeat::Safe } else { Repeat::Unsafe };
         let wait = Duration::from_millis(claim.wait_ms.unwrap_or_default());
-        self.send(self.call(Method::POST, &["v1", "claims"], repeat).json(claim)?.waiting(wait)).await
+        let mut call = self.call(Method::POST, &["v1", "claims"], repeat).json(claim)?.waiting(wait);
+        if claim.request_id.is_some() {
+            call = call.json_again(&ClaimJobs { repeated: true, ..claim.clone() })?;
+        }
+        self.send(call).await
     }
 
     /// Keeps the lease of one job.

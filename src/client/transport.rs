@@ -48,6 +48,8 @@ pub(super) struct Call {
     url: Url,
     headers: HeaderMap,
     body: Option<Bytes>,
+    /// What is sent from the second time on, where that is something else.
+    body_again: Option<Bytes>,
     timeout: Duration,
     repeat: Repeat,
 }
@@ -85,7 +87,7 @@ impl Client {
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(segments);
         }
-        Call { method, url, headers: HeaderMap::new(), body: None, timeout: ANSWER_TIMEOUT, repeat }
+        Call { method, url, headers: HeaderMap::new(), body: None, body_again: None, timeout: ANSWER_TIMEOUT, repeat }
     }
 
     /// Sends the call, again where that is right, and reads the answer.
@@ -102,7 +104,15 @@ impl Client {
             .with_max_delay(longest)
             .with_jitter()
             .with_max_times(self.max_retries);
-        (|| self.attempt(&call))
+        let mut tries = 0;
+        let attempt = || {
+            tries += 1;
+            self.attempt(
+                &call,
+                if tries > 1 { call.body_again.as_ref().or(call.body.as_ref()) } else { call.body.as_ref() },
+            )
+        };
+        attempt
             .retry(waits)
             .when(|error| match call.repeat {
                 Repeat::Safe => error.is_passing(),
@@ -118,7 +128,7 @@ impl Client {
             .await
     }
 
-    async fn attempt(&self, call: &Call) -> Result<Bytes, ClientError> {
+    async fn attempt(&self, call: &Call, body: Option<&Bytes>) -> Result<Bytes, ClientError> {
         let mut request = self
             .http
             .request(call.method.clone(), call.url.clone())
@@ -127,7 +137,7 @@ impl Client {
         if let Some(authorization) = &self.authorization {
             request = request.header(http::header::AUTHORIZATION, authorization.clone());
         }
-        if let Some(body) = &call.body {
+        if let Some(body) = body {
             request = request.body(body.clone());
         }
         let answer = request.send().await?;
@@ -154,6 +164,13 @@ impl Call {
     pub(super) fn json(self, value: &impl Serialize) -> Result<Self, ClientError> {
         let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
         Ok(self.body(body, "application/json"))
+    }
+
+    /// Sends this from the second time on.
+    pub(super) fn json_again(mut self, value: &impl Serialize) -> Result<Self, ClientError> {
+        let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
+        self.body_again = Some(Bytes::from(body));
+        Ok(self)
     }
 
     /// Adds any body.

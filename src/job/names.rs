@@ -149,6 +149,12 @@ impl JobId {
         Self::of_uuid(uuid::Uuid::now_v7())
     }
 
+    /// The least of all ids: no name has a character before `!`, but for white space, which none starts with.
+    #[must_use]
+    pub fn first() -> Self {
+        Self(Arc::from("!"))
+    }
+
     /// The id that is this UUID.
     #[must_use]
     pub fn of_uuid(uuid: uuid::Uuid) -> Self {

@@ -67,6 +67,7 @@ async fn claim(
         wait_ms: Some(millis(wait)),
         lease_ms: Some(millis(request.lease)),
         request_id: request.request_id.as_ref().map(|id| id.as_str().to_owned()),
+        repeated: request.repeated,
     };
     let jobs = client.claim(&call).await.map_err(service_error)?.jobs;
     let jobs: Result<Vec<ClaimedJob>, InvalidName> = jobs.into_iter().map(claimed_job).collect();

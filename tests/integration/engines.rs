@@ -37,7 +37,7 @@ impl<K: Send + Sync> Engine for Kept<K> {
 /// An embedded store in a directory of its own.
 pub(crate) async fn embedded() -> Box<dyn Engine> {
     let directory = TempDir::new().expect("a directory");
-    let store = EmbeddedStore::open(directory.path(), EmbeddedOptions::default()).expect("the store opens");
+    let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
     Box::new(Kept { store: Arc::new(store), _keeps: directory })
 }
 
@@ -46,14 +46,9 @@ pub(crate) async fn elasticsearch() -> Box<dyn Engine> {
     let server = servers::elasticsearch().await;
     let options = ElasticsearchOptions {
         urls: vec![server.url().to_owned()],
-        index_prefix: prefix(),
+        index_prefix: servers::fresh_prefix("manager"),
         ..ElasticsearchOptions::default()
     };
     let store = ElasticsearchStore::connect(options).await.expect("the store is reached");
     Box::new(Kept::<()> { store: Arc::new(store), _keeps: () })
-}
-
-/// An index prefix that nobody else has.
-pub(crate) fn prefix() -> String {
-    format!("t{}-", uuid::Uuid::new_v4().simple())
 }

@@ -75,9 +75,14 @@ impl Ledger {
         self.completed.load(Ordering::SeqCst)
     }
 
-    /// How many fences were handed out.
-    pub(crate) fn claims(&self) -> usize {
-        self.facts().owners.len()
+    /// Waits until more than `many` completions were accepted; tells how many.
+    pub(crate) async fn completions_beyond(&self, many: usize) -> usize {
+        let deadline = Instant::now() + DRAIN_WITHIN;
+        while self.completions() <= many {
+            assert!(Instant::now() < deadline, "only {} completions in time", self.completions());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.completions()
     }
 
     /// How many submissions were acknowledged.

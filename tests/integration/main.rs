@@ -1,1 +1,4 @@
-//! x
+//! Leasehold from outside: against real servers, over real sockets.
+
+mod servers;
+mod store;

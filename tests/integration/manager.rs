@@ -55,7 +55,7 @@ impl Site {
     }
 
     async fn claim_one(&self) -> Versioned {
-        self.claim(claim(1)).await.pop().expect("a job")
+        self.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.pop().expect("a job")
     }
 
     async fn finish(&self, claimed: &Versioned, outcome: Outcome) -> Result<Versioned, ManagerError> {

@@ -50,6 +50,10 @@ pub struct ClaimJobs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub request_id: Option<String>,
+    /// Whether this call was made before, under the same `request_id`, and its answer was lost: then jobs that another
+    /// server claimed for it are found as well. False when not said.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeated: bool,
 }
 
 impl ClaimJobs {
@@ -79,7 +83,7 @@ impl ClaimJobs {
             wait,
             lease,
             request_id,
-            repeated: false,
+            repeated: self.repeated,
         })
     }
 }

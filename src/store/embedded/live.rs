@@ -8,11 +8,15 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, btree_map};
 use std::hash::Hash;
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, QueueName, RequestId, State, StateName, WorkerId};
 use crate::query::{Filter, SortKey};
 use crate::store::Versioned;
+
+/// The finest difference between two times.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// A queue's available jobs: by priority, the most urgent first, and within one by due time and id. Two maps and not
 /// one, so that a search for what is due steps over the not yet due of a priority at once, however many they are.
@@ -58,9 +62,8 @@ impl Live {
 
     /// The jobs that `filter` could match, by the narrowest index there is; the caller still asks the filter.
     pub(super) fn candidates<'a>(&'a self, filter: &Filter) -> Box<dyn Iterator<Item = &'a Versioned> + 'a> {
-        let by_ids = |ids: Option<&'a BTreeSet<JobId>>| {
-            Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)))
-        };
+        let by_ids =
+            |ids: Option<&'a BTreeSet<JobId>>| Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)));
         if let Some(request) = &filter.request_id {
             return by_ids(self.by_request.get(request));
         }
@@ -68,7 +71,16 @@ impl Live {
             return by_ids(self.by_worker.get(worker));
         }
         if filter.states.iter().all(|state| *state == StateName::Available) && !filter.states.is_empty() {
-            return Box::new(self.lines(filter).flat_map(Line::values).flat_map(BTreeMap::values));
+            // Only the part of each priority that is due between the filter's times, however many wait before or after.
+            let first = filter.run_after.map(|earliest| (earliest.plus(MOMENT), JobId::first()));
+            let first = first.map_or(Bound::Unbounded, Bound::Included);
+            let until = filter.run_at_most.unwrap_or(Timestamp::MAX);
+            let between = move |due: &'a BTreeMap<(Timestamp, JobId), Versioned>| {
+                due.range((first.clone(), Bound::Unbounded))
+                    .map(|(_, head)| head)
+                    .take_while(move |head| head.job.run_at <= until)
+            };
+            return Box::new(self.lines(filter).flat_map(Line::values).flat_map(between));
         }
         if !filter.states.is_empty() && !filter.states.iter().any(|state| !state.is_final()) {
             return Box::new(std::iter::empty());

@@ -22,8 +22,8 @@ pub(super) fn is_indexed(search: &Search) -> bool {
 
 /// Whether a count is answered from the counts that are kept.
 pub(super) fn is_counted(filter: &Filter, by: &[GroupField]) -> bool {
-    let Filter { states: _, queues: _, kinds, owners, run_at_most, worker_id, request_id } = filter;
-    let open = kinds.is_empty() && owners.is_empty() && run_at_most.is_none();
+    let Filter { states: _, queues: _, kinds, owners, run_at_most, run_after, worker_id, request_id } = filter;
+    let open = kinds.is_empty() && owners.is_empty() && run_at_most.is_none() && run_after.is_none();
     open && worker_id.is_none()
         && request_id.is_none()
         && by.iter().all(|field| matches!(field, GroupField::State | GroupField::Queue))
@@ -58,9 +58,10 @@ pub(super) fn search(engine: &Engine, search: &Search) -> Result<Vec<Versioned>,
         .into_iter()
         .map(|(key, live)| match live {
             Some(head) => Ok(head),
-            None => engine.disk.finished(&snapshot, key.id())?.ok_or_else(|| {
-                StoreError::Corrupt(format!("job {} has a summary and no record", key.id()))
-            }),
+            None => engine
+                .disk
+                .finished(&snapshot, key.id())?
+                .ok_or_else(|| StoreError::Corrupt(format!("job {} has a summary and no record", key.id()))),
         })
         .collect()
 }

@@ -101,6 +101,7 @@ impl Summary<'_> {
             && (filter.kinds.is_empty() || filter.kinds.iter().map(Kind::as_str).any(|it| it == self.kind))
             && (filter.owners.is_empty() || filter.owners.iter().map(Owner::as_str).any(|it| Some(it) == self.owner))
             && filter.run_at_most.is_none_or(|latest| self.values.run_at <= latest)
+            && filter.run_after.is_none_or(|earliest| self.values.run_at > earliest)
     }
 
     /// [`GroupField::value`].
