@@ -4,6 +4,7 @@
 mod bench;
 mod cancel;
 mod duration;
+mod engine;
 mod failure;
 mod get;
 mod jobs;

@@ -27,6 +27,7 @@ use super::duration;
 use super::failure::Failure;
 use super::log::LogFormat;
 use super::serve::StoreKind;
+use crate::api::access::Token;
 
 /// What the file says. A key that is not here is refused: most likely it is misspelt.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -36,27 +37,17 @@ pub(super) struct Settings {
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store: Option<StoreKind>,
     pub(super) elasticsearch_url: Option<Vec<String>>,
+    pub(super) elasticsearch_api_key: Option<String>,
+    pub(super) elasticsearch_ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
     pub(super) insecure: Option<bool>,
     pub(super) log_format: Option<LogFormat>,
     #[serde(default)]
-    pub(super) tokens: Vec<TokenSetting>,
+    pub(super) tokens: Vec<Token>,
     #[serde(default)]
     pub(super) client: ClientSettings,
     #[serde(default)]
     pub(super) worker: WorkerSettings,
-}
-
-/// A token that the server knows.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TokenSetting {
-    /// Who shows it.
-    pub(super) name: String,
-    /// What it may.
-    pub(super) roles: Vec<String>,
-    /// Its hash, in hexadecimal.
-    pub(super) sha256: String,
 }
 
 /// How commands reach a server.

@@ -1,10 +1,10 @@
 //! `leasehold token`: a new access token.
 
 use clap::Args;
-use sha2::{Digest as _, Sha256};
 
 use super::failure::Failure;
 use super::output::{print, print_json};
+use crate::api::access::token_hash;
 
 /// How many random bytes a token has: as many bits as its hash.
 const BYTES: usize = 32;
@@ -31,7 +31,7 @@ pub(super) struct TokenArgs {
 pub(super) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let secret: [u8; BYTES] = rand::random();
     let token = format!("lh_{}", hex(&secret));
-    let sha256 = hex(&Sha256::digest(token.as_bytes()));
+    let sha256 = token_hash(&token);
     let all = ["read", "submit", "work", "admin"].map(str::to_owned);
     let roles = if args.roles.is_empty() { all.as_slice() } else { args.roles.as_slice() };
     if args.json {

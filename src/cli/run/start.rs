@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::source::Planned;
 use super::watch::{self, Failed, Tally};
+use crate::cli::engine;
 use crate::cli::failure::Failure;
 use crate::cli::output::complain;
 use crate::clock::SystemClock;
 use crate::job::{Actor, Job, JobError, JobId, StateName};
 use crate::manager::{Manager, ManagerConfig, ManagerError};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::worker::shell::Scope;
 
 /// How long the processes of a former start may take to be gone once they are killed.
@@ -49,13 +49,10 @@ pub(super) async fn start(
     planned: &[Planned],
     retry_failed: bool,
 ) -> Result<(Manager, Started), Failure> {
-    let path = directory.to_owned();
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(path, &EmbeddedOptions::default())).await;
-    let store = opened.map_err(|error| Failure::Failed(error.to_string()))?;
-    let store = store.map_err(|error| Failure::Failed(error.to_string()))?;
+    let store = engine::embedded(directory).await?;
     // The store's lock is held from here on: whatever carries this scope is a former start's.
     end_former_processes(scope).await?;
-    let manager = Manager::start(Arc::new(store), Arc::new(SystemClock::default()), ManagerConfig::default());
+    let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());
     match put_in_order(&manager, source, planned, retry_failed).await {
         Ok(started) => Ok((manager, started)),
         Err(failure) => {
