@@ -272,3 +272,6 @@ fn no_handler(kind: &Kind) -> Outcome {
     let error = JobError { code: "unknown_kind".to_owned(), message };
     Outcome::Failed { error, retryable: true, retry_after: None }
 }
+
+#[cfg(test)]
+mod tests;
