@@ -17,6 +17,8 @@
 //! 8. [`worker`] – takes jobs from a server or a manager and runs them.
 //! 9. [`cli`] – the command line; the only place that names a concrete store.
 
+pub mod api;
+pub mod client;
 pub mod clock;
 pub mod job;
 pub mod manager;

@@ -211,7 +211,7 @@ impl Sort {
             Self::Dispatch => (Some(-key.ranks.0), Some(key.ranks.1)),
             Self::By(_, Direction::Ascending) => (Some(key.ranks.0).filter(|rank| *rank != i64::MAX), None),
             Self::By(_, Direction::Descending) => {
-                (Some(key.ranks.0).filter(|rank| *rank != i64::MAX).map(|rank| -rank), None)
+                (Some(key.ranks.0).filter(|rank| *rank != i64::MAX).map(i64::saturating_neg), None)
             }
         }
     }
