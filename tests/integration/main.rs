@@ -1,4 +1,5 @@
 //! Leasehold from outside: against real servers, over real sockets.
 
+mod proxy;
 mod servers;
 mod store;
