@@ -7,6 +7,8 @@
 //! Writes travel in batches: a caller hands over all it has, an engine adds what other callers have brought meanwhile,
 //! and each write is answered on its own.
 
+pub mod elasticsearch;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,8 @@ use async_trait::async_trait;
 
 use crate::job::{BodyRef, Job, JobId, Json, NewBody};
 use crate::query::{Filter, Group, GroupField, Search};
+
+pub use self::elasticsearch::{ConnectError, ElasticsearchOptions, ElasticsearchStore};
 
 /// Which writing of a document this is. It changes with every write and never comes back, not even when the document
 /// is removed and created anew.
