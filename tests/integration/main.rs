@@ -2,5 +2,7 @@
 
 mod architecture;
 mod deployment;
+mod engines;
+mod manager;
 mod proxy;
 mod servers;
