@@ -1,4 +1,8 @@
 //! Leasehold from outside: against real servers, over real sockets.
 
+mod architecture;
+mod deployment;
+mod engines;
+mod manager;
+mod proxy;
 mod servers;
-mod store;
