@@ -89,7 +89,7 @@ impl Handler for Script {
             }
             _ => {
                 let ending = attempt.ended().await;
-                drop(self.endings.send(ending));
+                let _ = self.endings.send(ending);
                 Err(HandlerError::retryable("ended", "as asked"))
             }
         }

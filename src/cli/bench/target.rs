@@ -91,7 +91,7 @@ impl Target {
     pub(super) async fn stop(self) {
         let Some(mut started) = self.started else { return };
         if let Some(pid) = started.server.id().and_then(|id| i32::try_from(id).ok()) {
-            drop(kill(Pid::from_raw(pid), Signal::SIGTERM));
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
         // Killed when dropped, if it does not end in time.
         drop(tokio::time::timeout(END_WITHIN, started.server.wait()).await);

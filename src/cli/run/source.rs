@@ -43,8 +43,6 @@ pub(super) struct Planned {
     pub(super) number: usize,
     /// Its command, for people.
     pub(super) label: String,
-    /// Whether its line named the id.
-    pub(super) named: bool,
     pub(super) job: NewJob,
 }
 
@@ -93,7 +91,6 @@ impl Source {
         let mut planned = Vec::with_capacity(lines.len());
         for line in &lines {
             let above = equal_above.entry(&line.text).or_default();
-            let named = line.job.id.is_some();
             let job = with_defaults(&line.job, defaults, || derived_id(&line.text, *above));
             *above += 1;
             if job.kind != shell::KIND {
@@ -108,7 +105,7 @@ impl Source {
                 }
                 Entry::Vacant(vacant) => drop(vacant.insert(line.number)),
             }
-            planned.push(Planned { id, number: line.number, label: jobs::describe(&line.job), named, job });
+            planned.push(Planned { id, number: line.number, label: jobs::describe(&line.job), job });
         }
         Ok(planned)
     }

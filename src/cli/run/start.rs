@@ -10,9 +10,9 @@ use super::watch::{self, Failed, Tally};
 use crate::cli::engine;
 use crate::cli::failure::Failure;
 use crate::cli::output::complain;
-use crate::clock::SystemClock;
+use crate::clock::{Clock as _, SystemClock};
 use crate::job::{Actor, Job, JobError, JobId, StateName};
-use crate::manager::{Manager, ManagerConfig, ManagerError};
+use crate::manager::{Manager, ManagerConfig, ManagerError, NewJob};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::worker::shell::Scope;
 
@@ -87,20 +87,28 @@ async fn put_in_order(
         complain(&format!("{reclaimed} jobs were interrupted and will run again"));
     }
     let mut started = Started { gone: call_off_gone(manager, planned).await?, ..Started::default() };
+    // Jobs are handed out by their due times: a millisecond apart and all of them past, they run in the list's order.
+    let mut due = SystemClock::default().now().minus(Duration::from_millis(planned.len() as u64));
     for batch in planned.chunks(BATCH) {
-        let submitted = manager.submit(&actor(), batch.iter().map(|planned| planned.job.clone()).collect()).await;
+        let mut jobs = Vec::with_capacity(batch.len());
+        for planned in batch {
+            jobs.push(NewJob { run_at: planned.job.run_at.or(Some(due)), ..planned.job.clone() });
+            due = due.plus(Duration::from_millis(1));
+        }
+        let submitted = manager.submit(&actor(), jobs).await;
         for (planned, submitted) in batch.iter().zip(submitted) {
             let job = match submitted {
                 Ok(submitted) => submitted.job.versioned.job,
-                // Other defaults than last time: the job is the same by its line, and stays as it was handed in.
-                Err(ManagerError::SubmissionDiffers(id)) if !planned.named => {
-                    manager.get(&id).await.map_err(failed)?.versioned.job
-                }
+                // Handed in by a former start, with its due time and perhaps other defaults. It stays as it was then.
                 Err(ManagerError::SubmissionDiffers(id)) => {
-                    return Err(Failure::Usage(format!(
-                        "{source}:{}: a former start ran another job under the id {id}; give this one another id",
-                        planned.number
-                    )));
+                    let former = manager.get(&id).await.map_err(failed)?;
+                    if former.payload != planned.job.payload {
+                        return Err(Failure::Usage(format!(
+                            "{source}:{}: a former start ran another job under the id {id}; give this one another id",
+                            planned.number
+                        )));
+                    }
+                    former.versioned.job
                 }
                 Err(error) => return Err(Failure::Failed(format!("{source}:{}: {error}", planned.number))),
             };

@@ -123,7 +123,7 @@ async fn a_daemon_that_keeps_the_output_open_does_not_hold_the_job_up() {
     assert!(begun.elapsed() < DEADLINE, "the job waited for the daemon");
     let pid: i32 = result["stdout"].as_str().expect("text").trim().parse().expect("a number");
     // It got away by its own will, and is nobody's but this test's.
-    drop(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL));
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
 }
 
 #[tokio::test]

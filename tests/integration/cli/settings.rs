@@ -1,0 +1,65 @@
+//! Flags over environment over file, and tokens.
+
+use std::fs;
+
+use crate::program::{Server, Started, leasehold, run};
+
+#[test]
+fn a_flag_goes_over_the_environment_and_that_over_the_file() {
+    let place = tempfile::tempdir().expect("a directory");
+    let server = Server::start(place.path(), None);
+    let file = place.path().join("settings.toml");
+    let list = |file_says: &str, environment: Option<&str>, flag: Option<&str>| {
+        fs::write(&file, format!("[client]\nserver = \"{file_says}\"\n")).expect("written");
+        let mut command = leasehold(place.path(), ["--config", "settings.toml", "list"]);
+        command.envs(environment.map(|url| ("LEASEHOLD_SERVER", url)));
+        command.args(flag.map(|url| format!("--server={url}")));
+        Started::of(&mut command).end().code()
+    };
+    // An address that cannot be meant, so that whoever uses it is told so at once.
+    let wrong = "nowhere";
+    assert_eq!(list(&server.url, None, None), Some(0));
+    assert_eq!(list(&server.url, Some(wrong), None), Some(2));
+    assert_eq!(list(wrong, Some(&server.url), None), Some(0));
+    assert_eq!(list(wrong, Some(wrong), Some(&server.url)), Some(0));
+    assert_eq!(list(&server.url, Some(&server.url), Some(wrong)), Some(2));
+}
+
+#[test]
+fn a_misspelt_setting_is_refused() {
+    let place = tempfile::tempdir().expect("a directory");
+    fs::write(place.path().join("s.toml"), "lisetn = \"127.0.0.1:0\"\n").expect("written");
+    let said = run(place.path(), ["serve", "--config", "s.toml"]).expect(2).stderr();
+    assert!(said.contains("lisetn"), "{said}");
+}
+
+#[test]
+fn a_server_open_to_the_world_is_refused() {
+    let place = tempfile::tempdir().expect("a directory");
+    let said = run(place.path(), ["serve", "--listen", "0.0.0.0:0"]).expect(2).stderr();
+    assert!(said.contains("--insecure"), "{said}");
+    assert!(!place.path().join("leasehold-data").exists());
+}
+
+#[test]
+fn a_new_token_opens_the_server_that_has_its_hash_and_no_other_does() {
+    let place = tempfile::tempdir().expect("a directory");
+    let token = run(place.path(), ["token", "--name", "me", "--role", "read", "--json"]).json(0);
+    let text = |field: &str| token[field].as_str().expect("text").to_owned();
+    let lines = run(place.path(), ["token"]).expect(0).stdout();
+    let (_, other) = lines.split_once("[[tokens]]").expect("lines for the settings file");
+    let mine = format!("[[tokens]]\nname = \"me too\"\nroles = [\"read\"]\nsha256 = \"{}\"\n", text("sha256"));
+    fs::write(place.path().join("s.toml"), format!("[[tokens]]{other}\n{mine}")).expect("written");
+
+    let mut serve = leasehold(place.path(), ["serve", "--config", "s.toml", "--listen", "127.0.0.1:0"]);
+    let mut serve = Started::of(serve.stderr(std::process::Stdio::inherit()).env("LEASEHOLD_LOG", "error"));
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(serve.child().stdout.take().expect("its output"));
+    std::io::BufRead::read_line(&mut output, &mut line).expect("it says where it listens");
+    let url = line.trim().strip_prefix("listening on ").expect("it listens").to_owned();
+    let list = |token: &str| run(place.path(), ["list", "--server", &url, "--token", token]).code();
+    assert_eq!(list(&text("token")), Some(0));
+    assert_eq!(list("lh_0000"), Some(1));
+    let submit = ["submit", "--server", &url, "--token", &text("token"), "--", "true"];
+    assert_eq!(run(place.path(), submit).code(), Some(1), "a token that may only read submitted a job");
+}
