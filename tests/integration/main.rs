@@ -1,3 +1,4 @@
 //! Leasehold from outside: against real servers, over real sockets.
 
+mod proxy;
 mod servers;
