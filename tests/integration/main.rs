@@ -1,4 +1,6 @@
 //! Leasehold from outside: against real servers, over real sockets.
 
+mod architecture;
+mod deployment;
 mod proxy;
 mod servers;
