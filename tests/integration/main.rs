@@ -1,1 +1,4 @@
-//! x
+//! Tests of the parts together, each with the real thing: real stores, real processes, real disks.
+
+mod durability;
+mod store;

@@ -19,7 +19,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable, Snapshot};
+use fjall::{
+    Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable, Snapshot,
+};
 
 use super::directory::Directory;
 use super::live::Live;
@@ -216,7 +218,8 @@ impl Disk {
         for entry in self.live.iter() {
             let (key, value) = entry.into_inner()?;
             let id = std::str::from_utf8(&key).ok().and_then(|id| JobId::new(id).ok());
-            let id = id.ok_or_else(|| Corrupt(format!("the id of a live job: {:?}", key.escape_ascii().to_string())))?;
+            let id =
+                id.ok_or_else(|| Corrupt(format!("the id of a live job: {:?}", key.escape_ascii().to_string())))?;
             live.put(record::decode(&id, &value)?);
         }
         let mut finished = Finished::default();
@@ -284,7 +287,9 @@ fn number(bytes: &[u8]) -> Result<u64, String> {
 
 fn failed(error: fjall::Error) -> StoreError {
     match error {
-        fjall::Error::Io(error) => StoreError::Unavailable(format!("the disk: {error}")),
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            StoreError::Unavailable(format!("the disk: {error}"))
+        }
         fjall::Error::Poisoned => StoreError::Unavailable("the database stopped after an earlier failure".to_owned()),
         other => StoreError::Corrupt(format!("the database: {other}")),
     }

@@ -58,9 +58,8 @@ impl Live {
 
     /// The jobs that `filter` could match, by the narrowest index there is; the caller still asks the filter.
     pub(super) fn candidates<'a>(&'a self, filter: &Filter) -> Box<dyn Iterator<Item = &'a Versioned> + 'a> {
-        let by_ids = |ids: Option<&'a BTreeSet<JobId>>| {
-            Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)))
-        };
+        let by_ids =
+            |ids: Option<&'a BTreeSet<JobId>>| Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)));
         if let Some(request) = &filter.request_id {
             return by_ids(self.by_request.get(request));
         }

@@ -223,9 +223,7 @@ impl RecordV1<'_> {
             expires_at: self.expires_at.map(Timestamp::from_millis),
             attempt: Attempt::new(self.attempt),
             fence: Fence::new(self.fence),
-            error: self
-                .error
-                .map(|error| JobError { code: error.code.to_owned(), message: error.message.to_owned() }),
+            error: self.error.map(|error| JobError { code: error.code.to_owned(), message: error.message.to_owned() }),
             history: History::from_parts(history, self.folded),
             created_at: Timestamp::from_millis(self.created_at),
             updated_at: Timestamp::from_millis(self.updated_at),

@@ -58,9 +58,10 @@ pub(super) fn search(engine: &Engine, search: &Search) -> Result<Vec<Versioned>,
         .into_iter()
         .map(|(key, live)| match live {
             Some(head) => Ok(head),
-            None => engine.disk.finished(&snapshot, key.id())?.ok_or_else(|| {
-                StoreError::Corrupt(format!("job {} has a summary and no record", key.id()))
-            }),
+            None => engine
+                .disk
+                .finished(&snapshot, key.id())?
+                .ok_or_else(|| StoreError::Corrupt(format!("job {} has a summary and no record", key.id()))),
         })
         .collect()
 }
