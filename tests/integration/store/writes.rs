@@ -247,7 +247,7 @@ pub(crate) async fn a_closed_store_refuses(engine: &impl Engine) {
 
     let refused = write(engine, Write::Create { job: submitted("b"), bodies: vec![] }).await;
     assert!(matches!(refused, Err(WriteError::Refused(StoreError::Unavailable(_)))), "{refused:?}");
-    assert!(matches!(store.get(&[job.id.clone()]).await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(store.get(std::slice::from_ref(&job.id)).await, Err(StoreError::Unavailable(_))));
     let all = Search {
         filter: Filter { states: vec![StateName::Available], ..Filter::default() },
         sort: Sort::Dispatch,
