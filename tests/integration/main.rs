@@ -1,8 +1,10 @@
-//! Leasehold from outside: against real servers, over real sockets.
+//! Leasehold from outside: against real servers, over real sockets, on real disks.
 
 mod architecture;
 mod deployment;
+mod durability;
 mod engines;
 mod manager;
 mod proxy;
 mod servers;
+mod store;
