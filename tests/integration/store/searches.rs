@@ -104,7 +104,10 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     }
     for latest in [at(-1), at(0), at(300), at(10_000), Timestamp::MAX] {
         filters.push(Filter { run_at_most: Some(latest), ..Filter::default() });
+        filters.push(Filter { run_after: Some(latest), ..Filter::default() });
     }
+    filters.push(Filter { run_after: Some(at(0)), run_at_most: Some(at(300)), ..Filter::default() });
+    filters.push(Filter { states: vec![StateName::Available], run_after: Some(at(0)), ..Filter::default() });
     for name in ["worker-1", "worker-2", "worker"] {
         filters.push(Filter { worker_id: Some(worker(name)), ..Filter::default() });
     }
@@ -140,6 +143,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         kinds: vec![kind("Render"), kind("render")],
         owners: vec![owner("team-a"), owner("team-b")],
         run_at_most: Some(at(700)),
+        run_after: Some(at(-1)),
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
     };
