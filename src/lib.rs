@@ -17,7 +17,10 @@
 //! 8. [`worker`] – takes jobs from a server or a manager and runs them.
 //! 9. [`cli`] – the command line; the only place that names a concrete store.
 
+pub mod api;
+pub mod client;
 pub mod clock;
 pub mod job;
+pub mod manager;
 pub mod query;
 pub mod store;

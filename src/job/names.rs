@@ -146,8 +146,20 @@ impl JobId {
     /// A new id, unique without asking anyone, and later in order than those made before it.
     #[must_use]
     pub fn generate() -> Self {
+        Self::of_uuid(uuid::Uuid::now_v7())
+    }
+
+    /// The least of all ids: no name has a character before `!`, but for white space, which none starts with.
+    #[must_use]
+    pub fn first() -> Self {
+        Self(Arc::from("!"))
+    }
+
+    /// The id that is this UUID.
+    #[must_use]
+    pub fn of_uuid(uuid: uuid::Uuid) -> Self {
         let mut buffer = uuid::Uuid::encode_buffer();
-        Self(Arc::from(&*uuid::Uuid::now_v7().hyphenated().encode_lower(&mut buffer)))
+        Self(Arc::from(&*uuid.hyphenated().encode_lower(&mut buffer)))
     }
 }
 

@@ -29,6 +29,12 @@ impl Fence {
         Self(self.0 + 1)
     }
 
+    /// The claim before this one's fence.
+    #[must_use]
+    pub const fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
     /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {

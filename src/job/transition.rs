@@ -221,12 +221,12 @@ impl Job {
     }
 
     /// `running → completed`. A late worker is heard as long as its fence is the current one, even when it was asked
-    /// to stop: the work is done. The same completion again changes nothing.
+    /// to stop: the work is done. The same completion again changes nothing; one with another result comes too late.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn complete(&self, proof: &LeaseProof, result: &Body, now: Timestamp) -> Result<Change, Refusal> {
-        if matches!(self.state, State::Completed { .. }) && self.ended_by(proof) {
+        if self.end_by(proof).is_some_and(|end| end.to == StateName::Completed) && self.result().resembles(result) {
             return Ok(Change::Already);
         }
         self.held_by(proof)?;
@@ -245,7 +245,14 @@ impl Job {
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn fail(&self, proof: &LeaseProof, failure: &Failure, now: Timestamp) -> Result<Change, Refusal> {
-        if !matches!(self.state, State::Running(_) | State::Completed { .. }) && self.ended_by(proof) {
+        let same = |end: &HistoryEntry| match end.to {
+            StateName::Cancelled => true,
+            StateName::Available | StateName::Failed => {
+                end.reason.as_ref() == Some(&failure.error.code) && self.error.as_ref() == Some(&failure.error)
+            }
+            StateName::Running | StateName::Completed | StateName::Expired => false,
+        };
+        if self.end_by(proof).is_some_and(same) {
             return Ok(Change::Already);
         }
         let running = self.held_by(proof)?;
@@ -257,12 +264,17 @@ impl Job {
     }
 
     /// `running → available`: the worker gives the job back unharmed, and the attempt with it; or `running →
-    /// cancelled` when its end was asked for.
+    /// cancelled` when its end was asked for. The same release again changes nothing.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn release(&self, proof: &LeaseProof, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
-        if self.state == State::Available && self.ended_by(proof) {
+        let same = |end: &HistoryEntry| match end.to {
+            StateName::Cancelled => true,
+            StateName::Available => end.reason.as_deref() == Some(reason),
+            StateName::Running | StateName::Completed | StateName::Failed | StateName::Expired => false,
+        };
+        if self.end_by(proof).is_some_and(same) {
             return Ok(Change::Already);
         }
         let running = self.held_by(proof)?;
@@ -440,15 +452,12 @@ impl Job {
         }
     }
 
-    /// Whether the latest transition was `proof`'s own end of its lease: then the same request comes again because
-    /// its answer was lost.
-    fn ended_by(&self, proof: &LeaseProof) -> bool {
-        self.fence == proof.fence
-            && self.history.entries().last().is_some_and(|last| {
-                last.from == Some(StateName::Running)
-                    && last.to != StateName::Running
-                    && last.actor.as_str() == proof.worker_id.as_str()
-            })
+    /// The latest transition, if it was `proof`'s own end of its lease: then the same request may have come again
+    /// because its answer was lost.
+    fn end_by(&self, proof: &LeaseProof) -> Option<&HistoryEntry> {
+        let last = self.history.entries().last().filter(|_| self.fence == proof.fence)?;
+        let ended = last.from == Some(StateName::Running) && last.to != StateName::Running;
+        (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)
     }
 
     /// The job after a failed attempt: to be tried again, or failed.

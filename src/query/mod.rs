@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, Kind, Owner, QueueName, RequestId, State, StateName, WorkerId};
+use crate::job::{Job, JobId, Kind, Owner, Priority, QueueName, RequestId, State, StateName, WorkerId};
 
 /// Which jobs: all that satisfy every part. An empty list or `None` leaves a part open; a list is satisfied by any of
 /// its members.
@@ -22,6 +22,8 @@ pub struct Filter {
     pub owners: Vec<Owner>,
     /// Due at this time or before.
     pub run_at_most: Option<Timestamp>,
+    /// Due after this time.
+    pub run_after: Option<Timestamp>,
     /// Running under a lease of this worker.
     pub worker_id: Option<WorkerId>,
     /// Running under a lease taken by this claim call.
@@ -41,6 +43,7 @@ impl Filter {
             && any(&self.kinds, Some(&job.spec.kind))
             && any(&self.owners, job.spec.owner.as_ref())
             && self.run_at_most.is_none_or(|latest| job.run_at <= latest)
+            && self.run_after.is_none_or(|earliest| job.run_at > earliest)
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
@@ -87,13 +90,40 @@ impl SortField {
     }
 
     /// The value to order by; `None` when the job has none.
-    fn value(self, job: &Job) -> Option<i64> {
+    fn value(self, values: &SortValues) -> Option<i64> {
         match self {
-            Self::CreatedAt => Some(job.created_at.as_millis()),
-            Self::UpdatedAt => Some(job.updated_at.as_millis()),
-            Self::RunAt => Some(job.run_at.as_millis()),
-            Self::FinishedAt => job.finished_at().map(Timestamp::as_millis),
-            Self::Priority => Some(i64::from(job.spec.priority.get())),
+            Self::CreatedAt => Some(values.created_at.as_millis()),
+            Self::UpdatedAt => Some(values.updated_at.as_millis()),
+            Self::RunAt => Some(values.run_at.as_millis()),
+            Self::FinishedAt => values.finished_at.map(Timestamp::as_millis),
+            Self::Priority => Some(i64::from(values.priority.get())),
+        }
+    }
+}
+
+/// What a job can be ordered by, for a store that keeps it apart from the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortValues {
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When it was last written.
+    pub updated_at: Timestamp,
+    /// When it is or was due.
+    pub run_at: Timestamp,
+    /// When it ended, if it has.
+    pub finished_at: Option<Timestamp>,
+    /// How urgent it is.
+    pub priority: Priority,
+}
+
+impl From<&Job> for SortValues {
+    fn from(job: &Job) -> Self {
+        Self {
+            created_at: job.created_at,
+            updated_at: job.updated_at,
+            run_at: job.run_at,
+            finished_at: job.finished_at(),
+            priority: job.spec.priority,
         }
     }
 }
@@ -160,12 +190,17 @@ impl Sort {
     /// Where `job` stands in this order.
     #[must_use]
     pub fn key(self, job: &Job) -> SortKey {
-        let ranks = match self {
-            Self::Dispatch => (-i64::from(job.spec.priority.get()), job.run_at.as_millis()),
-            Self::By(field, Direction::Ascending) => (field.value(job).unwrap_or(i64::MAX), 0),
-            Self::By(field, Direction::Descending) => (field.value(job).map_or(i64::MAX, |value| -value), 0),
-        };
-        SortKey { ranks, id: job.id.clone() }
+        SortKey { ranks: self.ranks(&SortValues::from(job)), id: job.id.clone() }
+    }
+
+    /// The part of a key before the id: smaller comes first.
+    #[must_use]
+    pub fn ranks(self, values: &SortValues) -> (i64, i64) {
+        match self {
+            Self::Dispatch => (-i64::from(values.priority.get()), values.run_at.as_millis()),
+            Self::By(field, Direction::Ascending) => (field.value(values).unwrap_or(i64::MAX), 0),
+            Self::By(field, Direction::Descending) => (field.value(values).map_or(i64::MAX, |value| -value), 0),
+        }
     }
 
     /// The values behind a key, as the fields hold them and a search engine's `search_after` takes them: priority and
@@ -176,13 +211,25 @@ impl Sort {
             Self::Dispatch => (Some(-key.ranks.0), Some(key.ranks.1)),
             Self::By(_, Direction::Ascending) => (Some(key.ranks.0).filter(|rank| *rank != i64::MAX), None),
             Self::By(_, Direction::Descending) => {
-                (Some(key.ranks.0).filter(|rank| *rank != i64::MAX).map(|rank| -rank), None)
+                (Some(key.ranks.0).filter(|rank| *rank != i64::MAX).map(i64::saturating_neg), None)
             }
         }
     }
 }
 
 impl SortKey {
+    /// The key of the job `id` with these ranks, which [`Sort::ranks`] gives.
+    #[must_use]
+    pub const fn new(ranks: (i64, i64), id: JobId) -> Self {
+        Self { ranks, id }
+    }
+
+    /// The part before the id.
+    #[must_use]
+    pub const fn ranks(&self) -> (i64, i64) {
+        self.ranks
+    }
+
     /// The tiebreak: the job's id.
     #[must_use]
     pub const fn id(&self) -> &JobId {

@@ -8,6 +8,7 @@
 //! and each write is answered on its own.
 
 pub mod elasticsearch;
+pub mod embedded;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,6 @@ use async_trait::async_trait;
 
 use crate::job::{BodyRef, Job, JobId, Json, NewBody};
 use crate::query::{Filter, Group, GroupField, Search};
-
-pub use self::elasticsearch::{ConnectError, ElasticsearchOptions, ElasticsearchStore};
 
 /// Which writing of a document this is. It changes with every write and never comes back, not even when the document
 /// is removed and created anew.
@@ -138,6 +137,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
+
+    /// Makes what was acknowledged visible to searches. Costly where searches lag; not for the hot path.
+    ///
+    /// # Errors
+    /// Why it could not.
+    async fn refresh(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Whether a search sees everything that was acknowledged, and nobody but this process writes.
     fn is_realtime(&self) -> bool;

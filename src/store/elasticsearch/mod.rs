@@ -5,8 +5,8 @@
 //!
 //! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
-//! (what a lost answer means), [`intake`], [`writer`], [`batch`], [`bulk`] and [`bodies`] (the way of a write), [`reader`]
-//! and [`search`].
+//! (what a lost answer means), `intake`, `writer`, `batch`, `bulk` and `bodies` (the way of a write), `reader`
+//! and `search`.
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
@@ -159,6 +159,13 @@ impl Store for ElasticsearchStore {
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         let started = Instant::now();
         observed("count", started, search::count(self.scope()?, filter, by).await)
+    }
+
+    async fn refresh(&self) -> Result<(), StoreError> {
+        let scope = self.scope()?;
+        let request = Request::post(format!("{}/_refresh", self.indices.jobs), b"{}".to_vec());
+        let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
+        observed("refresh", Instant::now(), search::refreshed(&body))
     }
 
     fn is_realtime(&self) -> bool {

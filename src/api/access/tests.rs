@@ -1,0 +1,76 @@
+use http::HeaderValue;
+
+use super::*;
+
+fn token(name: &str, roles: &[Role], secret: &str) -> Token {
+    Token { name: Actor::new(name).expect("name"), roles: roles.iter().copied().collect(), sha256: token_hash(secret) }
+}
+
+fn headers(pairs: &[(http::HeaderName, &'static str)]) -> HeaderMap {
+    pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
+}
+
+#[test]
+fn a_token_allows_what_its_roles_say_and_nothing_else() {
+    let tokens = vec![token("ci", &[Role::Submit], "s3cret"), token("ops", &[Role::Admin], "0ther")];
+    let access = Access::new(tokens).expect("tokens");
+    let ci = headers(&[(AUTHORIZATION, "Bearer s3cret")]);
+    assert_eq!(access.allow(&ci, Role::Submit).expect("allowed").as_str(), "ci");
+    let refused = access.allow(&ci, Role::Work).expect_err("refused");
+    assert_eq!(refused.code(), Code::Forbidden);
+    assert!(refused.detail().contains("`work`"), "{}", refused.detail());
+
+    let ops = headers(&[(AUTHORIZATION, "bearer 0ther")]);
+    for role in [Role::Read, Role::Submit, Role::Work, Role::Admin] {
+        assert_eq!(access.allow(&ops, role).expect("an administrator may do everything").as_str(), "ops");
+    }
+    for wrong in ["Bearer s3cre", "Bearer s3cret0", "Basic s3cret", "Bearer", "s3cret"] {
+        let refused = access.allow(&headers(&[(AUTHORIZATION, wrong)]), Role::Submit).expect_err("refused");
+        assert_eq!(refused.code(), Code::Unauthorized, "{wrong}");
+    }
+    assert_eq!(access.allow(&HeaderMap::new(), Role::Read).expect_err("refused").code(), Code::Unauthorized);
+}
+
+#[test]
+fn a_server_without_tokens_listens_on_loopback_only_unless_told() {
+    let at = |text: &str| text.parse::<SocketAddr>().expect("address");
+    let open = Access::default();
+    for loopback in ["127.0.0.1:7400", "127.8.9.1:1", "[::1]:7400"] {
+        assert_eq!(check_exposure(at(loopback), &open, false), Ok(()));
+    }
+    for elsewhere in ["0.0.0.0:7400", "[::]:7400", "10.1.2.3:7400"] {
+        assert_eq!(check_exposure(at(elsewhere), &open, false), Err(AccessError::Exposed(at(elsewhere))));
+        assert_eq!(check_exposure(at(elsewhere), &open, true), Ok(()));
+        let access = Access::new(vec![token("ci", &[Role::Read], "s")]).expect("tokens");
+        assert_eq!(check_exposure(at(elsewhere), &access, false), Ok(()));
+    }
+}
+
+#[test]
+fn what_a_browser_sends_for_another_site_is_refused() {
+    let uri = Uri::from_static("/v1/jobs");
+    let check = |pairs: &[(http::HeaderName, &'static str)]| refuse_other_sites(&uri, &headers(pairs)).is_ok();
+    for host in ["127.0.0.1:7400", "localhost:7400", "LOCALHOST", "[::1]:7400", "127.0.0.1"] {
+        assert!(check(&[(HOST, host)]), "{host}");
+    }
+    for host in ["evil.example:7400", "127.0.0.1.evil.example", "localhost.evil.example", "", "10.0.0.1:7400"] {
+        assert!(!check(&[(HOST, host)]), "{host}");
+    }
+    assert!(!check(&[]), "no host at all");
+    assert!(check(&[(HOST, "localhost:7400"), (ORIGIN, "http://localhost:7400")]));
+    for origin in ["http://evil.example", "http://localhost:8080", "null"] {
+        assert!(!check(&[(HOST, "localhost:7400"), (ORIGIN, origin)]), "{origin}");
+    }
+}
+
+#[test]
+fn tokens_that_cannot_be_meant_are_refused() {
+    let name = Actor::new("ci").expect("name");
+    let no_hash = Token { sha256: "abc".to_owned(), ..token("ci", &[Role::Read], "s") };
+    assert_eq!(Access::new(vec![no_hash]).err(), Some(AccessError::Hash(name.clone())));
+    let signed = Token { sha256: format!("+{}", "0".repeat(63)), ..token("ci", &[Role::Read], "s") };
+    assert_eq!(Access::new(vec![signed]).err(), Some(AccessError::Hash(name.clone())));
+    assert_eq!(Access::new(vec![token("ci", &[], "s")]).err(), Some(AccessError::NoRoles(name.clone())));
+    let twice = vec![token("ci", &[Role::Read], "s"), token("ci", &[Role::Work], "t")];
+    assert_eq!(Access::new(twice).err(), Some(AccessError::Twice(name)));
+}

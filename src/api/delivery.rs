@@ -1,0 +1,65 @@
+//! Claimed jobs on their way out.
+//!
+//! A worker that goes away while it waits takes no job: the server drops the call. One that goes away between the
+//! claim and the answer would leave its jobs running for nobody until their leases end, so the answer's body keeps hold
+//! of them: sent, they are the worker's; dropped before that, they go back. What happens after the answer was handed to
+//! the network cannot be seen from here; that is what leases are for.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use http_body::{Frame, SizeHint};
+use serde::Serialize;
+use serde::ser::Serializer;
+
+use super::error::ApiError;
+use super::json::{to_bytes, with_body};
+use super::wire::job::JobOut;
+use crate::manager::{Claimed, JobView};
+
+/// The answer to a claim.
+pub(crate) fn deliver(claimed: Claimed) -> Result<Response, ApiError> {
+    let text = to_bytes(&ClaimOut { jobs: claimed.jobs() })?;
+    Ok(with_body(StatusCode::OK, Body::new(Delivery { parcel: Some((text, claimed)) })))
+}
+
+#[derive(Serialize)]
+struct ClaimOut<'a> {
+    #[serde(serialize_with = "jobs_out")]
+    jobs: &'a [JobView],
+}
+
+fn jobs_out<S: Serializer>(jobs: &[JobView], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(jobs.iter().map(JobOut::from))
+}
+
+/// A body of one piece that holds on to the jobs it tells of.
+struct Delivery {
+    parcel: Option<(Bytes, Claimed)>,
+}
+
+impl http_body::Body for Delivery {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    /// Asked for by the connection once it can write.
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.parcel.take().map(|(text, claimed)| {
+            claimed.delivered();
+            Ok(Frame::data(text))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parcel.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.parcel.as_ref().map_or(0, |(text, _)| text.len() as u64))
+    }
+}

@@ -1,0 +1,303 @@
+//! Refusals: every way in which a call is not done, and the only place that knows HTTP status codes for them.
+//!
+//! A handler fails with an [`ApiError`]. It leaves the handler as a response without a body, which [`super::observe`]
+//! fills in on its way out, since only there the request's id is known.
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+
+use super::access::Role;
+use super::wire::{FieldError, Invalid, ItemError, Problem};
+use crate::job::Refusal;
+use crate::manager::ManagerError;
+use crate::store::StoreError;
+
+/// The media type of a problem (RFC 9457).
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// How long to wait after an answer that says no more than "later", in seconds.
+const LATER_SECONDS: u64 = 1;
+
+macro_rules! codes {
+    ($($variant:ident $status:ident $code:literal $title:literal;)*) => {
+        /// The kinds of refusal.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Code {
+            $(#[doc = $title] $variant,)*
+        }
+
+        impl Code {
+            /// All of them.
+            #[cfg(test)]
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its HTTP status.
+            pub(crate) const fn status(self) -> StatusCode {
+                match self { $(Self::$variant => StatusCode::$status,)* }
+            }
+
+            /// Its stable word.
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $code,)* }
+            }
+
+            const fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    MalformedRequest BAD_REQUEST "malformed_request" "The request cannot be read";
+    MalformedJson BAD_REQUEST "malformed_json" "The body is not JSON";
+    Unauthorized UNAUTHORIZED "unauthorized" "A valid token is needed";
+    Forbidden FORBIDDEN "forbidden" "The token lacks a role";
+    ForeignOrigin FORBIDDEN "foreign_origin" "The request comes from another site";
+    NotFound NOT_FOUND "not_found" "There is no such job";
+    NoSuchRoute NOT_FOUND "no_such_route" "There is no such route";
+    MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "The route does not take this method";
+    BodyStalled REQUEST_TIMEOUT "body_stalled" "The body did not come in time";
+    SubmissionDiffers CONFLICT "submission_differs" "Another job was submitted under this id or key";
+    LeaseLost CONFLICT "lease_lost" "The lease is lost";
+    NotAvailable CONFLICT "not_available" "The job does not wait to be claimed";
+    NotDue CONFLICT "not_due" "The job is not due";
+    StartDeadlinePassed CONFLICT "start_deadline_passed" "The job's start deadline has passed";
+    NotRunning CONFLICT "not_running" "The job does not run";
+    FenceMoved CONFLICT "fence_moved" "The job was claimed anew";
+    AlreadyFinal CONFLICT "already_final" "The job has already ended";
+    NotRetryable CONFLICT "not_retryable" "The job cannot be retried";
+    NotYet CONFLICT "not_yet" "The time has not come";
+    BodyTooLarge PAYLOAD_TOO_LARGE "body_too_large" "The body is too long";
+    PayloadTooLarge PAYLOAD_TOO_LARGE "payload_too_large" "The payload or result is too long";
+    UnsupportedMediaType UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" "The body has the wrong content type";
+    InvalidRequest UNPROCESSABLE_ENTITY "invalid_request" "The request cannot be meant";
+    HeadersTooLarge REQUEST_HEADER_FIELDS_TOO_LARGE "headers_too_large" "The headers are too long";
+    Internal INTERNAL_SERVER_ERROR "internal" "The server failed";
+    Overloaded SERVICE_UNAVAILABLE "overloaded" "The server has more to do than it takes";
+    Contended SERVICE_UNAVAILABLE "contended" "Others write the same job";
+    StoreUnavailable SERVICE_UNAVAILABLE "store_unavailable" "The store is not available";
+    OutcomeUnknown SERVICE_UNAVAILABLE "outcome_unknown" "Whether it was done is unknown";
+    ShuttingDown SERVICE_UNAVAILABLE "shutting_down" "The server is shutting down";
+}
+
+impl Code {
+    /// Whether it tells of something wrong with the server, which its operator should read of in the log.
+    pub(crate) const fn is_a_fault(self) -> bool {
+        matches!(self, Self::Internal | Self::StoreUnavailable | Self::OutcomeUnknown)
+    }
+
+    /// The code for a status that a part below the handlers answered with.
+    fn of_status(status: StatusCode) -> Self {
+        match status {
+            StatusCode::NOT_FOUND => Self::NoSuchRoute,
+            StatusCode::METHOD_NOT_ALLOWED => Self::MethodNotAllowed,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::BodyTooLarge,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::UnsupportedMediaType,
+            status if status.is_client_error() => Self::MalformedRequest,
+            _ => Self::Internal,
+        }
+    }
+}
+
+/// A refusal.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    code: Code,
+    detail: String,
+    errors: Vec<FieldError>,
+    /// In seconds.
+    retry_after: Option<u64>,
+    /// What the log says and the answer does not.
+    cause: Option<String>,
+}
+
+impl ApiError {
+    /// A refusal of this kind.
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        let retry_after = (code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(LATER_SECONDS);
+        Self { code, detail: detail.into(), errors: Vec::new(), retry_after, cause: None }
+    }
+
+    /// A refusal over one field.
+    pub(crate) fn field(field: &str, message: impl Into<String>) -> Self {
+        Self::from(Invalid::field(field, message))
+    }
+
+    /// The answer lacks a role.
+    pub(crate) fn lacks(role: Role) -> Self {
+        Self::new(Code::Forbidden, format!("the token has not the role `{}`, which this call needs", role.as_str()))
+    }
+
+    /// The same refusal, with what the log says of it.
+    pub(crate) fn caused_by(self, cause: impl Into<String>) -> Self {
+        Self { cause: Some(cause.into()), ..self }
+    }
+
+    /// The kind.
+    pub(crate) const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What the log says and the answer does not.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.cause.as_deref()
+    }
+
+    /// What was wrong.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The refusal as one item of a bulk answer, and its status.
+    pub(crate) fn into_item(self) -> (u16, ItemError) {
+        let field = self.errors.into_iter().next().map(|error| error.field).filter(|field| !field.is_empty());
+        let error = ItemError { code: self.code.as_str().to_owned(), message: self.detail, field };
+        (self.code.status().as_u16(), error)
+    }
+
+    /// The problem as it is written.
+    pub(crate) fn to_problem(&self, request_id: &str) -> Problem {
+        Problem {
+            kind: format!("urn:leasehold:problem:{}", self.code.as_str()),
+            title: self.code.title().to_owned(),
+            status: self.code.status().as_u16(),
+            detail: self.detail.clone(),
+            code: self.code.as_str().to_owned(),
+            errors: self.errors.clone(),
+            request_id: request_id.to_owned(),
+        }
+    }
+
+    /// The refusal behind a response, if it is one: a handler's own, or that of a part below the handlers, which has
+    /// said what it has to say in plain text.
+    pub(crate) fn of_response(response: &Response) -> Option<Self> {
+        if let Some(refused) = response.extensions().get::<Self>() {
+            return Some(refused.clone());
+        }
+        let status = response.status();
+        (status.is_client_error() || status.is_server_error()).then(|| {
+            let code = Code::of_status(status);
+            Self::new(code, code.title())
+        })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = self.code.status().into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.code == Code::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"leasehold\""));
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes a problem into the response that stands for it.
+pub(crate) fn write_problem(response: &mut Response, problem: &Problem) {
+    let body = serde_json::to_vec(problem).unwrap_or_default();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.remove(http::header::CONTENT_LENGTH);
+    *response.body_mut() = axum::body::Body::from(Bytes::from(body));
+}
+
+impl From<Invalid> for ApiError {
+    fn from(invalid: Invalid) -> Self {
+        let code = if invalid.too_large { Code::PayloadTooLarge } else { Code::InvalidRequest };
+        Self { errors: invalid.errors.clone(), ..Self::new(code, invalid.to_string()) }
+    }
+}
+
+impl From<ManagerError> for ApiError {
+    fn from(error: ManagerError) -> Self {
+        let text = error.to_string();
+        match error {
+            ManagerError::NotFound(_) => Self::new(Code::NotFound, text),
+            ManagerError::Invalid { field, message } => Self::field(field, message),
+            ManagerError::SubmissionDiffers(_) => Self::new(Code::SubmissionDiffers, text),
+            ManagerError::Refused(refusal) => Self::new(Code::from(&refusal), text),
+            ManagerError::Contended { .. } => Self::new(Code::Contended, text),
+            ManagerError::Store(error) => Self::from(error),
+            ManagerError::Unknown(why) => {
+                let detail = "whether it was done is unknown; the same request again finds out";
+                Self::new(Code::OutcomeUnknown, detail).caused_by(why)
+            }
+            ManagerError::ShuttingDown => Self::new(Code::ShuttingDown, text),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Overloaded { retry_after } => {
+                // Rounded up: `Retry-After` counts whole seconds, and zero would be no wait at all.
+                let seconds = retry_after.as_millis().div_ceil(1000).max(1);
+                let detail = "more is waiting to be written than the server takes";
+                Self { retry_after: u64::try_from(seconds).ok(), ..Self::new(Code::Overloaded, detail) }
+            }
+            // What a store says of its trouble can name hosts and paths, which are nobody's business out there.
+            StoreError::Unavailable(why) => {
+                Self::new(Code::StoreUnavailable, "the store is not available").caused_by(why)
+            }
+            StoreError::Corrupt(why) => {
+                Self::new(Code::Internal, "the store holds something unexpected").caused_by(why)
+            }
+        }
+    }
+}
+
+impl From<&Refusal> for Code {
+    fn from(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::NotAvailable(_) => Self::NotAvailable,
+            Refusal::NotDue(_) => Self::NotDue,
+            Refusal::StartDeadlinePassed(_) => Self::StartDeadlinePassed,
+            Refusal::LeaseLost { .. } => Self::LeaseLost,
+            Refusal::NotRunning(_) => Self::NotRunning,
+            Refusal::FenceMoved(_) => Self::FenceMoved,
+            Refusal::AlreadyFinal(_) => Self::AlreadyFinal,
+            Refusal::NotRetryable(_) => Self::NotRetryable,
+            Refusal::NotYet => Self::NotYet,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn no_two_kinds_share_a_word() {
+        let mut words: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), Code::ALL.len());
+    }
+
+    #[test]
+    fn a_wait_shorter_than_a_second_is_not_rounded_to_none() {
+        let overloaded = StoreError::Overloaded { retry_after: Duration::from_millis(20) };
+        let response = ApiError::from(overloaded).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+    }
+
+    #[test]
+    fn what_a_store_says_of_its_trouble_stays_in_the_log() {
+        let error = ApiError::from(StoreError::Unavailable("http://user:secret@es:9200 refused".to_owned()));
+        assert!(error.cause().is_some_and(|cause| cause.contains("es:9200")));
+        assert!(!serde_json::to_string(&error.to_problem("r")).expect("json").contains("es:9200"));
+    }
+}

@@ -1,0 +1,292 @@
+//! What a handler takes out of a request: the body as JSON or text, the job's id from the path, the query.
+//!
+//! Every failure is an [`ApiError`] that says what is wrong and where. A body is read under a limit of its route, within
+//! a time, and against a budget of bytes for all requests together, so that no number of clients makes the server hold
+//! more than it has.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::App;
+use super::error::{ApiError, Code};
+use super::wire::Invalid;
+use crate::job::JobId;
+
+/// The longest body of a call about one job: a payload or result of the longest kind with room to spare, so that one
+/// a little too long is still read far enough to be named.
+const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
+/// The longest body of a bulk call.
+const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
+/// The size of the budget's units.
+const BUDGET_UNIT: usize = 1024;
+
+/// How many bytes of bodies all requests together may hold.
+#[derive(Clone)]
+pub(crate) struct BodyBudget(Arc<Semaphore>);
+
+impl BodyBudget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new((bytes / BUDGET_UNIT).min(Semaphore::MAX_PERMITS))))
+    }
+
+    fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let units = u32::try_from(bytes.div_ceil(BUDGET_UNIT)).unwrap_or(u32::MAX);
+        Arc::clone(&self.0)
+            .try_acquire_many_owned(units)
+            .map_err(|_| ApiError::new(Code::Overloaded, "the server holds as many request bodies as it can"))
+    }
+}
+
+/// A body that was read, and its share of the budget.
+struct Read {
+    bytes: Bytes,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
+    let too_large = || ApiError::new(Code::BodyTooLarge, format!("the body must have at most {max_bytes} bytes"));
+    let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > max_bytes) {
+        return Err(too_large());
+    }
+    let deadline = Instant::now() + app.limits.body_within;
+    let (mut first, mut more) = (Bytes::new(), BytesMut::new());
+    let mut share: Option<OwnedSemaphorePermit> = None;
+    // Bounded by `max_bytes` and the deadline.
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await.map_err(|_| {
+            let seconds = app.limits.body_within.as_secs();
+            ApiError::new(Code::BodyStalled, format!("the body did not arrive within {seconds} s"))
+        })?;
+        let Some(frame) = frame else { break };
+        let frame = frame
+            .map_err(|error| ApiError::new(Code::MalformedRequest, format!("the body cannot be read: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + more.len() + data.len() > max_bytes {
+            return Err(too_large());
+        }
+        let part = app.budget.take(data.len())?;
+        match &mut share {
+            Some(share) => share.merge(part),
+            None => share = Some(part),
+        }
+        // Most bodies come in one piece, which is then not copied.
+        if first.is_empty() {
+            first = data;
+        } else {
+            more.extend_from_slice(&data);
+        }
+    }
+    let bytes = if more.is_empty() { first } else { [first.as_ref(), more.as_ref()].concat().into() };
+    Ok(Read { bytes, _share: share })
+}
+
+/// The media type of a request, without parameters.
+fn media_type(parts: &Parts) -> Option<&str> {
+    Some(parts.headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim())
+}
+
+fn expect_media_type(parts: &Parts, wanted: &'static str) -> Result<(), ApiError> {
+    match media_type(parts) {
+        Some(given) if given.eq_ignore_ascii_case(wanted) => Ok(()),
+        Some(given) => Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            format!("the body must be sent with content type `{wanted}`, not `{given}`"),
+        )),
+        None => Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            format!("the body must be sent with content type `{wanted}`"),
+        )),
+    }
+}
+
+/// The JSON body of a call about one job.
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        expect_media_type(&parts, "application/json")?;
+        let read = read(&parts, body, MAX_SINGLE_BYTES, app).await?;
+        parse(&read.bytes).map(Self)
+    }
+}
+
+/// The JSON body of a call about one job that may also have none.
+pub(crate) struct OptionalJsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let read = read(&parts, body, MAX_SINGLE_BYTES, app).await?;
+        if read.bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        expect_media_type(&parts, "application/json")?;
+        parse(&read.bytes).map(Self)
+    }
+}
+
+/// The JSON body of a bulk call.
+pub(crate) struct BulkBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for BulkBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        expect_media_type(&parts, "application/json")?;
+        let read = read(&parts, body, MAX_BULK_BYTES, app).await?;
+        parse(&read.bytes).map(Self)
+    }
+}
+
+/// The lines of a newline-delimited JSON body. Lines of nothing but white space do not count.
+pub(crate) struct Lines(Read);
+
+impl FromRequest<App> for Lines {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        expect_media_type(&parts, "application/x-ndjson")?;
+        read(&parts, body, MAX_BULK_BYTES, app).await.map(Self)
+    }
+}
+
+impl Lines {
+    /// Each line's text.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty())
+    }
+}
+
+/// Reads a JSON text. One that is no JSON is told from one that does not say what it should.
+pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    let error = match serde_json::from_slice(text) {
+        Ok(value) => return Ok(value),
+        Err(error) => error,
+    };
+    if !error.is_data() {
+        let what = if text.trim_ascii().is_empty() { "the body is empty".to_owned() } else { error.to_string() };
+        return Err(ApiError::new(Code::MalformedJson, what));
+    }
+    // Read once more, slower, to learn which field it was.
+    let path = match serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(text)) {
+        Ok(_) => String::new(),
+        Err(located) => located.path().to_string(),
+    };
+    Err(Invalid::field(field_at_fault(&path, &error.to_string()), error.to_string()).into())
+}
+
+/// The name of the field at fault. A field that is missing is not on the path, which ends at the object that lacks it.
+fn field_at_fault(path: &str, message: &str) -> String {
+    let path = if path == "." { "" } else { path };
+    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    match missing {
+        Some(name) if path.is_empty() => name.to_owned(),
+        Some(name) => format!("{path}.{name}"),
+        None => path.to_owned(),
+    }
+}
+
+/// The id in a path.
+pub(crate) struct JobPath(pub(crate) JobId);
+
+impl FromRequestParts<App> for JobPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let Path(id) = Path::<String>::from_request_parts(parts, app)
+            .await
+            .map_err(|rejection| ApiError::field("id", rejection.body_text()))?;
+        JobId::new(id).map(Self).map_err(|error| ApiError::field("id", error.to_string()))
+    }
+}
+
+/// The query's parameters, in the order given.
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl<S: Sync> FromRequestParts<S> for Query {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        Self::parse(parts.uri.query().unwrap_or_default())
+    }
+}
+
+impl Query {
+    /// Splits values at their commas before they are decoded, so that a comma written as `%2C` is part of a name.
+    fn parse(query: &str) -> Result<Self, ApiError> {
+        let mut pairs = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, values) = pair.split_once('=').unwrap_or((pair, ""));
+            for value in values.split(',') {
+                pairs.push((decode(name)?, decode(value)?));
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    /// Refuses parameters of any other name.
+    pub(crate) fn only(&self, names: &[&str]) -> Result<(), ApiError> {
+        match self.0.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+            None => Ok(()),
+            Some((name, _)) if names.is_empty() => {
+                Err(ApiError::field(name, "is unknown: this call has no parameters"))
+            }
+            Some((name, _)) => Err(ApiError::field(name, format!("is unknown; there are {}", names.join(", ")))),
+        }
+    }
+
+    /// The values of a parameter that may have many.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a parameter that has one.
+    pub(crate) fn one(&self, name: &str) -> Result<Option<&str>, ApiError> {
+        let mut values = self.0.iter().filter(|(given, _)| given == name).map(|(_, value)| value.as_str());
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value),
+            _ => Err(ApiError::field(name, "must have one value")),
+        }
+    }
+
+    /// A number within bounds.
+    pub(crate) fn number(&self, name: &str, bounds: std::ops::RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        match text.parse() {
+            Ok(number) if bounds.contains(&number) => Ok(Some(number)),
+            _ => {
+                let (least, most) = bounds.into_inner();
+                Err(ApiError::field(name, format!("must be a whole number from {least} to {most}, not `{text}`")))
+            }
+        }
+    }
+}
+
+fn decode(text: &str) -> Result<String, ApiError> {
+    let spaced = text.replace('+', " ");
+    percent_encoding::percent_decode_str(&spaced)
+        .decode_utf8()
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|_| ApiError::new(Code::MalformedRequest, "the query is not UTF-8"))
+}
+
+#[cfg(test)]
+#[path = "extract/tests.rs"]
+mod tests;

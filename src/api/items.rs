@@ -1,0 +1,43 @@
+//! Many things asked in one call: the items that are refused at once and those that the manager answers, in order.
+
+use super::error::ApiError;
+use crate::manager::ManagerError;
+
+/// The answer to the one thing asked.
+pub(crate) fn only<T>(mut answers: Vec<Result<T, ManagerError>>) -> Result<T, ApiError> {
+    Ok(answers.pop().unwrap_or_else(|| Err(no_answer()))?)
+}
+
+/// The items that can be asked of the manager, and for each item its refusal if it cannot.
+pub(crate) fn sort_out<T, E: Into<ApiError>>(
+    items: impl IntoIterator<Item = Result<T, E>>,
+) -> (Vec<T>, Vec<Option<ApiError>>) {
+    let mut good = Vec::new();
+    let refused = items
+        .into_iter()
+        .map(|item| match item {
+            Ok(item) => {
+                good.push(item);
+                None
+            }
+            Err(error) => Some(error.into()),
+        })
+        .collect();
+    (good, refused)
+}
+
+/// Puts the manager's answers back among the refusals.
+pub(crate) fn in_order<T>(
+    refused: Vec<Option<ApiError>>,
+    answers: Vec<Result<T, ManagerError>>,
+) -> impl Iterator<Item = Result<T, ApiError>> {
+    let mut answers = answers.into_iter();
+    refused.into_iter().map(move |refused| match refused {
+        Some(error) => Err(error),
+        None => answers.next().unwrap_or_else(|| Err(no_answer())).map_err(ApiError::from),
+    })
+}
+
+fn no_answer() -> ManagerError {
+    ManagerError::Unknown("the manager gave no answer".to_owned())
+}

@@ -1,0 +1,227 @@
+//! Submitting jobs, reading them, calling them off and starting them again.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::{ETAG, IF_NONE_MATCH, LOCATION};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use std::time::Duration;
+
+use super::App;
+use super::access::{Admin, Allowed, Read, Submit};
+use super::error::ApiError;
+use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
+use super::items::{in_order, only, sort_out};
+use super::json::json;
+use super::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
+use super::wire::job::JobOut;
+use super::wire::{AdminRelease, BulkAnswer, CancelJob, Job, SubmitItem, SubmitJob};
+use crate::manager::{NewJob, Submitted};
+use crate::store::{Version, Versioned};
+
+/// The header under which a submission can be repeated.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// What an id needs no escaping of in a path (RFC 3986, unreserved characters).
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Submits a job.
+///
+/// Under a client's `id`, or with an `Idempotency-Key` header, the same request again gives the first job.
+#[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The client's key for this submission")),
+    responses(
+        (status = 201, description = "Submitted", body = Job, headers(("Location" = String, description = "The job"))),
+        (status = 200, description = "Submitted before; the job as it is now", body = Job),
+        (status = 409, description = "`submission_differs`"),
+        (status = 413, description = "`payload_too_large` or `body_too_large`"),
+    ))]
+pub(crate) async fn submit(
+    Allowed { caller, .. }: Allowed<Submit>,
+    State(app): State<App>,
+    headers: HeaderMap,
+    JsonBody(mut job): JsonBody<SubmitJob>,
+) -> Result<Response, ApiError> {
+    take_key(&mut job, &headers)?;
+    let job = job.into_new_job()?;
+    let Submitted { job, created } = only(app.manager.submit(&caller, vec![job]).await)?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let mut response = json(status, &JobOut::from(&job));
+    let id = utf8_percent_encode(job.versioned.job.id.as_str(), ESCAPED);
+    if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{id}")) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// Moves the key from its header into the job.
+fn take_key(job: &mut SubmitJob, headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(()) };
+    let text =
+        std::str::from_utf8(key.as_bytes()).map_err(|_| ApiError::field("Idempotency-Key", "is not UTF-8"))?.to_owned();
+    if job.idempotency_key.as_ref().is_some_and(|given| *given != text) {
+        return Err(ApiError::field("idempotency_key", "is another than the one in the `Idempotency-Key` header"));
+    }
+    job.idempotency_key = Some(text);
+    Ok(())
+}
+
+/// Submits up to 10,000 jobs, one a line.
+///
+/// Each line stands for itself: one that is refused does not hold up the others. Empty lines do not count.
+#[utoipa::path(post, path = "/v1/jobs/bulk", tag = "jobs",
+    request_body(content = SubmitJob, content_type = "application/x-ndjson", description = "A job a line"),
+    responses(
+        (status = 200, description = "An item for each line, in order", body = BulkAnswer<SubmitItem>),
+        (status = 413, description = "`body_too_large`"),
+    ))]
+pub(crate) async fn submit_bulk(
+    Allowed { caller, .. }: Allowed<Submit>,
+    State(app): State<App>,
+    lines: Lines,
+) -> Result<Response, ApiError> {
+    let count = lines.iter().take(MAX_SUBMITTED_JOBS + 1).count();
+    if count > MAX_SUBMITTED_JOBS {
+        return Err(ApiError::field("", format!("a call submits at most {MAX_SUBMITTED_JOBS} jobs")));
+    }
+    let (jobs, refused) = sort_out(lines.iter().map(parse_line));
+    drop(lines);
+    let answers = app.manager.submit(&caller, jobs).await;
+    let items = in_order(refused, answers).map(|answer| answer.map_or_else(refused_item, submitted_item));
+    Ok(json(StatusCode::OK, &BulkAnswer { items: items.collect() }))
+}
+
+fn parse_line(line: &[u8]) -> Result<NewJob, ApiError> {
+    Ok(parse::<SubmitJob>(line)?.into_new_job()?)
+}
+
+fn submitted_item(submitted: Submitted) -> SubmitItem {
+    let status = if submitted.created { StatusCode::CREATED } else { StatusCode::OK };
+    let id = submitted.job.versioned.job.id.as_str().to_owned();
+    SubmitItem { status: status.as_u16(), id: Some(id), error: None }
+}
+
+fn refused_item(error: ApiError) -> SubmitItem {
+    let (status, error) = error.into_item();
+    SubmitItem { status, id: None, error: Some(error) }
+}
+
+/// Gives a job.
+///
+/// With `wait_ms` the answer comes once the job has ended, or when the time is up.
+#[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
+    params(
+        ("id" = String, Path, description = "The job's id"),
+        ("wait_ms" = Option<u64>, Query, description = "How long to wait for its end", maximum = 60_000),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of the version at hand"),
+    ),
+    responses(
+        (status = 200, description = "The job", body = Job, headers(("ETag" = String, description = "Its version"))),
+        (status = 304, description = "The version at hand is the latest"),
+    ))]
+pub(crate) async fn get(
+    _: Allowed<Read>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    query.only(&["wait_ms"])?;
+    let job = match query.number("wait_ms", 0..=MAX_WAIT_MS)? {
+        Some(wait) if wait > 0 => app.manager.wait(&id, Duration::from_millis(wait)).await?,
+        _ => app.manager.get(&id).await?,
+    };
+    let tag = entity_tag(job.versioned.version);
+    let mut response = if is_at_hand(&headers, &tag) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        json(StatusCode::OK, &JobOut::from(&job))
+    };
+    if let Ok(tag) = HeaderValue::try_from(tag) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    Ok(response)
+}
+
+fn entity_tag(version: Version) -> String {
+    format!("\"{}-{}\"", version.primary_term, version.seq_no)
+}
+
+/// Whether the client has this version already (RFC 9110, section 13.1.2).
+fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
+    let lists = headers.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|given| {
+        let given = given.trim();
+        given == "*" || given.strip_prefix("W/").unwrap_or(given) == tag
+    })
+}
+
+/// Calls a job off.
+///
+/// One that waits is cancelled at once. One that runs is asked to stop: its worker hears of it with its next heartbeat.
+#[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<CancelJob>,
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The job as it is then", body = Job),
+        (status = 409, description = "`already_final`"),
+    ))]
+pub(crate) async fn cancel(
+    Allowed { caller, .. }: Allowed<Submit>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    OptionalJsonBody(cancel): OptionalJsonBody<CancelJob>,
+) -> Result<Response, ApiError> {
+    let reason = cancel.into_reason()?;
+    let job = app.manager.cancel(&caller, &id, reason).await?;
+    job_as_written(&app, job).await
+}
+
+/// Starts a failed, cancelled or expired job again, with a fresh budget of attempts.
+#[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs",
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The job as it is then", body = Job),
+        (status = 409, description = "`not_retryable`"),
+    ))]
+pub(crate) async fn retry(
+    Allowed { caller, .. }: Allowed<Submit>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    _: OptionalJsonBody<NoFields>,
+) -> Result<Response, ApiError> {
+    let job = app.manager.retry(&caller, &id).await?;
+    job_as_written(&app, job).await
+}
+
+/// Ends a running job's lease without its worker.
+#[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", tag = "admin", request_body = AdminRelease,
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The job as it is then", body = Job),
+        (status = 409, description = "`not_running` or `fence_moved`"),
+    ))]
+pub(crate) async fn admin_release(
+    Allowed { caller, .. }: Allowed<Admin>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    JsonBody(release): JsonBody<AdminRelease>,
+) -> Result<Response, ApiError> {
+    let order = release.into_order(caller)?;
+    let job = app.manager.admin_release(&id, order).await?;
+    job_as_written(&app, job).await
+}
+
+/// The body of a call that has nothing to say.
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoFields {}
+
+/// The answer that shows a job just written, with its bodies. What was done is done: when the bodies cannot be read
+/// just now, the job is shown without those that are kept apart.
+pub(crate) async fn job_as_written(app: &App, job: Versioned) -> Result<Response, ApiError> {
+    let views = app.manager.view(vec![job.clone()]).await.unwrap_or_default();
+    Ok(match views.first() {
+        Some(view) => json(StatusCode::OK, &JobOut::from(view)),
+        None => json(StatusCode::OK, &JobOut::from(&job)),
+    })
+}

@@ -1,0 +1,32 @@
+//! Answers as JSON.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+
+use super::error::{ApiError, Code};
+
+/// The text of an answer; fails only for types that are no JSON at all.
+pub(crate) fn to_bytes(value: &impl Serialize) -> Result<Bytes, ApiError> {
+    serde_json::to_vec(value)
+        .map(Bytes::from)
+        .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be written: {error}")))
+}
+
+/// An answer with this status.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    match to_bytes(value) {
+        Ok(text) => with_body(status, Body::from(text)),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// An answer whose JSON is written already.
+pub(crate) fn with_body(status: StatusCode, body: Body) -> Response {
+    let mut response = (status, body).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,162 @@
+//! Lists and counts of jobs, and how the queues stand.
+
+use axum::extract::State;
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::StatusCode;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use super::App;
+use super::access::{Allowed, Read};
+use super::error::ApiError;
+use super::extract::Query;
+use super::json::json;
+use super::wire::job::JobOut;
+use super::wire::lists::JobListOut;
+use super::wire::{CountAnswer, JobList, Queue, QueueList};
+use crate::query::{Cursor, Filter, GroupField, Search, Sort};
+
+/// How many jobs a page has when nothing is said.
+const DEFAULT_LIMIT: u64 = 100;
+/// The most jobs of a page.
+const MAX_LIMIT: u64 = 1000;
+/// The most values of one part of a filter.
+const MAX_VALUES: usize = 100;
+/// The longest cursor, in characters: ours have a job's id and a few numbers.
+const MAX_CURSOR_CHARS: usize = 2048;
+
+const FILTER: [&str; 4] = ["state", "queue", "kind", "owner"];
+
+/// Lists jobs.
+///
+/// Each parameter of the filter can have several values, repeated or with commas between them, and is satisfied by any;
+/// a job must satisfy all parameters. A comma that is part of a name is written `%2C`. A `payload` or `result` that is
+/// kept apart from its job is left out. A job written a moment ago may be missing or be shown as it was.
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs",
+    params(
+        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
+        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("sort" = Option<String>, Query, example = "-created_at", description = "The order: `created_at`, `updated_at`, \
+            `run_at`, `finished_at` or `priority`, smallest first; a leading `-` turns it round"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many; 100 when not said"),
+        ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
+    ),
+    responses((status = 200, description = "A page of jobs", body = JobList)))]
+pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[&FILTER[..], &["sort", "limit", "cursor"]].concat())?;
+    let filter = filter(&query)?;
+    let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
+    let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let after = query.one("cursor")?.map(|text| decode_cursor(text, sort)).transpose()?.map(|cursor| cursor.after);
+    // One more than asked for tells whether there is another page.
+    let search = Search { filter, sort, after, limit: limit + 1 };
+    let mut found = app.manager.search(&search).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| more);
+    let next_cursor = last.map(|last| encode_cursor(&Cursor { sort, after: sort.key(&last.job) }));
+    let items = found.iter().map(JobOut::from).collect();
+    Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }))
+}
+
+/// Counts jobs, in all or by group.
+///
+/// The filter is that of a list.
+#[utoipa::path(get, path = "/v1/jobs/count", tag = "jobs",
+    params(
+        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
+        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("by" = Option<Vec<String>>, Query, example = json!(["state", "queue"]),
+            description = "Grouped by these: `state`, `queue`, `kind`, `owner`"),
+    ),
+    responses((status = 200, description = "How many there are", body = CountAnswer)))]
+pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[&FILTER[..], &["by"]].concat())?;
+    let mut by: Vec<GroupField> = Vec::new();
+    for text in query.all("by") {
+        let field = parse("by", text)?;
+        if by.contains(&field) {
+            return Err(ApiError::field("by", format!("names `{text}` twice")));
+        }
+        by.push(field);
+    }
+    let groups = app.manager.count(&filter(&query)?, &by).await?;
+    Ok(json(StatusCode::OK, &CountAnswer::new(&by, groups)))
+}
+
+/// How every queue stands that has jobs.
+#[utoipa::path(get, path = "/v1/queues", tag = "queues",
+    responses((status = 200, description = "The queues, in the order of their names", body = QueueList)))]
+pub(crate) async fn queues(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    let items = app.manager.queues().await?.into_iter().map(Queue::from).collect();
+    Ok(json(StatusCode::OK, &QueueList { items, next_cursor: None }))
+}
+
+fn filter(query: &Query) -> Result<Filter, ApiError> {
+    Ok(Filter {
+        states: values(query, "state")?,
+        queues: values(query, "queue")?,
+        kinds: values(query, "kind")?,
+        owners: values(query, "owner")?,
+        ..Filter::default()
+    })
+}
+
+fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
+    if query.all(name).nth(MAX_VALUES).is_some() {
+        return Err(ApiError::field(name, format!("must have at most {MAX_VALUES} values")));
+    }
+    query.all(name).map(|text| parse(name, text)).collect()
+}
+
+fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
+    text.parse().map_err(|error: T::Err| ApiError::field(name, error.to_string()))
+}
+
+fn encode_cursor(cursor: &Cursor) -> String {
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(cursor).unwrap_or_default())
+}
+
+fn decode_cursor(text: &str, sort: Sort) -> Result<Cursor, ApiError> {
+    let cursor: Cursor = Some(text)
+        .filter(|text| text.len() <= MAX_CURSOR_CHARS)
+        .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())
+        .and_then(|json| serde_json::from_slice(&json).ok())
+        .ok_or_else(|| ApiError::field("cursor", "is not one of this server's"))?;
+    if cursor.sort == sort {
+        Ok(cursor)
+    } else {
+        Err(ApiError::field("cursor", "belongs to a list in another order; send the same `sort` with it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CURSOR: &str = r#"{"sort":{"by":["created_at","descending"]},"after":{"ranks":[-5,0],"id":"a"}}"#;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_went_out() {
+        let cursor: Cursor = serde_json::from_str(CURSOR).expect("a cursor");
+        let decoded = decode_cursor(&encode_cursor(&cursor), Sort::default()).expect("a cursor");
+        assert_eq!(decoded, cursor);
+    }
+
+    #[test]
+    fn a_cursor_of_another_order_or_of_nobody_is_refused() {
+        let cursor = encode_cursor(&serde_json::from_str(CURSOR).expect("a cursor"));
+        assert!(decode_cursor(&cursor, "run_at".parse().expect("a sort")).is_err());
+        for wrong in ["", "x", "e30", &cursor[1..], &"A".repeat(5000)] {
+            assert!(decode_cursor(wrong, Sort::default()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! HTTP in, domain out.
+//!
+//! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
+//! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
+//! request), the handlers (`jobs`, `lists`, `work`, `system`), `delivery` (claimed jobs on their way out), `observe`
+//! (what surrounds every call), and [`serve`] (connections, and how the server ends).
+//!
+//! The handlers decide nothing: they check, ask the manager and write down its answer.
+
+pub mod access;
+mod delivery;
+mod error;
+mod extract;
+mod items;
+mod jobs;
+mod json;
+mod lists;
+pub mod metrics;
+mod observe;
+mod openapi;
+mod routes;
+mod serve;
+mod system;
+pub mod wire;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio_util::sync::CancellationToken;
+
+pub use routes::openapi_json;
+pub use serve::serve;
+
+use crate::manager::Manager;
+use access::Access;
+use extract::BodyBudget;
+
+/// What a server serves, and to whom.
+#[derive(Clone)]
+pub struct AppState {
+    /// Who does what is asked.
+    pub manager: Manager,
+    /// Who may ask.
+    pub access: Access,
+    /// Where the process's metrics are read: [`metrics::install`].
+    pub metrics: PrometheusHandle,
+    /// What the server takes on.
+    pub limits: Limits,
+}
+
+/// What a server takes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many connections it has open at once; more wait to be accepted.
+    pub connections: usize,
+    /// How many bytes of request bodies it holds at once; more are refused.
+    pub body_bytes: usize,
+    /// How long the head of a request may take to arrive, and how long a connection may idle.
+    pub head_within: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_within: Duration,
+    /// How long calls may take to end once the server is told to.
+    pub drain_within: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            body_bytes: 512 * 1024 * 1024,
+            head_within: Duration::from_secs(30),
+            body_within: Duration::from_secs(30),
+            drain_within: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+struct App {
+    manager: Manager,
+    access: Arc<Access>,
+    metrics: PrometheusHandle,
+    limits: Arc<Limits>,
+    budget: BodyBudget,
+    /// Whether everyone on this machine may call, and so every browser on it.
+    trusts_its_machine: bool,
+    shutdown: CancellationToken,
+    openapi: Bytes,
+}

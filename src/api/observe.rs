@@ -1,0 +1,128 @@
+//! What surrounds every call: its id, the guard of servers without tokens, panics, problems, metrics and the log.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tracing::{debug, warn};
+
+use super::App;
+use super::access::refuse_other_sites;
+use super::error::{ApiError, Code, write_problem};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest request id that is taken over from a client.
+const MAX_REQUEST_ID_BYTES: usize = 128;
+/// The longest headers together, in bytes. The connection's own limit is higher, so that it is this one that is told.
+const MAX_HEADER_BYTES: usize = 32 * 1024;
+/// The route of requests that have none, in metrics and the log.
+const NO_ROUTE: &str = "none";
+
+/// Runs a call and tells of it.
+pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let request_id = request_id(request.headers());
+    let method = method_label(request.method());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+
+    let mut response = match admit(&app, &request) {
+        Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|panic| panicked(&*panic)),
+        Err(refused) => refused.into_response(),
+    };
+    let refused = ApiError::of_response(&response);
+    if let Some(refused) = &refused {
+        write_problem(&mut response, &refused.to_problem(request_id.to_str().unwrap_or_default()));
+    }
+    let status = response.status();
+    let elapsed = started.elapsed();
+    let labels = [("route", route.to_owned()), ("method", method.to_owned())];
+    metrics::histogram!("leasehold_http_request_duration_seconds", &labels).record(elapsed);
+    metrics::counter!("leasehold_http_requests_total", "route" => route.to_owned(), "method" => method,
+        "status" => status.as_str().to_owned())
+    .increment(1);
+
+    let (request_id_text, millis) = (request_id.to_str().unwrap_or_default(), elapsed.as_secs_f64() * 1000.0);
+    match refused {
+        Some(refused) if refused.code().is_a_fault() => warn!(
+            method,
+            route,
+            status = status.as_u16(),
+            millis,
+            request_id = request_id_text,
+            code = refused.code().as_str(),
+            cause = refused.cause().unwrap_or_else(|| refused.detail()),
+            "a call failed"
+        ),
+        Some(refused) => debug!(
+            method,
+            route,
+            status = status.as_u16(),
+            millis,
+            request_id = request_id_text,
+            code = refused.code().as_str(),
+            detail = refused.detail(),
+            "refused a call"
+        ),
+        None => {
+            debug!(method, route, status = status.as_u16(), millis, request_id = request_id_text, "answered a call")
+        }
+    }
+    response.headers_mut().insert(REQUEST_ID, request_id);
+    response
+}
+
+/// What is refused whatever the route.
+fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
+    let headers = request.headers();
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes > MAX_HEADER_BYTES {
+        let detail = format!("the headers must have at most {MAX_HEADER_BYTES} bytes together, not {bytes}");
+        return Err(ApiError::new(Code::HeadersTooLarge, detail));
+    }
+    if app.trusts_its_machine { refuse_other_sites(request.uri(), headers) } else { Ok(()) }
+}
+
+/// The client's own id for the request when it is fit for a log line, else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let fits = |value: &&HeaderValue| {
+        let fit = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
+        !value.is_empty() && value.len() <= MAX_REQUEST_ID_BYTES && value.as_bytes().iter().all(fit)
+    };
+    headers.get(&REQUEST_ID).filter(fits).cloned().unwrap_or_else(|| {
+        let mut buffer = uuid::Uuid::encode_buffer();
+        let text = uuid::Uuid::now_v7().hyphenated().encode_lower(&mut buffer);
+        HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("none"))
+    })
+}
+
+/// The method as a label: one of a fixed set, whatever clients think of.
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::HEAD => "HEAD",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::PATCH => "PATCH",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    ApiError::new(Code::Internal, "the server failed at this call")
+        .caused_by(format!("panicked: {text}"))
+        .into_response()
+}
+
+#[cfg(test)]
+#[path = "observe/tests.rs"]
+mod tests;

@@ -1,0 +1,81 @@
+//! The API's own description, gathered from the handlers and rounded off with what all of them have in common.
+
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{Components, Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::error::PROBLEM_JSON;
+use super::wire::{FieldError, Problem};
+
+const DESCRIPTION: &str = "Submit jobs, claim and run them, look at them. Durations are integers in milliseconds and \
+their names end in `_ms`; times are RFC 3339 in UTC with milliseconds. A request with an unknown field is refused. \
+Refusals are problem details (RFC 9457) with a stable `code`. Bulk calls answer 200 with an item for each that was \
+asked, in order, each with the status that the single call would have had.";
+
+/// The routes that need no token.
+const PUBLIC: [&str; 3] = ["/livez", "/readyz", "/openapi.json"];
+
+/// The description before the handlers are added.
+pub(crate) fn base() -> OpenApi {
+    let info = InfoBuilder::new().title("Leasehold").version("1").description(Some(DESCRIPTION)).build();
+    let tags = [
+        ("jobs", "For those who have work done"),
+        ("work", "For those who do it"),
+        ("queues", "Where jobs wait"),
+        ("admin", "For administrators"),
+        ("server", "About the server itself"),
+    ];
+    let tags = tags.map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build());
+    let mut components = Components::new();
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("A token of the server's configuration. None is needed where none is configured."))
+        .build();
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    components.schemas.insert(Problem::name().into_owned(), Problem::schema());
+    components.schemas.insert(FieldError::name().into_owned(), FieldError::schema());
+    OpenApiBuilder::new().info(info).tags(Some(tags)).components(Some(components)).build()
+}
+
+/// Adds to every operation the refusals that any can meet, and the token it needs.
+pub(crate) fn round_off(openapi: &mut OpenApi) {
+    for (path, item) in &mut openapi.paths.paths {
+        let public = PUBLIC.contains(&path.as_str());
+        for operation in operations(item) {
+            let has_id = path.contains("{id}");
+            let has_body = operation.request_body.is_some();
+            let refusals = [
+                ("400", has_body || !public, "The request cannot be read"),
+                ("401", !public, "A valid token is needed"),
+                ("403", !public, "The token lacks the role"),
+                ("404", has_id, "There is no such job"),
+                ("408", has_body, "The body did not come in time"),
+                ("413", has_body, "The body is too long"),
+                ("415", has_body, "The body has the wrong content type"),
+                ("422", !public, "A field is wrong"),
+                ("500", true, "The server failed"),
+                ("503", !public, "Try again later"),
+            ];
+            for (status, _, text) in refusals.into_iter().filter(|(_, applies, _)| *applies) {
+                let refusal = || RefOr::T(ResponseBuilder::new().description(text).build());
+                operation.responses.responses.entry(status.to_owned()).or_insert_with(refusal);
+            }
+            for (status, response) in &mut operation.responses.responses {
+                if let RefOr::T(response) = response
+                    && (status.starts_with('4') || status.starts_with('5'))
+                {
+                    let problem = Content::new(Some(Ref::from_schema_name(Problem::name())));
+                    response.content.insert(PROBLEM_JSON.to_owned(), RefOr::T(problem));
+                }
+            }
+            let token = SecurityRequirement::new("bearer", [] as [&str; 0]);
+            operation.security = Some(if public { Vec::new() } else { vec![token] });
+        }
+    }
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.post, &mut item.put, &mut item.delete, &mut item.patch].into_iter().flatten()
+}

@@ -1,0 +1,26 @@
+//! What travels over HTTP: every request and every answer, as JSON.
+//!
+//! Durations are integers in milliseconds and their names end in `_ms`; times are RFC 3339 in UTC with milliseconds.
+//! A request with a field that is not listed here is refused. A request becomes a domain type only through its
+//! `into_…` function, which checks every field and names each one that is wrong ([`check`]); a domain type becomes an
+//! answer only through `From`. What the hot paths answer with is written straight from the domain type
+//! ([`job::JobOut`]), without copies.
+
+pub mod bulk;
+pub mod check;
+pub mod job;
+pub mod lists;
+pub mod problem;
+pub mod submit;
+pub mod work;
+
+pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
+pub use check::{FieldError, Invalid};
+pub use job::{HistoryEntry, Job, JobError, JobState, Lease, Orphan, Progress, RetryPolicy, Version};
+pub use lists::{CountAnswer, CountGroup, Health, JobList, Queue, QueueList};
+pub use problem::Problem;
+pub use submit::{RetryOptions, SubmitJob};
+pub use work::{
+    AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
+    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, Then,
+};

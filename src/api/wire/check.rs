@@ -1,0 +1,265 @@
+//! The checks that a request passes on its way in, and the bounds they hold it to.
+//!
+//! A check never stops at the first fault: the answer names every field that is wrong.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::clock::Timestamp;
+use crate::job::{InvalidName, Json};
+
+/// The longest payload or result, in bytes of its JSON text.
+pub const MAX_BODY_BYTES: usize = 1024 * 1024;
+/// How deep arrays and objects may be nested in a payload or a result: common JSON parsers stop soon after.
+pub const MAX_BODY_DEPTH: usize = 100;
+/// The most labels of a job.
+pub const MAX_LABELS: usize = 64;
+/// The longest label value, in bytes.
+pub const MAX_LABEL_BYTES: usize = 1024;
+/// The most named resources of a job.
+pub const MAX_RESOURCES: usize = 32;
+/// The longest reason or progress message, in bytes.
+pub const MAX_TEXT_BYTES: usize = 4 * 1024;
+/// The longest error message, in bytes: room for the end of a log.
+pub const MAX_ERROR_BYTES: usize = 64 * 1024;
+/// The longest runtime or timeout that can be asked for: a year.
+pub const MAX_RUNTIME_MS: u64 = 366 * 24 * 3600 * 1000;
+/// The longest wait between two attempts: a week.
+pub const MAX_RETRY_MS: u64 = 7 * 24 * 3600 * 1000;
+/// The longest wait for an answer.
+pub const MAX_WAIT_MS: u64 = 60_000;
+/// How long a lease can be.
+pub const LEASE_MS: RangeInclusive<u64> = 100..=86_400_000;
+/// The most jobs of one claim.
+pub const MAX_CLAIMED_JOBS: u64 = 1000;
+/// The most queues of one claim.
+pub const MAX_CLAIMED_QUEUES: usize = 64;
+/// The most jobs of one bulk submission.
+pub const MAX_SUBMITTED_JOBS: usize = 10_000;
+/// The most items of one bulk heartbeat or completion.
+pub const MAX_BULK_ITEMS: usize = 1000;
+/// The most attempts that can be asked for.
+pub const MAX_ATTEMPTS: u64 = 1000;
+
+/// One fault of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FieldError {
+    /// Where: the field's name, with dots into objects and brackets into lists. Empty for the body as a whole.
+    #[schema(example = "priority")]
+    pub field: String,
+    /// What is wrong with it.
+    #[schema(example = "must be from -100 to 100")]
+    pub message: String,
+}
+
+/// Why a request cannot be meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// Every fault found; at least one.
+    pub errors: Vec<FieldError>,
+    /// Whether a payload or result is longer than [`MAX_BODY_BYTES`].
+    pub too_large: bool,
+}
+
+impl Invalid {
+    /// One fault in one field.
+    #[must_use]
+    pub fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { errors: vec![FieldError { field: field.into(), message: message.into() }], too_large: false }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().enumerate() {
+            if index > 0 {
+                f.write_str("; ")?;
+            }
+            if error.field.is_empty() {
+                write!(f, "{}", error.message)?;
+            } else {
+                write!(f, "{}: {}", error.field, error.message)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// Collects the faults of one request.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    errors: Vec<FieldError>,
+    too_large: bool,
+}
+
+impl Checks {
+    /// Notes a fault.
+    pub(crate) fn fault(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.errors.push(FieldError { field: field.into(), message: message.into() });
+    }
+
+    /// The checked values, or every fault noted. A check that gives no value has noted why.
+    pub(crate) fn finish<T>(self, values: Option<T>) -> Result<T, Invalid> {
+        match values {
+            Some(values) if self.errors.is_empty() => Ok(values),
+            _ => Err(Invalid { errors: self.errors, too_large: self.too_large }),
+        }
+    }
+
+    /// Checks a name of any type; `None` when it is not one, which is noted.
+    pub(crate) fn name<T>(&mut self, field: &str, text: &str) -> Option<T>
+    where
+        T: std::str::FromStr<Err = InvalidName>,
+    {
+        text.parse().map_err(|error: InvalidName| self.fault(field, error.to_string())).ok()
+    }
+
+    /// The same for a name that may be missing.
+    pub(crate) fn optional_name<T>(&mut self, field: &str, text: Option<&str>) -> Option<T>
+    where
+        T: std::str::FromStr<Err = InvalidName>,
+    {
+        text.and_then(|text| self.name(field, text))
+    }
+
+    /// Checks that a number is within bounds.
+    pub(crate) fn within<T: PartialOrd + fmt::Display>(
+        &mut self,
+        field: &str,
+        value: T,
+        bounds: RangeInclusive<T>,
+    ) -> T {
+        if !bounds.contains(&value) {
+            self.fault(field, format!("must be from {} to {}, not {value}", bounds.start(), bounds.end()));
+        }
+        value
+    }
+
+    /// Checks a duration given in milliseconds.
+    pub(crate) fn millis(&mut self, field: &str, millis: u64, bounds: RangeInclusive<u64>) -> Duration {
+        Duration::from_millis(self.within(field, millis, bounds))
+    }
+
+    /// Checks a time.
+    pub(crate) fn time(&mut self, field: &str, text: Option<&str>) -> Option<Timestamp> {
+        text.and_then(|text| Timestamp::parse_rfc3339(text).map_err(|message| self.fault(field, message)).ok())
+    }
+
+    /// Checks the length of a free text.
+    pub(crate) fn text(&mut self, field: &str, text: &str, max_bytes: usize) {
+        if text.len() > max_bytes {
+            self.fault(field, format!("must have at most {max_bytes} bytes, not {}", text.len()));
+        }
+    }
+
+    /// Checks a payload's or a result's length and depth.
+    pub(crate) fn body(&mut self, field: &str, body: Option<&Json>) {
+        let Some(body) = body else { return };
+        if body.bytes() > MAX_BODY_BYTES {
+            self.too_large = true;
+            self.fault(field, format!("must have at most {MAX_BODY_BYTES} bytes, not {}", body.bytes()));
+        } else if depth(body.as_str()) > MAX_BODY_DEPTH {
+            self.fault(field, format!("must not be nested deeper than {MAX_BODY_DEPTH} levels"));
+        }
+    }
+
+    /// Checks labels: how many, and each key and value.
+    pub(crate) fn labels(&mut self, labels: &BTreeMap<String, String>) {
+        self.count("labels", labels.len(), MAX_LABELS);
+        for (key, value) in labels.iter().take(MAX_LABELS) {
+            if let Err(error) = crate::job::Owner::new(key) {
+                self.fault("labels", format!("the key {key:?} {error}"));
+            }
+            self.text(&format!("labels.{key}"), value, MAX_LABEL_BYTES);
+        }
+    }
+
+    /// Checks resources: how many, and each name.
+    pub(crate) fn resources(&mut self, resources: &BTreeMap<String, u64>) {
+        self.count("resources", resources.len(), MAX_RESOURCES);
+        for key in resources.keys().take(MAX_RESOURCES) {
+            if let Err(error) = crate::job::Owner::new(key) {
+                self.fault("resources", format!("the name {key:?} {error}"));
+            }
+        }
+    }
+
+    /// Checks how many there are of something.
+    pub(crate) fn count(&mut self, field: &str, count: usize, max: usize) {
+        if count > max {
+            self.fault(field, format!("must have at most {max} entries, not {count}"));
+        }
+    }
+}
+
+/// How deep arrays and objects are nested in a JSON text. Walks it without recursion, so that a text of nothing but
+/// brackets costs no stack.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0_usize);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in json.bytes() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_brackets_but_not_those_in_strings() {
+        for (json, expected) in [("1", 0), ("[]", 1), (r#"{"a":[{"b":1}],"c":[]}"#, 3), (r#"["[[[","\"[",1]"#, 1)] {
+            assert_eq!(depth(json), expected, "{json}");
+        }
+        assert_eq!(depth(&"[".repeat(500_000)), 500_000);
+    }
+
+    #[test]
+    fn a_body_at_the_limit_passes_and_a_byte_more_does_not() {
+        let body = |bytes: usize| Json::parse(format!("\"{}\"", "x".repeat(bytes - 2))).expect("json");
+        let mut checks = Checks::default();
+        checks.body("payload", Some(&body(MAX_BODY_BYTES)));
+        assert_eq!(checks.finish(Some(())), Ok(()));
+
+        let mut checks = Checks::default();
+        checks.body("payload", Some(&body(MAX_BODY_BYTES + 1)));
+        let invalid = checks.finish(Some(())).expect_err("a fault");
+        assert!(invalid.too_large);
+        assert_eq!(invalid.errors[0].field, "payload");
+    }
+
+    #[test]
+    fn every_fault_is_named_not_only_the_first() {
+        let mut checks = Checks::default();
+        checks.name::<crate::job::QueueName>("queue", "a\nb");
+        checks.within("priority", 101, -100..=100);
+        let fields: Vec<String> =
+            checks.finish(Some(())).expect_err("faults").errors.into_iter().map(|e| e.field).collect();
+        assert_eq!(fields, ["queue", "priority"]);
+    }
+}

@@ -1,0 +1,87 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::job::{Actor, Attempt, Fence, JobId, JobSpec, Kind, Owner, Priority, QueueName, RequestId, WorkerId};
+use crate::store;
+
+/// A job that has everything at once: what no real one has, so that every field is seen.
+fn full() -> Versioned {
+    let at = Timestamp::from_millis;
+    let spec = JobSpec {
+        queue: QueueName::new("reports").expect("name"),
+        kind: Kind::new("render \"x\"").expect("name"),
+        priority: Priority::new(-7).expect("priority"),
+        owner: Some(Owner::new("billing").expect("name")),
+        labels: BTreeMap::from([("customer".to_owned(), "17".to_owned())]),
+        expected_runtime: Some(Duration::from_secs(60)),
+        timeout: Some(Duration::from_secs(600)),
+        max_attempts: 5,
+        retry: job::RetryPolicy::default(),
+        resources: BTreeMap::from([("gpus".to_owned(), 2)]),
+        schedule_id: Some("nightly".to_owned()),
+        due_at: Some(at(1)),
+        fingerprint: None,
+    };
+    let id = JobId::new("a/b").expect("name");
+    let payload = Body::Inline(Json::parse("{\"n\": 1.50}".to_owned()).expect("json"));
+    let submitter = Actor::system("submitter");
+    let mut job = job::Job::submit(id, Arc::new(spec), payload, (at(5), Some(at(99))), &submitter, at(2));
+    job.attempt = Attempt::new(2);
+    job.fence = Fence::new(3);
+    job.error = Some(job::JobError { code: "exit".to_owned(), message: "status 2".to_owned() });
+    job.started_at = Some(at(6));
+    let lease = job::Lease {
+        worker_id: WorkerId::new("w1").expect("name"),
+        request_id: Some(RequestId::new("r1").expect("name")),
+        acquired_at: at(6),
+        heartbeat_at: at(7),
+        expires_at: at(60_006),
+        term: Duration::from_secs(60),
+    };
+    job.state = State::Running(Box::new(job::Running {
+        lease,
+        progress: Some(job::Progress { percent: Some(42.5), message: Some("page 17".to_owned()) }),
+        cancel_requested_at: Some(at(8)),
+        orphan: Some(job::Orphan { flagged_at: at(9), reason: "silent".to_owned() }),
+    }));
+    Versioned { job: Arc::new(job), version: store::Version { primary_term: 4, seq_no: 11 } }
+}
+
+fn text(out: &JobOut<'_>) -> String {
+    serde_json::to_string(out).expect("json")
+}
+
+#[test]
+fn what_the_server_writes_is_what_the_public_type_reads_and_writes() {
+    let versioned = full();
+    let written = text(&JobOut::from(&versioned));
+    let read: Job = serde_json::from_str(&written).expect("the public type reads it");
+    assert_eq!(serde_json::to_string(&read).expect("json"), written);
+    assert_eq!(read.lease.as_ref().map(|lease| lease.fence), Some(3));
+    assert_eq!(read.version, Version { seq_no: 11, primary_term: 4 });
+}
+
+#[test]
+fn a_body_goes_out_as_it_came_in() {
+    let versioned = full();
+    assert!(text(&JobOut::from(&versioned)).contains(r#""payload":{"n": 1.50},"#));
+}
+
+#[test]
+fn a_body_kept_apart_is_left_out_of_a_list_and_given_in_a_view() {
+    let mut versioned = full();
+    let reference = job::BodyRef { id: job::BodyId(uuid::Uuid::nil()), bytes: 5000 };
+    Arc::make_mut(&mut versioned.job).payload = Body::Stored(reference);
+    assert!(!text(&JobOut::from(&versioned)).contains("\"payload\""));
+
+    let payload = Some(Json::parse("[1]".to_owned()).expect("json"));
+    let view = JobView { versioned, payload, result: None };
+    let written = text(&JobOut::from(&view));
+    assert!(written.contains(r#""payload":[1],"#) && written.contains(r#""result":null,"#), "{written}");
+}
+
+#[test]
+fn times_are_rfc_3339_with_milliseconds() {
+    assert!(text(&JobOut::from(&full())).contains(r#""run_at":"1970-01-01T00:00:00.005Z""#));
+}

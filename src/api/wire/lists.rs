@@ -1,0 +1,111 @@
+//! Lists and counts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::job::{Job, JobOut, JobState};
+use crate::clock::{Timestamp, rfc3339};
+use crate::manager::QueueStatus;
+use crate::query::{Group, GroupField};
+
+/// A page of jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobList {
+    /// The jobs, in the order asked for. A `payload` or `result` that is kept apart from the job is left out.
+    pub items: Vec<Job>,
+    /// Where the next page begins; null when this is the last one.
+    pub next_cursor: Option<String>,
+}
+
+/// A page of jobs on its way out.
+#[derive(Serialize)]
+pub(crate) struct JobListOut<'a> {
+    pub(crate) items: Vec<JobOut<'a>>,
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// How many jobs there are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CountAnswer {
+    /// In all.
+    #[schema(example = 1200)]
+    pub total: u64,
+    /// In each group, most first; empty when no grouping was asked for.
+    pub groups: Vec<CountGroup>,
+}
+
+/// How many jobs there are in one group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CountGroup {
+    /// The group: a value for each field asked for, null for jobs that lack it.
+    #[schema(example = json!({"state": "available", "queue": "reports"}))]
+    pub by: BTreeMap<String, Option<String>>,
+    /// How many jobs are in it.
+    #[schema(example = 1200)]
+    pub count: u64,
+}
+
+impl CountAnswer {
+    /// The answer to a count grouped by `fields`.
+    pub(crate) fn new(fields: &[GroupField], groups: Vec<Group>) -> Self {
+        let total = groups.iter().map(|group| group.count).sum();
+        if fields.is_empty() {
+            return Self { total, groups: Vec::new() };
+        }
+        let names = || fields.iter().map(|field| field.as_str().to_owned());
+        let groups = groups
+            .into_iter()
+            .map(|group| CountGroup { by: names().zip(group.values).collect(), count: group.count })
+            .collect();
+        Self { total, groups }
+    }
+}
+
+/// Every queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueueList {
+    /// The queues that have jobs, in the order of their names.
+    pub items: Vec<Queue>,
+    /// Always null: there is one page.
+    pub next_cursor: Option<String>,
+}
+
+/// How a queue stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Queue {
+    /// Its name.
+    #[schema(example = "reports")]
+    pub name: String,
+    /// Whether its jobs are held back.
+    pub paused: bool,
+    /// How many jobs are in each state.
+    #[schema(example = json!({
+        "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
+    }))]
+    pub jobs: BTreeMap<JobState, u64>,
+    /// Since when the longest-waiting due job could have been claimed.
+    #[serde(with = "rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub oldest_waiting_since: Option<Timestamp>,
+}
+
+impl From<QueueStatus> for Queue {
+    fn from(status: QueueStatus) -> Self {
+        Self {
+            name: status.name.into(),
+            paused: false,
+            jobs: status.jobs.into_iter().map(|(state, count)| (state.into(), count)).collect(),
+            oldest_waiting_since: status.oldest_waiting_since,
+        }
+    }
+}
+
+/// The answer of a health check that passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`.
+    #[schema(example = "ok")]
+    pub status: String,
+}

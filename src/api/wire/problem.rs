@@ -1,0 +1,34 @@
+//! How a refusal looks on the wire.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::check::FieldError;
+
+/// A refusal: RFC 9457 problem details, with a stable `code` for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The kind of problem as a URI; ends in `code`.
+    #[serde(rename = "type")]
+    #[schema(example = "urn:leasehold:problem:lease_lost")]
+    pub kind: String,
+    /// The kind of problem in words.
+    #[schema(example = "The lease is lost")]
+    pub title: String,
+    /// The HTTP status.
+    #[schema(example = 409)]
+    pub status: u16,
+    /// What is wrong with this very request.
+    #[schema(example = "the lease is not the job's current one: the job is running, its fence is 3")]
+    pub detail: String,
+    /// The kind of problem as a stable word.
+    #[schema(example = "lease_lost")]
+    pub code: String,
+    /// The fields at fault, where it is a matter of fields.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldError>,
+    /// The request's id, as in the `x-request-id` header and the server's log.
+    #[serde(default)]
+    #[schema(example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
+    pub request_id: String,
+}

@@ -1,0 +1,444 @@
+//! What workers, clients and administrators ask of jobs that exist.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::check::{
+    Checks, Invalid, LEASE_MS, MAX_BULK_ITEMS, MAX_CLAIMED_JOBS, MAX_CLAIMED_QUEUES, MAX_ERROR_BYTES, MAX_RETRY_MS,
+    MAX_TEXT_BYTES, MAX_WAIT_MS,
+};
+use super::job::{Job, JobError, Progress};
+use crate::clock::{Timestamp, rfc3339};
+use crate::job::{self, Actor, Fence, JobId, Json, WorkerId};
+use crate::manager;
+
+/// How long a lease lasts when nothing is said.
+pub const DEFAULT_LEASE_MS: u64 = 60_000;
+/// What is recorded when a worker gives a job back without saying why.
+const RELEASED: &str = "released by its worker";
+
+/// A worker's wish for jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "worker_id": "host7:4711", "queues": ["reports"], "max_jobs": 10, "wait_ms": 20_000, "lease_ms": 60_000,
+}))]
+pub struct ClaimJobs {
+    /// Who asks: a name that no other worker has.
+    #[schema(min_length = 1, max_length = 256)]
+    pub worker_id: String,
+    /// Which lines it takes from; from 1 to 64.
+    #[schema(min_items = 1, max_items = 64)]
+    pub queues: Vec<String>,
+    /// How many jobs at most. 1 when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
+    pub max_jobs: Option<u64>,
+    /// How long to wait for the first one. 0 when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 60_000)]
+    pub wait_ms: Option<u64>,
+    /// How long each lease lasts without a heartbeat. 60,000 when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 100, maximum = 86_400_000)]
+    pub lease_ms: Option<u64>,
+    /// The worker's name for this very call: the same again gives the same jobs, so that a lost answer loses no time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
+    pub request_id: Option<String>,
+    /// Whether this call was made before, under the same `request_id`, and its answer was lost: then jobs that another
+    /// server claimed for it are found as well. False when not said.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeated: bool,
+}
+
+impl ClaimJobs {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// Every field that is wrong.
+    pub fn into_claim(self) -> Result<manager::ClaimRequest, Invalid> {
+        let mut checks = Checks::default();
+        let worker_id = checks.name("worker_id", &self.worker_id);
+        if self.queues.is_empty() {
+            checks.fault("queues", "must name at least one queue");
+        }
+        checks.count("queues", self.queues.len(), MAX_CLAIMED_QUEUES);
+        let named = self.queues.iter().take(MAX_CLAIMED_QUEUES).enumerate();
+        let queues: BTreeSet<job::QueueName> =
+            named.filter_map(|(index, name)| checks.name(&format!("queues[{index}]"), name)).collect();
+        let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(1), 1..=MAX_CLAIMED_JOBS);
+        let wait = checks.millis("wait_ms", self.wait_ms.unwrap_or(0), 0..=MAX_WAIT_MS);
+        let lease = checks.millis("lease_ms", self.lease_ms.unwrap_or(DEFAULT_LEASE_MS), LEASE_MS);
+        let request_id = checks.optional_name("request_id", self.request_id.as_deref());
+        let worker_id = checks.finish(worker_id)?;
+        Ok(manager::ClaimRequest {
+            worker_id,
+            queues: queues.into_iter().collect(),
+            max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
+            wait,
+            lease,
+            request_id,
+            repeated: self.repeated,
+        })
+    }
+}
+
+/// The jobs that a worker got.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClaimAnswer {
+    /// They run now, each with its `lease`; none when none came in time.
+    pub jobs: Vec<Job>,
+}
+
+/// A sign of life for one job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HeartbeatJob {
+    /// Who holds it.
+    pub worker_id: String,
+    /// The fence of the claim.
+    pub fence: u64,
+    /// How far the work is, if that is to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+}
+
+impl HeartbeatJob {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// Every field that is wrong.
+    pub fn into_beat(self, id: JobId) -> Result<(WorkerId, manager::Heartbeat), Invalid> {
+        let mut checks = Checks::default();
+        let worker = checks.name("worker_id", &self.worker_id);
+        let progress = checks.progress(self.progress);
+        Ok((checks.finish(worker)?, manager::Heartbeat { id, fence: Fence::new(self.fence), progress }))
+    }
+}
+
+/// Signs of life for many jobs of one worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HeartbeatJobs {
+    /// Who holds them.
+    pub worker_id: String,
+    /// One for each; at most 1,000.
+    #[schema(max_items = 1000)]
+    pub leases: Vec<LeaseBeat>,
+}
+
+/// A sign of life for one of many jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseBeat {
+    /// The job.
+    pub id: String,
+    /// The fence of the claim.
+    pub fence: u64,
+    /// How far the work is, if that is to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+}
+
+impl HeartbeatJobs {
+    /// Checks the call as a whole, and gives each item's own check beside it.
+    ///
+    /// # Errors
+    /// The worker's name or the number of items is wrong.
+    pub fn into_beats(self) -> Result<(WorkerId, Vec<Result<manager::Heartbeat, Invalid>>), Invalid> {
+        let worker = check_call(&self.worker_id, "leases", self.leases.len())?;
+        Ok((worker, self.leases.into_iter().map(LeaseBeat::into_beat).collect()))
+    }
+}
+
+impl LeaseBeat {
+    fn into_beat(self) -> Result<manager::Heartbeat, Invalid> {
+        let mut checks = Checks::default();
+        let id = checks.name("id", &self.id);
+        let progress = checks.progress(self.progress);
+        Ok(manager::Heartbeat { id: checks.finish(id)?, fence: Fence::new(self.fence), progress })
+    }
+}
+
+/// The answer to a sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeartbeatAnswer {
+    /// Until when the lease lasts now.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub lease_expires_at: Timestamp,
+    /// Whether the worker is asked to end the attempt.
+    pub cancel_requested: bool,
+}
+
+impl From<manager::HeartbeatAnswer> for HeartbeatAnswer {
+    fn from(answer: manager::HeartbeatAnswer) -> Self {
+        Self { lease_expires_at: answer.lease_expires_at, cancel_requested: answer.cancel_requested }
+    }
+}
+
+/// The work is done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CompleteJob {
+    /// Who did it.
+    pub worker_id: String,
+    /// The fence of the claim.
+    pub fence: u64,
+    /// What came of it: any JSON of at most 1 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
+    pub result: Option<Json>,
+}
+
+impl CompleteJob {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// Every field that is wrong.
+    pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish), Invalid> {
+        let mut checks = Checks::default();
+        let worker = checks.name("worker_id", &self.worker_id);
+        checks.body("result", self.result.as_ref());
+        let outcome = manager::Outcome::Completed { result: self.result };
+        Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }))
+    }
+}
+
+/// The work failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FailJob {
+    /// Who tried.
+    pub worker_id: String,
+    /// The fence of the claim.
+    pub fence: u64,
+    /// What went wrong.
+    pub error: JobError,
+    /// Whether another attempt could do better. True when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+    /// The shortest wait before the next attempt, where the failure named one (as `Retry-After` does); at most a week.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 604_800_000)]
+    pub retry_after_ms: Option<u64>,
+}
+
+impl FailJob {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// Every field that is wrong.
+    pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish), Invalid> {
+        let mut checks = Checks::default();
+        let worker = checks.name("worker_id", &self.worker_id);
+        let outcome = checks.failure(self.error, self.retryable, self.retry_after_ms);
+        Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }))
+    }
+}
+
+/// The worker gives the job back unharmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseJob {
+    /// Who holds it.
+    pub worker_id: String,
+    /// The fence of the claim.
+    pub fence: u64,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub reason: Option<String>,
+}
+
+impl ReleaseJob {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// Every field that is wrong.
+    pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish), Invalid> {
+        let mut checks = Checks::default();
+        let worker = checks.name("worker_id", &self.worker_id);
+        let reason = self.reason.unwrap_or_else(|| RELEASED.to_owned());
+        checks.text("reason", &reason, MAX_TEXT_BYTES);
+        let outcome = manager::Outcome::Released { reason };
+        Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }))
+    }
+}
+
+/// The ends of many attempts of one worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FinishJobs {
+    /// Who held them.
+    pub worker_id: String,
+    /// One for each; at most 1,000.
+    #[schema(max_items = 1000)]
+    pub items: Vec<Completion>,
+}
+
+/// The end of one of many attempts: failed when there is an `error`, completed otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Completion {
+    /// The job.
+    pub id: String,
+    /// The fence of the claim.
+    pub fence: u64,
+    /// What came of it: any JSON of at most 1 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
+    pub result: Option<Json>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<JobError>,
+    /// Whether another attempt could do better. True when not said. Only with an `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+    /// The shortest wait before the next attempt. Only with an `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 604_800_000)]
+    pub retry_after_ms: Option<u64>,
+}
+
+impl FinishJobs {
+    /// Checks the call as a whole, and gives each item's own check beside it.
+    ///
+    /// # Errors
+    /// The worker's name or the number of items is wrong.
+    pub fn into_finishes(self) -> Result<(WorkerId, Vec<Result<manager::Finish, Invalid>>), Invalid> {
+        let worker = check_call(&self.worker_id, "items", self.items.len())?;
+        Ok((worker, self.items.into_iter().map(Completion::into_finish).collect()))
+    }
+}
+
+impl Completion {
+    fn into_finish(self) -> Result<manager::Finish, Invalid> {
+        let mut checks = Checks::default();
+        let id = checks.name("id", &self.id);
+        let outcome = match self.error {
+            Some(error) => {
+                if self.result.is_some() {
+                    checks.fault("result", "must not stand beside an `error`");
+                }
+                checks.failure(error, self.retryable, self.retry_after_ms)
+            }
+            None => {
+                if self.retryable.is_some() {
+                    checks.fault("retryable", "stands only beside an `error`");
+                }
+                if self.retry_after_ms.is_some() {
+                    checks.fault("retry_after_ms", "stands only beside an `error`");
+                }
+                checks.body("result", self.result.as_ref());
+                manager::Outcome::Completed { result: self.result }
+            }
+        };
+        Ok(manager::Finish { id: checks.finish(id)?, fence: Fence::new(self.fence), outcome })
+    }
+}
+
+/// A job is to be called off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelJob {
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub reason: Option<String>,
+}
+
+impl CancelJob {
+    /// Checks the reason.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn into_reason(self) -> Result<Option<String>, Invalid> {
+        let mut checks = Checks::default();
+        checks.text("reason", self.reason.as_deref().unwrap_or_default(), MAX_TEXT_BYTES);
+        checks.finish(Some(self.reason))
+    }
+}
+
+/// What becomes of a job that is taken from its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// It waits again, to be claimed at once.
+    Requeue,
+    /// It has failed.
+    Fail,
+    /// It is cancelled.
+    Cancel,
+}
+
+/// An administrator's order to end a running job's lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdminRelease {
+    /// Why, for the history.
+    #[schema(min_length = 1, max_length = 4096, example = "host7 burnt down")]
+    pub reason: String,
+    /// What becomes of the job.
+    pub then: Then,
+    /// The fence that was looked at; a newer claim is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_fence: Option<u64>,
+}
+
+impl AdminRelease {
+    /// Checks the reason.
+    ///
+    /// # Errors
+    /// It is empty or too long.
+    pub fn into_order(self, actor: Actor) -> Result<job::AdminRelease, Invalid> {
+        let mut checks = Checks::default();
+        if self.reason.trim().is_empty() {
+            checks.fault("reason", "must not be empty");
+        }
+        checks.text("reason", &self.reason, MAX_TEXT_BYTES);
+        let then = match self.then {
+            Then::Requeue => job::Then::Requeue,
+            Then::Fail => job::Then::Fail,
+            Then::Cancel => job::Then::Cancel,
+        };
+        let expected_fence = self.expected_fence.map(Fence::new);
+        checks.finish(Some(job::AdminRelease { actor, reason: self.reason, then, expected_fence }))
+    }
+}
+
+impl Checks {
+    /// Checks a progress report.
+    fn progress(&mut self, progress: Option<Progress>) -> Option<job::Progress> {
+        let Progress { percent, message } = progress?;
+        if let Some(percent) = percent {
+            self.within("progress.percent", percent, 0.0..=100.0);
+        }
+        self.text("progress.message", message.as_deref().unwrap_or_default(), MAX_TEXT_BYTES);
+        Some(job::Progress { percent, message })
+    }
+
+    /// Checks a failure report.
+    fn failure(&mut self, error: JobError, retryable: Option<bool>, after_ms: Option<u64>) -> manager::Outcome {
+        const AFTER: RangeInclusive<u64> = 0..=MAX_RETRY_MS;
+        // A code is no name of ours, but it obeys the same rules.
+        self.name::<job::Kind>("error.code", &error.code);
+        self.text("error.message", &error.message, MAX_ERROR_BYTES);
+        let retry_after: Option<Duration> = after_ms.map(|millis| self.millis("retry_after_ms", millis, AFTER));
+        let error = job::JobError { code: error.code, message: error.message };
+        manager::Outcome::Failed { error, retryable: retryable.unwrap_or(true), retry_after }
+    }
+}
+
+/// Checks what a bulk call says once for all its items.
+fn check_call(worker_id: &str, field: &str, items: usize) -> Result<WorkerId, Invalid> {
+    let mut checks = Checks::default();
+    let worker = checks.name("worker_id", worker_id);
+    checks.count(field, items, MAX_BULK_ITEMS);
+    checks.finish(worker)
+}

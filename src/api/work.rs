@@ -1,0 +1,158 @@
+//! The workers' calls: claims, heartbeats, and how attempts end.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::StatusCode;
+
+use super::App;
+use super::access::{Allowed, Work};
+use super::delivery::deliver;
+use super::error::ApiError;
+use super::extract::{BulkBody, JobPath, JsonBody};
+use super::items::{in_order, only, sort_out};
+use super::jobs::job_as_written;
+use super::json::json;
+use super::wire::{
+    BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, FailJob, FinishJobs, HeartbeatAnswer,
+    HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, ReleaseJob,
+};
+use crate::job::WorkerId;
+use crate::manager::Finish;
+
+/// Claims jobs, and waits for them if asked to.
+///
+/// The answer comes as soon as there is at least one job, or when the time is up. Without a `request_id`, jobs that the
+/// connection broke before are given back at once; with one they are kept for the same call again. An answer that was
+/// handed to the network and lost there is found out by the leases' end.
+#[utoipa::path(post, path = "/v1/claims", tag = "work", request_body = ClaimJobs,
+    responses((status = 200, description = "The jobs, each with its lease; none when none came in time",
+        body = ClaimAnswer)))]
+pub(crate) async fn claim(
+    _: Allowed<Work>,
+    State(app): State<App>,
+    JsonBody(claim): JsonBody<ClaimJobs>,
+) -> Result<Response, ApiError> {
+    let claimed = app.manager.claim(claim.into_claim()?).await?;
+    deliver(claimed)
+}
+
+/// Keeps the lease of a job.
+#[utoipa::path(post, path = "/v1/jobs/{id}/heartbeat", tag = "work", request_body = HeartbeatJob,
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The lease lasts on", body = HeartbeatAnswer),
+        (status = 409, description = "`lease_lost`"),
+    ))]
+pub(crate) async fn heartbeat(
+    _: Allowed<Work>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    JsonBody(beat): JsonBody<HeartbeatJob>,
+) -> Result<Response, ApiError> {
+    let (worker, beat) = beat.into_beat(id)?;
+    let answer = only(app.manager.heartbeat(&worker, vec![beat]).await)?;
+    Ok(json(StatusCode::OK, &HeartbeatAnswer::from(answer)))
+}
+
+/// Keeps the leases of many jobs of one worker.
+#[utoipa::path(post, path = "/v1/heartbeats", tag = "work", request_body = HeartbeatJobs,
+    responses((status = 200, description = "An item for each lease, in order", body = BulkAnswer<HeartbeatItem>)))]
+pub(crate) async fn heartbeats(
+    _: Allowed<Work>,
+    State(app): State<App>,
+    BulkBody(beats): BulkBody<HeartbeatJobs>,
+) -> Result<Response, ApiError> {
+    let ids: Vec<String> = beats.leases.iter().map(|lease| lease.id.clone()).collect();
+    let (worker, beats) = beats.into_beats()?;
+    let (beats, refused) = sort_out(beats);
+    let answers = app.manager.heartbeat(&worker, beats).await;
+    let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
+        Ok(answer) => HeartbeatItem { id, status: 200, answer: Some(answer.into()), error: None },
+        Err(error) => {
+            let (status, error) = error.into_item();
+            HeartbeatItem { id, status, answer: None, error: Some(error) }
+        }
+    });
+    Ok(json(StatusCode::OK, &BulkAnswer { items: items.collect() }))
+}
+
+/// Completes a job.
+///
+/// The same completion again is answered as the first time. A late one is accepted as long as its fence is the job's
+/// current one.
+#[utoipa::path(post, path = "/v1/jobs/{id}/complete", tag = "work", request_body = CompleteJob,
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The job as it is then", body = Job),
+        (status = 409, description = "`lease_lost`"),
+        (status = 413, description = "`payload_too_large` or `body_too_large`"),
+    ))]
+pub(crate) async fn complete(
+    _: Allowed<Work>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    JsonBody(done): JsonBody<CompleteJob>,
+) -> Result<Response, ApiError> {
+    finish_one(&app, done.into_finish(id)?).await
+}
+
+/// Fails an attempt.
+///
+/// The job waits for the next one, or has failed when the failure is not `retryable` or the attempts are used up.
+#[utoipa::path(post, path = "/v1/jobs/{id}/fail", tag = "work", request_body = FailJob,
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The job as it is then", body = Job),
+        (status = 409, description = "`lease_lost`"),
+    ))]
+pub(crate) async fn fail(
+    _: Allowed<Work>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    JsonBody(failure): JsonBody<FailJob>,
+) -> Result<Response, ApiError> {
+    finish_one(&app, failure.into_finish(id)?).await
+}
+
+/// Gives a job back unharmed: the attempt does not count.
+#[utoipa::path(post, path = "/v1/jobs/{id}/release", tag = "work", request_body = ReleaseJob,
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The job as it is then", body = Job),
+        (status = 409, description = "`lease_lost`"),
+    ))]
+pub(crate) async fn release(
+    _: Allowed<Work>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    JsonBody(release): JsonBody<ReleaseJob>,
+) -> Result<Response, ApiError> {
+    finish_one(&app, release.into_finish(id)?).await
+}
+
+async fn finish_one(app: &App, (worker, finish): (WorkerId, Finish)) -> Result<Response, ApiError> {
+    let job = only(app.manager.finish(&worker, vec![finish]).await)?;
+    job_as_written(app, job).await
+}
+
+/// Completes or fails many jobs of one worker.
+#[utoipa::path(post, path = "/v1/completions", tag = "work", request_body = FinishJobs,
+    responses((status = 200, description = "An item for each job, in order", body = BulkAnswer<CompletionItem>)))]
+pub(crate) async fn completions(
+    _: Allowed<Work>,
+    State(app): State<App>,
+    BulkBody(finishes): BulkBody<FinishJobs>,
+) -> Result<Response, ApiError> {
+    let ids: Vec<String> = finishes.items.iter().map(|item| item.id.clone()).collect();
+    let (worker, finishes) = finishes.into_finishes()?;
+    let (finishes, refused) = sort_out(finishes);
+    let answers = app.manager.finish(&worker, finishes).await;
+    let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
+        Ok(job) => CompletionItem { id, status: 200, state: Some(job.job.state.name().into()), error: None },
+        Err(error) => {
+            let (status, error) = error.into_item();
+            CompletionItem { id, status, state: None, error: Some(error) }
+        }
+    });
+    Ok(json(StatusCode::OK, &BulkAnswer { items: items.collect() }))
+}

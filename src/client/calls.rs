@@ -1,0 +1,255 @@
+//! Every call of the API.
+
+use std::time::Duration;
+
+use http::Method;
+
+use super::error::ClientError;
+use super::transport::{Call, Client, Repeat};
+use crate::api::wire::{
+    AdminRelease, BulkAnswer, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer, FailJob,
+    FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, JobState, QueueList,
+    ReleaseJob, SubmitItem, SubmitJob,
+};
+use crate::job::JobId;
+use crate::query::GroupField;
+
+/// Which jobs are listed or counted: all that satisfy every part. An empty part is satisfied by any job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobQuery {
+    /// In one of these states.
+    pub states: Vec<JobState>,
+    /// In one of these queues.
+    pub queues: Vec<String>,
+    /// Of one of these kinds.
+    pub kinds: Vec<String>,
+    /// Belonging to one of these owners.
+    pub owners: Vec<String>,
+    /// The order: a field's name, with a leading `-` for the largest first. `-created_at` when not said. Not used by
+    /// a count.
+    pub sort: Option<String>,
+    /// How many on a page, at most 1,000. 100 when not said. Not used by a count.
+    pub limit: Option<u64>,
+    /// Where the page begins: the page before's `next_cursor`. Not used by a count.
+    pub cursor: Option<String>,
+}
+
+/// Which jobs are counted, and by what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountQuery {
+    /// Which jobs.
+    pub jobs: JobQuery,
+    /// Grouped by these fields.
+    pub by: Vec<GroupField>,
+}
+
+impl Client {
+    /// Submits a job and gives it as the server has it. One without an id or an idempotency key is given an id first,
+    /// so that a lost answer does not make two.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `submission_differs` when another job has the id or key.
+    pub async fn submit(&self, job: &SubmitJob) -> Result<Job, ClientError> {
+        let call = self.call(Method::POST, &["v1", "jobs"], Repeat::Safe);
+        self.send(call.json(&repeatable(job))?).await
+    }
+
+    /// Submits up to 10,000 jobs; answers in order. As for [`Client::submit`], each has an id or a key when it is sent.
+    ///
+    /// # Errors
+    /// See [`ClientError`], for the call as a whole.
+    pub async fn submit_bulk(&self, jobs: &[SubmitJob]) -> Result<Vec<SubmitItem>, ClientError> {
+        let mut lines = Vec::new();
+        for job in jobs {
+            serde_json::to_writer(&mut lines, &repeatable(job)).map_err(|e| ClientError::Usage(e.to_string()))?;
+            lines.push(b'\n');
+        }
+        let call = self.call(Method::POST, &["v1", "jobs", "bulk"], Repeat::Safe).body(lines, "application/x-ndjson");
+        Ok(self.send::<BulkAnswer<SubmitItem>>(call).await?.items)
+    }
+
+    /// The job with this id.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `not_found` when there is none.
+    pub async fn job(&self, id: &str) -> Result<Job, ClientError> {
+        self.send(self.job_call(Method::GET, id, &[], Repeat::Safe)).await
+    }
+
+    /// The job with this id, once it is in a final state or `wait` (at most a minute) is over.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `not_found` when there is none.
+    pub async fn wait(&self, id: &str, wait: Duration) -> Result<Job, ClientError> {
+        let call = self.job_call(Method::GET, id, &[], Repeat::Safe);
+        self.send(call.query("wait_ms", &wait.as_millis().to_string()).waiting(wait)).await
+    }
+
+    /// A page of the jobs asked for.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
+        let mut call = query.filter(self.call(Method::GET, &["v1", "jobs"], Repeat::Safe));
+        if let Some(sort) = &query.sort {
+            call = call.query("sort", sort);
+        }
+        if let Some(limit) = query.limit {
+            call = call.query("limit", &limit.to_string());
+        }
+        if let Some(cursor) = &query.cursor {
+            call = call.query("cursor", cursor);
+        }
+        self.send(call).await
+    }
+
+    /// How many jobs there are of those asked for.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn count(&self, query: &CountQuery) -> Result<CountAnswer, ClientError> {
+        let call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "count"], Repeat::Safe));
+        self.send(query.by.iter().fold(call, |call, field| call.query("by", field.as_str()))).await
+    }
+
+    /// Claims jobs. With a `request_id`, a lost answer is asked for again and loses no time; without one, its jobs wait
+    /// for their leases to end.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn claim(&self, claim: &ClaimJobs) -> Result<ClaimAnswer, ClientError> {
+        let repeat = if claim.request_id.is_some() { Repeat::Safe } else { Repeat::Unsafe };
+        let wait = Duration::from_millis(claim.wait_ms.unwrap_or_default());
+        let mut call = self.call(Method::POST, &["v1", "claims"], repeat).json(claim)?.waiting(wait);
+        if claim.request_id.is_some() {
+            call = call.json_again(&ClaimJobs { repeated: true, ..claim.clone() })?;
+        }
+        self.send(call).await
+    }
+
+    /// Keeps the lease of one job.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `lease_lost` when it is another's.
+    pub async fn heartbeat(&self, id: &str, beat: &HeartbeatJob) -> Result<HeartbeatAnswer, ClientError> {
+        self.send(self.job_call(Method::POST, id, &["heartbeat"], Repeat::Safe).json(beat)?).await
+    }
+
+    /// Keeps the leases of many jobs; answers in order.
+    ///
+    /// # Errors
+    /// See [`ClientError`], for the call as a whole.
+    pub async fn heartbeats(&self, beats: &HeartbeatJobs) -> Result<Vec<HeartbeatItem>, ClientError> {
+        let call = self.call(Method::POST, &["v1", "heartbeats"], Repeat::Safe).json(beats)?;
+        Ok(self.send::<BulkAnswer<HeartbeatItem>>(call).await?.items)
+    }
+
+    /// Completes a job and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `lease_lost` when it is another's.
+    pub async fn complete(&self, id: &str, done: &CompleteJob) -> Result<Job, ClientError> {
+        self.send(self.job_call(Method::POST, id, &["complete"], Repeat::Safe).json(done)?).await
+    }
+
+    /// Fails an attempt and gives the job as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `lease_lost` when it is another's.
+    pub async fn fail(&self, id: &str, failure: &FailJob) -> Result<Job, ClientError> {
+        self.send(self.job_call(Method::POST, id, &["fail"], Repeat::Safe).json(failure)?).await
+    }
+
+    /// Gives a job back unharmed and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `lease_lost` when it is another's.
+    pub async fn release(&self, id: &str, release: &ReleaseJob) -> Result<Job, ClientError> {
+        self.send(self.job_call(Method::POST, id, &["release"], Repeat::Safe).json(release)?).await
+    }
+
+    /// Completes or fails many jobs of one worker; answers in order.
+    ///
+    /// # Errors
+    /// See [`ClientError`], for the call as a whole.
+    pub async fn finish(&self, finishes: &FinishJobs) -> Result<Vec<CompletionItem>, ClientError> {
+        let call = self.call(Method::POST, &["v1", "completions"], Repeat::Safe).json(finishes)?;
+        Ok(self.send::<BulkAnswer<CompletionItem>>(call).await?.items)
+    }
+
+    /// Calls a job off; a running one is asked to stop.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `already_final` when it has ended otherwise.
+    pub async fn cancel(&self, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
+        let cancel = CancelJob { reason: reason.map(str::to_owned) };
+        self.send(self.job_call(Method::POST, id, &["cancel"], Repeat::Safe).json(&cancel)?).await
+    }
+
+    /// Starts a failed, cancelled or expired job again.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `not_retryable` when it is in another state.
+    pub async fn retry(&self, id: &str) -> Result<Job, ClientError> {
+        self.send(self.job_call(Method::POST, id, &["retry"], Repeat::Unsafe)).await
+    }
+
+    /// Ends a running job's lease without its worker.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `not_running`, or `fence_moved` when it was claimed anew.
+    pub async fn admin_release(&self, id: &str, order: &AdminRelease) -> Result<Job, ClientError> {
+        let call = self.call(Method::POST, &["v1", "admin", "jobs", id, "release"], Repeat::Unsafe);
+        self.send(call.json(order)?).await
+    }
+
+    /// How every queue stands.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn queues(&self) -> Result<QueueList, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "queues"], Repeat::Safe)).await
+    }
+
+    /// Whether the server could serve now.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn ready(&self) -> Result<Health, ClientError> {
+        self.send(self.call(Method::GET, &["readyz"], Repeat::Safe)).await
+    }
+
+    /// The server's metrics in Prometheus' text format.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        let text = self.send_raw(self.call(Method::GET, &["metrics"], Repeat::Safe)).await?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn job_call(&self, method: Method, id: &str, verb: &[&str], repeat: Repeat) -> Call {
+        let mut segments = vec!["v1", "jobs", id];
+        segments.extend_from_slice(verb);
+        self.call(method, &segments, repeat)
+    }
+}
+
+impl JobQuery {
+    /// Adds the filter's parameters: repeated ones, so that a name may hold a comma.
+    fn filter(&self, call: Call) -> Call {
+        let states = self.states.iter().map(|state| ("state", state.as_str()));
+        let names = [("queue", &self.queues), ("kind", &self.kinds), ("owner", &self.owners)];
+        let names = names.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, value.as_str())));
+        states.chain(names).fold(call, |call, (name, value)| call.query(name, value))
+    }
+}
+
+/// The job with an id or a key, so that it can be sent twice.
+fn repeatable(job: &SubmitJob) -> SubmitJob {
+    let mut job = job.clone();
+    if job.id.is_none() && job.idempotency_key.is_none() {
+        job.id = Some(JobId::generate().into());
+    }
+    job
+}

@@ -1,0 +1,108 @@
+//! Why a call brought nothing.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::api::wire::Problem;
+
+/// Why a call brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server's address, the token or an argument cannot be meant; nothing was sent.
+    #[error("{0}")]
+    Usage(String),
+    /// The server refused.
+    #[error("{} ({})", .problem.detail, .problem.code)]
+    Problem {
+        /// Why, in its own words.
+        problem: Box<Problem>,
+        /// How long to wait before another try, where it said so.
+        retry_after: Option<Duration>,
+    },
+    /// The server could not be reached; it has not heard of the call.
+    #[error("cannot reach the server: {0}")]
+    Connect(String),
+    /// No answer came in time; the server may have done what was asked.
+    #[error("no answer in time: {0}")]
+    Timeout(String),
+    /// The connection broke; the server may have done what was asked.
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// The answer is not one of this API's.
+    #[error("cannot understand the answer (status {status}): {message}")]
+    Decode {
+        /// Its HTTP status.
+        status: u16,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+impl ClientError {
+    /// The HTTP status, when the server answered.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Problem { problem, .. } => Some(problem.status),
+            Self::Decode { status, .. } => Some(*status),
+            Self::Usage(_) | Self::Connect(_) | Self::Timeout(_) | Self::Broken(_) => None,
+        }
+    }
+
+    /// The problem's stable word, when the server refused.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Problem { problem, .. } => Some(&problem.code),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call could fare better later without having been heard now.
+    pub(super) fn is_unheard(&self) -> bool {
+        match self {
+            Self::Connect(_) => true,
+            Self::Problem { problem, .. } => is_busy(problem.status) && problem.code != "outcome_unknown",
+            _ => false,
+        }
+    }
+
+    /// Whether the same call could fare better later, if it does no harm to be heard twice.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Broken(_) => true,
+            Self::Problem { problem, .. } => is_busy(problem.status),
+            Self::Decode { status, .. } => *status == StatusCode::BAD_GATEWAY || *status == StatusCode::GATEWAY_TIMEOUT,
+            _ => self.is_unheard(),
+        }
+    }
+}
+
+fn is_busy(status: u16) -> bool {
+    status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS
+}
+
+impl From<reqwest::Error> for ClientError {
+    fn from(error: reqwest::Error) -> Self {
+        let text = describe(&error);
+        if error.is_builder() {
+            Self::Usage(text)
+        } else if error.is_connect() {
+            Self::Connect(text)
+        } else if error.is_timeout() {
+            Self::Timeout(text)
+        } else {
+            Self::Broken(text)
+        }
+    }
+}
+
+/// The innermost cause, which is the one that says something (`connection refused`), after the outermost.
+fn describe(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    format!("{error}: {cause}")
+}

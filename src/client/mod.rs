@@ -1,0 +1,37 @@
+//! The HTTP API from the other side, for programs.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use leasehold::api::wire::{ClaimJobs, CompleteJob, SubmitJob};
+//! use leasehold::client::Client;
+//!
+//! # async fn example() -> Result<(), leasehold::client::ClientError> {
+//! let client = Client::new("http://127.0.0.1:7400", None)?;
+//! let job = client.submit(&SubmitJob::new("reports", "render")).await?;
+//!
+//! let claim = ClaimJobs {
+//!     worker_id: "host7:4711".to_owned(),
+//!     queues: vec!["reports".to_owned()],
+//!     wait_ms: Some(20_000),
+//!     ..ClaimJobs::default()
+//! };
+//! for job in client.claim(&claim).await?.jobs {
+//!     let done = CompleteJob { worker_id: claim.worker_id.clone(), fence: job.fence, result: None };
+//!     client.complete(&job.id, &done).await?;
+//! }
+//! println!("{:?}", client.wait(&job.id, Duration::from_secs(5)).await?.state);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A call is tried again, a few times and with growing waits, when the server could not be reached, did not answer in
+//! time or asked for another try; but one whose request may have been heard is sent again only where that does no
+//! harm. Submissions always can be: one without an id or a key is given an id before it is first sent.
+
+mod calls;
+mod error;
+mod transport;
+
+pub use calls::{CountQuery, JobQuery};
+pub use error::ClientError;
+pub use transport::Client;

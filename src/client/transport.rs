@@ -1,0 +1,209 @@
+//! One call: sent, tried again where that is right, and its answer read.
+
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use reqwest::Url;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::ClientError;
+use crate::api::wire::Problem;
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer may take, beside what the call itself waits for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an idle connection is kept: less than the server does, so that none is used just as the server closes it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often a call is tried again.
+const MAX_RETRIES: usize = 4;
+/// The waits between tries: the shortest and the longest.
+const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// A connection to a server. Cheap to clone: clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    authorization: Option<HeaderValue>,
+    max_retries: usize,
+}
+
+/// Whether a request that may have been heard can be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// It can: the second time changes nothing.
+    Safe,
+    /// It cannot: only one that was not heard is sent again.
+    Unsafe,
+}
+
+/// A call that is ready to be sent, as often as need be.
+pub(super) struct Call {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+    /// What is sent from the second time on, where that is something else.
+    body_again: Option<Bytes>,
+    timeout: Duration,
+    repeat: Repeat,
+}
+
+impl Client {
+    /// A client of the server at `base_url`, such as `http://127.0.0.1:7400`.
+    ///
+    /// # Errors
+    /// [`ClientError::Usage`] when the address is no HTTP address or the token cannot stand in a header.
+    pub fn new(base_url: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        let base = Url::parse(base_url).map_err(|error| ClientError::Usage(format!("{base_url}: {error}")))?;
+        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
+            return Err(ClientError::Usage(format!("{base_url}: must begin with http:// or https://")));
+        }
+        let authorization = token.map(authorization).transpose()?;
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
+            .build()?;
+        Ok(Self { http, base, authorization, max_retries: MAX_RETRIES })
+    }
+
+    /// The same client, which tries a call again at most `max_retries` times.
+    #[must_use]
+    pub fn with_max_retries(mut self, max_retries: usize) -> Self {
+        self.max_retries = max_retries;
+        self
+    }
+
+    /// A call to the path of these segments, each of which may hold any character.
+    pub(super) fn call(&self, method: Method, segments: &[&str], repeat: Repeat) -> Call {
+        let mut url = self.base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(segments);
+        }
+        Call { method, url, headers: HeaderMap::new(), body: None, body_again: None, timeout: ANSWER_TIMEOUT, repeat }
+    }
+
+    /// Sends the call, again where that is right, and reads the answer.
+    pub(super) async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
+        let answer = self.send_raw(call).await?;
+        serde_json::from_slice(&answer).map_err(|error| decode_error(StatusCode::OK, &error))
+    }
+
+    /// The same for an answer that is no JSON.
+    pub(super) async fn send_raw(&self, call: Call) -> Result<Bytes, ClientError> {
+        let (shortest, longest) = RETRY_WAITS;
+        let waits = ExponentialBuilder::default()
+            .with_min_delay(shortest)
+            .with_max_delay(longest)
+            .with_jitter()
+            .with_max_times(self.max_retries);
+        let mut tries = 0;
+        let attempt = || {
+            tries += 1;
+            self.attempt(
+                &call,
+                if tries > 1 { call.body_again.as_ref().or(call.body.as_ref()) } else { call.body.as_ref() },
+            )
+        };
+        attempt
+            .retry(waits)
+            .when(|error| match call.repeat {
+                Repeat::Safe => error.is_passing(),
+                Repeat::Unsafe => error.is_unheard(),
+            })
+            .adjust(|error, wait| {
+                let asked = match error {
+                    ClientError::Problem { retry_after, .. } => *retry_after,
+                    _ => None,
+                };
+                wait.map(|wait| asked.map_or(wait, |asked| asked.clamp(wait, longest.max(wait))))
+            })
+            .await
+    }
+
+    async fn attempt(&self, call: &Call, body: Option<&Bytes>) -> Result<Bytes, ClientError> {
+        let mut request = self
+            .http
+            .request(call.method.clone(), call.url.clone())
+            .headers(call.headers.clone())
+            .timeout(call.timeout);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(http::header::AUTHORIZATION, authorization.clone());
+        }
+        if let Some(body) = body {
+            request = request.body(body.clone());
+        }
+        let answer = request.send().await?;
+        let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
+        let body = answer.bytes().await?;
+        if status.is_success() { Ok(body) } else { Err(refusal(status, retry_after, &body)) }
+    }
+}
+
+impl Call {
+    /// Adds a query parameter.
+    pub(super) fn query(mut self, name: &str, value: &str) -> Self {
+        self.url.query_pairs_mut().append_pair(name, value);
+        self
+    }
+
+    /// Adds a header.
+    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// Adds a JSON body.
+    pub(super) fn json(self, value: &impl Serialize) -> Result<Self, ClientError> {
+        let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
+        Ok(self.body(body, "application/json"))
+    }
+
+    /// Sends this from the second time on.
+    pub(super) fn json_again(mut self, value: &impl Serialize) -> Result<Self, ClientError> {
+        let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
+        self.body_again = Some(Bytes::from(body));
+        Ok(self)
+    }
+
+    /// Adds any body.
+    pub(super) fn body(mut self, body: Vec<u8>, content_type: &'static str) -> Self {
+        self.body = Some(Bytes::from(body));
+        self.header(CONTENT_TYPE, HeaderValue::from_static(content_type))
+    }
+
+    /// Gives the server this much longer to answer.
+    pub(super) fn waiting(mut self, wait: Duration) -> Self {
+        self.timeout += wait;
+        self
+    }
+}
+
+fn authorization(token: &str) -> Result<HeaderValue, ClientError> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+        .map_err(|_| ClientError::Usage("the token has characters that cannot stand in a header".to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
+
+fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> ClientError {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => ClientError::Problem { problem: Box::new(problem), retry_after },
+        Err(error) => decode_error(status, &error),
+    }
+}
+
+fn decode_error(status: StatusCode, error: &serde_json::Error) -> ClientError {
+    ClientError::Decode { status: status.as_u16(), message: error.to_string() }
+}

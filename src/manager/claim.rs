@@ -1,0 +1,432 @@
+//! Claiming: candidates become leases by conditional writes, and leases reach the worker or come back.
+//!
+//! Three things can break a claim's connection, and none may lose a job's time:
+//! - before the write, the call is dropped and its candidates go back to the dispatch ([`super::dispatch::Offer`]);
+//! - during or after the write, the jobs are given back, attempt and all ([`Claimed`]), since the write runs in a task
+//!   of its own that outlives the call;
+//! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again ([`Deliveries`]).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::clock::Timestamp;
+use crate::job::{Claim, Fence, Job, JobId, Refusal, RequestId, State, WorkerId};
+use crate::query::{Filter, Search, Sort};
+use crate::store::{StoreError, Versioned, Write, WriteError};
+
+use super::dispatch::Offer;
+use super::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
+use super::update::manager_actor;
+use super::{Manager, Shared};
+
+/// How many offers one claim loses to others before it answers with nothing.
+const MAX_LOST_OFFERS: usize = 100;
+
+/// How long a named claim's jobs are remembered here at most; after that the store is searched for them.
+const REMEMBER_AT_MOST: Duration = Duration::from_secs(600);
+
+/// How many named claims are remembered.
+const REMEMBER_MANY: usize = 100_000;
+
+/// How many jobs one named claim can have taken.
+const JOBS_OF_A_CLAIM: usize = 10_000;
+
+/// How often, and how far apart, a claim whose outcome was not learnt is looked for.
+const RESOLVE_TRIES: u32 = 8;
+const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Claimed jobs on their way to the worker. Dropped before [`Claimed::delivered`], they are given back at once,
+/// attempt and all, unless the claim was named, so that the worker can ask for them again.
+pub struct Claimed {
+    jobs: Vec<JobView>,
+    give_back: Option<GiveBack>,
+}
+
+struct GiveBack {
+    manager: Manager,
+    worker_id: WorkerId,
+}
+
+impl Claimed {
+    fn none() -> Self {
+        Self { jobs: Vec::new(), give_back: None }
+    }
+
+    /// The jobs claimed; none when none came in time.
+    #[must_use]
+    pub fn jobs(&self) -> &[JobView] {
+        &self.jobs
+    }
+
+    /// The answer is on its way: the jobs are the worker's, and so are their leases.
+    pub fn delivered(mut self) {
+        self.give_back = None;
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let Some(GiveBack { manager, worker_id }) = self.give_back.take() else { return };
+        if self.jobs.is_empty() {
+            return;
+        }
+        metrics::counter!("leasehold_claims_undelivered_total").increment(self.jobs.len() as u64);
+        let leases: Vec<(JobId, Fence)> =
+            self.jobs.iter().map(|view| (view.versioned.job.id.clone(), view.versioned.job.fence)).collect();
+        let shared = Arc::clone(&manager.shared);
+        shared.spawn(async move { manager.give_back(&worker_id, leases).await });
+    }
+}
+
+/// The named claims, and the jobs they took.
+#[derive(Default)]
+pub(super) struct Deliveries {
+    by_name: HashMap<(WorkerId, RequestId), Delivery>,
+    oldest: VecDeque<(Timestamp, (WorkerId, RequestId))>,
+}
+
+#[derive(Clone)]
+struct Delivery {
+    /// Cancelled when the same claim is asked again: the former call then takes no more.
+    superseded: CancellationToken,
+    /// The jobs taken. Held locked while they are being taken, so that a repeated call waits for the outcome.
+    taken: Arc<AsyncMutex<Option<Vec<JobId>>>>,
+}
+
+impl Deliveries {
+    /// Registers a call and supersedes an earlier one of the same name.
+    fn enter(&mut self, name: (WorkerId, RequestId), now: Timestamp) -> Delivery {
+        while let Some((until, _)) = self.oldest.front()
+            && (*until <= now || self.oldest.len() >= REMEMBER_MANY)
+        {
+            if let Some((_, name)) = self.oldest.pop_front() {
+                self.by_name.remove(&name);
+            }
+        }
+        let superseded = CancellationToken::new();
+        let taken = match self.by_name.get(&name) {
+            Some(earlier) => {
+                earlier.superseded.cancel();
+                Arc::clone(&earlier.taken)
+            }
+            None => {
+                self.oldest.push_back((now.plus(REMEMBER_AT_MOST), name.clone()));
+                Arc::default()
+            }
+        };
+        let delivery = Delivery { superseded, taken };
+        self.by_name.insert(name, delivery.clone());
+        delivery
+    }
+}
+
+impl Manager {
+    /// Claims up to `max_jobs` jobs, waiting up to `wait` for the first. A call that is dropped takes no job; see
+    /// [`Claimed`] for one whose answer is.
+    ///
+    /// # Errors
+    /// [`ManagerError::Invalid`]; [`ManagerError::ShuttingDown`]; the store's, when no job could be claimed for it.
+    pub async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ManagerError> {
+        if request.queues.is_empty() || request.max_jobs == 0 {
+            let field = if request.queues.is_empty() { "queues" } else { "max_jobs" };
+            return Err(ManagerError::Invalid { field, message: "must be at least one".to_owned() });
+        }
+        if self.shared.no_claims.is_cancelled() {
+            return Err(ManagerError::ShuttingDown);
+        }
+        let started = Instant::now();
+        let delivery = match &request.request_id {
+            None => None,
+            Some(request_id) => {
+                let name = (request.worker_id.clone(), request_id.clone());
+                let delivery = self.shared.deliveries.lock().enter(name, self.shared.clock.now());
+                if let Some(again) = self.deliver_again(&request, &delivery).await? {
+                    return Ok(again);
+                }
+                Some(delivery)
+            }
+        };
+        let request = Arc::new(request);
+        let deadline = started + request.wait;
+        for _ in 0..MAX_LOST_OFFERS {
+            let Some(offer) = self.next_offer(&request, delivery.as_ref(), deadline).await? else {
+                return Ok(Claimed::none());
+            };
+            let claimed = self.take_leases(offer, Arc::clone(&request), delivery.clone()).await?;
+            if !claimed.jobs.is_empty() {
+                metrics::histogram!("leasehold_claim_wait_seconds").record(started.elapsed().as_secs_f64());
+                return Ok(claimed);
+            }
+        }
+        Ok(Claimed::none())
+    }
+
+    /// How many claims wait for a job now.
+    #[must_use]
+    pub fn waiting_claims(&self) -> usize {
+        self.shared.dispatch.waiting()
+    }
+
+    /// Answers waiting claims with nothing, and refuses new ones. Everything else goes on.
+    pub fn stop_claims(&self) {
+        self.shared.no_claims.cancel();
+    }
+
+    /// The jobs that an earlier call of the same name took, if there was one and they still are the worker's.
+    async fn deliver_again(
+        &self,
+        request: &ClaimRequest,
+        delivery: &Delivery,
+    ) -> Result<Option<Claimed>, ManagerError> {
+        let remembered = delivery.taken.lock().await.clone();
+        let found = match remembered {
+            Some(ids) => self.shared.store.get(&ids).await?.into_iter().flatten().collect(),
+            // Another manager may have answered, or this one before it was started anew.
+            None => {
+                let filter = Filter {
+                    worker_id: Some(request.worker_id.clone()),
+                    request_id: request.request_id.clone(),
+                    ..Filter::default()
+                };
+                self.shared.see_former_claims(request.repeated).await?;
+                let search = Search { filter, sort: Sort::Dispatch, after: None, limit: JOBS_OF_A_CLAIM };
+                self.shared.store.search(&search).await?
+            }
+        };
+        let of_this_claim = |found: &Versioned| {
+            found
+                .job
+                .lease()
+                .is_some_and(|lease| lease.worker_id == request.worker_id && lease.request_id == request.request_id)
+                && !self.shared.known.is_outdated(found)
+        };
+        let jobs: Vec<Versioned> = found.into_iter().filter(of_this_claim).collect();
+        if jobs.is_empty() {
+            return Ok(None);
+        }
+        metrics::counter!("leasehold_claims_redelivered_total").increment(jobs.len() as u64);
+        Ok(Some(Claimed { jobs: self.view(jobs).await?, give_back: None }))
+    }
+
+    /// The next candidates; none when the time is up, the server stops, or the same call was made anew.
+    async fn next_offer(
+        &self,
+        request: &ClaimRequest,
+        delivery: Option<&Delivery>,
+        deadline: Instant,
+    ) -> Result<Option<Offer>, ManagerError> {
+        let dispatch = &self.shared.dispatch;
+        if let Some(offer) = dispatch.take(&request.queues, request.max_jobs) {
+            return Ok(Some(offer));
+        }
+        self.shared.refresh(&request.queues).await?;
+        if request.wait.is_zero() {
+            return Ok(dispatch.take(&request.queues, request.max_jobs));
+        }
+        let mut waiting = match dispatch.take_or_wait(&request.queues, request.max_jobs) {
+            Ok(offer) => return Ok(Some(offer)),
+            Err(waiting) => waiting,
+        };
+        let superseded = async {
+            match delivery {
+                Some(delivery) => delivery.superseded.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            offer = timeout_at(deadline, waiting.offer()) => Ok(offer.ok().flatten()),
+            () = superseded => Ok(None),
+            () = self.shared.no_claims.cancelled() => Ok(None),
+        }
+    }
+
+    /// Writes the claims in a task of its own, so that a caller who goes away leaves nothing half done.
+    async fn take_leases(
+        &self,
+        offer: Offer,
+        request: Arc<ClaimRequest>,
+        delivery: Option<Delivery>,
+    ) -> Result<Claimed, ManagerError> {
+        let (answer, answered) = oneshot::channel();
+        let manager = self.clone();
+        self.shared.spawn(async move {
+            let claimed = manager.write_claims(offer, &request, delivery).await;
+            // A caller that is gone drops the answer here, and `Claimed` gives the jobs back.
+            drop(answer.send(claimed));
+        });
+        answered.await.unwrap_or(Err(ManagerError::ShuttingDown))
+    }
+
+    async fn write_claims(
+        &self,
+        offer: Offer,
+        request: &ClaimRequest,
+        delivery: Option<Delivery>,
+    ) -> Result<Claimed, ManagerError> {
+        let mut taken = None;
+        if let Some(delivery) = delivery {
+            let guard = delivery.taken.lock_owned().await;
+            if delivery.superseded.is_cancelled() {
+                return Ok(Claimed::none());
+            }
+            taken = Some(guard);
+        }
+        let (jobs, failure) = self.shared.claim_all(self, offer.take(), request).await;
+        if let Some(taken) = &mut taken {
+            **taken = (!jobs.is_empty()).then(|| jobs.iter().map(|claimed| claimed.job.id.clone()).collect());
+        }
+        let give_back = request
+            .request_id
+            .is_none()
+            .then(|| GiveBack { manager: self.clone(), worker_id: request.worker_id.clone() });
+        match failure {
+            Some(error) if jobs.is_empty() => Err(error),
+            _ => match self.view(jobs.clone()).await {
+                Ok(jobs) => Ok(Claimed { jobs, give_back }),
+                Err(error) => {
+                    let leases = jobs.iter().map(|claimed| (claimed.job.id.clone(), claimed.job.fence)).collect();
+                    self.give_back(&request.worker_id, leases).await;
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// Gives leases back whose worker was not reached.
+    async fn give_back(&self, worker_id: &WorkerId, leases: Vec<(JobId, Fence)>) {
+        let outcome = || Outcome::Released { reason: "the claim's answer was not delivered".to_owned() };
+        let finishes = leases.into_iter().map(|(id, fence)| Finish { id, fence, outcome: outcome() }).collect();
+        for result in self.finish(worker_id, finishes).await {
+            match result {
+                Ok(_) => {}
+                Err(ManagerError::Refused(refusal)) => debug!(%refusal, "an undelivered job has moved on by itself"),
+                Err(error) => warn!(%error, "an undelivered job was not given back; its lease has to run out"),
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Makes sure that a search for a named claim sees what was claimed before this manager started, and what any
+    /// manager has claimed until now if `repeated`.
+    async fn see_former_claims(&self, repeated: bool) -> Result<(), StoreError> {
+        if repeated {
+            return self.store.refresh().await;
+        }
+        self.caught_up.get_or_try_init(|| self.store.refresh()).await?;
+        Ok(())
+    }
+
+    /// Writes a claim for each candidate. Gives those that were granted, and the first failure that is not a conflict.
+    async fn claim_all(
+        &self,
+        manager: &Manager,
+        candidates: Vec<Versioned>,
+        request: &ClaimRequest,
+    ) -> (Vec<Versioned>, Option<ManagerError>) {
+        let (writes, candidates) = self.decide_claims(candidates, request);
+        let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
+        let results = self.store.write(writes).await;
+        let mut claimed = Vec::with_capacity(results.len());
+        let mut failure = None;
+        let mut gone = Vec::with_capacity(results.len());
+        for ((candidate, job), result) in candidates.into_iter().zip(written).zip(results) {
+            match result {
+                Ok(version) => {
+                    let versioned = Versioned { job, version };
+                    self.known.learn(&versioned);
+                    gone.push(candidate.job.id.clone());
+                    if matches!(versioned.job.state, State::Running(_)) {
+                        claimed.push(versioned);
+                    } else {
+                        self.watchers.tell(&versioned.job.id);
+                    }
+                }
+                Err(WriteError::Conflict(current)) => {
+                    metrics::counter!("leasehold_conflicts_total", "operation" => "claim").increment(1);
+                    if let Some(current) = &current {
+                        self.known.learn(current);
+                    }
+                    self.dispatch.settle(&candidate.job.id, current);
+                }
+                Err(error) => {
+                    self.known.forget(&candidate.job.id);
+                    self.dispatch.settle(&candidate.job.id, None);
+                    self.dispatch.mark_incomplete(&candidate.job.spec.queue);
+                    failure.get_or_insert(match error {
+                        WriteError::Unknown(why) => {
+                            self.spawn(resolve_unknown_claim(manager.clone(), job));
+                            ManagerError::Unknown(why)
+                        }
+                        WriteError::Refused(error) => ManagerError::Store(error),
+                        WriteError::Conflict(_) => ManagerError::Contended { tries: 1 },
+                    });
+                }
+            }
+        }
+        self.dispatch.settle_all(&gone);
+        metrics::counter!("leasehold_claims_total").increment(claimed.len() as u64);
+        (claimed, failure)
+    }
+
+    /// What to write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that can
+    /// no longer be claimed are dropped.
+    fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> (Vec<Write>, Vec<Versioned>) {
+        let now = self.clock.now();
+        let claim =
+            Claim { worker_id: request.worker_id.clone(), request_id: request.request_id.clone(), term: request.lease };
+        let mut writes = Vec::with_capacity(candidates.len());
+        let mut kept = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let job = match candidate.job.claim(&claim, now) {
+                Err(Refusal::StartDeadlinePassed(_)) => candidate.job.expire(&manager_actor(), now),
+                decided => decided,
+            };
+            match job {
+                Ok(job) => {
+                    let job = Arc::new(job);
+                    writes.push(Write::Replace { job, expected: candidate.version, bodies: Vec::new() });
+                    kept.push(candidate);
+                }
+                Err(Refusal::NotDue(_)) => {
+                    let id = candidate.job.id.clone();
+                    self.dispatch.settle(&id, Some(candidate));
+                }
+                Err(_) => self.dispatch.settle(&candidate.job.id, None),
+            }
+        }
+        (writes, kept)
+    }
+}
+
+/// Looks for a claim whose outcome was not learnt, and gives the job back if the claim went through: nobody was told of
+/// it.
+async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
+    let Some(lease) = claimed.lease() else { return };
+    for tried in 1..=RESOLVE_TRIES {
+        tokio::time::sleep(RESOLVE_PAUSE * tried).await;
+        let found: Result<Vec<Option<Versioned>>, StoreError> =
+            manager.shared.store.get(std::slice::from_ref(&claimed.id)).await;
+        let Ok(found) = found else { continue };
+        let Some(found) = found.into_iter().flatten().next() else { return };
+        let ours = found.job.fence == claimed.fence
+            && found.job.lease().is_some_and(|held| {
+                held.worker_id == lease.worker_id
+                    && held.request_id == lease.request_id
+                    && held.acquired_at == lease.acquired_at
+            });
+        if ours {
+            manager.give_back(&lease.worker_id, vec![(claimed.id.clone(), claimed.fence)]).await;
+        } else if found.job.fence == claimed.fence.before() && found.job.state == State::Available {
+            // Not written yet; a request that was held up may still arrive.
+            continue;
+        }
+        return;
+    }
+}

@@ -1,0 +1,235 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::job::{Actor, Body, Job, JobSpec, Kind, Priority, RetryPolicy};
+use crate::store::Version;
+
+const START: i64 = 1_000_000;
+
+struct Bench {
+    clock: Arc<ManualClock>,
+    dispatch: Dispatch,
+}
+
+fn bench(capacity: usize, poll_interval: Option<Duration>) -> Bench {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(START)));
+    let config = DispatchConfig { capacity, page: capacity, poll_interval };
+    Bench { dispatch: Dispatch::new(config, Arc::clone(&clock) as Arc<dyn Clock>), clock }
+}
+
+fn queue(name: &str) -> QueueName {
+    QueueName::new(name).expect("a name")
+}
+
+/// A waiting job, due `after` milliseconds from the start.
+fn job(queue_name: &str, id: &str, priority: i64, after: i64) -> Versioned {
+    let spec = JobSpec {
+        queue: queue(queue_name),
+        kind: Kind::new("k").expect("a name"),
+        priority: Priority::new(priority).expect("a priority"),
+        owner: None,
+        labels: Default::default(),
+        expected_runtime: None,
+        timeout: None,
+        max_attempts: 1,
+        retry: RetryPolicy::default(),
+        resources: Default::default(),
+        schedule_id: None,
+        due_at: None,
+        fingerprint: None,
+    };
+    let run_at = Timestamp::from_millis(START + after);
+    let id = JobId::new(id).expect("an id");
+    let job = Job::submit(id, Arc::new(spec), Body::Empty, (run_at, None), &Actor::system("test"), run_at);
+    Versioned { job: Arc::new(job), version: Version { primary_term: 1, seq_no: 1 } }
+}
+
+impl Bench {
+    /// Makes the queues known as empty, as a search that found nothing does.
+    fn know(&self, names: &[&str]) {
+        for name in names {
+            let queue = queue(name);
+            assert_eq!(self.dispatch.stale(std::slice::from_ref(&queue)), [&queue]);
+            let lookup = self.dispatch.begin_lookup(&queue).expect("a search is needed");
+            self.dispatch.end_lookup(&queue, &lookup, Found { due: Vec::new(), later: Vec::new() }, |_| true);
+        }
+    }
+
+    fn take(&self, names: &[&str], max_jobs: usize) -> Vec<String> {
+        let queues: Vec<QueueName> = names.iter().map(|name| queue(name)).collect();
+        self.dispatch.take(&queues, max_jobs).map_or_else(Vec::new, |offer| ids(offer.take()))
+    }
+
+    fn wait(&self, names: &[&str], max_jobs: usize) -> Waiting {
+        let queues: Vec<QueueName> = names.iter().map(|name| queue(name)).collect();
+        self.dispatch.take_or_wait(&queues, max_jobs).err().expect("nothing to take")
+    }
+}
+
+fn ids(candidates: Vec<Versioned>) -> Vec<String> {
+    candidates.into_iter().map(|candidate| candidate.job.id.to_string()).collect()
+}
+
+async fn offered(waiting: &mut Waiting) -> Vec<String> {
+    ids(waiting.offer().await.expect("an offer").take())
+}
+
+#[test]
+fn jobs_go_out_by_priority_then_time_then_id_across_queues() {
+    let bench = bench(100, None);
+    bench.know(&["a", "b"]);
+    bench.dispatch.add([
+        job("a", "late", 0, -1),
+        job("a", "early-2", 0, -5),
+        job("b", "early-1", 0, -5),
+        job("b", "urgent", 9, 0),
+        job("a", "idle", -3, -9),
+    ]);
+    assert_eq!(bench.take(&["a", "b"], 10), ["urgent", "early-1", "early-2", "late", "idle"]);
+}
+
+#[test]
+fn a_job_that_is_out_is_not_offered_twice_until_it_is_settled() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    bench.dispatch.add([job("a", "1", 0, 0)]);
+    assert_eq!(bench.take(&["a"], 1), ["1"]);
+    bench.dispatch.add([job("a", "1", 0, 0)]);
+    assert!(bench.take(&["a"], 1).is_empty());
+    bench.dispatch.settle(&JobId::new("1").expect("an id"), Some(job("a", "1", 0, 0)));
+    assert_eq!(bench.take(&["a"], 1), ["1"]);
+}
+
+#[test]
+fn an_offer_that_is_dropped_gives_its_jobs_back() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    bench.dispatch.add([job("a", "1", 0, 0), job("a", "2", 0, 0)]);
+    drop(bench.dispatch.take(&[queue("a")], 2));
+    assert_eq!(bench.take(&["a"], 2), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn those_who_wait_are_served_in_the_order_they_came() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let mut first = bench.wait(&["a"], 1);
+    let mut second = bench.wait(&["a"], 2);
+    bench.dispatch.add([job("a", "1", 0, 0), job("a", "2", 0, 0), job("a", "3", 0, 0), job("a", "4", 0, 0)]);
+    assert_eq!(offered(&mut first).await, ["1"]);
+    assert_eq!(offered(&mut second).await, ["2", "3"]);
+    assert_eq!(bench.take(&["a"], 9), ["4"]);
+    assert_eq!(bench.dispatch.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_claim_that_went_away_takes_no_job() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let gone = bench.wait(&["a"], 1);
+    let mut there = bench.wait(&["a"], 1);
+    drop(gone);
+    bench.dispatch.add([job("a", "1", 0, 0)]);
+    assert_eq!(offered(&mut there).await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_claim_that_goes_away_with_an_offer_in_hand_passes_it_on() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let first = bench.wait(&["a"], 1);
+    let mut second = bench.wait(&["a"], 1);
+    bench.dispatch.add([job("a", "1", 0, 0)]);
+    drop(first);
+    assert_eq!(offered(&mut second).await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_job_due_later_goes_out_at_its_moment_and_not_before() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let mut waiting = bench.wait(&["a"], 1);
+    bench.dispatch.add([job("a", "1", 0, 500)]);
+    assert_eq!(bench.dispatch.plan().wake_at, Timestamp::from_millis(START + 500));
+    bench.clock.advance(Duration::from_millis(499));
+    bench.dispatch.plan();
+    assert_eq!(bench.dispatch.waiting(), 1);
+    bench.clock.advance(Duration::from_millis(1));
+    bench.dispatch.plan();
+    assert_eq!(offered(&mut waiting).await, ["1"]);
+}
+
+#[test]
+fn a_lane_that_overflows_keeps_the_most_urgent_and_is_looked_up_again_when_it_runs_low() {
+    let bench = bench(4, None);
+    bench.know(&["a"]);
+    bench.dispatch.add((0..10).map(|number| job("a", &format!("{number}"), number, 0)));
+    assert_eq!(bench.take(&["a"], 4), ["9", "8", "7", "6"]);
+    let a = queue("a");
+    assert_eq!(bench.dispatch.stale(std::slice::from_ref(&a)), [&a]);
+}
+
+#[test]
+fn on_a_store_of_its_own_an_empty_queue_is_not_searched_for_again() {
+    let bench = bench(4, None);
+    bench.know(&["a"]);
+    assert!(bench.dispatch.stale(&[queue("a")]).is_empty());
+    bench.clock.advance(Duration::from_secs(30));
+    assert!(bench.dispatch.stale(&[queue("a")]).is_empty());
+}
+
+#[test]
+fn where_others_write_a_queue_is_searched_for_again_after_the_poll_interval() {
+    let bench = bench(4, Some(Duration::from_millis(500)));
+    bench.know(&["a"]);
+    assert!(bench.dispatch.stale(&[queue("a")]).is_empty());
+    bench.clock.advance(Duration::from_millis(500));
+    let a = queue("a");
+    assert_eq!(bench.dispatch.stale(std::slice::from_ref(&a)), [&a]);
+}
+
+#[test]
+fn a_search_that_was_cut_off_goes_on_where_it_stopped() {
+    let bench = bench(2, Some(Duration::from_millis(500)));
+    let a = queue("a");
+    let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    let due = vec![job("a", "1", 5, 0), job("a", "2", 4, 0)];
+    bench.dispatch.end_lookup(&a, &lookup, Found { due, later: Vec::new() }, |_| true);
+    assert_eq!(bench.take(&["a"], 2), ["1", "2"]);
+    let next = bench.dispatch.begin_lookup(&a).expect("there is more");
+    assert_eq!(next.resume, Some(Sort::Dispatch.key(&job("a", "2", 4, 0).job)));
+}
+
+#[test]
+fn hits_that_are_known_to_have_moved_on_are_not_offered() {
+    let bench = bench(4, Some(Duration::from_millis(500)));
+    let a = queue("a");
+    let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    let due = vec![job("a", "1", 0, 0), job("a", "2", 0, 0)];
+    bench.dispatch.end_lookup(&a, &lookup, Found { due, later: Vec::new() }, |hit| hit.job.id.as_str() != "1");
+    assert_eq!(bench.take(&["a"], 9), ["2"]);
+}
+
+#[test]
+fn a_cancelled_job_is_forgotten() {
+    let bench = bench(4, None);
+    bench.know(&["a"]);
+    bench.dispatch.add([job("a", "now", 0, 0), job("a", "later", 0, 50)]);
+    for id in ["now", "later"] {
+        bench.dispatch.forget(&queue("a"), &JobId::new(id).expect("an id"));
+    }
+    bench.clock.advance(Duration::from_secs(1));
+    assert!(bench.take(&["a"], 9).is_empty());
+}
+
+#[test]
+fn queues_that_nobody_asks_for_are_forgotten() {
+    let bench = bench(4, None);
+    bench.know(&["a"]);
+    bench.dispatch.add([job("a", "1", 0, 0)]);
+    bench.clock.advance(LANE_IDLE);
+    bench.dispatch.plan();
+    assert!(bench.dispatch.shared.board.lock().lanes.is_empty());
+}

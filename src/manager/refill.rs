@@ -1,0 +1,108 @@
+//! How candidates come back from the store: a claim on a queue that is not known well enough looks it up at once; a
+//! background loop looks up the queues that claims wait for, and hands jobs out as they become due.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tracing::warn;
+
+use crate::job::{QueueName, StateName};
+use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::store::{StoreError, Versioned};
+
+use super::Shared;
+use super::dispatch::Found;
+
+/// How many queues are looked up at once.
+const LOOKUPS_AT_ONCE: usize = 4;
+
+/// The longest and the shortest time between two rounds of the background loop.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// How long the loop rests after a search failed.
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Looks up those of `queues` that are not known well enough to say that they have nothing.
+    pub(super) async fn refresh(&self, queues: &[QueueName]) -> Result<(), StoreError> {
+        for queue in self.dispatch.stale(queues) {
+            self.look_up(queue).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_up(&self, queue: &QueueName) -> Result<(), StoreError> {
+        let lock = self.dispatch.lookup_lock(queue);
+        let _one_at_a_time = lock.lock().await;
+        let Some(lookup) = self.dispatch.begin_lookup(queue) else { return Ok(()) };
+        let of_queue = Filter { states: vec![StateName::Available], queues: vec![queue.clone()], ..Filter::default() };
+        let due = Search {
+            filter: Filter { run_at_most: Some(lookup.now), ..of_queue.clone() },
+            sort: Sort::Dispatch,
+            after: lookup.resume.clone(),
+            limit: lookup.limit,
+        };
+        let found = async {
+            let due = self.store.search(&due).await?;
+            let later = match lookup.later {
+                None => Vec::new(),
+                Some((after, until)) => {
+                    let filter = Filter { run_after: Some(after), run_at_most: Some(until), ..of_queue };
+                    let sort = Sort::By(SortField::RunAt, Direction::Ascending);
+                    self.store.search(&Search { filter, sort, after: None, limit: lookup.limit }).await?
+                }
+            };
+            Ok(Found { due, later })
+        };
+        match found.await {
+            Ok(found) => {
+                self.dispatch.end_lookup(queue, &lookup, found, |hit| self.up_to_date(hit));
+                Ok(())
+            }
+            Err(error) => {
+                self.dispatch.fail_lookup(queue);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a hit is not older than what this manager knows of the job.
+    fn up_to_date(&self, hit: &Versioned) -> bool {
+        let outdated = self.known.is_outdated(hit);
+        if outdated {
+            metrics::counter!("leasehold_stale_hits_total").increment(1);
+        }
+        !outdated
+    }
+
+    /// The background loop.
+    pub(super) async fn keep_filled(&self) {
+        let mut failing = false;
+        // Ends with the manager.
+        loop {
+            let plan = self.dispatch.plan();
+            let mut failure = None;
+            for some in plan.lookups.chunks(LOOKUPS_AT_ONCE) {
+                let results = join_all(some.iter().map(|queue| self.look_up(queue))).await;
+                failure = failure.or_else(|| results.into_iter().find_map(Result::err));
+            }
+            let rest = match &failure {
+                Some(_) => REST_AFTER_FAILURE,
+                None if !plan.lookups.is_empty() => SHORTEST_SLEEP,
+                None => plan.wake_at.since(self.clock.now()).clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
+            };
+            if let Some(error) = &failure
+                && !failing
+            {
+                warn!(%error, "cannot look for jobs in the store; trying again until it answers");
+            }
+            failing = failure.is_some();
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = self.dispatch.sooner(), if !failing => {}
+                () = self.stopping.cancelled() => return,
+            }
+        }
+    }
+}

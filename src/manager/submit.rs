@@ -1,0 +1,208 @@
+//! Submitting: a new document, created once however often it is asked for.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::clock::Timestamp;
+use crate::job::{Body, Fingerprint, Job, JobId, JobSpec, Json, NewBody};
+use crate::store::{Versioned, Write, WriteError, WriteResult};
+
+use super::Manager;
+use super::request::{Caller, JobView, ManagerError, NewJob, Submitted};
+
+/// The namespace in which idempotency keys are made ids (RFC 9562, section 5.5).
+const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);
+
+/// A job ready to be written.
+struct Prepared {
+    job: Arc<Job>,
+    payload: Option<Json>,
+    /// Whether the id is this call's own invention, so that a document under it can only be this very job.
+    own_id: bool,
+}
+
+impl Manager {
+    /// Submits jobs; answers in order. A job submitted again under its id or key is answered as the first time.
+    pub async fn submit(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Submitted, ManagerError>> {
+        let now = self.shared.clock.now();
+        let inline_limit = self.shared.store.inline_limit();
+        let mut prepared = Vec::with_capacity(jobs.len());
+        let mut writes = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            prepared.push(prepare(caller, job, inline_limit, now).map(|(ready, body)| {
+                writes.push(Write::Create { job: Arc::clone(&ready.job), bodies: body.into_iter().collect() });
+                ready
+            }));
+        }
+        let mut results = self.shared.store.write(writes).await.into_iter();
+        let mut created = Vec::with_capacity(prepared.len());
+        let mut submitted = Vec::with_capacity(prepared.len());
+        for ready in prepared {
+            submitted.push(match ready {
+                Err(error) => Err(error),
+                Ok(ready) => {
+                    let no_answer = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
+                    self.answer(ready, results.next().unwrap_or_else(no_answer), &mut created).await
+                }
+            });
+        }
+        metrics::counter!("leasehold_submissions_total").increment(created.len() as u64);
+        self.shared.accepted(&created);
+        submitted
+    }
+
+    async fn answer(
+        &self,
+        ready: Prepared,
+        result: WriteResult,
+        created: &mut Vec<Versioned>,
+    ) -> Result<Submitted, ManagerError> {
+        match result {
+            Ok(version) => {
+                let versioned = Versioned { job: ready.job, version };
+                created.push(versioned.clone());
+                Ok(Submitted { job: JobView { versioned, payload: ready.payload, result: None }, created: true })
+            }
+            Err(WriteError::Conflict(Some(existing))) => {
+                self.shared.known.learn(&existing);
+                let same = existing.job.spec.fingerprint.is_some()
+                    && existing.job.spec.fingerprint == ready.job.spec.fingerprint;
+                if !ready.own_id && !same {
+                    return Err(ManagerError::SubmissionDiffers(existing.job.id.clone()));
+                }
+                let mut views = self.view(vec![existing]).await?;
+                let job = views.pop().ok_or_else(|| ManagerError::NotFound(ready.job.id.clone()))?;
+                Ok(Submitted { job, created: ready.own_id })
+            }
+            Err(WriteError::Conflict(None)) => {
+                Err(ManagerError::Unknown("the job existed and was removed at the same moment".to_owned()))
+            }
+            Err(WriteError::Refused(error)) => Err(ManagerError::Store(error)),
+            Err(WriteError::Unknown(why)) => Err(ManagerError::Unknown(why)),
+        }
+    }
+}
+
+fn prepare(
+    caller: &Caller,
+    new: NewJob,
+    inline_limit: usize,
+    now: Timestamp,
+) -> Result<(Prepared, Option<NewBody>), ManagerError> {
+    let invalid = |field, message: &str| Err(ManagerError::Invalid { field, message: message.to_owned() });
+    if new.expires_at.is_some_and(|deadline| deadline <= now) {
+        return invalid("expires_at", "is in the past");
+    }
+    if let (Some(run_at), Some(deadline)) = (new.run_at, new.expires_at)
+        && deadline <= run_at
+    {
+        return invalid("expires_at", "is not after `run_at`");
+    }
+    if new.max_attempts == 0 {
+        return invalid("max_attempts", "must be at least 1");
+    }
+    let repeatable = new.id.is_some() || new.idempotency_key.is_some();
+    let fingerprint = repeatable.then(|| fingerprint(&new));
+    let own_id = !repeatable;
+    let id = match (new.id, &new.idempotency_key) {
+        (Some(id), _) => id,
+        (None, Some(key)) => id_of_key(caller, key),
+        (None, None) => JobId::generate(),
+    };
+    let (payload, body) = Body::place(new.payload.clone(), inline_limit);
+    let spec = JobSpec {
+        queue: new.queue,
+        kind: new.kind,
+        priority: new.priority,
+        owner: new.owner,
+        labels: new.labels,
+        expected_runtime: new.expected_runtime,
+        timeout: new.timeout,
+        max_attempts: new.max_attempts,
+        retry: new.retry,
+        resources: new.resources,
+        schedule_id: new.schedule_id,
+        due_at: new.due_at,
+        fingerprint,
+    };
+    let run_at = new.run_at.unwrap_or(now);
+    let job = Job::submit(id, Arc::new(spec), payload, (run_at, new.expires_at), caller, now);
+    Ok((Prepared { job: Arc::new(job), payload: new.payload, own_id }, body))
+}
+
+/// The id that a client's key stands for. Each client has its own keys.
+fn id_of_key(caller: &Caller, key: &str) -> JobId {
+    let name = format!("{caller}\u{0}{key}");
+    JobId::of_uuid(Uuid::new_v5(&KEY_NAMESPACE, name.as_bytes()))
+}
+
+/// A hash over all that the client asked for. A default that is spelled out is the same as one that is not.
+fn fingerprint(new: &NewJob) -> Fingerprint {
+    let mut hash = Sha256::new();
+    let mut part = |text: &str| {
+        hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(text);
+    };
+    part(new.queue.as_str());
+    part(new.kind.as_str());
+    part(new.payload.as_ref().map_or("", Json::as_str));
+    // Everything else is small and its debug form is complete; a change of that form between versions of the program
+    // only makes a repeated submission be refused rather than taken for another.
+    part(&format!("{:?}", (new.priority, &new.owner, &new.labels, new.run_at, new.expires_at)));
+    part(&format!("{:?}", (new.expected_runtime, new.timeout, new.max_attempts, &new.retry)));
+    part(&format!("{:?}", (&new.resources, &new.schedule_id, new.due_at)));
+    let digest: [u8; 32] = hash.finalize().into();
+    let (high, _) = digest.split_at(16);
+    Fingerprint(high.iter().fold(0, |value, byte| (value << 8) | u128::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Kind, QueueName};
+
+    fn new_job() -> NewJob {
+        NewJob::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
+    }
+
+    #[test]
+    fn a_key_gives_the_same_id_to_the_same_caller_only() {
+        let (ann, bob) = (Caller::system("ann"), Caller::system("bob"));
+        assert_eq!(id_of_key(&ann, "1"), id_of_key(&ann, "1"));
+        assert_ne!(id_of_key(&ann, "1"), id_of_key(&ann, "2"));
+        assert_ne!(id_of_key(&ann, "1"), id_of_key(&bob, "1"));
+    }
+
+    #[test]
+    fn the_fingerprint_sees_every_difference_and_not_the_key() {
+        let base = fingerprint(&new_job());
+        let same = NewJob { idempotency_key: Some("k".to_owned()), ..new_job() };
+        assert_eq!(fingerprint(&same), base);
+        let now = Timestamp::from_millis(1);
+        for different in [
+            NewJob { queue: QueueName::new("r").expect("a name"), ..new_job() },
+            NewJob { payload: Json::parse("1".to_owned()).ok(), ..new_job() },
+            NewJob { run_at: Some(now), ..new_job() },
+            NewJob { expires_at: Some(now), ..new_job() },
+            NewJob { max_attempts: 4, ..new_job() },
+            NewJob { labels: [("a".to_owned(), "b".to_owned())].into(), ..new_job() },
+            NewJob { resources: [("gpus".to_owned(), 1)].into(), ..new_job() },
+        ] {
+            assert_ne!(fingerprint(&different), base, "{different:?}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_in_the_past_or_before_the_start_is_refused() {
+        let now = Timestamp::from_millis(1_000);
+        let caller = Caller::system("test");
+        for (run_at, expires_at) in [(None, 1_000), (Some(3_000), 2_000), (Some(2_000), 2_000)] {
+            let run_at = run_at.map(Timestamp::from_millis);
+            let late = NewJob { run_at, expires_at: Some(Timestamp::from_millis(expires_at)), ..new_job() };
+            let refused = prepare(&caller, late, 100, now).map(|_| ());
+            assert!(matches!(refused, Err(ManagerError::Invalid { field: "expires_at", .. })), "{refused:?}");
+        }
+    }
+}

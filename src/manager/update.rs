@@ -1,0 +1,343 @@
+//! The one loop in which jobs change: decide on the job as it is known, write under its version, and when somebody
+//! else wrote first, decide again on what they wrote.
+
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::job::{
+    Actor, AdminRelease, Body, Change, Failure, Job, JobId, LeaseProof, NewBody, Refusal, State, StateName, WorkerId,
+};
+use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::store::{Versioned, Write, WriteError};
+
+use super::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
+use super::{Manager, Shared};
+
+/// How often one job's change is tried when others keep writing it.
+const MAX_TRIES: usize = 10;
+
+/// How many jobs one page of [`Manager::reclaim_all`] holds.
+const RECLAIM_PAGE: usize = 1_000;
+
+/// What a decision came to.
+pub(super) enum Decision {
+    /// Write this, with these bodies.
+    Write(Box<Job>, Vec<NewBody>),
+    /// The job already is as asked.
+    Already,
+}
+
+impl Decision {
+    fn from_change(change: Change, bodies: impl IntoIterator<Item = NewBody>) -> Self {
+        match change {
+            Change::To(job) => Self::Write(job, bodies.into_iter().collect()),
+            Change::Already => Self::Already,
+        }
+    }
+}
+
+/// One job on its way through the loop.
+struct Item {
+    /// The job as it is known, and whether that was read from the store rather than remembered.
+    known: Option<(Versioned, Freshness)>,
+    outcome: Option<Result<Versioned, ManagerError>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Freshness {
+    Remembered,
+    Read,
+}
+
+impl Shared {
+    /// Changes many jobs, each by `decide(its index, the job, now)`. Answers in order with each job as it is then.
+    pub(super) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
+    where
+        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+    {
+        let mut items: Vec<Item> = ids
+            .iter()
+            .map(|id| Item { known: self.known.latest(id).map(|job| (job, Freshness::Remembered)), outcome: None })
+            .collect();
+        for _ in 0..MAX_TRIES {
+            self.read_unknown(ids, &mut items).await;
+            let (writes, indices) = self.decide_all(&mut items, &decide);
+            if !writes.is_empty() {
+                let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
+                let results = self.store.write(writes).await;
+                let mut accepted = Vec::with_capacity(results.len());
+                for ((index, job), result) in indices.into_iter().zip(written).zip(results) {
+                    self.settle_write(&mut items[index], &ids[index], job, result, &mut accepted);
+                }
+                self.accepted(&accepted);
+            }
+            if items.iter().all(|item| item.outcome.is_some()) {
+                break;
+            }
+        }
+        let contended = || Err(ManagerError::Contended { tries: MAX_TRIES });
+        items.into_iter().map(|item| item.outcome.unwrap_or_else(contended)).collect()
+    }
+
+    /// Reads the jobs that are not known and not yet answered.
+    async fn read_unknown(&self, ids: &[JobId], items: &mut [Item]) {
+        let missing: Vec<usize> =
+            (0..items.len()).filter(|&index| items[index].known.is_none() && items[index].outcome.is_none()).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let wanted: Vec<JobId> = missing.iter().map(|&index| ids[index].clone()).collect();
+        match self.store.get(&wanted).await {
+            Ok(found) => {
+                for (index, found) in missing.into_iter().zip(found) {
+                    match found {
+                        Some(versioned) => {
+                            self.known.learn(&versioned);
+                            items[index].known = Some((versioned, Freshness::Read));
+                        }
+                        None => items[index].outcome = Some(Err(ManagerError::NotFound(ids[index].clone()))),
+                    }
+                }
+            }
+            Err(error) => {
+                for index in missing {
+                    items[index].outcome = Some(Err(ManagerError::Store(error.clone())));
+                }
+            }
+        }
+    }
+
+    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<usize>)
+    where
+        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+    {
+        let now = self.clock.now();
+        let mut writes = Vec::new();
+        let mut indices = Vec::new();
+        for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
+            let Some((versioned, freshness)) = item.known.take() else { continue };
+            match decide(index, &versioned.job, now) {
+                Ok(Decision::Write(job, bodies)) => {
+                    writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
+                    indices.push(index);
+                }
+                // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
+                // have written since.
+                Ok(Decision::Already) | Err(_) if freshness == Freshness::Remembered => {
+                    self.known.forget(&versioned.job.id);
+                }
+                Ok(Decision::Already) => item.outcome = Some(Ok(versioned)),
+                Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
+            }
+        }
+        (writes, indices)
+    }
+
+    fn settle_write(
+        &self,
+        item: &mut Item,
+        id: &JobId,
+        job: Arc<Job>,
+        result: Result<crate::store::Version, WriteError>,
+        accepted: &mut Vec<Versioned>,
+    ) {
+        match result {
+            Ok(version) => {
+                let versioned = Versioned { job, version };
+                accepted.push(versioned.clone());
+                item.outcome = Some(Ok(versioned));
+            }
+            Err(WriteError::Conflict(Some(current))) => {
+                metrics::counter!("leasehold_conflicts_total", "operation" => "update").increment(1);
+                self.known.learn(&current);
+                item.known = Some((current, Freshness::Read));
+            }
+            Err(WriteError::Conflict(None)) => item.outcome = Some(Err(ManagerError::NotFound(id.clone()))),
+            Err(WriteError::Refused(error)) => {
+                self.known.forget(id);
+                item.outcome = Some(Err(ManagerError::Store(error)));
+            }
+            Err(WriteError::Unknown(why)) => {
+                self.known.forget(id);
+                item.outcome = Some(Err(ManagerError::Unknown(why)));
+            }
+        }
+    }
+
+    /// What follows from acknowledged writes: they are remembered, jobs that are available are offered, those who wait
+    /// for a job's end are told.
+    pub(super) fn accepted(&self, written: &[Versioned]) {
+        for versioned in written {
+            self.known.learn(versioned);
+            if versioned.job.state.name().is_final() {
+                self.watchers.tell(&versioned.job.id);
+            }
+        }
+        self.dispatch.add(written.iter().filter(|versioned| versioned.job.state == State::Available).cloned());
+    }
+}
+
+impl Manager {
+    /// Prolongs leases; answers in order.
+    pub async fn heartbeat(
+        &self,
+        worker: &WorkerId,
+        beats: Vec<Heartbeat>,
+    ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
+        metrics::counter!("leasehold_heartbeats_total").increment(beats.len() as u64);
+        let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
+        let results = self
+            .shared
+            .update(&ids, |index, job, now| {
+                let beat = &beats[index];
+                let proof = LeaseProof { worker_id: worker.clone(), fence: beat.fence };
+                job.heartbeat(&proof, beat.progress.clone(), now).map(|job| Decision::Write(Box::new(job), Vec::new()))
+            })
+            .await;
+        results
+            .into_iter()
+            .map(|result| match &count_lost(result)?.job.state {
+                State::Running(running) => Ok(HeartbeatAnswer {
+                    lease_expires_at: running.lease.expires_at,
+                    cancel_requested: running.cancel_requested_at.is_some(),
+                }),
+                other => Err(ManagerError::Refused(Refusal::NotRunning(other.name()))),
+            })
+            .collect()
+    }
+
+    /// Completes, fails or gives back attempts; answers in order with each job as it is then. The same end again is
+    /// answered as the first time.
+    pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
+        let inline_limit = self.shared.store.inline_limit();
+        let ids: Vec<JobId> = finishes.iter().map(|finish| finish.id.clone()).collect();
+        let ends: Vec<End> = finishes.into_iter().map(|finish| End::of(finish, worker, inline_limit)).collect();
+        let results = self.shared.update(&ids, |index, job, now| ends[index].decide(job, now)).await;
+        results
+            .into_iter()
+            .map(|result| {
+                let finished = count_lost(result)?;
+                let state = finished.job.state.name();
+                metrics::counter!("leasehold_attempts_ended_total", "state" => state.as_str()).increment(1);
+                Ok(finished)
+            })
+            .collect()
+    }
+
+    /// Calls a waiting job off, or asks a running one's worker to stop.
+    ///
+    /// # Errors
+    /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`] when it ended otherwise.
+    pub async fn cancel(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
+        let cancelled = self
+            .update_one(id, |job, now| Ok(Decision::from_change(job.cancel(caller, reason.clone(), now)?, [])))
+            .await?;
+        self.shared.dispatch.forget(&cancelled.job.spec.queue, id);
+        Ok(cancelled)
+    }
+
+    /// Starts a failed, cancelled or expired job again.
+    ///
+    /// # Errors
+    /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`].
+    pub async fn retry(&self, caller: &Caller, id: &JobId) -> Result<Versioned, ManagerError> {
+        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(job.retry(caller, now)?), Vec::new()))).await
+    }
+
+    /// Ends a running job's lease without its worker.
+    ///
+    /// # Errors
+    /// [`ManagerError::NotFound`]; [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
+    pub async fn admin_release(&self, id: &JobId, order: AdminRelease) -> Result<Versioned, ManagerError> {
+        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(job.admin_release(&order, now)?), Vec::new()))).await
+    }
+
+    /// Gives every running job back, attempt and all: for the start of a process that owns its store alone, whose
+    /// workers died with the process before it. Returns how many there were.
+    ///
+    /// # Errors
+    /// The first that a job could not be given back for; those before it are given back.
+    pub async fn reclaim_all(&self, reason: &str) -> Result<usize, ManagerError> {
+        let filter = Filter { states: vec![StateName::Running], ..Filter::default() };
+        let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
+        let mut search = Search { filter, sort, after: None, limit: RECLAIM_PAGE };
+        let mut reclaimed = 0;
+        // Bounded by the number of running jobs: each page starts after the one before.
+        loop {
+            let page = self.shared.store.search(&search).await?;
+            let Some(last) = page.last() else { return Ok(reclaimed) };
+            search.after = Some(sort.key(&last.job));
+            let ids: Vec<JobId> = page.iter().map(|found| found.job.id.clone()).collect();
+            let given_back = self.shared.update(&ids, |_, job, now| {
+                let Some(lease) = job.lease() else { return Ok(Decision::Already) };
+                let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: job.fence };
+                Ok(Decision::from_change(job.release(&proof, reason, now)?, []))
+            });
+            for result in given_back.await {
+                result?;
+                reclaimed += 1;
+            }
+        }
+    }
+
+    async fn update_one<F>(&self, id: &JobId, decide: F) -> Result<Versioned, ManagerError>
+    where
+        F: Fn(&Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+    {
+        let results = self.shared.update(std::slice::from_ref(id), |_, job, now| decide(job, now)).await;
+        results.into_iter().next().unwrap_or_else(|| Err(ManagerError::NotFound(id.clone())))
+    }
+}
+
+/// The end of an attempt, ready to be decided as often as it takes.
+struct End {
+    proof: LeaseProof,
+    how: How,
+}
+
+enum How {
+    Completed { result: Body, body: Option<NewBody> },
+    Failed(Failure),
+    Released { reason: String },
+}
+
+impl End {
+    fn of(finish: Finish, worker: &WorkerId, inline_limit: usize) -> Self {
+        let proof = LeaseProof { worker_id: worker.clone(), fence: finish.fence };
+        let how = match finish.outcome {
+            Outcome::Completed { result } => {
+                let (result, body) = Body::place(result, inline_limit);
+                How::Completed { result, body }
+            }
+            Outcome::Failed { error, retryable, retry_after } => {
+                How::Failed(Failure { error, retryable, retry_after, chance: rand::random() })
+            }
+            Outcome::Released { reason } => How::Released { reason },
+        };
+        Self { proof, how }
+    }
+
+    fn decide(&self, job: &Job, now: Timestamp) -> Result<Decision, Refusal> {
+        match &self.how {
+            How::Completed { result, body } => {
+                Ok(Decision::from_change(job.complete(&self.proof, result, now)?, body.clone()))
+            }
+            How::Failed(failure) => Ok(Decision::from_change(job.fail(&self.proof, failure, now)?, [])),
+            How::Released { reason } => Ok(Decision::from_change(job.release(&self.proof, reason, now)?, [])),
+        }
+    }
+}
+
+/// Counts a worker that came too late.
+fn count_lost(result: Result<Versioned, ManagerError>) -> Result<Versioned, ManagerError> {
+    if let Err(ManagerError::Refused(Refusal::LeaseLost { .. })) = &result {
+        metrics::counter!("leasehold_leases_lost_total").increment(1);
+    }
+    result
+}
+
+/// Who acts when the manager does so by itself.
+pub(super) fn manager_actor() -> Actor {
+    Actor::system("manager")
+}

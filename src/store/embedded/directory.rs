@@ -1,0 +1,143 @@
+//! The data directory: who holds it, and which format is in it.
+//!
+//! ```text
+//! leasehold.lock     held by the process that has the store open; its pid is inside
+//! leasehold.format   the format of everything below; written before the first job is accepted
+//! store/             the database
+//! store.new/         a database whose creation has not ended: nothing was ever acknowledged from it
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use super::OpenError;
+
+/// The format that this version writes, and the only one it reads.
+const FORMAT: u32 = 1;
+
+const LOCK_FILE: &str = "leasehold.lock";
+const FORMAT_FILE: &str = "leasehold.format";
+const DATABASE: &str = "store";
+const UNFINISHED_DATABASE: &str = "store.new";
+
+/// A data directory that this process holds, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    /// Locked as long as it is open. The file itself stays: if it were removed, a process that has it open already
+    /// and one that creates it anew could both hold "the" lock.
+    _lock: File,
+}
+
+impl Directory {
+    /// Creates the directory where there is none, and takes hold of it.
+    pub(super) fn hold(path: &Path) -> Result<Self, OpenError> {
+        let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
+        create_durably(path).map_err(failed("create"))?;
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path.join(LOCK_FILE))
+            .map_err(failed("open the lock file of"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                let read = lock.read_to_string(&mut pid);
+                let holder = read.ok().and_then(|_| pid.trim().parse().ok());
+                return Err(OpenError::InUse { directory: path.to_owned(), holder });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
+        }
+        write_pid(&mut lock).map_err(failed("write the lock file of"))?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Where the database is. Where there is none yet, `create` makes one in the directory it is given, which takes
+    /// its place once it is whole.
+    pub(super) fn database(
+        &self,
+        create: impl FnOnce(&Path) -> Result<(), fjall::Error>,
+    ) -> Result<PathBuf, OpenError> {
+        let failed = |doing| move |source| OpenError::Io { doing, directory: self.path.clone(), source };
+        let database = self.path.join(DATABASE);
+        let exists = database.try_exists().map_err(failed("look into"))?;
+        match self.format()? {
+            Some(FORMAT) if exists => return Ok(database),
+            Some(FORMAT) => {}
+            Some(found) => {
+                return Err(OpenError::NewerFormat { directory: self.path.clone(), found, known: FORMAT });
+            }
+            None if exists => return Err(OpenError::NoFormat { directory: self.path.clone() }),
+            None => self.write_format().map_err(failed("write the format file of"))?,
+        }
+        let unfinished = self.path.join(UNFINISHED_DATABASE);
+        match fs::remove_dir_all(&unfinished) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("clear")(error)),
+            _ => {}
+        }
+        create(&unfinished).map_err(|source| OpenError::Database { directory: self.path.clone(), source })?;
+        fs::rename(&unfinished, &database).map_err(failed("create the database in"))?;
+        sync_directory(&self.path).map_err(failed("sync"))?;
+        Ok(database)
+    }
+
+    /// The directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn format(&self) -> Result<Option<u32>, OpenError> {
+        let text = match fs::read_to_string(self.path.join(FORMAT_FILE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => {
+                return Err(OpenError::Io { doing: "read the format of", directory: self.path.clone(), source });
+            }
+        };
+        match text.trim().parse() {
+            Ok(format) => Ok(Some(format)),
+            Err(_) => Err(OpenError::NoFormat { directory: self.path.clone() }),
+        }
+    }
+
+    /// Whole or not at all, as a rename is.
+    fn write_format(&self) -> io::Result<()> {
+        let unfinished = self.path.join(format!("{FORMAT_FILE}.new"));
+        let mut file = File::create(&unfinished)?;
+        writeln!(file, "{FORMAT}")?;
+        file.sync_all()?;
+        fs::rename(&unfinished, self.path.join(FORMAT_FILE))?;
+        sync_directory(&self.path)
+    }
+}
+
+fn write_pid(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    writeln!(lock, "{}", std::process::id())
+}
+
+/// Creates a directory with its ancestors, and makes their entries durable: a file that is synced is still lost when
+/// the directory it is in is not in its own parent.
+fn create_durably(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
+    fs::create_dir_all(&path)?;
+    for created in missing {
+        if let Some(parent) = created.parent() {
+            sync_directory(parent)?;
+        }
+    }
+    Ok(())
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

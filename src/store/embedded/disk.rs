@@ -1,0 +1,294 @@
+//! What is on disk, in an LSM database ([`fjall`]).
+//!
+//! | keyspace | key | value |
+//! | --- | --- | --- |
+//! | `live` | job id | the record of a job that has not ended |
+//! | `done` | job id | the record of a finished job |
+//! | `summaries` | creation time falling, job id | the summary of a finished job |
+//! | `bodies` | body id | a payload or result that is kept apart |
+//! | `meta` | see [`MetaKey`] | one number |
+//!
+//! A job is in exactly one of `live` and `done`, and in `summaries` exactly while it is in `done`. Opening reads
+//! `live` and `meta` only, so it takes as long as the live jobs do, however long the history is.
+//!
+//! A batch is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
+//! [`Disk::commit`] returns when the journal is synced. The journal's files are synced, and so is their directory,
+//! when they are created, before the first batch is written to them; `fdatasync` then suffices for each batch, since
+//! it brings the file's new length with it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fjall::{
+    Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable, Snapshot,
+};
+
+use super::directory::Directory;
+use super::live::Live;
+use super::machine::{Effects, HeadChange};
+use super::state::{Finished, FinishedCount, Published};
+use super::{Corrupt, EmbeddedOptions, OpenError, record, summary};
+use crate::job::{BodyRef, JobId, Json, QueueName, StateName};
+use crate::store::{StoreError, Version, Versioned};
+
+/// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
+/// open the store after a crash.
+const JOURNAL_BYTES: u64 = 128 << 20;
+
+/// What a keyspace gathers in memory before it writes it out. Bounds memory, with up to five of these for each
+/// keyspace while writing out falls behind.
+const MEMTABLE_BYTES: u64 = 32 << 20;
+
+/// The same for the keyspaces that see little.
+const SMALL_MEMTABLE_BYTES: u64 = 8 << 20;
+
+/// Bodies from this size on are not moved when their keyspace is compacted.
+const SEPARATE_BODY_BYTES: u32 = 4 << 10;
+
+/// An open database, in a directory that this process holds.
+pub(super) struct Disk {
+    live: Keyspace,
+    done: Keyspace,
+    summaries: Keyspace,
+    bodies: Keyspace,
+    meta: Keyspace,
+    db: Database,
+    /// Last, so that it is let go when the database is closed.
+    _directory: Directory,
+}
+
+/// What the numbers in `meta` tell.
+enum MetaKey<'a> {
+    /// How often the directory was opened.
+    PrimaryTerm,
+    /// How many writes there were.
+    SeqNo,
+    /// How many finished jobs there are in a state and queue.
+    Finished(StateName, &'a QueueName),
+}
+
+const FINISHED_PREFIX: &[u8] = b"finished/";
+
+impl MetaKey<'_> {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::PrimaryTerm => b"primary_term".to_vec(),
+            Self::SeqNo => b"seq_no".to_vec(),
+            Self::Finished(state, queue) => {
+                [FINISHED_PREFIX, &[record::state_code(*state)], queue.as_str().as_bytes()].concat()
+            }
+        }
+    }
+}
+
+impl Disk {
+    /// Opens the store in a directory, and begins its next term.
+    pub(super) fn open(directory: Directory, options: &EmbeddedOptions) -> Result<(Self, Published), OpenError> {
+        let path = directory.path().to_owned();
+        let broken = |source| OpenError::Database { directory: path.clone(), source };
+        let database = directory.database(|path| {
+            let db = open_database(path, options)?;
+            open_keyspaces(&db)?;
+            db.persist(PersistMode::SyncAll)
+        })?;
+        let db = open_database(&database, options).map_err(broken)?;
+        let [live, done, summaries, bodies, meta] = open_keyspaces(&db).map_err(broken)?;
+        let disk = Self { live, done, summaries, bodies, meta, db, _directory: directory };
+        let published = disk.recover().map_err(|failure| match failure {
+            RecoverError::Database(source) => broken(source),
+            RecoverError::Corrupt(Corrupt(what)) => OpenError::Corrupt { directory: path.clone(), what },
+        })?;
+        Ok((disk, published))
+    }
+
+    /// Makes a batch durable, with the counts that it changes. When this fails, whether the batch is on disk is unknown, and so is what a later batch
+    /// would be written after: an `fsync` that failed once may have dropped what it could not write, and the next
+    /// one would not tell. The caller must stop.
+    pub(super) fn commit(&self, effects: &Effects, counts: &[FinishedCount]) -> Result<(), StoreError> {
+        let items = 3 * effects.heads.len() + effects.bodies.len() + 1;
+        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
+        let mut buffer = Vec::new();
+        for change in &effects.heads {
+            self.put_head(&mut batch, change, &mut buffer)?;
+        }
+        for (id, body) in &effects.bodies {
+            match body {
+                Some(json) => batch.insert(&self.bodies, *id.0.as_bytes(), json.as_str()),
+                None => batch.remove(&self.bodies, *id.0.as_bytes()),
+            }
+        }
+        for (state, queue, count) in counts {
+            let key = MetaKey::Finished(*state, queue).bytes();
+            match count {
+                0 => batch.remove(&self.meta, key),
+                count => batch.insert(&self.meta, key, count.to_be_bytes()),
+            }
+        }
+        batch.insert(&self.meta, MetaKey::SeqNo.bytes(), effects.last.seq_no.to_be_bytes());
+        batch.commit().map_err(failed)
+    }
+
+    /// What is on disk now, unmoved by later commits.
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::new(self.db.snapshot())
+    }
+
+    /// A finished job.
+    pub(super) fn finished(&self, snapshot: &Snapshot, id: &JobId) -> Result<Option<Versioned>, StoreError> {
+        let Some(bytes) = snapshot.get(&self.done, id.as_str()).map_err(failed)? else { return Ok(None) };
+        Ok(Some(record::decode(id, &bytes)?))
+    }
+
+    /// A body that is kept apart.
+    pub(super) fn body(&self, snapshot: &Snapshot, reference: &BodyRef) -> Result<Option<Json>, StoreError> {
+        let Some(bytes) = snapshot.get(&self.bodies, reference.id.0.as_bytes()).map_err(failed)? else {
+            return Ok(None);
+        };
+        let broken = |why: String| Corrupt(format!("the body {}: {why}", reference.id.0));
+        let text = String::from_utf8(bytes.to_vec()).map_err(|error| broken(error.to_string()))?;
+        Ok(Some(Json::parse(text).map_err(|error| broken(error.to_string()))?))
+    }
+
+    /// The summaries of the finished jobs with keys in `range`, newest first; read backwards, oldest first.
+    pub(super) fn summaries(
+        &self,
+        snapshot: &Snapshot,
+        range: impl std::ops::RangeBounds<[u8; 8]>,
+    ) -> impl DoubleEndedIterator<Item = Result<fjall::KvPair, StoreError>> {
+        snapshot.range(&self.summaries, range).map(|entry| entry.into_inner().map_err(failed))
+    }
+
+    /// Whether the database still takes writes.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.db.persist(PersistMode::Buffer).map_err(failed)
+    }
+
+    /// Writes everything out before the database is closed.
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
+        self.db.persist(PersistMode::SyncAll).map_err(failed)
+    }
+
+    fn put_head(
+        &self,
+        batch: &mut OwnedWriteBatch,
+        change: &HeadChange,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let id = change.id.as_str();
+        let is_final = |head: &Versioned| head.job.state.name().is_final();
+        // Out of where it was, unless it is written to the same place: one key twice in a batch has no order.
+        if let Some(before) = &change.before {
+            let after_is_final = change.after.as_ref().map(is_final);
+            if !is_final(before) {
+                if after_is_final != Some(false) {
+                    batch.remove(&self.live, id);
+                }
+            } else {
+                if after_is_final != Some(true) {
+                    batch.remove(&self.done, id);
+                }
+                let key = summary::key(&before.job);
+                let finished = change.after.as_ref().filter(|after| is_final(after));
+                if finished.is_none_or(|after| summary::key(&after.job) != key) {
+                    batch.remove(&self.summaries, key);
+                }
+            }
+        }
+        let Some(after) = &change.after else { return Ok(()) };
+        record::encode(after, buffer)?;
+        if is_final(after) {
+            batch.insert(&self.done, id, buffer.as_slice());
+            summary::encode(&after.job, buffer)?;
+            batch.insert(&self.summaries, summary::key(&after.job), buffer.as_slice());
+        } else {
+            batch.insert(&self.live, id, buffer.as_slice());
+        }
+        Ok(())
+    }
+
+    fn recover(&self) -> Result<Published, RecoverError> {
+        let primary_term = self.number(&MetaKey::PrimaryTerm)?.unwrap_or(0) + 1;
+        let seq_no = self.number(&MetaKey::SeqNo)?.unwrap_or(0);
+        // Durable before any version of this term is given out, so that none is ever given twice.
+        let mut batch = self.db.batch().durability(Some(PersistMode::SyncAll));
+        batch.insert(&self.meta, MetaKey::PrimaryTerm.bytes(), primary_term.to_be_bytes());
+        batch.commit()?;
+
+        let mut live = Live::default();
+        for entry in self.live.iter() {
+            let (key, value) = entry.into_inner()?;
+            let id = std::str::from_utf8(&key).ok().and_then(|id| JobId::new(id).ok());
+            let id =
+                id.ok_or_else(|| Corrupt(format!("the id of a live job: {:?}", key.escape_ascii().to_string())))?;
+            live.put(record::decode(&id, &value)?);
+        }
+        let mut finished = Finished::default();
+        for entry in self.meta.prefix(FINISHED_PREFIX) {
+            let (key, value) = entry.into_inner()?;
+            let broken = |why: String| Corrupt(format!("the count {:?}: {why}", key.escape_ascii().to_string()));
+            let rest = &key[FINISHED_PREFIX.len()..];
+            let (state, queue) = rest.split_first().ok_or_else(|| broken("its key is too short".to_owned()))?;
+            let state = record::state_of(*state).map_err(broken)?;
+            let queue = std::str::from_utf8(queue).map_err(|error| broken(error.to_string()))?;
+            let queue = QueueName::new(queue).map_err(|error| broken(error.to_string()))?;
+            finished.set(state, queue, number(&value).map_err(broken)?);
+        }
+        let last = Version { primary_term, seq_no };
+        Ok(Published { live, finished, last, snapshot: self.snapshot() })
+    }
+
+    fn number(&self, key: &MetaKey<'_>) -> Result<Option<u64>, RecoverError> {
+        let key = key.bytes();
+        let Some(bytes) = self.meta.get(&key)? else { return Ok(None) };
+        let broken = |why: String| Corrupt(format!("the number {}: {why}", key.escape_ascii()));
+        Ok(Some(number(&bytes).map_err(broken)?))
+    }
+}
+
+enum RecoverError {
+    Database(fjall::Error),
+    Corrupt(Corrupt),
+}
+
+impl From<fjall::Error> for RecoverError {
+    fn from(error: fjall::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<Corrupt> for RecoverError {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Corrupt(corrupt)
+    }
+}
+
+fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fjall::Error> {
+    Database::builder(path).cache_size(options.cache_bytes).max_journaling_size(JOURNAL_BYTES).open()
+}
+
+/// The keyspaces, created where they are missing. Their options are kept by the database from then on. Filters, on
+/// by default, let the creation of a job with a fresh id pass `done` without reading from it.
+fn open_keyspaces(db: &Database) -> Result<[Keyspace; 5], fjall::Error> {
+    let options = |memtable| move || KeyspaceCreateOptions::default().max_memtable_size(memtable);
+    let separate = KvSeparationOptions::default().separation_threshold(SEPARATE_BODY_BYTES);
+    Ok([
+        db.keyspace("live", options(MEMTABLE_BYTES))?,
+        db.keyspace("done", options(MEMTABLE_BYTES))?,
+        db.keyspace("summaries", options(SMALL_MEMTABLE_BYTES))?,
+        db.keyspace("bodies", || options(MEMTABLE_BYTES)().with_kv_separation(Some(separate)))?,
+        db.keyspace("meta", options(SMALL_MEMTABLE_BYTES))?,
+    ])
+}
+
+fn number(bytes: &[u8]) -> Result<u64, String> {
+    let bytes: [u8; 8] = bytes.try_into().map_err(|_| format!("it has {} bytes, not 8", bytes.len()))?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn failed(error: fjall::Error) -> StoreError {
+    match error {
+        fjall::Error::Io(error) => StoreError::Unavailable(format!("the disk: {error}")),
+        fjall::Error::Poisoned => StoreError::Unavailable("the database stopped after an earlier failure".to_owned()),
+        other => StoreError::Corrupt(format!("the database: {other}")),
+    }
+}

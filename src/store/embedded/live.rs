@@ -1,0 +1,268 @@
+//! The jobs that have not ended, in memory, with the indexes that dispatch and leases ask for.
+//!
+//! Every index is derived from `by_id`: a job is in `available` exactly while it is available, and in `by_worker` and
+//! `by_request` exactly while it runs under such a lease.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, btree_map};
+use std::hash::Hash;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::job::{Job, JobId, QueueName, RequestId, State, StateName, WorkerId};
+use crate::query::{Filter, SortKey};
+use crate::store::Versioned;
+
+/// The finest difference between two times.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// A queue's available jobs: by priority, the most urgent first, and within one by due time and id. Two maps and not
+/// one, so that a search for what is due steps over the not yet due of a priority at once, however many they are.
+type Line = BTreeMap<Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>;
+
+/// Live jobs and their indexes.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    by_id: HashMap<JobId, Versioned>,
+    available: HashMap<QueueName, Line>,
+    by_worker: HashMap<WorkerId, BTreeSet<JobId>>,
+    by_request: HashMap<RequestId, BTreeSet<JobId>>,
+    counts: HashMap<(StateName, QueueName), u64>,
+}
+
+impl Live {
+    /// The job, if it has not ended.
+    pub(super) fn get(&self, id: &JobId) -> Option<&Versioned> {
+        self.by_id.get(id)
+    }
+
+    /// Puts a live job in the place of its former version. Gives the former version, so that the caller can free it
+    /// when no lock is held.
+    pub(super) fn put(&mut self, head: Versioned) -> Option<Versioned> {
+        debug_assert!(!head.job.state.name().is_final(), "only live jobs are kept here");
+        let former = self.remove(&head.job.id);
+        self.index(&head);
+        self.by_id.insert(head.job.id.clone(), head);
+        former
+    }
+
+    /// Takes a job out.
+    pub(super) fn remove(&mut self, id: &JobId) -> Option<Versioned> {
+        let former = self.by_id.remove(id)?;
+        self.unindex(&former.job);
+        Some(former)
+    }
+
+    /// How many live jobs there are by state and queue.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (StateName, &QueueName, u64)> {
+        self.counts.iter().map(|((state, queue), count)| (*state, queue, *count))
+    }
+
+    /// The jobs that `filter` could match, by the narrowest index there is; the caller still asks the filter.
+    pub(super) fn candidates<'a>(&'a self, filter: &Filter) -> Box<dyn Iterator<Item = &'a Versioned> + 'a> {
+        let by_ids =
+            |ids: Option<&'a BTreeSet<JobId>>| Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)));
+        if let Some(request) = &filter.request_id {
+            return by_ids(self.by_request.get(request));
+        }
+        if let Some(worker) = &filter.worker_id {
+            return by_ids(self.by_worker.get(worker));
+        }
+        if filter.states.iter().all(|state| *state == StateName::Available) && !filter.states.is_empty() {
+            // Only the part of each priority that is due between the filter's times, however many wait before or after.
+            let first = filter.run_after.map(|earliest| (earliest.plus(MOMENT), JobId::first()));
+            let first = first.map_or(Bound::Unbounded, Bound::Included);
+            let until = filter.run_at_most.unwrap_or(Timestamp::MAX);
+            let between = move |due: &'a BTreeMap<(Timestamp, JobId), Versioned>| {
+                due.range((first.clone(), Bound::Unbounded))
+                    .map(|(_, head)| head)
+                    .take_while(move |head| head.job.run_at <= until)
+            };
+            return Box::new(self.lines(filter).flat_map(Line::values).flat_map(between));
+        }
+        if !filter.states.is_empty() && !filter.states.iter().any(|state| !state.is_final()) {
+            return Box::new(std::iter::empty());
+        }
+        Box::new(self.by_id.values())
+    }
+
+    /// The available jobs of the filter's queues in dispatch order, after `after`, and due by the filter's time. Each
+    /// step takes O(log n) however many jobs wait, due or not.
+    pub(super) fn dispatch<'a>(&'a self, filter: &Filter, after: Option<&SortKey>) -> Dispatch<'a> {
+        let from = after.map(|key| {
+            let (rank, run_at) = key.ranks();
+            let priority = i8::try_from(-rank).unwrap_or(i8::MIN);
+            (Reverse(priority), (Timestamp::from_millis(run_at), key.id().clone()))
+        });
+        let mut heads = BinaryHeap::new();
+        for line in self.lines(filter) {
+            heads.extend(Head::next_of(LineWalk::new(line, from.clone(), filter.run_at_most)));
+        }
+        Dispatch { heads }
+    }
+
+    fn lines<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a Line> + use<'a> {
+        let named: Vec<&Line> = if filter.queues.is_empty() {
+            self.available.values().collect()
+        } else {
+            let distinct: BTreeSet<&QueueName> = filter.queues.iter().collect();
+            distinct.into_iter().filter_map(|queue| self.available.get(queue)).collect()
+        };
+        named.into_iter()
+    }
+
+    fn index(&mut self, head: &Versioned) {
+        let job = &*head.job;
+        *self.counts.entry((job.state.name(), job.spec.queue.clone())).or_default() += 1;
+        match &job.state {
+            State::Available => {
+                let line = self.available.entry(job.spec.queue.clone()).or_default();
+                let due = line.entry(Reverse(job.spec.priority.get())).or_default();
+                due.insert((job.run_at, job.id.clone()), head.clone());
+            }
+            State::Running(running) => {
+                self.by_worker.entry(running.lease.worker_id.clone()).or_default().insert(job.id.clone());
+                if let Some(request) = &running.lease.request_id {
+                    self.by_request.entry(request.clone()).or_default().insert(job.id.clone());
+                }
+            }
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+        }
+    }
+
+    fn unindex(&mut self, job: &Job) {
+        let counted = (job.state.name(), job.spec.queue.clone());
+        if let Some(count) = self.counts.get_mut(&counted) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&counted);
+            }
+        }
+        match &job.state {
+            State::Available => self.leave_line(job),
+            State::Running(running) => {
+                leave_set(&mut self.by_worker, &running.lease.worker_id, &job.id);
+                if let Some(request) = &running.lease.request_id {
+                    leave_set(&mut self.by_request, request, &job.id);
+                }
+            }
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+        }
+    }
+
+    fn leave_line(&mut self, job: &Job) {
+        let priority = Reverse(job.spec.priority.get());
+        let Some(line) = self.available.get_mut(&job.spec.queue) else { return };
+        let Some(due) = line.get_mut(&priority) else { return };
+        due.remove(&(job.run_at, job.id.clone()));
+        if due.is_empty() {
+            line.remove(&priority);
+        }
+        if line.is_empty() {
+            self.available.remove(&job.spec.queue);
+        }
+    }
+}
+
+fn leave_set<K: Eq + Hash>(map: &mut HashMap<K, BTreeSet<JobId>>, key: &K, id: &JobId) {
+    let Some(ids) = map.get_mut(key) else { return };
+    ids.remove(id);
+    if ids.is_empty() {
+        map.remove(key);
+    }
+}
+
+/// The place of an available job in its line.
+type Place = (Reverse<i8>, (Timestamp, JobId));
+
+/// Walks one line in order.
+struct LineWalk<'a> {
+    levels: btree_map::Range<'a, Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>,
+    level: Option<(Reverse<i8>, Peekable<btree_map::Range<'a, (Timestamp, JobId), Versioned>>)>,
+    from: Option<Place>,
+    run_at_most: Option<Timestamp>,
+}
+
+impl<'a> LineWalk<'a> {
+    fn new(line: &'a Line, from: Option<Place>, run_at_most: Option<Timestamp>) -> Self {
+        let lowest = from.as_ref().map_or(Bound::Unbounded, |(priority, _)| Bound::Included(*priority));
+        Self { levels: line.range((lowest, Bound::Unbounded)), level: None, from, run_at_most }
+    }
+}
+
+impl<'a> Iterator for LineWalk<'a> {
+    type Item = (Reverse<i8>, &'a (Timestamp, JobId), &'a Versioned);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((priority, level)) = &mut self.level {
+                let due = |place: &(Timestamp, JobId)| self.run_at_most.is_none_or(|latest| place.0 <= latest);
+                if let Some((place, head)) = level.next_if(|(place, _)| due(place)) {
+                    return Some((*priority, place, head));
+                }
+            }
+            let (priority, jobs) = self.levels.next()?;
+            let after = match self.from.take() {
+                Some((level, place)) if level == *priority => Bound::Excluded(place),
+                _ => Bound::Unbounded,
+            };
+            self.level = Some((*priority, jobs.range((after, Bound::Unbounded)).peekable()));
+        }
+    }
+}
+
+/// The next job of one line, and the rest of the line.
+struct Head<'a> {
+    priority: Reverse<i8>,
+    place: &'a (Timestamp, JobId),
+    head: &'a Versioned,
+    rest: LineWalk<'a>,
+}
+
+impl<'a> Head<'a> {
+    fn next_of(mut rest: LineWalk<'a>) -> Option<Self> {
+        let (priority, place, head) = rest.next()?;
+        Some(Self { priority, place, head, rest })
+    }
+}
+
+impl PartialEq for Head<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Head<'_> {}
+
+impl PartialOrd for Head<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Head<'_> {
+    /// The other way round, so that the heap's greatest is the first to be handed out.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.priority, other.place).cmp(&(self.priority, self.place))
+    }
+}
+
+/// Available jobs of several queues in dispatch order.
+pub(super) struct Dispatch<'a> {
+    heads: BinaryHeap<Head<'a>>,
+}
+
+impl<'a> Iterator for Dispatch<'a> {
+    type Item = &'a Versioned;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Head { head, rest, .. } = self.heads.pop()?;
+        self.heads.extend(Head::next_of(rest));
+        Some(head)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! The embedded store: one process, one data directory, no server beside it.
+//!
+//! In reading order: `machine` (what a batch of commands makes of the store: a pure function), `state` (what readers
+//! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` and
+//! `summary` (as what), `live` (the indexes in memory) and `scan` (searches).
+//!
+//! What holds at any moment:
+//! - A write is answered after its batch is synced, and seen by readers from then on.
+//! - Jobs that have not ended are in memory and on disk, finished ones on disk only: memory grows with the jobs that
+//!   live, not with history.
+//! - After a failure to sync nothing more is written until the directory is opened anew: what the failed sync left
+//!   behind is found out by recovery and not guessed (Rebello et al., "Can Applications Recover from fsync
+//!   Failures?", USENIX ATC 2020).
+
+mod directory;
+mod disk;
+mod live;
+mod machine;
+mod record;
+mod scan;
+mod state;
+mod summary;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use async_trait::async_trait;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use crate::job::{BodyRef, JobId, Json};
+use crate::query::{Filter, Group, GroupField, Search};
+use crate::store::{Store, StoreError, Versioned, Write, WriteError, WriteResult};
+use directory::Directory;
+use disk::Disk;
+use state::Engine;
+use writer::Queue;
+
+/// The longest body that lies in the job's own record. A job is written about four times in its life (submitted,
+/// claimed, kept alive, finished), each time with its inline bodies, while a body of its own costs a second key, about
+/// a hundred bytes in the journal and a second look-up to read: the two meet at a few hundred bytes.
+const INLINE_LIMIT: usize = 512;
+
+/// How many searches and counts scan history at once; the others wait their turn, so that scans leave a core to
+/// writes.
+const SCANS: u32 = 2;
+
+/// How many reads look something up on disk at once.
+const LOOKUPS: u32 = 64;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct EmbeddedOptions {
+    /// How much of what was read from disk is kept in memory, in bytes.
+    pub cache_bytes: u64,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 64 << 20 }
+    }
+}
+
+/// Why a data directory could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error(
+        "the data directory {} is in use by {}: stop that one first, or choose another directory",
+        directory.display(),
+        holder.map_or_else(|| "another process".to_owned(), |pid| format!("the process {pid}"))
+    )]
+    InUse {
+        /// The data directory.
+        directory: PathBuf,
+        /// The process that holds it, where it said so.
+        holder: Option<u32>,
+    },
+    /// It was written by a later version.
+    #[error(
+        "the data directory {} has format {found}, and this version knows formats up to {known}: use the version that \
+         wrote it, or a later one",
+        directory.display()
+    )]
+    NewerFormat {
+        /// The data directory.
+        directory: PathBuf,
+        /// The format it has.
+        found: u32,
+        /// The newest format that this version reads.
+        known: u32,
+    },
+    /// There is a database in it, and nothing that says in which format.
+    #[error(
+        "the data directory {} has a database but no readable format file beside it: it is not one of this program's, \
+         or is damaged; restore it from a backup, or choose another directory",
+        directory.display()
+    )]
+    NoFormat {
+        /// The data directory.
+        directory: PathBuf,
+    },
+    /// Something in it is not what this program writes.
+    #[error("the data directory {} is damaged: {what}", directory.display())]
+    Corrupt {
+        /// The data directory.
+        directory: PathBuf,
+        /// What, and how.
+        what: String,
+    },
+    /// A file in it could not be worked with.
+    #[error("cannot {doing} the data directory {}: {source}", directory.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// The data directory.
+        directory: PathBuf,
+        /// The failure.
+        source: io::Error,
+    },
+    /// The database in it could not be opened.
+    #[error("cannot open the database in the data directory {}: {source}", directory.display())]
+    Database {
+        /// The data directory.
+        directory: PathBuf,
+        /// The failure.
+        source: fjall::Error,
+    },
+}
+
+/// What is stored is not what this program writes: says what, and how.
+#[derive(Debug)]
+struct Corrupt(String);
+
+/// A store in a directory of this machine.
+pub struct EmbeddedStore {
+    queue: Arc<Queue>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    /// Taken out when the store is closed.
+    engine: RwLock<Option<Arc<Engine>>>,
+    scans: Arc<Semaphore>,
+    lookups: Arc<Semaphore>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in a directory, which is created where there is none, and holds the directory until the store
+    /// is closed or dropped. Reads every job that has not ended.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(path: impl AsRef<Path>, options: &EmbeddedOptions) -> Result<Self, OpenError> {
+        let directory = Directory::hold(path.as_ref())?;
+        let (disk, published) = Disk::open(directory, options)?;
+        let engine = Arc::new(Engine { published: RwLock::new(published), disk });
+        let queue = Arc::new(Queue::default());
+        let writer = thread::Builder::new().name("store-writer".to_owned()).spawn({
+            let (engine, queue) = (Arc::clone(&engine), Arc::clone(&queue));
+            move || writer::run(&engine, &queue)
+        });
+        let writer = writer.map_err(|source| OpenError::Io {
+            doing: "start a thread for",
+            directory: path.as_ref().to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            queue,
+            writer: Mutex::new(Some(writer)),
+            engine: RwLock::new(Some(engine)),
+            scans: Arc::new(Semaphore::new(SCANS as usize)),
+            lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
+        })
+    }
+
+    /// Reads memory, at once. The engine is borrowed and not kept, so that closing waits for it.
+    fn in_memory<T>(&self, read: impl FnOnce(&Engine) -> T) -> Result<T, StoreError> {
+        self.engine.read().as_deref().map(read).ok_or_else(closed)
+    }
+
+    /// Reads the disk, on a thread that may block, when one of the permits is free.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        read: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let permit = Arc::clone(permits).acquire_owned().await.map_err(|_| closed())?;
+        let engine = self.engine.read().clone().ok_or_else(closed)?;
+        let reading = spawn_blocking(move || {
+            let found = read(&engine);
+            // Before the permit: closing takes all permits to know that nobody has the engine.
+            drop(engine);
+            drop(permit);
+            found
+        });
+        reading.await.map_err(|error| StoreError::Unavailable(format!("a read ended early: {error}")))?
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("it is closed".to_owned())
+}
+
+#[async_trait]
+impl Store for EmbeddedStore {
+    async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        let count = writes.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        let answer = match self.queue.push(writes) {
+            Ok(answer) => answer,
+            Err(refusal) => return (0..count).map(|_| Err(refusal.clone().into())).collect(),
+        };
+        let unknown = |_| (0..count).map(|_| Err(WriteError::Unknown("the store's writer ended".to_owned()))).collect();
+        answer.await.unwrap_or_else(unknown)
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
+        let (mut found, snapshot) = self.in_memory(|engine| {
+            let published = engine.published.read();
+            let found: Vec<_> = ids.iter().map(|id| published.live.get(id).cloned()).collect();
+            (found, Arc::clone(&published.snapshot))
+        })?;
+        let missing: Vec<JobId> =
+            ids.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(id, _)| id.clone()).collect();
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let finished = self.on_disk(&self.lookups, move |engine| {
+            missing.iter().map(|id| engine.disk.finished(&snapshot, id)).collect::<Result<Vec<_>, _>>()
+        });
+        let mut finished = finished.await?.into_iter();
+        for place in found.iter_mut().filter(|found| found.is_none()) {
+            *place = finished.next().flatten();
+        }
+        Ok(found)
+    }
+
+    async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
+        let references = references.to_vec();
+        let bodies = self.on_disk(&self.lookups, move |engine| {
+            let snapshot = Arc::clone(&engine.published.read().snapshot);
+            references.iter().map(|reference| engine.disk.body(&snapshot, reference)).collect()
+        });
+        bodies.await
+    }
+
+    async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
+        if scan::is_indexed(search) {
+            return self.in_memory(|engine| scan::search(engine, search))?;
+        }
+        let search = search.clone();
+        self.on_disk(&self.scans, move |engine| scan::search(engine, &search)).await
+    }
+
+    async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+        if scan::is_counted(filter, by) {
+            return self.in_memory(|engine| scan::count(engine, filter, by))?;
+        }
+        let (filter, by) = (filter.clone(), by.to_vec());
+        self.on_disk(&self.scans, move |engine| scan::count(engine, &filter, &by)).await
+    }
+
+    fn is_realtime(&self) -> bool {
+        true
+    }
+
+    fn inline_limit(&self) -> usize {
+        INLINE_LIMIT
+    }
+
+    async fn ready(&self) -> Result<(), StoreError> {
+        if let Some(reason) = self.queue.closed() {
+            return Err(StoreError::Unavailable(reason));
+        }
+        self.on_disk(&self.lookups, |engine| engine.disk.check()).await
+    }
+
+    async fn close(&self) {
+        self.queue.close("it is closed");
+        let writer = self.writer.lock().take();
+        if let Some(writer) = writer {
+            // A writer that panicked has told so; there is nothing left to wait for.
+            drop(spawn_blocking(move || drop(writer.join())).await);
+        }
+        // All permits: whoever still reads the disk is done then, and nobody begins.
+        let scans = self.scans.acquire_many(SCANS).await;
+        let lookups = self.lookups.acquire_many(LOOKUPS).await;
+        self.scans.close();
+        self.lookups.close();
+        drop((scans, lookups));
+        let engine = self.engine.write().take();
+        let let_go = move || {
+            if let Some(engine) = &engine
+                && let Err(failure) = engine.disk.flush()
+            {
+                tracing::error!(%failure, "the store was closed after a failure");
+            }
+            drop(engine);
+        };
+        drop(spawn_blocking(let_go).await);
+    }
+}
+
+impl Drop for EmbeddedStore {
+    /// Ends the writer, so that the directory is free again once nobody reads.
+    fn drop(&mut self) {
+        self.queue.close("it is closed");
+        if let Some(writer) = self.writer.lock().take() {
+            drop(writer.join());
+        }
+    }
+}

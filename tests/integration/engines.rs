@@ -1,0 +1,54 @@
+//! A fresh, empty store of each engine for a test of what stands on stores.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold::store::Store;
+use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use tempfile::TempDir;
+
+use crate::servers;
+
+/// A store and what it stands on, which ends when this is dropped.
+#[async_trait]
+pub(crate) trait Engine: Send + Sync {
+    /// The store.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Makes everything acknowledged visible to searches.
+    async fn settle(&self) {
+        self.store().refresh().await.expect("the store is refreshed");
+    }
+}
+
+struct Kept<K> {
+    store: Arc<dyn Store>,
+    _keeps: K,
+}
+
+#[async_trait]
+impl<K: Send + Sync> Engine for Kept<K> {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+}
+
+/// An embedded store in a directory of its own.
+pub(crate) async fn embedded() -> Box<dyn Engine> {
+    let directory = TempDir::new().expect("a directory");
+    let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
+    Box::new(Kept { store: Arc::new(store), _keeps: directory })
+}
+
+/// A store on the tests' Elasticsearch, under a prefix of its own.
+pub(crate) async fn elasticsearch() -> Box<dyn Engine> {
+    let server = servers::elasticsearch().await;
+    let options = ElasticsearchOptions {
+        urls: vec![server.url().to_owned()],
+        index_prefix: servers::fresh_prefix("manager"),
+        ..ElasticsearchOptions::default()
+    };
+    let store = ElasticsearchStore::connect(options).await.expect("the store is reached");
+    Box::new(Kept::<()> { store: Arc::new(store), _keeps: () })
+}

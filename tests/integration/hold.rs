@@ -1,0 +1,5 @@
+//! What must hold, shown on whole servers: raced, killed, cut off from their store.
+
+mod faults;
+mod kill;
+mod race;

@@ -1,0 +1,81 @@
+//! Elasticsearch behind a bad network, and with a node less.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::load::Load;
+use crate::process::{Engine, Server};
+use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::servers::{self, Cluster};
+
+const SUBMITTERS: usize = 3;
+const WORKERS: usize = 4;
+const JOBS_EACH: usize = 150;
+
+/// One answer in so many is spoiled.
+const ONE_IN: u32 = 10;
+
+/// Chooses which ones.
+const SEED: u64 = 20;
+
+/// How long a delayed response is held back.
+const DELAY: Duration = Duration::from_millis(700);
+
+/// Enough that the submitters go on until they are told to stop.
+const PLENTY: usize = 1_000_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_are_kept_when_responses_are_swallowed() {
+    promises_are_kept_behind(Fault::Swallow).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_are_kept_when_responses_are_delayed() {
+    promises_are_kept_behind(Fault::Delay(DELAY)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_are_kept_when_connections_are_reset() {
+    promises_are_kept_behind(Fault::Reset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_are_kept_when_answers_are_cut_short() {
+    promises_are_kept_behind(Fault::Cut).await;
+}
+
+async fn promises_are_kept_behind(fault: Fault) {
+    let logs = TempDir::new().expect("a directory");
+    let elasticsearch = servers::elasticsearch().await;
+    let faults = Faults { one_in: ONE_IN, seed: SEED, kinds: vec![fault] };
+    let proxy = FaultProxy::start(elasticsearch.url(), faults).await;
+    let engine = Engine::Elasticsearch { urls: vec![proxy.url()], prefix: servers::fresh_prefix("faults") };
+    let server = Server::start(engine, &logs.path().join("server.log")).await;
+    proxy.inject(true);
+    let load = Load::on(vec![server.url()]);
+    let workers = (0..WORKERS).map(|name| load.worker(name, 3)).collect();
+    let submitters = (0..SUBMITTERS).map(|name| load.submitter(name, JOBS_EACH)).collect();
+    load.finish(submitters, workers).await;
+    assert_eq!(load.ledger.completions(), SUBMITTERS * JOBS_EACH);
+    assert!(proxy.counts().spoiled() > 0, "some answers were spoiled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_are_kept_when_the_node_with_the_primary_is_killed() {
+    let logs = TempDir::new().expect("a directory");
+    let mut cluster = Cluster::start(3).await;
+    let prefix = servers::fresh_prefix("cluster");
+    let engine = Engine::Elasticsearch { urls: cluster.urls(), prefix: prefix.clone() };
+    let server = Server::start(engine, &logs.path().join("server.log")).await;
+    cluster.wait_until_green(0, 3).await;
+    let load = Load::on(vec![server.url()]);
+    let workers = (0..WORKERS).map(|name| load.worker(name, 3)).collect();
+    let submitters = (0..SUBMITTERS).map(|name| load.submitter(name, PLENTY)).collect();
+    let before = load.ledger.completions_beyond(100).await;
+    let holder = cluster.holder_of_primary(0, &format!("{prefix}jobs")).await;
+    cluster.kill(holder).await;
+    load.ledger.completions_beyond(before + 100).await;
+    load.stop_submitting();
+    load.finish(submitters, workers).await;
+}

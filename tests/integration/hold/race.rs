@@ -1,0 +1,95 @@
+//! Many clients, several managers, one index.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::process::{Engine, Server};
+use crate::servers;
+
+const CLIENTS: usize = 64;
+const JOBS: usize = 2_000;
+const MANAGERS: usize = 3;
+
+/// How long the clients may take to claim everything.
+const CLAIM_WITHIN: Duration = Duration::from_secs(120);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
+    let logs = TempDir::new().expect("a directory");
+    let elasticsearch = servers::elasticsearch().await;
+    let engine =
+        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("race") };
+    let starts = (0..MANAGERS).map(|number| {
+        let log = logs.path().join(format!("server-{number}.log"));
+        let engine = engine.clone();
+        async move { Server::start(engine, &log).await }
+    });
+    let managers: Vec<Server> = join_all(starts).await;
+    submit(&managers[0]).await;
+
+    let claims: Arc<Mutex<HashMap<String, Vec<(u64, String)>>>> = Arc::default();
+    let clients = (0..CLIENTS).map(|number| {
+        let (url, claims) = (managers[number % MANAGERS].url(), Arc::clone(&claims));
+        tokio::spawn(async move { claim_until_all_are_claimed(&url, &format!("client-{number}"), &claims).await })
+    });
+    let all = tokio::time::timeout(CLAIM_WITHIN, join_all(clients));
+    for ended in all.await.expect("everything is claimed in time") {
+        ended.expect("a client ends well");
+    }
+
+    let claims = claims.lock().expect("no client panicked");
+    assert_eq!(claims.len(), JOBS);
+    for (id, owners) in claims.iter() {
+        assert!(matches!(owners.as_slice(), [(1, _)]), "job {id} was claimed by {owners:?}");
+    }
+    let mut conflicts = 0.0;
+    for manager in &managers {
+        conflicts += manager.counter("leasehold_conflicts_total").await;
+        let log = manager.log();
+        let complaints: Vec<&str> =
+            log.lines().filter(|line| line.contains("ERROR") || line.contains("WARN")).collect();
+        assert_eq!(complaints, Vec::<&str>::new());
+    }
+    assert!(conflicts > 0.0, "managers that race for the same jobs meet conflicts");
+}
+
+async fn submit(server: &Server) {
+    let lines: String = (0..JOBS)
+        .map(|number| format!("{}\n", json!({"id": format!("race-{number}"), "queue": "race", "kind": "noop"})))
+        .collect();
+    let answer = reqwest::Client::new()
+        .post(format!("{}/v1/jobs/bulk", server.url()))
+        .header("content-type", "application/x-ndjson")
+        .body(lines)
+        .send()
+        .await
+        .expect("the server answers");
+    let answer: Value = answer.json().await.expect("JSON");
+    let items = answer["items"].as_array().expect("items");
+    assert!(items.len() == JOBS && items.iter().all(|item| item["status"] == 201), "{answer}");
+}
+
+async fn claim_until_all_are_claimed(
+    url: &str,
+    client: &str,
+    claims: &Mutex<HashMap<String, Vec<(u64, String)>>>,
+) {
+    let http = reqwest::Client::new();
+    let body = json!({"worker_id": client, "queues": ["race"], "max_jobs": 3, "wait_ms": 200});
+    while claims.lock().expect("no client panicked").len() < JOBS {
+        let answer = http.post(format!("{url}/v1/claims")).json(&body).send().await.expect("the server answers");
+        assert!(answer.status().is_success(), "claiming: {}", answer.status());
+        let answer: Value = answer.json().await.expect("JSON");
+        let mut claims = claims.lock().expect("no client panicked");
+        for job in answer["jobs"].as_array().expect("jobs") {
+            let id = job["id"].as_str().expect("an id").to_owned();
+            let fence = job["fence"].as_u64().expect("a fence");
+            claims.entry(id).or_default().push((fence, client.to_owned()));
+        }
+    }
+}

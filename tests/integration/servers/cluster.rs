@@ -1,0 +1,152 @@
+//! A cluster of Elasticsearch nodes on one machine, of which each can be killed and started again.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::node::{Distribution, POLL, START_DEADLINE, STARTING, wait_until_up};
+use super::ports;
+use super::watchdog::Watched;
+
+/// What each node gets; with all that a JVM needs besides, a node takes about 0.8 GiB.
+const HEAP_MIB: u32 = 512;
+/// How long a killed process may take to be gone.
+const KILL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A cluster at a time and test process: three nodes are what the memory of a small machine has room for.
+static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+
+/// A cluster that belongs to one test and ends with it.
+pub(crate) struct Cluster {
+    name: String,
+    nodes: Vec<Node>,
+    http: reqwest::Client,
+    _permit: SemaphorePermit<'static>,
+}
+
+struct Node {
+    name: String,
+    url: String,
+    http_port: u16,
+    transport_port: u16,
+    watched: Watched,
+}
+
+impl Cluster {
+    /// Starts `count` nodes and waits until all are one cluster.
+    ///
+    /// # Panics
+    /// When they do not come up; it says why.
+    pub(crate) async fn start(count: usize) -> Self {
+        let permit = ONE_AT_A_TIME.acquire().await.expect("never closed");
+        let distribution = Distribution::elasticsearch().await.unwrap_or_else(|why| panic!("no cluster: {why}"));
+        let places: Vec<(String, u16, u16)> =
+            (1..=count).map(|number| (format!("n{number}"), ports::free(), ports::free())).collect();
+        let joined = |part: fn(&(String, u16, u16)) -> String| places.iter().map(part).collect::<Vec<_>>().join(",");
+        let name = format!("leasehold-cluster-{}-{}", std::process::id(), places[0].1);
+        let _alone = STARTING.lock().await;
+        let mut nodes = Vec::new();
+        for (node, http_port, transport_port) in &places {
+            let settings = [
+                ("cluster.name", name.clone()),
+                ("node.name", node.clone()),
+                ("transport.port", transport_port.to_string()),
+                ("cluster.initial_master_nodes", joined(|(node, ..)| node.clone())),
+                ("discovery.seed_hosts", joined(|(.., port)| format!("127.0.0.1:{port}"))),
+            ];
+            let watched = distribution
+                .start(&format!("cluster-{node}"), HEAP_MIB, *http_port, &settings)
+                .unwrap_or_else(|why| panic!("no cluster: {why}"));
+            nodes.push(Node {
+                name: node.clone(),
+                url: format!("http://127.0.0.1:{http_port}"),
+                http_port: *http_port,
+                transport_port: *transport_port,
+                watched,
+            });
+        }
+        let cluster = Self { name, nodes, http: reqwest::Client::new(), _permit: permit };
+        for node in 0..count {
+            cluster.wait_until_up(node).await;
+        }
+        cluster.wait_until(0, "all nodes have joined", |health| health["number_of_nodes"] == count).await;
+        cluster
+    }
+
+    /// The nodes' addresses, without a slash at the end, in the order of their numbers.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.url.clone()).collect()
+    }
+
+    /// The address of a node, counted from 0.
+    pub(crate) fn url(&self, node: usize) -> &str {
+        &self.nodes[node].url
+    }
+
+    /// `kill -9` to a node; it is gone when this returns. The others have not noticed yet.
+    pub(crate) async fn kill(&self, node: usize) {
+        let Node { name, http_port, transport_port, watched, .. } = &self.nodes[node];
+        watched.kill().unwrap_or_else(|why| panic!("{name}: {why}"));
+        let deadline = Instant::now() + KILL_DEADLINE;
+        // The kernel frees a process's sockets with the process, whoever is still to collect its exit status.
+        while !(ports::is_free(*http_port) && ports::is_free(*transport_port)) {
+            assert!(Instant::now() < deadline, "{name} still listens {KILL_DEADLINE:?} after its kill");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Starts a killed node again with the data that it had, and waits until it has joined.
+    pub(crate) async fn restart(&mut self, node: usize) {
+        self.nodes[node].watched.start_again().unwrap_or_else(|why| panic!("{}: {why}", self.nodes[node].name));
+        self.wait_until_up(node).await;
+    }
+
+    /// Waits until the cluster, as `node` sees it, has `count` nodes and every shard that it should have.
+    pub(crate) async fn wait_until_green(&self, node: usize, count: usize) {
+        let green = |health: &Value| health["status"] == "green" && health["number_of_nodes"] == count;
+        self.wait_until(node, "the cluster is green", green).await;
+    }
+
+    /// Waits until the cluster, as `node` sees it, has noticed that it has `count` nodes, and has every primary again.
+    /// The copies of a lost node are made elsewhere only after a minute, in case it comes back.
+    pub(crate) async fn wait_until_writable(&self, node: usize, count: usize) {
+        let writable = |health: &Value| {
+            (health["status"] == "yellow" || health["status"] == "green") && health["number_of_nodes"] == count
+        };
+        self.wait_until(node, "every primary is there", writable).await;
+    }
+
+    /// The number of the node that holds the primary of the first shard of `index`, as `node` sees it.
+    pub(crate) async fn holder_of_primary(&self, node: usize, index: &str) -> usize {
+        let url = format!("{}/_cat/shards/{index}?format=json&h=shard,prirep,state,node", self.url(node));
+        let answer = self.http.get(url).send().await.expect("the node answers");
+        let shards: Vec<Value> = answer.json().await.expect("a list of shards");
+        let primary = shards
+            .iter()
+            .find(|shard| shard["shard"] == "0" && shard["prirep"] == "p" && shard["state"] == "STARTED")
+            .unwrap_or_else(|| panic!("{index} has no started primary: {shards:?}"));
+        self.nodes.iter().position(|node| primary["node"] == *node.name).expect("one of our nodes")
+    }
+
+    async fn wait_until_up(&self, node: usize) {
+        let Node { name, url, watched, .. } = &self.nodes[node];
+        wait_until_up(watched, url, &self.name).await.unwrap_or_else(|why| panic!("{name}: {why}"));
+    }
+
+    async fn wait_until(&self, node: usize, what: &str, holds: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + START_DEADLINE;
+        let url = format!("{}/_cluster/health", self.url(node));
+        let mut last = Value::Null;
+        while Instant::now() < deadline {
+            if let Ok(answer) = self.http.get(&url).timeout(Duration::from_secs(5)).send().await {
+                last = answer.json().await.unwrap_or_default();
+            }
+            if holds(&last) {
+                return;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("not within {START_DEADLINE:?}: {what}; the last answer was {last}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Loopback ports that are free.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Below the range from which systems give ports to outgoing connections: one that is free here is not taken a moment
+/// later by a connection of some other test.
+const FIRST: u16 = 15_000;
+const COUNT: u16 = 15_000;
+
+/// A free port that this process has not given out before.
+pub(crate) fn free() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Processes start at different places, so that they seldom try the same ones.
+    let start = (std::process::id().wrapping_mul(7_919) % u32::from(COUNT)) as u16;
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        let port = FIRST + (start + step) % COUNT;
+        if is_free(port) {
+            return port;
+        }
+    }
+    panic!("no port from {FIRST} on is free");
+}
+
+/// Whether nobody listens on `port`.
+pub(super) fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
