@@ -1,6 +1,8 @@
-//! Leasehold from outside: against real servers, over real sockets.
+//! Leasehold from outside: against real servers, over real sockets, on real disks.
 
 mod architecture;
 mod deployment;
+mod durability;
 mod proxy;
 mod servers;
+mod store;
