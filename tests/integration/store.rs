@@ -5,6 +5,7 @@
 
 mod bodies;
 mod counts;
+mod elasticsearch;
 mod embedded;
 mod model;
 mod roundtrip;
@@ -94,6 +95,8 @@ macro_rules! conformance {
 pub(crate) use conformance;
 
 conformance!(on_embedded, crate::store::embedded::Embedded);
+conformance!(on_elasticsearch, crate::store::elasticsearch::Elasticsearch);
+conformance!(on_opensearch, crate::store::elasticsearch::OpenSearch);
 
 /// One write, answered.
 pub(crate) async fn write(engine: &impl Engine, write: Write) -> Result<Version, WriteError> {
