@@ -162,10 +162,10 @@ impl Store for ElasticsearchStore {
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
-        let scope = self.scope()?;
-        let request = Request::post(format!("{}/_refresh", self.indices.jobs), b"{}".to_vec());
+        let (started, scope) = (Instant::now(), self.scope()?);
+        let request = Request::command(format!("{}/_refresh", self.indices.jobs));
         let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
-        observed("refresh", Instant::now(), search::refreshed(&body))
+        observed("refresh", started, search::refreshed(&body))
     }
 
     fn is_realtime(&self) -> bool {
