@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::failure::Failure;
 use super::serve::StoreKind;
 use crate::store::Store;
+use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use crate::worker::backoff::Backoff;
 
 /// Which store, and where.
-#[derive(Debug)]
 pub(super) struct EngineSettings {
     pub(super) kind: StoreKind,
     pub(super) data_dir: PathBuf,
@@ -38,6 +39,32 @@ pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure
     }
 }
 
+/// Connects to Elasticsearch, however long it takes to be there; what only a person can mend is said at once.
 async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
-    Err(Failure::Failed(format!("not in this build: {settings:?}")))
+    let options = elasticsearch_options(settings)?;
+    let mut backoff = Backoff::default();
+    loop {
+        match ElasticsearchStore::connect(options.clone()).await {
+            Ok(store) => return Ok(Arc::new(store)),
+            Err(error) if error.is_transient() => {
+                tracing::warn!(%error, "the store is not there yet; trying again");
+                backoff.wait().await;
+            }
+            Err(error) => return Err(Failure::Failed(error.to_string())),
+        }
+    }
+}
+
+fn elasticsearch_options(settings: EngineSettings) -> Result<ElasticsearchOptions, Failure> {
+    let defaults = ElasticsearchOptions::default();
+    let read = |file: PathBuf| {
+        std::fs::read(&file).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", file.display())))
+    };
+    Ok(ElasticsearchOptions {
+        urls: settings.elasticsearch_urls.unwrap_or(defaults.urls),
+        api_key: settings.elasticsearch_api_key,
+        certificate_authority: settings.elasticsearch_ca.map(read).transpose()?,
+        index_prefix: settings.index_prefix.unwrap_or(defaults.index_prefix),
+        ..ElasticsearchOptions::default()
+    })
 }

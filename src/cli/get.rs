@@ -15,7 +15,9 @@ use crate::clock::Timestamp;
 
 /// Show everything about some jobs
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5\n  leasehold get --json my-job | jq .result")]
+#[command(
+    after_help = "Examples:\n  leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5\n  leasehold get --json my-job | jq .result"
+)]
 pub(super) struct GetArgs {
     /// The jobs
     #[arg(required = true, value_name = "ID")]

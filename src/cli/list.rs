@@ -17,8 +17,10 @@ const ERROR_CHARACTERS: usize = 60;
 
 /// List jobs, newest first
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  leasehold list --state failed\n  leasehold list --queue reports --sort -priority -n 20\n  \
-                        leasehold list --state completed --json -n 0 | jq -r .id\n  leasehold list --count")]
+#[command(
+    after_help = "Examples:\n  leasehold list --state failed\n  leasehold list --queue reports --sort -priority -n 20\n  \
+                        leasehold list --state completed --json -n 0 | jq -r .id\n  leasehold list --count"
+)]
 pub(super) struct ListArgs {
     /// In this state: available, running, completed, failed, cancelled or expired (repeatable)
     #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',')]
@@ -33,7 +35,13 @@ pub(super) struct ListArgs {
     #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
     owners: Vec<String>,
     /// Order by created_at, updated_at, run_at, finished_at or priority; `-` in front turns it round
-    #[arg(long, value_name = "FIELD", env = "LEASEHOLD_SORT", default_value = "-created_at", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "FIELD",
+        env = "LEASEHOLD_SORT",
+        default_value = "-created_at",
+        allow_hyphen_values = true
+    )]
     sort: String,
     /// How many at most; 0 for all
     #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
@@ -90,9 +98,8 @@ async fn count(client: &crate::client::Client, jobs: JobQuery, json: bool) -> Re
     if json {
         return print_json(&counts);
     }
-    let value = |group: &crate::api::wire::CountGroup, field: &str| {
-        group.by.get(field).cloned().flatten().unwrap_or_default()
-    };
+    let value =
+        |group: &crate::api::wire::CountGroup, field: &str| group.by.get(field).cloned().flatten().unwrap_or_default();
     let mut rows: Vec<Vec<String>> = counts
         .groups
         .iter()

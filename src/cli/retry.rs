@@ -9,7 +9,9 @@ use super::settings::Settings;
 
 /// Start failed, cancelled or expired jobs again, with a fresh budget of attempts
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  leasehold retry my-job\n  leasehold list --state failed --json -n 0 | jq -r .id | xargs leasehold retry")]
+#[command(
+    after_help = "Examples:\n  leasehold retry my-job\n  leasehold list --state failed --json -n 0 | jq -r .id | xargs leasehold retry"
+)]
 pub(super) struct RetryArgs {
     /// The jobs
     #[arg(required = true, value_name = "ID")]

@@ -51,7 +51,13 @@ pub(super) struct ServeArgs {
     data_dir: Option<PathBuf>,
     /// An Elasticsearch node (repeatable), with user and password in it where they are needed
     /// [default: http://localhost:9200]
-    #[arg(long, value_name = "URL", env = "LEASEHOLD_ELASTICSEARCH_URL", hide_env_values = true, value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "LEASEHOLD_ELASTICSEARCH_URL",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
     elasticsearch_url: Vec<String>,
     /// The API key for Elasticsearch, encoded as the server gave it
     #[arg(long, value_name = "KEY", env = "LEASEHOLD_ELASTICSEARCH_API_KEY", hide_env_values = true)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{ExitStatus, Failure};
-use super::output::{complain, print, print_json};
 use super::meter::Meter;
+use super::output::{complain, print, print_json};
 use super::server::ServerArgs;
 use super::settings::Settings;
 use super::{duration, jobs};

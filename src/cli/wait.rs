@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::duration;
 use super::failure::{ExitStatus, Failure};
-use super::output::{print, print_json, shorten, table};
 use super::meter::Meter;
+use super::output::{print, print_json, shorten, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::api::wire::{Job, JobState};
@@ -28,7 +28,9 @@ const ERROR_CHARACTERS: usize = 100;
 ///
 /// Ends with 0 when all were completed, 1 when one was not, 4 when the time ran out first.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  leasehold wait my-job\n  leasehold submit -- make report | leasehold wait --timeout 10m -")]
+#[command(
+    after_help = "Examples:\n  leasehold wait my-job\n  leasehold submit -- make report | leasehold wait --timeout 10m -"
+)]
 pub(super) struct WaitArgs {
     /// The jobs; `-` reads ids from standard input
     #[arg(required = true, value_name = "ID")]
@@ -49,7 +51,8 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
     let ids = ids(&args.ids)?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let meter = Meter::start(ids.len() as u64);
-    let mut waiting = futures::stream::iter(ids.iter().map(|id| wait(&client, id, deadline))).buffer_unordered(AT_A_TIME);
+    let mut waiting =
+        futures::stream::iter(ids.iter().map(|id| wait(&client, id, deadline))).buffer_unordered(AT_A_TIME);
     let mut ended = BTreeMap::new();
     while let Some(job) = waiting.next().await {
         let job = job?;
@@ -102,10 +105,5 @@ fn verdict(mut states: impl Iterator<Item = StateName> + Clone) -> Result<(), Fa
 fn row(job: &Job) -> Vec<String> {
     let took = job.started_at.zip(job.finished_at).map(|(started, finished)| duration::show(finished.since(started)));
     let error = job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).unwrap_or_default();
-    vec![
-        job.id.clone(),
-        job.state.as_str().to_owned(),
-        took.unwrap_or_default(),
-        shorten(&error, ERROR_CHARACTERS),
-    ]
+    vec![job.id.clone(), job.state.as_str().to_owned(), took.unwrap_or_default(), shorten(&error, ERROR_CHARACTERS)]
 }

@@ -117,12 +117,8 @@ impl Worker {
     pub async fn run(self, stop: StopHandle) -> Result<(), ServiceError> {
         let roster = Arc::new(Roster::default());
         let finishes = Finishes::start(self.service.clone(), self.config.worker_id.clone(), stop.listen());
-        let heartbeats = heartbeats::run(
-            self.service.clone(),
-            self.config.worker_id.clone(),
-            roster.clone(),
-            self.config.lease,
-        );
+        let heartbeats =
+            heartbeats::run(self.service.clone(), self.config.worker_id.clone(), roster.clone(), self.config.lease);
         let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats));
         let running = Arc::new(Shared { worker: self, roster, finishes });
         let attempts = TaskTracker::new();

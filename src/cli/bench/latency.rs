@@ -76,8 +76,10 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
         jobs,
     });
     let submitters = (0..SUBMITTERS).map(|_| submit(args, target, shared.clone()));
-    let workers =
-        connections.into_iter().enumerate().map(|(number, connection)| work(connection, target, number, shared.clone()));
+    let workers = connections
+        .into_iter()
+        .enumerate()
+        .map(|(number, connection)| work(connection, target, number, shared.clone()));
     tokio::try_join!(pace(args.rate, begun, shared.clone()), try_join_all(submitters), try_join_all(workers))?;
 
     let progress = Rc::into_inner(shared).ok_or("somebody is still at work")?.progress.into_inner();

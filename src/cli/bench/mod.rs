@@ -112,7 +112,11 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
 fn finish(args: &BenchArgs, report: Report, counted: u64) -> Result<(), Failure> {
     report.tell(counted, args.json)?;
     let faults = report.faults(counted);
-    if faults.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("the server lost count: {}", faults.join("; ")))) }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Failed(format!("the server lost count: {}", faults.join("; "))))
+    }
 }
 
 /// A job as one line of JSON: in its payload its number, and as many bytes as were asked for.

@@ -49,7 +49,8 @@ pub(super) fn files(patterns: &[String]) -> Result<Vec<String>, Failure> {
         let paths = glob::glob_with(pattern, options)
             .map_err(|error| Failure::Usage(format!("the pattern {pattern:?}: {error}")))?;
         for path in paths {
-            let path = path.map_err(|error| Failure::Usage(format!("cannot read {}: {error}", error.path().display())))?;
+            let path =
+                path.map_err(|error| Failure::Usage(format!("cannot read {}: {error}", error.path().display())))?;
             if path.is_file() && seen.insert(path.clone()) {
                 files.push(as_text(path)?);
             }
@@ -147,7 +148,10 @@ mod tests {
     #[test]
     fn every_place_gets_its_part_of_the_name() {
         let places = ["{}", "{.}", "{/}", "{//}", "{/.}", "{#}"];
-        assert_eq!(words(&places, "a/b.c/d.tar.gz"), ["a/b.c/d.tar.gz", "a/b.c/d.tar", "d.tar.gz", "a/b.c", "d.tar", "7"]);
+        assert_eq!(
+            words(&places, "a/b.c/d.tar.gz"),
+            ["a/b.c/d.tar.gz", "a/b.c/d.tar", "d.tar.gz", "a/b.c", "d.tar", "7"]
+        );
         assert_eq!(words(&places, "plain"), ["plain", "plain", "plain", ".", "plain", "7"]);
         assert_eq!(words(&["{.}", "{/.}"], "a.b/.hidden"), ["a.b/.hidden", ".hidden"]);
     }

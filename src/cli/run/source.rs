@@ -3,8 +3,8 @@
 //! A job's id is a hash of its line and of how many equal lines stand above it. So the same run started again finds
 //! its jobs, and of a file that was changed meanwhile only the lines that changed are new, wherever they stand.
 
-use std::collections::{BTreeMap, HashMap};
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
@@ -186,7 +186,9 @@ mod tests {
     #[test]
     fn an_id_twice_or_a_kind_nobody_here_can_run_is_refused() {
         let twice = "{\"id\": \"x\", \"command\": \"a\"}\n{\"id\": \"x\", \"command\": \"b\"}";
-        for (text, word) in [(twice, "standard input:2: the id x is that of line 1"), ("{\"kind\": \"render\"}", "only `shell`")] {
+        for (text, word) in
+            [(twice, "standard input:2: the id x is that of line 1"), ("{\"kind\": \"render\"}", "only `shell`")]
+        {
             match Source::Input(text.to_owned()).plan(DEFAULTS) {
                 Err(Failure::Usage(said)) => assert!(said.contains(word), "{said}"),
                 other => panic!("taken: {other:?}"),

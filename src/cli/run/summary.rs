@@ -43,12 +43,17 @@ impl Summary<'_> {
         let slowest: Vec<_> = self.tally.slowest().into_iter().map(|(took, name)| {
             json!({"line": name.number, "id": name.id, "command": name.label, "took_ms": took.as_millis() as u64})
         }).collect();
-        let failures: Vec<_> = self.tally.failures.iter().map(|failed| {
-            json!({
-                "line": failed.name.number, "id": failed.name.id, "command": failed.name.label,
-                "state": failed.state, "error": failed.error,
+        let failures: Vec<_> = self
+            .tally
+            .failures
+            .iter()
+            .map(|failed| {
+                json!({
+                    "line": failed.name.number, "id": failed.name.id, "command": failed.name.label,
+                    "state": failed.state, "error": failed.error,
+                })
             })
-        }).collect();
+            .collect();
         print_json(&json!({
             "data_dir": self.data_dir, "jobs": self.jobs, "completed": self.tally.completed,
             "completed_before": self.before, "failed": self.tally.failed, "left": self.left,

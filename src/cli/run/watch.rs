@@ -143,7 +143,8 @@ impl Observer for Watch {
                     let said = shorten(&error.message, MESSAGE_CHARACTERS);
                     let number = job.attempt;
                     let which = describe(name);
-                    self.meter.say(&format!("{which}: attempt {number}: {}: {said}; it will be tried again", error.code));
+                    self.meter
+                        .say(&format!("{which}: attempt {number}: {}: {said}; it will be tried again", error.code));
                 }
             }
             (FinishAnswer::Accepted { .. }, _) => {}

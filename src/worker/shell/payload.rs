@@ -76,9 +76,8 @@ impl ShellPayload {
         if let Some(flaw) = self.command.flaw() {
             return Err(flaw.to_owned());
         }
-        let bad = |(name, value): &(&String, &String)| {
-            name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-        };
+        let bad =
+            |(name, value): &(&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         match self.env.iter().find(bad) {
             Some((name, _)) => Err(format!("`env` cannot hold {name:?}")),
             None => Ok(()),

@@ -55,7 +55,10 @@ fn read(path: &Path) -> String {
 #[tokio::test]
 async fn a_result_tells_what_the_command_wrote_and_how_it_ended() {
     let result = run(serde_json::json!({"command": ["sh", "-c", "echo out; echo err >&2"]})).await.expect("completed");
-    assert_eq!((&result["exit_code"], &result["stdout"], &result["stderr"]), (&0.into(), &"out\n".into(), &"err\n".into()));
+    assert_eq!(
+        (&result["exit_code"], &result["stdout"], &result["stderr"]),
+        (&0.into(), &"out\n".into(), &"err\n".into())
+    );
     assert_eq!((&result["stdout_bytes"], &result["stderr_bytes"]), (&4.into(), &4.into()));
 }
 
