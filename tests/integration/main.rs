@@ -1,4 +1,4 @@
 //! Leasehold from outside: against real servers, over real sockets.
 
+mod api;
 mod servers;
-mod store;
