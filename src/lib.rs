@@ -18,9 +18,11 @@
 //! 9. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod job;
 pub mod manager;
 pub mod query;
 pub mod store;
+pub mod worker;

@@ -1,2 +1,11 @@
-//! x
-fn main() {}
+//! The `leasehold` program. All it does is in [`leasehold::cli`].
+
+use std::process::ExitCode;
+
+/// Many small allocations on many threads are what a server of small jobs does all day.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    leasehold::cli::main()
+}

@@ -176,7 +176,7 @@ impl Job {
         if self.state != State::Available {
             return Err(Refusal::NotAvailable(self.state.name()));
         }
-        if let Some(deadline) = self.expires_at.filter(|deadline| *deadline <= now) {
+        if let Some(deadline) = self.start_deadline().filter(|deadline| *deadline <= now) {
             return Err(Refusal::StartDeadlinePassed(deadline));
         }
         if self.run_at > now {
@@ -221,12 +221,12 @@ impl Job {
     }
 
     /// `running → completed`. A late worker is heard as long as its fence is the current one, even when it was asked
-    /// to stop: the work is done. The same completion again changes nothing.
+    /// to stop: the work is done. The same completion again changes nothing; one with another result comes too late.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn complete(&self, proof: &LeaseProof, result: &Body, now: Timestamp) -> Result<Change, Refusal> {
-        if matches!(self.state, State::Completed { .. }) && self.ended_by(proof) {
+        if self.end_by(proof).is_some_and(|end| end.to == StateName::Completed) && self.result().resembles(result) {
             return Ok(Change::Already);
         }
         self.held_by(proof)?;
@@ -245,7 +245,14 @@ impl Job {
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn fail(&self, proof: &LeaseProof, failure: &Failure, now: Timestamp) -> Result<Change, Refusal> {
-        if !matches!(self.state, State::Running(_) | State::Completed { .. }) && self.ended_by(proof) {
+        let same = |end: &HistoryEntry| match end.to {
+            StateName::Cancelled => true,
+            StateName::Available | StateName::Failed => {
+                end.reason.as_ref() == Some(&failure.error.code) && self.error.as_ref() == Some(&failure.error)
+            }
+            StateName::Running | StateName::Completed | StateName::Expired => false,
+        };
+        if self.end_by(proof).is_some_and(same) {
             return Ok(Change::Already);
         }
         let running = self.held_by(proof)?;
@@ -257,12 +264,17 @@ impl Job {
     }
 
     /// `running → available`: the worker gives the job back unharmed, and the attempt with it; or `running →
-    /// cancelled` when its end was asked for.
+    /// cancelled` when its end was asked for. The same release again changes nothing.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn release(&self, proof: &LeaseProof, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
-        if self.state == State::Available && self.ended_by(proof) {
+        let same = |end: &HistoryEntry| match end.to {
+            StateName::Cancelled => true,
+            StateName::Available => end.reason.as_deref() == Some(reason),
+            StateName::Running | StateName::Completed | StateName::Failed | StateName::Expired => false,
+        };
+        if self.end_by(proof).is_some_and(same) {
             return Ok(Change::Already);
         }
         let running = self.held_by(proof)?;
@@ -309,15 +321,18 @@ impl Job {
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
     pub fn admin_release(&self, order: &AdminRelease, now: Timestamp) -> Result<Self, Refusal> {
-        if !matches!(self.state, State::Running(_)) {
+        let State::Running(running) = &self.state else {
             return Err(Refusal::NotRunning(self.state.name()));
-        }
+        };
         if order.expected_fence.is_some_and(|fence| fence != self.fence) {
             return Err(Refusal::FenceMoved(self.fence));
         }
         let reason = Some(order.reason.clone());
         let mut released = self.clone();
+        let asked_to_stop = running.cancel_requested_at.is_some();
         let to = match order.then {
+            // A cancellation that was acknowledged holds, whoever ends the attempt.
+            Then::Requeue if asked_to_stop => State::Cancelled { finished_at: now },
             Then::Requeue => {
                 released.run_at = now;
                 State::Available
@@ -392,6 +407,12 @@ impl Job {
         Ok(self.failed(&Failure { error, retryable: true, retry_after: None, chance }, actor, now))
     }
 
+    /// When the job expires: a deadline for its start, so none once an attempt counts. One that waits for its next
+    /// attempt does not expire.
+    fn start_deadline(&self) -> Option<Timestamp> {
+        self.expires_at.filter(|_| self.attempt == Attempt::default())
+    }
+
     /// `available → expired`, once the start deadline has passed.
     ///
     /// # Errors
@@ -400,7 +421,7 @@ impl Job {
         if self.state != State::Available {
             return Err(Refusal::NotAvailable(self.state.name()));
         }
-        if self.expires_at.is_none_or(|deadline| deadline > now) {
+        if self.start_deadline().is_none_or(|deadline| deadline > now) {
             return Err(Refusal::NotYet);
         }
         let mut expired = self.clone();
@@ -440,15 +461,12 @@ impl Job {
         }
     }
 
-    /// Whether the latest transition was `proof`'s own end of its lease: then the same request comes again because
-    /// its answer was lost.
-    fn ended_by(&self, proof: &LeaseProof) -> bool {
-        self.fence == proof.fence
-            && self.history.entries().last().is_some_and(|last| {
-                last.from == Some(StateName::Running)
-                    && last.to != StateName::Running
-                    && last.actor.as_str() == proof.worker_id.as_str()
-            })
+    /// The latest transition, if it was `proof`'s own end of its lease: then the same request may have come again
+    /// because its answer was lost.
+    fn end_by(&self, proof: &LeaseProof) -> Option<&HistoryEntry> {
+        let last = self.history.entries().last().filter(|_| self.fence == proof.fence)?;
+        let ended = last.from == Some(StateName::Running) && last.to != StateName::Running;
+        (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)
     }
 
     /// The job after a failed attempt: to be tried again, or failed.

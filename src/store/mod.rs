@@ -7,6 +7,7 @@
 //! Writes travel in batches: a caller hands over all it has, an engine adds what other callers have brought meanwhile,
 //! and each write is answered on its own.
 
+pub mod elasticsearch;
 pub mod embedded;
 
 use std::sync::Arc;

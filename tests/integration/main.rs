@@ -1,4 +1,13 @@
-//! Leasehold from outside: against real servers, over real sockets.
+//! Leasehold from outside: against real servers, over real sockets, on real disks.
 
 mod api;
+mod architecture;
+mod deployment;
+mod durability;
+mod engines;
+mod hold;
+mod load;
+mod manager;
+mod process;
+mod proxy;
 mod servers;

@@ -253,10 +253,10 @@ async fn a_named_claim_finds_its_jobs_again(site: Site) {
     drop(site.manager.claim(named("call")).await.expect("the claim is answered"));
     site.submit(new_job()).await;
     let again = site.claim(named("call")).await;
-    assert_eq!(again.iter().map(|found| (found.job.id.clone(), found.job.fence)).collect::<Vec<_>>(), [(
-        id,
-        Fence::new(1)
-    )]);
+    assert_eq!(
+        again.iter().map(|found| (found.job.id.clone(), found.job.fence)).collect::<Vec<_>>(),
+        [(id, Fence::new(1))]
+    );
     assert_eq!(site.claim(named("next call")).await.len(), 1);
 }
 
@@ -332,7 +332,8 @@ async fn a_late_worker_is_heard_while_its_fence_is_the_current_one(site: Site) {
 
 async fn the_same_finish_again_is_answered_as_the_first_time(site: Site) {
     for outcome in [completed("1"), failed(false), failed(true), Outcome::Released { reason: "r".to_owned() }] {
-        let id = site.submit(NewJob { priority: Priority::new(9).expect("ok"), ..new_job() }).await.versioned.job.id.clone();
+        let id =
+            site.submit(NewJob { priority: Priority::new(9).expect("ok"), ..new_job() }).await.versioned.job.id.clone();
         let claimed = site.claim(ClaimRequest { max_jobs: 10, ..claim(10) }).await;
         let claimed = claimed.iter().find(|found| found.job.id == id).expect("the new job");
         let first = site.finish(claimed, outcome.clone()).await.expect("accepted");
@@ -355,7 +356,9 @@ async fn a_cancelled_running_job_ends_when_its_worker_hears_of_it(site: Site) {
 
 async fn a_cancelled_waiting_job_is_never_claimed(site: Site) {
     let id = site.submit(new_job()).await.versioned.job.id.clone();
-    assert!(site.claim(ClaimRequest { queues: vec![QueueName::new("other").expect("ok")], ..claim(1) }).await.is_empty());
+    assert!(
+        site.claim(ClaimRequest { queues: vec![QueueName::new("other").expect("ok")], ..claim(1) }).await.is_empty()
+    );
     site.manager.cancel(&caller(), &id, None).await.expect("cancelled");
     assert!(site.claim(claim(1)).await.is_empty());
     assert_eq!(site.state(&id).await, StateName::Cancelled);
@@ -389,7 +392,8 @@ async fn a_failure_can_ask_for_a_longer_wait(site: Site) {
     let claimed = site.claim_one().await;
     let error = JobError { code: "busy".to_owned(), message: "come back later".to_owned() };
     let retry_after = Some(Duration::from_secs(3_600));
-    let waiting = site.finish(&claimed, Outcome::Failed { error, retryable: true, retry_after }).await.expect("accepted");
+    let waiting =
+        site.finish(&claimed, Outcome::Failed { error, retryable: true, retry_after }).await.expect("accepted");
     assert_eq!(waiting.job.run_at, site.clock.now().plus(Duration::from_secs(3_600)));
 }
 

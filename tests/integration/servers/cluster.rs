@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::node::{Distribution, POLL, START_DEADLINE, wait_until_up};
+use super::node::{Distribution, POLL, START_DEADLINE, STARTING, wait_until_up};
 use super::ports;
 use super::watchdog::Watched;
 
@@ -45,6 +45,7 @@ impl Cluster {
             (1..=count).map(|number| (format!("n{number}"), ports::free(), ports::free())).collect();
         let joined = |part: fn(&(String, u16, u16)) -> String| places.iter().map(part).collect::<Vec<_>>().join(",");
         let name = format!("leasehold-cluster-{}-{}", std::process::id(), places[0].1);
+        let _alone = STARTING.lock().await;
         let mut nodes = Vec::new();
         for (node, http_port, transport_port) in &places {
             let settings = [
@@ -105,6 +106,15 @@ impl Cluster {
     pub(crate) async fn wait_until_green(&self, node: usize, count: usize) {
         let green = |health: &Value| health["status"] == "green" && health["number_of_nodes"] == count;
         self.wait_until(node, "the cluster is green", green).await;
+    }
+
+    /// Waits until the cluster, as `node` sees it, has noticed that it has `count` nodes, and has every primary again.
+    /// The copies of a lost node are made elsewhere only after a minute, in case it comes back.
+    pub(crate) async fn wait_until_writable(&self, node: usize, count: usize) {
+        let writable = |health: &Value| {
+            (health["status"] == "yellow" || health["status"] == "green") && health["number_of_nodes"] == count
+        };
+        self.wait_until(node, "every primary is there", writable).await;
     }
 
     /// The number of the node that holds the primary of the first shard of `index`, as `node` sees it.

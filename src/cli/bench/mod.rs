@@ -1,0 +1,126 @@
+//! `leasehold bench`: drives a server over HTTP as many clients and workers do at once, and measures it.
+//!
+//! The server is a process of its own, so that what is measured is what a user gets: this program on a free port with
+//! a fresh data directory, or any server that is named. The driver shares the machine with it and so is kept lean:
+//! bodies are built once, connections stay open, and of the answers only what is needed is read.
+
+mod connection;
+mod latency;
+mod lives;
+mod report;
+mod target;
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::failure::Failure;
+use super::serve::StoreKind;
+use super::{duration, limits};
+use report::Report;
+use target::Target;
+
+const EXAMPLES: &str = "\
+Ends with 1 when a job was lost, or was done twice.
+
+Examples:
+  leasehold bench
+  leasehold bench --jobs 1000000 --json
+  leasehold bench --scenario latency --rate 500 --workers 2000
+  leasehold bench --store elasticsearch --elasticsearch-url http://localhost:9200
+  leasehold bench --server http://10.0.0.5:7400 --token lh_…";
+
+/// Measure a server: how many jobs a second it brings from submission to completion, and how fast a waiting worker
+/// gets a new one
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct BenchArgs {
+    /// What to measure
+    #[arg(long, value_enum, env = "LEASEHOLD_SCENARIO", default_value_t = Scenario::Lives)]
+    scenario: Scenario,
+    /// How many jobs (lives)
+    #[arg(long, env = "LEASEHOLD_JOBS", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
+    /// How many workers [default: 32 for lives, 2000 for latency]
+    #[arg(long, env = "LEASEHOLD_WORKERS", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// How many jobs a worker claims at a time (lives)
+    #[arg(long, env = "LEASEHOLD_BATCH", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    batch: u16,
+    /// How many clients submit at a time (lives)
+    #[arg(long, env = "LEASEHOLD_SUBMITTERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    submitters: u16,
+    /// How many jobs a client submits with one call (lives)
+    #[arg(long, env = "LEASEHOLD_SUBMIT_BATCH", default_value_t = 1000,
+          value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    submit_batch: u16,
+    /// How many jobs are submitted a second, whether or not the server keeps up (latency)
+    #[arg(long, env = "LEASEHOLD_RATE", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// How long they are (latency)
+    #[arg(long, env = "LEASEHOLD_DURATION", value_parser = duration::parse, default_value = "10s")]
+    duration: Duration,
+    /// How many bytes of payload each job has
+    #[arg(long, env = "LEASEHOLD_PAYLOAD_BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65_536))]
+    payload_bytes: u32,
+    /// Measure this server instead of starting one; its queues named `bench-…` are used
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_SERVER", conflicts_with_all = ["store", "elasticsearch_url"])]
+    server: Option<String>,
+    /// The token to show, where the server asks for one
+    #[arg(long, env = "LEASEHOLD_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Where the server that is started keeps its jobs
+    #[arg(long, value_enum, env = "LEASEHOLD_STORE", default_value_t = StoreKind::Embedded)]
+    store: StoreKind,
+    /// An Elasticsearch node for the server that is started (repeatable); indices named `leasehold-bench-…` stay there
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_ELASTICSEARCH_URL", value_delimiter = ',')]
+    elasticsearch_url: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Scenario {
+    /// Whole lives: submitted in bulk, claimed in batches and completed, all at the same time
+    Lives,
+    /// How long a job takes to reach one of many waiting workers, at a fixed rate
+    Latency,
+}
+
+/// Measures. On one thread: the server needs the other cores.
+pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
+    limits::raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
+    runtime.block_on(async {
+        let target = Target::prepare(&args).await?;
+        let report = match args.scenario {
+            Scenario::Lives => lives::measure(&args, &target).await,
+            Scenario::Latency => latency::measure(&args, &target).await,
+        };
+        let report = report.map_err(Failure::Failed)?;
+        let counted = target.completed().await.map_err(Failure::Failed)?;
+        target.stop().await;
+        finish(&args, report, counted)
+    })
+}
+
+fn finish(args: &BenchArgs, report: Report, counted: u64) -> Result<(), Failure> {
+    report.tell(counted, args.json)?;
+    let faults = report.faults(counted);
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Failed(format!("the server lost count: {}", faults.join("; "))))
+    }
+}
+
+/// A job as one line of JSON: in its payload its number, and as many bytes as were asked for.
+fn job_line(queue: &str, number: u32, payload_bytes: u32) -> String {
+    let padding = "x".repeat(usize::try_from(payload_bytes.saturating_sub(16)).unwrap_or_default());
+    format!("{{\"queue\":\"{queue}\",\"kind\":\"bench\",\"payload\":{{\"n\":{number},\"p\":\"{padding}\"}}}}\n")
+}

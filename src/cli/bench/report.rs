@@ -1,0 +1,135 @@
+//! What was measured.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+use crate::cli::failure::Failure;
+use crate::cli::output::{print, print_json, table};
+
+/// The longest latency that is told apart, in microseconds.
+const LONGEST: u64 = 600_000_000;
+/// How many digits of a latency are kept.
+const DIGITS: u8 = 3;
+
+/// Latencies of one kind of call.
+pub(super) struct Latencies {
+    name: &'static str,
+    histogram: Histogram<u64>,
+}
+
+impl Latencies {
+    /// None yet.
+    pub(super) fn new(name: &'static str) -> Result<Self, String> {
+        let histogram = Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(|error| error.to_string())?;
+        Ok(Self { name, histogram })
+    }
+
+    /// One more.
+    pub(super) fn record(&mut self, latency: Duration) {
+        self.histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(LONGEST).max(1));
+    }
+
+    fn percentiles(&self) -> [(&'static str, u64); 4] {
+        let at = |quantile| self.histogram.value_at_quantile(quantile);
+        [("p50", at(0.5)), ("p90", at(0.9)), ("p99", at(0.99)), ("max", self.histogram.max())]
+    }
+}
+
+/// How a measurement went.
+pub(super) struct Report {
+    pub(super) scenario: &'static str,
+    pub(super) what: String,
+    /// How many jobs were submitted.
+    pub(super) jobs: u64,
+    /// How many completions the server accepted.
+    pub(super) completions: u64,
+    /// How many claims gave a job that another claim had given before.
+    pub(super) twice: u64,
+    /// From the first submission to the last completion.
+    pub(super) wall: Duration,
+    pub(super) latencies: Vec<Latencies>,
+}
+
+impl Report {
+    /// What should not be, by the driver's own count and by the server's.
+    pub(super) fn faults(&self, counted: u64) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.completions != self.jobs {
+            faults.push(format!("{} jobs were submitted and {} completed", self.jobs, self.completions));
+        }
+        if counted != self.jobs {
+            faults.push(format!("the server counts {counted} completed jobs, not {}", self.jobs));
+        }
+        if self.twice > 0 {
+            faults.push(format!("{} jobs were handed out twice", self.twice));
+        }
+        faults
+    }
+
+    /// Prints it.
+    pub(super) fn tell(&self, counted: u64, as_json: bool) -> Result<(), Failure> {
+        let rate = self.completions as f64 / self.wall.as_secs_f64().max(0.001);
+        if as_json {
+            return self.tell_programs(counted, rate);
+        }
+        let count = |name: &str, value: String| vec![name.to_owned(), value];
+        let rows = [
+            count("scenario", self.scenario.to_owned()),
+            count("server", self.what.clone()),
+            count("jobs", self.jobs.to_string()),
+            count("completed", self.completions.to_string()),
+            count("time", format!("{:.2} s", self.wall.as_secs_f64())),
+            count("jobs a second", format!("{rate:.0}")),
+        ];
+        print(&table(&["bench", ""], rows))?;
+        let millis = |micros: u64| format!("{:.2}", micros as f64 / 1000.0);
+        let row = |latencies: &Latencies| {
+            let figures = latencies.percentiles().map(|(_, micros)| millis(micros));
+            [latencies.name.to_owned()].into_iter().chain(figures).collect()
+        };
+        print(&table(&["latency (ms)", "p50", "p90", "p99", "max"], self.latencies.iter().map(row)))
+    }
+
+    fn tell_programs(&self, counted: u64, rate: f64) -> Result<(), Failure> {
+        let latencies: Map<String, Value> = self
+            .latencies
+            .iter()
+            .map(|latencies| {
+                let figures: Map<String, Value> = latencies
+                    .percentiles()
+                    .into_iter()
+                    .map(|(name, micros)| (format!("{name}_us"), json!(micros)))
+                    .collect();
+                (latencies.name.replace([' ', '-'], "_"), Value::Object(figures))
+            })
+            .collect();
+        print_json(&json!({
+            "scenario": self.scenario, "server": self.what, "jobs": self.jobs, "completed": self.completions,
+            "server_counts_completed": counted, "handed_out_twice": self.twice, "wall_s": self.wall.as_secs_f64(),
+            "jobs_per_second": rate, "latencies": latencies,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_or_repeated_job_is_a_fault() {
+        let report = |completions, twice| Report {
+            scenario: "lives",
+            what: String::new(),
+            jobs: 10,
+            completions,
+            twice,
+            wall: Duration::from_secs(1),
+            latencies: Vec::new(),
+        };
+        assert!(report(10, 0).faults(10).is_empty());
+        assert_eq!(report(9, 0).faults(10).len(), 1);
+        assert_eq!(report(10, 1).faults(9).len(), 2);
+    }
+}

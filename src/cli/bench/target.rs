@@ -1,0 +1,136 @@
+//! The server that is measured.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use http::HeaderValue;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+
+use super::BenchArgs;
+use super::connection::{Address, Connection, read};
+use crate::cli::failure::Failure;
+use crate::cli::serve::StoreKind;
+
+/// How long a server may take until it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+/// How long it may take to end.
+const END_WITHIN: Duration = Duration::from_secs(30);
+/// How often the server is asked whether searches have seen the last job by now.
+const MAX_COUNTS: u32 = 200;
+const COUNT_EVERY: Duration = Duration::from_millis(50);
+
+/// A server, and the queue that this measurement has for itself.
+pub(super) struct Target {
+    pub(super) address: Address,
+    pub(super) queue: String,
+    /// What it is, for the report.
+    pub(super) what: String,
+    started: Option<Started>,
+}
+
+struct Started {
+    server: Child,
+    /// Read by nobody, but open: a server whose output is closed would stumble over it.
+    _output: BufReader<ChildStdout>,
+    _data: tempfile::TempDir,
+}
+
+impl Target {
+    /// The server that is named, or one started for the occasion.
+    pub(super) async fn prepare(args: &BenchArgs) -> Result<Self, Failure> {
+        let run: u32 = rand::random();
+        let queue = format!("bench-{run:08x}");
+        let authorization = args.token.as_ref().map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
+        let authorization =
+            authorization.transpose().map_err(|_| Failure::Usage("the token cannot stand in a header".to_owned()))?;
+        let (url, what, started) = match &args.server {
+            Some(url) => (url.clone(), format!("the server at {url}"), None),
+            None => {
+                let (url, started) = start(args, run).await.map_err(Failure::Failed)?;
+                (url, format!("a server on this machine, {} store", engine(args.store)), Some(started))
+            }
+        };
+        let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').to_owned());
+        let authority = authority.ok_or_else(|| Failure::Usage(format!("{url}: only http:// can be measured")))?;
+        Ok(Self { address: Address { authority, authorization }, queue, what, started })
+    }
+
+    /// How many of this measurement's jobs are completed by the server's own count. Searches may lag, so it is asked
+    /// until all jobs have ended.
+    pub(super) async fn completed(&self) -> Result<u64, String> {
+        #[derive(Deserialize)]
+        struct Count {
+            total: u64,
+        }
+        let mut connection = Connection::open(&self.address).await?;
+        let count = |states: &str| format!("/v1/jobs/count?queue={}{states}", self.queue);
+        for _ in 0..MAX_COUNTS {
+            let live = connection.get(&count("&state=available&state=running")).await?;
+            if read::<Count>(&live)?.total == 0 {
+                break;
+            }
+            tokio::time::sleep(COUNT_EVERY).await;
+        }
+        let mut last = None;
+        for _ in 0..MAX_COUNTS {
+            let completed = read::<Count>(&connection.get(&count("&state=completed")).await?)?.total;
+            if last == Some(completed) {
+                break;
+            }
+            last = Some(completed);
+            tokio::time::sleep(COUNT_EVERY).await;
+        }
+        Ok(last.unwrap_or_default())
+    }
+
+    /// Ends the server, if it was started for this.
+    pub(super) async fn stop(self) {
+        let Some(mut started) = self.started else { return };
+        if let Some(pid) = started.server.id().and_then(|id| i32::try_from(id).ok()) {
+            drop(kill(Pid::from_raw(pid), Signal::SIGTERM));
+        }
+        // Killed when dropped, if it does not end in time.
+        drop(tokio::time::timeout(END_WITHIN, started.server.wait()).await);
+    }
+}
+
+fn engine(store: StoreKind) -> &'static str {
+    match store {
+        StoreKind::Embedded => "embedded",
+        StoreKind::Elasticsearch => "elasticsearch",
+    }
+}
+
+async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    // Not in /tmp, which may be in memory: then syncing would cost nothing.
+    let data = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
+    let data = data.map_err(|error| format!("cannot make a directory here: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--store", engine(args.store), "--data-dir"]).arg(data.path());
+    if args.store == StoreKind::Elasticsearch {
+        command.args(["--index-prefix", &format!("leasehold-bench-{run:08x}-")]);
+        command.args(args.elasticsearch_url.iter().flat_map(|url| ["--elasticsearch-url", url]));
+    }
+    // Only what is said here counts: no settings of another server.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
+        command.env_remove(name);
+    }
+    command.env("LEASEHOLD_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    // A Ctrl-C here must not reach it first.
+    command.process_group(0);
+    let mut server = command.spawn().map_err(|error| format!("cannot start a server: {error}"))?;
+    let output = server.stdout.take().ok_or("the server has no output")?;
+    let mut output = BufReader::new(output);
+    let mut line = String::new();
+    let read = tokio::time::timeout(READY_WITHIN, output.read_line(&mut line)).await;
+    match (read, line.trim().strip_prefix("listening on ")) {
+        (Ok(Ok(_)), Some(url)) => Ok((url.to_owned(), Started { server, _output: output, _data: data })),
+        (Err(_), _) => Err("the server was not ready in time".to_owned()),
+        _ => Err("the server did not start; its message is above".to_owned()),
+    }
+}

@@ -1,0 +1,117 @@
+//! `leasehold get`: everything about some jobs.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::duration;
+use super::failure::Failure;
+use super::output::{clean, print, print_json};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::Job;
+use crate::clock::Timestamp;
+
+/// Show everything about some jobs
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5\n  leasehold get --json my-job | jq .result"
+)]
+pub(super) struct GetArgs {
+    /// The jobs
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    /// Print each as one line of JSON, as the server gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Reads and prints them.
+pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.server.connect(&settings.client)?;
+    for (index, id) in args.ids.iter().enumerate() {
+        let job = client.job(id).await?;
+        if args.json {
+            print_json(&job)?;
+        } else {
+            let gap = if index > 0 { "\n" } else { "" };
+            print(&format!("{gap}{}", describe(&job)))?;
+        }
+    }
+    Ok(())
+}
+
+/// A job on a page: what it has, and nothing of what it has not.
+fn describe(job: &Job) -> String {
+    let mut page = Page::default();
+    page.line("id", &job.id);
+    page.line("queue", &job.queue);
+    page.line("kind", &job.kind);
+    page.line("state", job.state.as_str());
+    page.line("attempt", &format!("{} of {}", job.attempt, job.max_attempts));
+    page.line("fence", &job.fence.to_string());
+    page.option("owner", job.owner.as_deref());
+    if job.priority != 0 {
+        page.line("priority", &job.priority.to_string());
+    }
+    let labels: Vec<String> = job.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    page.option("labels", (!labels.is_empty()).then(|| labels.join(", ")).as_deref());
+    page.line("created", &job.created_at.to_rfc3339());
+    page.time("runs from", Some(job.run_at).filter(|time| *time > job.created_at));
+    page.time("expires", job.expires_at);
+    page.time("started", job.started_at);
+    page.time("finished", job.finished_at);
+    if let (Some(started), Some(finished)) = (job.started_at, job.finished_at) {
+        page.line("took", &duration::show(finished.since(started)));
+    }
+    page.option("time limit", job.timeout_ms.map(|limit| duration::show(Duration::from_millis(limit))).as_deref());
+    if let Some(lease) = &job.lease {
+        page.line("worker", &lease.worker_id);
+        page.line("lease until", &lease.expires_at.to_rfc3339());
+    }
+    if let Some(progress) = &job.progress {
+        let percent = progress.percent.map(|percent| format!("{percent:.0} %"));
+        let told: Vec<String> = percent.into_iter().chain(progress.message.clone()).collect();
+        page.line("progress", &told.join(", "));
+    }
+    page.time("cancel asked", job.cancel_requested_at);
+    page.option("orphan", job.orphan.as_ref().map(|orphan| orphan.reason.as_str()));
+    page.option("payload", job.payload.as_ref().map(|json| json.as_str()));
+    page.option("result", job.result.as_ref().map(|json| json.as_str()));
+    page.option("error", job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).as_deref());
+    page.history(job);
+    page.0
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, name: &str, value: &str) {
+        let value = clean(value).replace('\n', "\n              ");
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{name:<13} {value}");
+    }
+
+    fn option(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.line(name, value);
+        }
+    }
+
+    fn time(&mut self, name: &str, time: Option<Timestamp>) {
+        self.option(name, time.map(Timestamp::to_rfc3339).as_deref());
+    }
+
+    fn history(&mut self, job: &Job) {
+        for (index, entry) in job.history.iter().enumerate() {
+            let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let entry = format!("{} {} by {}{reason}", entry.at.to_rfc3339(), entry.to.as_str(), entry.actor);
+            self.line(if index == 0 { "history" } else { "" }, &entry);
+        }
+        self.0.truncate(self.0.trim_end().len());
+    }
+}

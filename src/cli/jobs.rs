@@ -1,0 +1,213 @@
+//! Jobs as lines of JSON, for `run` and `submit`.
+//!
+//! A line is a job as `POST /v1/jobs` takes it, with two shortcuts: `queue` and `kind` may be left out (`default` and
+//! `shell`), and `command`, `env` and `cwd` may stand in the line itself instead of in its `payload`. Blank lines and
+//! lines that begin with `#` are skipped.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::failure::Failure;
+use crate::api::wire::{RetryOptions, SubmitJob};
+use crate::job::Json;
+use crate::worker::shell::{self, CommandLine, ShellPayload};
+
+/// The queue of a job that names none.
+pub(super) const DEFAULT_QUEUE: &str = "default";
+/// How many jobs one file may have.
+const MAX_JOBS: usize = 10_000_000;
+/// How many bad lines are told at most.
+const MAX_TOLD: usize = 20;
+
+/// One job of a file.
+#[derive(Clone, Debug)]
+pub(super) struct JobLine {
+    /// The number of its line, from 1.
+    pub(super) number: usize,
+    /// The line as it is written.
+    pub(super) text: String,
+    /// The job.
+    pub(super) job: SubmitJob,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    id: Option<String>,
+    idempotency_key: Option<String>,
+    queue: Option<String>,
+    kind: Option<String>,
+    payload: Option<Json>,
+    command: Option<CommandLine>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    cwd: Option<PathBuf>,
+    priority: Option<i64>,
+    owner: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    run_at: Option<String>,
+    expires_at: Option<String>,
+    expected_runtime_ms: Option<u64>,
+    timeout_ms: Option<u64>,
+    max_attempts: Option<u64>,
+    retry: Option<RetryOptions>,
+    #[serde(default)]
+    resources: BTreeMap<String, u64>,
+}
+
+/// Reads a file, or standard input for `-`.
+pub(super) fn read_text(file: &Path) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| Failure::Usage(format!("cannot read {}: {error}", file.display()));
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text).map_err(failed)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).map_err(failed)
+}
+
+/// Reads every line, and checks each as the server would. With one bad line there is no job at all.
+pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
+    let mut jobs = Vec::new();
+    let mut faults = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let text = line.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let indent = line.len() - line.trim_start().len();
+        match parse_line(text) {
+            Ok(job) => jobs.push(JobLine { number: index + 1, text: text.to_owned(), job }),
+            Err((column, what)) => faults.push(format!("{name}:{}:{}: {what}", index + 1, indent + column)),
+        }
+        if jobs.len() > MAX_JOBS {
+            return Err(Failure::Usage(format!("{name} has more than {MAX_JOBS} jobs")));
+        }
+    }
+    if faults.is_empty() {
+        return Ok(jobs);
+    }
+    let count = faults.len();
+    faults.truncate(MAX_TOLD);
+    let more = if count > MAX_TOLD { format!("\n\u{2026} and {} more", count - MAX_TOLD) } else { String::new() };
+    Err(Failure::Usage(format!("no job was started, for not every line is one:\n{}{more}", faults.join("\n"))))
+}
+
+/// Reads one line; else the column, from 1, and what is wrong there.
+fn parse_line(text: &str) -> Result<SubmitJob, (usize, String)> {
+    let line: Line = serde_json::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
+        (error.column().max(1), what.to_owned())
+    })?;
+    let job = line.into_job().map_err(|what| (1, what))?;
+    job.clone().into_new_job().map_err(|invalid| (1, invalid.to_string()))?;
+    if job.kind == shell::KIND {
+        ShellPayload::parse(job.payload.as_ref()).map_err(|what| (1, format!("payload: {what}")))?;
+    }
+    Ok(job)
+}
+
+impl Line {
+    fn into_job(self) -> Result<SubmitJob, String> {
+        let payload = match self.command {
+            Some(_) if self.payload.is_some() => {
+                return Err("`command` and `payload` cannot stand side by side".to_owned());
+            }
+            Some(command) => {
+                let payload = ShellPayload { command, env: self.env, cwd: self.cwd };
+                Some(Json::of(&payload).map_err(|error| error.to_string())?)
+            }
+            None if !self.env.is_empty() || self.cwd.is_some() => {
+                return Err("`env` and `cwd` stand beside a `command`, or in the `payload`".to_owned());
+            }
+            None => self.payload,
+        };
+        Ok(SubmitJob {
+            id: self.id,
+            idempotency_key: self.idempotency_key,
+            queue: self.queue.unwrap_or_else(|| DEFAULT_QUEUE.to_owned()),
+            kind: self.kind.unwrap_or_else(|| shell::KIND.to_owned()),
+            payload,
+            priority: self.priority,
+            owner: self.owner,
+            labels: self.labels,
+            run_at: self.run_at,
+            expires_at: self.expires_at,
+            expected_runtime_ms: self.expected_runtime_ms,
+            timeout_ms: self.timeout_ms,
+            max_attempts: self.max_attempts,
+            retry: self.retry,
+            resources: self.resources,
+        })
+    }
+}
+
+/// A job in a few words: its command, or its kind.
+pub(super) fn describe(job: &SubmitJob) -> String {
+    let payload = ShellPayload::parse(job.payload.as_ref()).ok().filter(|_| job.kind == shell::KIND);
+    match payload.map(|payload| payload.command) {
+        Some(CommandLine::Arguments(words)) => words.join(" "),
+        Some(CommandLine::Line(line)) => line,
+        None => job.kind.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> String {
+        match parse("jobs.jsonl", text) {
+            Err(Failure::Usage(said)) => said,
+            other => panic!("taken: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_command_alone_is_a_shell_job() {
+        let jobs = parse("jobs", "# a comment\n\n  {\"command\": [\"wc\", \"-l\"], \"priority\": 3}\n").expect("good");
+        let [line] = jobs.as_slice() else { panic!("{jobs:?}") };
+        assert_eq!((line.number, line.job.queue.as_str(), line.job.kind.as_str()), (3, "default", "shell"));
+        assert_eq!(line.job.payload.as_ref().map(Json::as_str), Some("{\"command\":[\"wc\",\"-l\"]}"));
+        assert_eq!(line.job.priority, Some(3));
+        assert_eq!(describe(&line.job), "wc -l");
+    }
+
+    #[test]
+    fn a_job_as_the_api_takes_it_is_one_too() {
+        let text = r#"{"queue": "q", "kind": "shell", "payload": {"command": "wc -l"}, "max_attempts": 2}"#;
+        let jobs = parse("jobs", text).expect("good");
+        assert_eq!((jobs[0].job.queue.as_str(), describe(&jobs[0].job).as_str()), ("q", "wc -l"));
+    }
+
+    #[test]
+    fn every_bad_line_is_named_with_its_line_and_column() {
+        let said = faults("{\"command\": [\"a\"]}\n{\"comand\": [\"a\"]}\n  {\"command\": [\"a\"]\n");
+        assert!(said.contains("jobs.jsonl:2:9: unknown field `comand`"), "{said}");
+        assert!(said.contains("jobs.jsonl:3:20: EOF"), "{said}");
+    }
+
+    #[test]
+    fn what_the_server_would_refuse_is_refused_before_anything_runs() {
+        for (line, word) in [
+            (r#"{"command": []}"#, "names no program"),
+            (r#"{"command": " "}"#, "empty"),
+            (r#"{"command": 7}"#, "a list of a program"),
+            (r#"{"command": ["a"], "payload": {}}"#, "side by side"),
+            (r#"{"env": {"A": "b"}}"#, "beside a `command`"),
+            (r#"{"payload": {"command": ["a"], "stdin": ""}}"#, "unknown field `stdin`"),
+            (r#"{"command": ["a"], "env": {"A=B": "b"}}"#, "env"),
+            (r#"{"command": ["a"], "priority": 101}"#, "priority"),
+            (r#"{"command": ["a"], "max_attempts": 0}"#, "max_attempts"),
+            (r#"{}"#, "there is none"),
+        ] {
+            let said = faults(line);
+            assert!(said.contains(word), "{line}: {said}");
+        }
+    }
+}

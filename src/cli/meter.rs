@@ -1,0 +1,76 @@
+//! How far a command is: a bar on a terminal, a line now and then elsewhere. Always on standard error.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
+
+use super::output::{clean, complain};
+
+/// How often a line is written where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+const TEMPLATE: &str = "{bar:30} {pos}/{len}  {elapsed} gone, {eta} to go  {wide_msg}";
+
+/// Counts what is done.
+pub(super) struct Meter {
+    bar: Option<ProgressBar>,
+    state: Mutex<State>,
+}
+
+struct State {
+    total: u64,
+    done: u64,
+    failed: u64,
+    told_at: Instant,
+}
+
+impl Meter {
+    /// A meter for `total` things to be done.
+    pub(super) fn start(total: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(total);
+            if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self { bar, state: Mutex::new(State { total, done: 0, failed: 0, told_at: Instant::now() }) }
+    }
+
+    /// One more is done.
+    pub(super) fn advance(&self, well: bool) {
+        let mut state = self.state.lock();
+        state.done += 1;
+        state.failed += u64::from(!well);
+        match &self.bar {
+            Some(bar) => {
+                bar.inc(1);
+                if !well {
+                    bar.set_message(format!("{} failed", state.failed));
+                }
+            }
+            None if state.told_at.elapsed() >= LINE_EVERY => {
+                state.told_at = Instant::now();
+                complain(&format!("{} of {} done, {} failed", state.done, state.total, state.failed));
+            }
+            None => {}
+        }
+    }
+
+    /// Says something without disturbing the bar.
+    pub(super) fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| complain(&clean(text))),
+            None => complain(&clean(text)),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(super) fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
+//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`signals`].
+
+mod bench;
+mod cancel;
+mod duration;
+mod engine;
+mod failure;
+mod get;
+mod jobs;
+mod limits;
+mod list;
+mod log;
+mod meter;
+mod output;
+mod release;
+mod retry;
+mod run;
+mod serve;
+mod server;
+mod settings;
+mod signals;
+mod submit;
+mod token;
+mod wait;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::Failure;
+use settings::Settings;
+
+const EXIT_CODES: &str = "\
+Exit status:
+  0    all went well
+  1    a job failed, or the command itself did
+  2    the command line, a file or a line in it is wrong; nothing was done
+  3    the server cannot be reached
+  4    the time given ran out first
+  130  interrupted; 143 when by SIGTERM
+
+Settings come from flags, then from the environment, then from the file that --config names.";
+
+/// A batch job manager whose lock is a conditional write.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    /// Read settings from this TOML file
+    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Serve(serve::ServeArgs),
+    Worker(worker::WorkerArgs),
+    Submit(submit::SubmitArgs),
+    Get(get::GetArgs),
+    List(list::ListArgs),
+    Wait(wait::WaitArgs),
+    Cancel(cancel::CancelArgs),
+    Retry(retry::RetryArgs),
+    Release(release::ReleaseArgs),
+    Token(token::TokenArgs),
+    Bench(bench::BenchArgs),
+}
+
+/// Runs the program: reads the command line, does what it says, and gives the exit status.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match start(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn start(cli: Cli) -> Result<(), Failure> {
+    let settings = Settings::read(cli.config.as_deref())?;
+    match cli.command {
+        Command::Serve(args) => block_on(serve::run(args, settings)),
+        Command::Worker(args) => block_on(worker::run(args, settings)),
+        Command::Run(args) => block_on(run::run(args)),
+        Command::Submit(args) => block_on(submit::run(args, settings)),
+        Command::Get(args) => block_on(get::run(args, settings)),
+        Command::List(args) => block_on(list::run(args, settings)),
+        Command::Wait(args) => block_on(wait::run(args, settings)),
+        Command::Cancel(args) => block_on(cancel::run(args, settings)),
+        Command::Retry(args) => block_on(retry::run(args, settings)),
+        Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Token(args) => token::run(&args),
+        Command::Bench(args) => bench::run(args),
+    }
+}
+
+fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
+    let outcome = runtime.block_on(command);
+    // What may still block on a thread (a read of standard input) must not hold the exit up.
+    runtime.shutdown_background();
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_with_a_value_has_its_environment_variable() {
+        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "help") {
+            for flag in command.get_arguments().filter(|flag| flag.get_long().is_some()) {
+                let long = flag.get_long().expect("filtered");
+                let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();
+                let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values();
+                let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
+                assert!(exempt || named == expected, "--{long} of {}: {named:?}", command.get_name());
+            }
+        }
+    }
+}

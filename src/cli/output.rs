@@ -1,0 +1,72 @@
+//! What commands print: tables for people, JSON for programs.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use comfy_table::{Cell, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use super::failure::Failure;
+
+/// Prints to standard output.
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Prints a value as one line of JSON.
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print(&serde_json::to_string(value)?)
+}
+
+/// Says something on standard error, if anybody listens there.
+pub(super) fn complain(text: &str) {
+    drop(writeln!(std::io::stderr(), "{text}"));
+}
+
+/// A table: within the terminal's width, or as wide as it needs to be when nobody looks at it on one.
+pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(match std::io::stdout().is_terminal() {
+        true => ContentArrangement::Dynamic,
+        false => ContentArrangement::Disabled,
+    });
+    table.set_header(header.iter().map(Cell::new));
+    for row in rows {
+        table.add_row(row.iter().map(|cell| Cell::new(clean(cell))));
+    }
+    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// Text from elsewhere without what would steer the terminal.
+pub(super) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// The beginning of a text, on one line, with an ellipsis where it is cut.
+pub(super) fn shorten(text: &str, characters: usize) -> String {
+    let line = clean(text).replace(['\n', '\t'], " ");
+    if line.chars().count() <= characters {
+        return line;
+    }
+    let kept: String = line.chars().take(characters.saturating_sub(1)).collect();
+    format!("{}\u{2026}", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_elsewhere_cannot_steer_the_terminal() {
+        assert_eq!(clean("a\u{1b}[31mb\nc\u{7}"), "a\u{fffd}[31mb\nc\u{fffd}");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(shorten("\u{e9}t\u{e9}\nhiver", 6), "\u{e9}t\u{e9} h\u{2026}");
+        assert_eq!(shorten("short", 6), "short");
+    }
+}

@@ -1,0 +1,210 @@
+//! `leasehold run`: a list of commands, run here to its end, however often that takes.
+//!
+//! In reading order: `source` (the jobs and their ids, with `each` for files), `place` (where their state is kept),
+//! this file, `watch` (looks on), `summary`.
+//!
+//! Before the first job of a start runs: the data directory is this process's alone (the store's lock); no process of
+//! a former start is alive ([`Scope::end_leftovers`]); and what ran then waits again. So a job never runs twice at the
+//! same time, and one that was completed never runs again. A job that was interrupted runs again from its beginning.
+
+mod each;
+mod place;
+mod source;
+mod start;
+mod summary;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::failure::{ExitStatus, Failure};
+use super::log::{self, LogFormat};
+use super::output::complain;
+use super::signals::Signals;
+use super::worker::REAP;
+use super::{duration, jobs};
+use crate::job::{JobError, QueueName, StateName, WorkerId};
+use crate::manager::Manager;
+use crate::worker::shell::{self, Scope, ShellHandler};
+use crate::worker::{Stop, Worker, WorkerConfig};
+use source::{Defaults, Planned, Source};
+use start::Started;
+use summary::Summary;
+use watch::Watch;
+
+/// How long a lease lasts. Nobody else takes jobs of this store, so nothing hangs on its being short.
+const LEASE: Duration = Duration::from_secs(600);
+/// How long one claim waits for a job.
+const WAIT: Duration = Duration::from_secs(60);
+/// How often jobs with a start deadline are looked at.
+const DEADLINE_EVERY: Duration = Duration::from_secs(1);
+
+const HOW_IT_WORKS: &str = "\
+A line is {\"command\": [\"program\", \"argument\"]}, or {\"command\": \"a line for sh -c\"}, with \"env\", \"cwd\", \
+\"timeout_ms\", \"priority\" and the like beside it; or a whole job as the HTTP API takes it. Blank lines and lines that \
+begin with # are skipped. With a bad line nothing is run.
+
+State is kept in the data directory, so the same command started again goes on where it was, even after kill -9 or a \
+loss of power: what was completed is not run again, what was running runs again from its beginning, and what failed \
+stays failed unless --retry-failed is given. A job is known by its line: of a changed file only new and changed lines \
+run, and lines that are gone are called off.
+
+The first Ctrl-C or SIGTERM lets running jobs come to their end for --drain-timeout; the second ends them at once.
+
+In a command for --each, {} is the file, {.} the file without its extension, {/} its name, {//} its directory, {/.} its \
+name without extension, {#} its number. No shell sees the command unless --shell is given; then the places are quoted \
+and must not stand in quotes themselves.
+
+Examples:
+  leasehold run jobs.jsonl
+  generate-jobs | leasehold run - --slots 8
+  leasehold run --each 'photos/*.png' -- convert {} {.}.webp
+  leasehold run --each '*.log' --shell -- 'gzip -c {} > {}.gz'";
+
+/// Run a list of commands here, in parallel, and go on where it was when it is started again
+#[derive(Debug, Args)]
+#[command(after_help = HOW_IT_WORKS)]
+pub(super) struct RunArgs {
+    /// The jobs, one JSON object a line; `-` for standard input
+    #[arg(value_name = "JOBS", required_unless_present = "each", conflicts_with = "each")]
+    jobs: Option<PathBuf>,
+    /// Make a job for each file that matches (repeatable)
+    #[arg(long, value_name = "PATTERN", env = "LEASEHOLD_EACH", requires = "command")]
+    each: Vec<String>,
+    /// Hand the command for --each to `sh -c`
+    #[arg(long, requires = "each")]
+    shell: bool,
+    /// How many jobs to run at a time [default: as many as there are cores]
+    #[arg(long, value_name = "N", env = "LEASEHOLD_SLOTS", value_parser = clap::value_parser!(u16).range(1..))]
+    slots: Option<u16>,
+    /// Where the state of the run is kept [default: ./leasehold-data/run-<a hash of where the jobs come from>]
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Run what failed before once more
+    #[arg(long)]
+    retry_failed: bool,
+    /// How many attempts a job gets whose line does not say
+    #[arg(long, value_name = "N", env = "LEASEHOLD_ATTEMPTS", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=1000))]
+    attempts: u64,
+    /// How long an attempt may take of a job whose line does not say [default: as long as it takes]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// How long running jobs may go on after Ctrl-C or SIGTERM
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_DRAIN_TIMEOUT", value_parser = duration::parse,
+          default_value = "10s")]
+    drain_timeout: Duration,
+    /// How long a command has between SIGTERM and SIGKILL
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_GRACE", value_parser = duration::parse, default_value = "5s")]
+    grace: Duration,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    /// The command for --each
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Runs the list.
+pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
+    log::start(LogFormat::Text, "warn");
+    let source = source(&args)?;
+    let timeout_ms = args.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    let planned = source.plan(Defaults { attempts: args.attempts, timeout_ms })?;
+    let directory = args.data_dir.clone().map_or_else(|| source.data_dir(), Ok)?;
+    let directory = place::occupy(&directory, &source.identity()?)?;
+    complain(&format!("{} jobs; state in {}", planned.len(), directory.display()));
+
+    let signals = Signals::listen(|stop| match stop {
+        Stop::Now => complain("leasehold: ending the running jobs"),
+        Stop::Drain | Stop::No => complain("leasehold: waiting for the running jobs; again to end them"),
+    })?;
+    let begun = Instant::now();
+    let scope = Scope::new(&directory.to_string_lossy());
+    let (manager, started) = start::start(&directory, &scope, &source.name(), &planned, args.retry_failed).await?;
+    let outcome = work(&args, &manager, &scope, &planned, started, &signals).await;
+    manager.shutdown().await;
+    let (tally, left, before, gone) = outcome?;
+
+    let failed = tally.failed > 0;
+    let jobs = planned.len();
+    Summary { data_dir: &directory, jobs, before, left, gone, tally, wall: begun.elapsed() }.tell(args.json)?;
+    match signals.status().filter(|_| left > 0) {
+        Some(status) => {
+            complain("leasehold: interrupted; the same command goes on where this one was");
+            Err(Failure::Told(status))
+        }
+        None if failed || left > 0 => Err(Failure::Told(ExitStatus::Failed)),
+        None => Ok(()),
+    }
+}
+
+fn source(args: &RunArgs) -> Result<Source, Failure> {
+    match &args.jobs {
+        None => Ok(Source::Each { patterns: args.each.clone(), command: args.command.clone(), shell: args.shell }),
+        Some(_) if !args.command.is_empty() => Err(Failure::Usage("a command goes with --each".to_owned())),
+        Some(file) if file == Path::new("-") => Ok(Source::Input(jobs::read_text(file)?)),
+        Some(file) => Ok(Source::File(file.clone())),
+    }
+}
+
+/// Runs what is to be run. Gives how it went, how many jobs are left, had been completed before, and were called off.
+async fn work(
+    args: &RunArgs,
+    manager: &Manager,
+    scope: &Scope,
+    planned: &[Planned],
+    started: Started,
+    signals: &Signals,
+) -> Result<(watch::Tally, usize, u64, usize), Failure> {
+    let Started { waiting, before, gone, tally } = started;
+    let to_run = || planned.iter().filter(|planned| waiting.contains(&planned.id));
+    let watch = Watch::start(to_run(), tally, signals.stop());
+    if !waiting.is_empty() {
+        let mut queues: Vec<QueueName> = to_run().map(|planned| planned.job.queue.clone()).collect();
+        queues.sort();
+        queues.dedup();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let config = WorkerConfig {
+            worker_id: WorkerId::new(format!("run:{}", std::process::id()))
+                .map_err(|error| Failure::Failed(error.to_string()))?,
+            queues,
+            slots: args.slots.map_or(cores, usize::from),
+            lease: LEASE,
+            wait: WAIT,
+            drain_timeout: args.drain_timeout,
+            grace: args.grace + REAP,
+        };
+        let handler = ShellHandler::new(scope.clone(), args.grace);
+        let worker = Worker::new(Arc::new(manager.clone()), config)
+            .handle(shell::kind(), handler.shared())
+            .observe(watch.clone());
+        tokio::select! {
+            ended = worker.run(signals.stop()) => ended.map_err(|error| Failure::Failed(error.to_string()))?,
+            () = look_at_deadlines(manager, &watch, planned) => {}
+        }
+    }
+    Ok((watch.end(), watch.left().len(), before, gone))
+}
+
+/// Jobs that nobody could start in time come to their end without an attempt. Never ends.
+async fn look_at_deadlines(manager: &Manager, watch: &Watch, planned: &[Planned]) {
+    let with_deadline: std::collections::HashSet<_> =
+        planned.iter().filter(|planned| planned.job.expires_at.is_some()).map(|planned| &planned.id).collect();
+    loop {
+        tokio::time::sleep(DEADLINE_EVERY).await;
+        for id in watch.left().iter().filter(|id| with_deadline.contains(id)) {
+            let Ok(view) = manager.get(id).await else { continue };
+            let job = &view.versioned.job;
+            let overdue = job.state.name() == StateName::Available
+                && job.expires_at.is_some_and(|deadline| deadline.as_millis() <= chrono::Utc::now().timestamp_millis());
+            if overdue || job.state.name() == StateName::Expired {
+                let message = "not started before its start deadline".to_owned();
+                watch.failed(id, StateName::Expired, JobError { code: "expired".to_owned(), message });
+            }
+        }
+    }
+}

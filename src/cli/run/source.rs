@@ -1,0 +1,198 @@
+//! Where the jobs of a run come from, and what each is called.
+//!
+//! A job's id is a hash of its line and of how many equal lines stand above it. So the same run started again finds
+//! its jobs, and of a file that was changed meanwhile only the lines that changed are new, wherever they stand.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use super::each::{self, Template};
+use crate::api::wire::SubmitJob;
+use crate::cli::failure::Failure;
+use crate::cli::jobs::{self, JobLine};
+use crate::job::{JobId, Json};
+use crate::manager::NewJob;
+use crate::worker::shell::{self, ShellPayload};
+
+/// Where jobs come from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// A file of JSON lines.
+    File(PathBuf),
+    /// Standard input, read to its end.
+    Input(String),
+    /// Files that patterns find.
+    Each { patterns: Vec<String>, command: Vec<String>, shell: bool },
+}
+
+/// What a job gets where its line does not say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Defaults {
+    pub(super) attempts: u64,
+    pub(super) timeout_ms: Option<u64>,
+}
+
+/// One job of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    pub(super) id: JobId,
+    /// The number of its line or file, from 1.
+    pub(super) number: usize,
+    /// Its command, for people.
+    pub(super) label: String,
+    /// Whether its line named the id.
+    pub(super) named: bool,
+    pub(super) job: NewJob,
+}
+
+impl Source {
+    /// What tells this run from others: the same from one start to the next.
+    pub(super) fn identity(&self) -> Result<String, Failure> {
+        let place = |path: &Path| {
+            path.canonicalize().map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))
+        };
+        Ok(match self {
+            Self::File(file) => format!("file {}", place(file)?.display()),
+            Self::Input(text) => format!("input {}", hash(&[text.as_bytes()])),
+            Self::Each { patterns, command, shell } => {
+                let here = place(Path::new("."))?;
+                let with = if *shell { "shell" } else { "command" };
+                format!("each {patterns:?} {with} {command:?} in {}", here.display())
+            }
+        })
+    }
+
+    /// The directory of this run's data when nobody says another.
+    pub(super) fn data_dir(&self) -> Result<PathBuf, Failure> {
+        let name = hash(&[self.identity()?.as_bytes()]);
+        Ok(Path::new("leasehold-data").join(format!("run-{}", &name[..12])))
+    }
+
+    /// What its lines are called.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::File(file) => file.display().to_string(),
+            Self::Input(_) => "standard input".to_owned(),
+            Self::Each { .. } => "file".to_owned(),
+        }
+    }
+
+    /// Its jobs. With one that cannot be run there are none.
+    pub(super) fn plan(&self, defaults: Defaults) -> Result<Vec<Planned>, Failure> {
+        let lines = match self {
+            Self::File(file) => jobs::parse(&self.name(), &jobs::read_text(file)?)?,
+            Self::Input(text) => jobs::parse(&self.name(), text)?,
+            Self::Each { patterns, command, shell } => each_file(patterns, command, *shell)?,
+        };
+        let wrong = |line: &JobLine, what: String| Failure::Usage(format!("{}:{}: {what}", self.name(), line.number));
+        let mut equal_above: HashMap<&str, usize> = HashMap::new();
+        let mut ids: HashMap<JobId, usize> = HashMap::new();
+        let mut planned = Vec::with_capacity(lines.len());
+        for line in &lines {
+            let above = equal_above.entry(&line.text).or_default();
+            let named = line.job.id.is_some();
+            let job = with_defaults(&line.job, defaults, || derived_id(&line.text, *above));
+            *above += 1;
+            if job.kind != shell::KIND {
+                let kind = &job.kind;
+                return Err(wrong(line, format!("only `shell` jobs can be run here, and this one is a `{kind}`")));
+            }
+            let job = job.into_new_job().map_err(|invalid| wrong(line, invalid.to_string()))?;
+            let Some(id) = job.id.clone() else { continue };
+            match ids.entry(id.clone()) {
+                Entry::Occupied(first) => {
+                    return Err(wrong(line, format!("the id {id} is that of line {} already", first.get())));
+                }
+                Entry::Vacant(vacant) => drop(vacant.insert(line.number)),
+            }
+            planned.push(Planned { id, number: line.number, label: jobs::describe(&line.job), named, job });
+        }
+        Ok(planned)
+    }
+}
+
+fn with_defaults(job: &SubmitJob, defaults: Defaults, id: impl FnOnce() -> String) -> SubmitJob {
+    let mut job = job.clone();
+    job.id.get_or_insert_with(id);
+    // The id says which submission it is.
+    job.idempotency_key = None;
+    job.max_attempts = job.max_attempts.or(Some(defaults.attempts));
+    job.timeout_ms = job.timeout_ms.or(defaults.timeout_ms);
+    job
+}
+
+/// A line for each file.
+fn each_file(patterns: &[String], command: &[String], shell: bool) -> Result<Vec<JobLine>, Failure> {
+    let template = Template::new(command.to_vec(), shell);
+    let mut lines = Vec::new();
+    for (index, file) in each::files(patterns)?.iter().enumerate() {
+        let number = index + 1;
+        let payload = ShellPayload { command: template.fill(file, number), env: BTreeMap::new(), cwd: None };
+        payload.check().map_err(Failure::Usage)?;
+        let payload = Json::of(&payload)?;
+        let job = SubmitJob { payload: Some(payload.clone()), ..SubmitJob::new(jobs::DEFAULT_QUEUE, shell::KIND) };
+        lines.push(JobLine { number, text: payload.as_str().to_owned(), job });
+    }
+    Ok(lines)
+}
+
+fn derived_id(line: &str, equal_above: usize) -> String {
+    hash(&[line.as_bytes(), &equal_above.to_le_bytes()])[..32].to_owned()
+}
+
+/// A hash of the parts, each told from the next, in hexadecimal.
+fn hash(parts: &[&[u8]]) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part.len().to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEFAULTS: Defaults = Defaults { attempts: 1, timeout_ms: None };
+
+    fn ids(text: &str) -> Vec<String> {
+        let planned = Source::Input(text.to_owned()).plan(DEFAULTS).expect("good lines");
+        planned.into_iter().map(|job| job.id.into()).collect()
+    }
+
+    #[test]
+    fn a_line_keeps_its_id_wherever_it_stands_and_equal_lines_are_jobs_of_their_own() {
+        let (a, b) = ("{\"command\": \"a\"}", "{\"command\": \"b\"}");
+        let former = ids(&format!("{a}\n{a}\n{b}\n"));
+        let changed = ids(&format!("{b}\n{{\"command\": \"c\"}}\n{a}\n{a}\n"));
+        assert_eq!([&changed[0], &changed[2], &changed[3]], [&former[2], &former[0], &former[1]]);
+        assert_ne!(former[0], former[1]);
+        assert!(!former.contains(&changed[1]));
+    }
+
+    #[test]
+    fn other_defaults_do_not_make_other_jobs() {
+        let source = Source::Input("{\"command\": \"a\"}".to_owned());
+        let again = Defaults { attempts: 5, timeout_ms: Some(9) };
+        let (first, second) = (source.plan(DEFAULTS).expect("good"), source.plan(again).expect("good"));
+        assert_eq!(first[0].id, second[0].id);
+        assert_eq!((first[0].job.max_attempts, second[0].job.max_attempts), (1, 5));
+    }
+
+    #[test]
+    fn an_id_twice_or_a_kind_nobody_here_can_run_is_refused() {
+        let twice = "{\"id\": \"x\", \"command\": \"a\"}\n{\"id\": \"x\", \"command\": \"b\"}";
+        for (text, word) in
+            [(twice, "standard input:2: the id x is that of line 1"), ("{\"kind\": \"render\"}", "only `shell`")]
+        {
+            match Source::Input(text.to_owned()).plan(DEFAULTS) {
+                Err(Failure::Usage(said)) => assert!(said.contains(word), "{said}"),
+                other => panic!("taken: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The start of a run: what a former start left is put in order, and the jobs are handed in.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::source::Planned;
+use super::watch::{self, Failed, Tally};
+use crate::cli::engine;
+use crate::cli::failure::Failure;
+use crate::cli::output::complain;
+use crate::clock::SystemClock;
+use crate::job::{Actor, Job, JobError, JobId, StateName};
+use crate::manager::{Manager, ManagerConfig, ManagerError};
+use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::worker::shell::Scope;
+
+/// How long the processes of a former start may take to be gone once they are killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How many jobs are handed in with one call.
+const BATCH: usize = 1000;
+/// How many jobs one search gives.
+const PAGE: usize = 1000;
+
+/// Who it is in the jobs' histories.
+fn actor() -> Actor {
+    Actor::system("run")
+}
+
+/// What is to be done, and what was done before.
+#[derive(Default)]
+pub(super) struct Started {
+    /// The jobs to run.
+    pub(super) waiting: HashSet<JobId>,
+    /// How many were completed by a former start.
+    pub(super) before: u64,
+    /// How many were called off, since their lines are gone.
+    pub(super) gone: usize,
+    /// What failed before and is not to be retried.
+    pub(super) tally: Tally,
+}
+
+/// Opens the run's store, puts it in order, and hands the jobs in.
+pub(super) async fn start(
+    directory: &Path,
+    scope: &Scope,
+    source: &str,
+    planned: &[Planned],
+    retry_failed: bool,
+) -> Result<(Manager, Started), Failure> {
+    let store = engine::embedded(directory).await?;
+    // The store's lock is held from here on: whatever carries this scope is a former start's.
+    end_former_processes(scope).await?;
+    let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());
+    match put_in_order(&manager, source, planned, retry_failed).await {
+        Ok(started) => Ok((manager, started)),
+        Err(failure) => {
+            manager.shutdown().await;
+            Err(failure)
+        }
+    }
+}
+
+async fn end_former_processes(scope: &Scope) -> Result<(), Failure> {
+    let leftovers = scope.end_leftovers(PATIENCE).await;
+    if !leftovers.alive.is_empty() {
+        return Err(Failure::Failed(format!(
+            "the processes {:?} of a former start are still there and cannot be killed; end them, then start again",
+            leftovers.alive
+        )));
+    }
+    if !leftovers.ended.is_empty() {
+        complain(&format!("ended {} processes that a former start had left behind", leftovers.ended.len()));
+    }
+    Ok(())
+}
+
+async fn put_in_order(
+    manager: &Manager,
+    source: &str,
+    planned: &[Planned],
+    retry_failed: bool,
+) -> Result<Started, Failure> {
+    let reclaimed = manager.reclaim_all("the run was started again").await.map_err(failed)?;
+    if reclaimed > 0 {
+        complain(&format!("{reclaimed} jobs were interrupted and will run again"));
+    }
+    let mut started = Started { gone: call_off_gone(manager, planned).await?, ..Started::default() };
+    for batch in planned.chunks(BATCH) {
+        let submitted = manager.submit(&actor(), batch.iter().map(|planned| planned.job.clone()).collect()).await;
+        for (planned, submitted) in batch.iter().zip(submitted) {
+            let job = match submitted {
+                Ok(submitted) => submitted.job.versioned.job,
+                // Other defaults than last time: the job is the same by its line, and stays as it was handed in.
+                Err(ManagerError::SubmissionDiffers(id)) if !planned.named => {
+                    manager.get(&id).await.map_err(failed)?.versioned.job
+                }
+                Err(ManagerError::SubmissionDiffers(id)) => {
+                    return Err(Failure::Usage(format!(
+                        "{source}:{}: a former start ran another job under the id {id}; give this one another id",
+                        planned.number
+                    )));
+                }
+                Err(error) => return Err(Failure::Failed(format!("{source}:{}: {error}", planned.number))),
+            };
+            take_in(manager, &mut started, planned, &job, retry_failed).await?;
+        }
+    }
+    Ok(started)
+}
+
+/// Calls off what waits and is not planned any more.
+async fn call_off_gone(manager: &Manager, planned: &[Planned]) -> Result<usize, Failure> {
+    let planned: HashSet<&JobId> = planned.iter().map(|planned| &planned.id).collect();
+    let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
+    let filter = Filter { states: vec![StateName::Available], ..Filter::default() };
+    let mut search = Search { filter, sort, after: None, limit: PAGE };
+    let mut gone = Vec::new();
+    loop {
+        let page = manager.search(&search).await.map_err(failed)?;
+        gone.extend(page.iter().map(|found| found.job.id.clone()).filter(|id| !planned.contains(id)));
+        match page.last() {
+            Some(last) if page.len() == PAGE => search.after = Some(sort.key(&last.job)),
+            _ => break,
+        }
+    }
+    for id in &gone {
+        manager.cancel(&actor(), id, Some("its line is gone".to_owned())).await.map_err(failed)?;
+    }
+    Ok(gone.len())
+}
+
+/// Finds out what is to be done with a job that was handed in just now or by a former start.
+async fn take_in(
+    manager: &Manager,
+    started: &mut Started,
+    planned: &Planned,
+    job: &Job,
+    retry_failed: bool,
+) -> Result<(), Failure> {
+    let state = job.state.name();
+    let again = match state {
+        // It was called off because its line was gone, and now the line is back.
+        StateName::Cancelled => true,
+        StateName::Failed | StateName::Expired => retry_failed,
+        StateName::Available | StateName::Running | StateName::Completed => false,
+    };
+    match state {
+        _ if again => {
+            manager.retry(&actor(), &job.id).await.map_err(failed)?;
+            started.waiting.insert(job.id.clone());
+        }
+        StateName::Available | StateName::Running => {
+            started.waiting.insert(job.id.clone());
+        }
+        StateName::Completed => started.before += 1,
+        StateName::Failed | StateName::Cancelled | StateName::Expired => {
+            let unknown = || JobError { code: state.as_str().to_owned(), message: String::new() };
+            let error = job.error.clone().unwrap_or_else(unknown);
+            let message = format!("{} (before; --retry-failed runs it again)", error.message);
+            let error = JobError { message, ..error };
+            started.tally.fail(Failed { name: watch::name(planned), state, error });
+        }
+    }
+    Ok(())
+}
+
+fn failed(error: ManagerError) -> Failure {
+    Failure::Failed(error.to_string())
+}

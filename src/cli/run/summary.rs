@@ -1,0 +1,98 @@
+//! What is told at the end of a run.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::watch::Tally;
+use crate::cli::duration;
+use crate::cli::failure::Failure;
+use crate::cli::output::{print, print_json, table};
+
+/// How many failures are told at most; `--json` tells more.
+const TOLD: usize = 20;
+/// How many lines of each.
+const TOLD_LINES: usize = 5;
+
+/// How a run went.
+pub(super) struct Summary<'a> {
+    pub(super) data_dir: &'a Path,
+    pub(super) jobs: usize,
+    /// How many had been completed by a former start.
+    pub(super) before: u64,
+    /// How many have not ended.
+    pub(super) left: usize,
+    /// How many were called off, since their lines are gone.
+    pub(super) gone: usize,
+    pub(super) tally: Tally,
+    pub(super) wall: Duration,
+}
+
+impl Summary<'_> {
+    /// Prints it.
+    pub(super) fn tell(&self, as_json: bool) -> Result<(), Failure> {
+        if as_json { self.tell_programs() } else { self.tell_people() }
+    }
+
+    fn rate(&self) -> f64 {
+        self.tally.completed as f64 / self.wall.as_secs_f64().max(0.001)
+    }
+
+    fn tell_programs(&self) -> Result<(), Failure> {
+        let slowest: Vec<_> = self.tally.slowest().into_iter().map(|(took, name)| {
+            json!({"line": name.number, "id": name.id, "command": name.label, "took_ms": took.as_millis() as u64})
+        }).collect();
+        let failures: Vec<_> = self
+            .tally
+            .failures
+            .iter()
+            .map(|failed| {
+                json!({
+                    "line": failed.name.number, "id": failed.name.id, "command": failed.name.label,
+                    "state": failed.state, "error": failed.error,
+                })
+            })
+            .collect();
+        print_json(&json!({
+            "data_dir": self.data_dir, "jobs": self.jobs, "completed": self.tally.completed,
+            "completed_before": self.before, "failed": self.tally.failed, "left": self.left,
+            "called_off": self.gone, "wall_ms": self.wall.as_millis() as u64, "jobs_per_second": self.rate(),
+            "slowest": slowest, "failures": failures,
+        }))
+    }
+
+    fn tell_people(&self) -> Result<(), Failure> {
+        let mut counts = vec![("jobs", self.jobs.to_string()), ("completed", self.tally.completed.to_string())];
+        counts.push(("completed before", self.before.to_string()));
+        counts.push(("failed", self.tally.failed.to_string()));
+        counts.push(("left to do", self.left.to_string()));
+        counts.push(("called off, line gone", self.gone.to_string()));
+        counts.retain(|(name, count)| ["jobs", "completed", "failed"].contains(name) || count != "0");
+        counts.push(("time", duration::show(self.wall)));
+        counts.push(("jobs a second", format!("{:.1}", self.rate())));
+        print(&table(&["run", ""], counts.into_iter().map(|(name, count)| vec![name.to_owned(), count])))?;
+
+        let slowest = self.tally.slowest();
+        if slowest.len() > 1 {
+            let row = |(took, name): &(Duration, super::watch::Name)| {
+                vec![name.number.to_string(), duration::show(*took), name.label.clone()]
+            };
+            print(&table(&["#", "took", "slowest"], slowest.iter().map(row)))?;
+        }
+        if !self.tally.failures.is_empty() {
+            let row = |failed: &super::watch::Failed| {
+                let lines: Vec<&str> = failed.error.message.lines().collect();
+                let last = lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n");
+                let command = failed.name.label.clone();
+                vec![failed.name.number.to_string(), command, failed.error.code.clone(), last]
+            };
+            print(&table(&["#", "failed", "how", "last words"], self.tally.failures.iter().take(TOLD).map(row)))?;
+            let untold = self.tally.failed.saturating_sub(TOLD as u64);
+            if untold > 0 {
+                print(&format!("\u{2026} and {untold} more"))?;
+            }
+        }
+        Ok(())
+    }
+}

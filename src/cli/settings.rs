@@ -1,0 +1,115 @@
+//! The settings file. A flag or an environment variable goes over what it says.
+//!
+//! ```toml
+//! listen = "0.0.0.0:7400"
+//! data_dir = "/var/lib/leasehold"
+//!
+//! [[tokens]]
+//! name = "render-farm"
+//! roles = ["submit", "work"]
+//! sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+//!
+//! [client]
+//! server = "http://jobs.example:7400"
+//! token = "lh_…"
+//!
+//! [worker]
+//! queues = ["reports"]
+//! slots = 8
+//! ```
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::duration;
+use super::failure::Failure;
+use super::log::LogFormat;
+use super::serve::StoreKind;
+use crate::api::access::Token;
+
+/// What the file says. A key that is not here is refused: most likely it is misspelt.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) data_dir: Option<PathBuf>,
+    pub(super) store: Option<StoreKind>,
+    pub(super) elasticsearch_url: Option<Vec<String>>,
+    pub(super) elasticsearch_api_key: Option<String>,
+    pub(super) elasticsearch_ca: Option<PathBuf>,
+    pub(super) index_prefix: Option<String>,
+    pub(super) insecure: Option<bool>,
+    pub(super) log_format: Option<LogFormat>,
+    #[serde(default)]
+    pub(super) tokens: Vec<Token>,
+    #[serde(default)]
+    pub(super) client: ClientSettings,
+    #[serde(default)]
+    pub(super) worker: WorkerSettings,
+}
+
+/// How commands reach a server.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClientSettings {
+    pub(super) server: Option<String>,
+    pub(super) token: Option<String>,
+}
+
+/// How a worker works.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WorkerSettings {
+    pub(super) queues: Option<Vec<String>>,
+    pub(super) slots: Option<usize>,
+    pub(super) worker_id: Option<String>,
+    pub(super) lease: Option<DurationSetting>,
+    pub(super) drain_timeout: Option<DurationSetting>,
+    pub(super) grace: Option<DurationSetting>,
+}
+
+/// A duration as a flag takes it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct DurationSetting(pub(super) std::time::Duration);
+
+impl TryFrom<String> for DurationSetting {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        duration::parse(&text).map(Self)
+    }
+}
+
+impl Settings {
+    /// Reads the file, if one is named.
+    pub(super) fn read(file: Option<&Path>) -> Result<Self, Failure> {
+        let Some(file) = file else { return Ok(Self::default()) };
+        let wrong = |what: String| Failure::Usage(format!("the settings file {}: {what}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+        toml::from_str(&text).map_err(|error| wrong(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_key_is_refused_and_named() {
+        for text in ["lisetn = \"127.0.0.1:1\"", "[worker]\nslot = 3", "[[tokens]]\nname = \"a\"\nrole = []"] {
+            let error = toml::from_str::<Settings>(text).expect_err("a key nobody knows").to_string();
+            assert!(error.contains("unknown field"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let text = "listen = \"127.0.0.1:7400\"\nstore = \"elasticsearch\"\nelasticsearch_url = [\"http://a:9200\"]\n\
+                    [worker]\nqueues = [\"a\"]\nlease = \"5m\"\n[client]\nserver = \"http://b\"";
+        let settings: Settings = toml::from_str(text).expect("good settings");
+        assert_eq!(settings.worker.lease.map(|lease| lease.0.as_secs()), Some(300));
+        assert_eq!(settings.client.server.as_deref(), Some("http://b"));
+    }
+}

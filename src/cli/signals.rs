@@ -1,0 +1,55 @@
+//! SIGTERM and Ctrl-C: the first asks to come to an end, the second to end at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::failure::{ExitStatus, Failure};
+use crate::worker::{Stop, StopHandle};
+
+/// Hears signals for as long as the process lives.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Signals {
+    stop: StopHandle,
+    first: Arc<AtomicU8>,
+}
+
+impl Signals {
+    /// Starts to listen. `said` is told how urgent it has become.
+    pub(super) fn listen(said: impl Fn(Stop) + Send + 'static) -> Result<Self, Failure> {
+        let cannot = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+        let signals = Self::default();
+        let heard = signals.clone();
+        tokio::spawn(async move {
+            for stop in [Stop::Drain, Stop::Now] {
+                let status = next(&mut interrupt, &mut terminate).await;
+                let _ = heard.first.compare_exchange(0, status as u8, Ordering::Relaxed, Ordering::Relaxed);
+                heard.stop.ask(stop);
+                said(stop);
+            }
+        });
+        Ok(signals)
+    }
+
+    /// What the signals stop.
+    pub(super) fn stop(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// The exit status that the first signal asks for, if there was one.
+    pub(super) fn status(&self) -> Option<ExitStatus> {
+        [ExitStatus::Interrupted, ExitStatus::Terminated]
+            .into_iter()
+            .find(|status| *status as u8 == self.first.load(Ordering::Relaxed))
+    }
+}
+
+async fn next(interrupt: &mut Signal, terminate: &mut Signal) -> ExitStatus {
+    tokio::select! {
+        _ = interrupt.recv() => ExitStatus::Interrupted,
+        _ = terminate.recv() => ExitStatus::Terminated,
+    }
+}

@@ -1,0 +1,163 @@
+//! `leasehold submit`: hands jobs to a server.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::failure::{ExitStatus, Failure};
+use super::meter::Meter;
+use super::output::{complain, print, print_json};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use super::{duration, jobs};
+use crate::api::wire::SubmitJob;
+use crate::client::Client;
+use crate::job::{JobId, Json};
+use crate::worker::shell::{self, CommandLine, ShellPayload};
+
+/// How many jobs go with one call.
+const BATCH: usize = 1000;
+/// How many refusals are told one by one.
+const MAX_TOLD: usize = 20;
+
+/// Hand jobs to a server, and print their ids
+///
+/// Either one job from the command line, or many from a file of JSON lines (`-` for standard input), each a job as the
+/// API takes it, or just {"command": ["program", "argument"]}. Jobs without an id are given one before they are sent,
+/// so that no lost answer makes two.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leasehold submit -- convert in.png out.webp\n  \
+    leasehold submit --queue reports --timeout 10m --label month=2030-01 -- make report\n  \
+    leasehold submit --kind render --payload '{\"scene\": 7}'\n  leasehold submit --file jobs.jsonl")]
+pub(super) struct SubmitArgs {
+    /// The jobs, one JSON object a line; `-` for standard input
+    #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_FILE",
+          conflicts_with_all = ["command", "payload", "id", "queue", "kind", "priority", "owner", "labels", "timeout",
+                                "max_attempts", "run_at"])]
+    file: Option<PathBuf>,
+    /// The line it waits in [default: default]
+    #[arg(long, env = "LEASEHOLD_QUEUE")]
+    queue: Option<String>,
+    /// Its handler's name [default: shell]
+    #[arg(long, env = "LEASEHOLD_KIND")]
+    kind: Option<String>,
+    /// Its input, as JSON
+    #[arg(long, value_name = "JSON", env = "LEASEHOLD_PAYLOAD", conflicts_with = "command")]
+    payload: Option<String>,
+    /// Its id: submitting the same job under the same id again gives the first one
+    #[arg(long, env = "LEASEHOLD_ID")]
+    id: Option<String>,
+    /// How urgent it is, from -100 to 100
+    #[arg(long, env = "LEASEHOLD_PRIORITY", allow_hyphen_values = true)]
+    priority: Option<i64>,
+    /// Who it belongs to
+    #[arg(long, env = "LEASEHOLD_OWNER")]
+    owner: Option<String>,
+    /// What it is to be found by (repeatable)
+    #[arg(long = "label", value_name = "NAME=VALUE", env = "LEASEHOLD_LABEL", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// How long an attempt may take at most
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// How many attempts it gets [default: 3]
+    #[arg(long, value_name = "N", env = "LEASEHOLD_MAX_ATTEMPTS")]
+    max_attempts: Option<u64>,
+    /// Not before this time, such as 2030-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME", env = "LEASEHOLD_RUN_AT")]
+    run_at: Option<String>,
+    /// Print JSON: the job, or for a file one line for each
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The program and its arguments, for a shell job
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a label is NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Submits one or many.
+pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.server.clone().connect(&settings.client)?;
+    if let Some(file) = args.file.take() {
+        return submit_file(&client, &file, args.json).await;
+    }
+    let json = args.json;
+    let job = client.submit(&one(args)?).await?;
+    if json { print_json(&job) } else { print(&job.id) }
+}
+
+/// The job that the flags describe.
+fn one(args: SubmitArgs) -> Result<SubmitJob, Failure> {
+    let payload = match args.payload {
+        Some(text) => Some(Json::parse(text).map_err(|error| Failure::Usage(format!("the payload: {error}")))?),
+        None if args.command.is_empty() => None,
+        None => {
+            let command = CommandLine::Arguments(args.command);
+            Some(Json::of(&ShellPayload { command, env: Default::default(), cwd: None })?)
+        }
+    };
+    let kind = args.kind.unwrap_or_else(|| shell::KIND.to_owned());
+    if kind == shell::KIND {
+        let wrong = |what| Failure::Usage(format!("a shell job needs a command after `--`: {what}"));
+        ShellPayload::parse(payload.as_ref()).map_err(wrong)?;
+    }
+    let job = SubmitJob {
+        id: args.id,
+        payload,
+        priority: args.priority,
+        owner: args.owner,
+        labels: args.labels.into_iter().collect(),
+        run_at: args.run_at,
+        timeout_ms: args.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        max_attempts: args.max_attempts,
+        ..SubmitJob::new(args.queue.unwrap_or_else(|| jobs::DEFAULT_QUEUE.to_owned()), kind)
+    };
+    job.clone().into_new_job().map_err(|invalid| Failure::Usage(invalid.to_string()))?;
+    Ok(job)
+}
+
+async fn submit_file(client: &Client, file: &Path, json: bool) -> Result<(), Failure> {
+    let name = file.display().to_string();
+    let lines = jobs::parse(&name, &jobs::read_text(file)?)?;
+    let meter = Meter::start(lines.len() as u64);
+    let mut refused = 0;
+    for batch in lines.chunks(BATCH) {
+        let jobs: Vec<SubmitJob> = batch.iter().map(|line| named(&line.job)).collect();
+        let items = client.submit_bulk(&jobs).await?;
+        for ((line, job), item) in batch.iter().zip(&jobs).zip(&items) {
+            meter.advance(item.error.is_none());
+            match &item.error {
+                _ if json => print_json(item)?,
+                None => print(item.id.as_ref().or(job.id.as_ref()).map_or("", String::as_str))?,
+                Some(_) => {}
+            }
+            if let Some(error) = &item.error {
+                refused += 1;
+                if refused <= MAX_TOLD {
+                    complain(&format!("{name}:{}: {} ({})", line.number, error.message, error.code));
+                }
+            }
+        }
+    }
+    meter.end();
+    if refused == 0 {
+        return Ok(());
+    }
+    complain(&format!("leasehold: {refused} of {} jobs were refused", lines.len()));
+    Err(Failure::Told(ExitStatus::Failed))
+}
+
+/// The job with an id, so that a batch whose answer was lost can be sent again.
+fn named(job: &SubmitJob) -> SubmitJob {
+    let mut job = job.clone();
+    if job.id.is_none() && job.idempotency_key.is_none() {
+        job.id = Some(JobId::generate().into());
+    }
+    job
+}

@@ -1,0 +1,57 @@
+//! `leasehold token`: a new access token.
+
+use clap::Args;
+
+use super::failure::Failure;
+use super::output::{print, print_json};
+use crate::api::access::token_hash;
+
+/// How many random bytes a token has: as many bits as its hash.
+const BYTES: usize = 32;
+
+/// Make a new access token, and the lines that make a server know it
+///
+/// The token itself is kept nowhere: hand it to whoever is to use it. The server's settings file holds only its hash.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  leasehold token --name render-farm --role submit --role work")]
+pub(super) struct TokenArgs {
+    /// Who will show it: the name that stands in the histories of jobs
+    #[arg(long, env = "LEASEHOLD_NAME", default_value = "me")]
+    name: String,
+    /// What it may do: read, submit, work or admin [default: all of them]
+    #[arg(long = "role", env = "LEASEHOLD_ROLE", value_name = "ROLE", value_delimiter = ',',
+          value_parser = ["read", "submit", "work", "admin"])]
+    roles: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Makes and prints one.
+pub(super) fn run(args: &TokenArgs) -> Result<(), Failure> {
+    let secret: [u8; BYTES] = rand::random();
+    let token = format!("lh_{}", hex(&secret));
+    let sha256 = token_hash(&token);
+    let all = ["read", "submit", "work", "admin"].map(str::to_owned);
+    let roles = if args.roles.is_empty() { all.as_slice() } else { args.roles.as_slice() };
+    if args.json {
+        return print_json(&serde_json::json!({
+            "token": token, "name": args.name, "roles": roles, "sha256": sha256,
+        }));
+    }
+    let name = toml::Value::from(args.name.as_str());
+    let roles = toml::Value::from(roles.to_vec());
+    print(&format!(
+        "The token, which is shown only now:\n\n  {token}\n\nFor the server's settings file (leasehold serve --config \
+         FILE):\n\n[[tokens]]\nname = {name}\nroles = {roles}\nsha256 = \"{sha256}\""
+    ))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,109 @@
+//! `leasehold wait`: until jobs have ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use futures::StreamExt as _;
+use tokio::time::Instant;
+
+use super::duration;
+use super::failure::{ExitStatus, Failure};
+use super::meter::Meter;
+use super::output::{print, print_json, shorten, table};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::{Job, JobState};
+use crate::client::{Client, ClientError};
+use crate::job::StateName;
+
+/// How long one call waits; the server allows a minute.
+const ONE_CALL: Duration = Duration::from_secs(30);
+/// How many jobs are waited for at a time.
+const AT_A_TIME: usize = 50;
+/// How much of an error is shown.
+const ERROR_CHARACTERS: usize = 100;
+
+/// Wait until jobs have ended
+///
+/// Ends with 0 when all were completed, 1 when one was not, 4 when the time ran out first.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold wait my-job\n  leasehold submit -- make report | leasehold wait --timeout 10m -"
+)]
+pub(super) struct WaitArgs {
+    /// The jobs; `-` reads ids from standard input
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    /// How long to wait at most [default: as long as it takes]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// Print each job as one line of JSON once it has ended
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Waits for them.
+pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.server.connect(&settings.client)?;
+    let ids = ids(&args.ids)?;
+    let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
+    let meter = Meter::start(ids.len() as u64);
+    let mut waiting =
+        futures::stream::iter(ids.iter().map(|id| wait(&client, id, deadline))).buffer_unordered(AT_A_TIME);
+    let mut ended = BTreeMap::new();
+    while let Some(job) = waiting.next().await {
+        let job = job?;
+        if args.json {
+            print_json(&job)?;
+        }
+        if StateName::from(job.state).is_final() {
+            meter.advance(job.state == JobState::Completed);
+        }
+        ended.insert(job.id.clone(), job);
+    }
+    meter.end();
+    if !args.json {
+        print(&table(&["id", "state", "took", "error"], ended.values().map(row)))?;
+    }
+    verdict(ended.values().map(|job| job.state.into()))
+}
+
+/// What the command line and standard input name.
+fn ids(named: &[String]) -> Result<Vec<String>, Failure> {
+    if named != ["-"] {
+        return Ok(named.to_vec());
+    }
+    let text = super::jobs::read_text(std::path::Path::new("-"))?;
+    let ids: Vec<String> = text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect();
+    if ids.is_empty() { Err(Failure::Usage("standard input names no job".to_owned())) } else { Ok(ids) }
+}
+
+/// The job once it has ended, or as it is when the time is up.
+async fn wait(client: &Client, id: &str, deadline: Option<Instant>) -> Result<Job, ClientError> {
+    loop {
+        let left = deadline.map_or(ONE_CALL, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let job = client.wait(id, left.min(ONE_CALL)).await?;
+        if StateName::from(job.state).is_final() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Ok(job);
+        }
+    }
+}
+
+fn verdict(mut states: impl Iterator<Item = StateName> + Clone) -> Result<(), Failure> {
+    if states.clone().any(|state| state.is_final() && state != StateName::Completed) {
+        Err(Failure::Told(ExitStatus::Failed))
+    } else if states.all(StateName::is_final) {
+        Ok(())
+    } else {
+        Err(Failure::Told(ExitStatus::TimeIsUp))
+    }
+}
+
+fn row(job: &Job) -> Vec<String> {
+    let took = job.started_at.zip(job.finished_at).map(|(started, finished)| duration::show(finished.since(started)));
+    let error = job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).unwrap_or_default();
+    vec![job.id.clone(), job.state.as_str().to_owned(), took.unwrap_or_default(), shorten(&error, ERROR_CHARACTERS)]
+}

@@ -1,0 +1,109 @@
+//! `leasehold worker`: runs shell jobs of a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::failure::Failure;
+use super::log::{self, LogFormat};
+use super::output::complain;
+use super::server::ServerArgs;
+use super::settings::Settings;
+use super::signals::Signals;
+use super::{duration, jobs};
+use crate::job::{QueueName, WorkerId};
+use crate::worker::shell::{self, Scope, ShellHandler};
+use crate::worker::{Stop, Worker, WorkerConfig};
+
+/// How long one claim waits for a job.
+const WAIT: Duration = Duration::from_secs(30);
+const DEFAULT_SLOTS: usize = 4;
+const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+const DEFAULT_DRAIN: Duration = Duration::from_secs(60);
+const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+/// What a handler may take beyond the time between SIGTERM and SIGKILL.
+pub(super) const REAP: Duration = Duration::from_secs(5);
+
+const ABOUT_KILL: &str = "\
+The first SIGTERM or Ctrl-C takes no new job and lets the running ones come to their end for --drain-timeout, then ends \
+them and gives them back unharmed; the second does so at once.
+
+A worker that is killed with SIGKILL can end nothing: its commands run on while their leases run out. Run it where \
+its commands go with it, in a container or as a systemd service.
+
+Examples:
+  leasehold worker --queue reports --slots 8
+  leasehold worker --server https://jobs.example --token lh_… --queue a --queue b";
+
+/// Run shell jobs of a server
+#[derive(Debug, Args)]
+#[command(after_help = ABOUT_KILL)]
+pub(super) struct WorkerArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// A line to take jobs from (repeatable) [default: default]
+    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE", value_delimiter = ',')]
+    queues: Vec<String>,
+    /// How many jobs to run at a time [default: 4]
+    #[arg(long, value_name = "N", env = "LEASEHOLD_SLOTS", value_parser = clap::value_parser!(u16).range(1..))]
+    slots: Option<u16>,
+    /// A name that no other worker has [default: the host's and a random number]
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_WORKER_ID")]
+    worker_id: Option<String>,
+    /// How long a job stays this worker's without a heartbeat; one is sent at a third of it [default: 60s]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEASE", value_parser = duration::parse)]
+    lease: Option<Duration>,
+    /// How long running jobs may go on once it is to stop [default: 60s]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_DRAIN_TIMEOUT", value_parser = duration::parse)]
+    drain_timeout: Option<Duration>,
+    /// How long a command has between SIGTERM and SIGKILL [default: 10s]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_GRACE", value_parser = duration::parse)]
+    grace: Option<Duration>,
+    /// How log lines look [default: text]
+    #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
+/// Works until it is stopped.
+pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Failure> {
+    log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
+    let client = args.server.clone().connect(&settings.client)?;
+    let config = config(args, &settings)?;
+    let signals = Signals::listen(|stop| match stop {
+        Stop::Now => complain("leasehold: ending the running jobs and giving them back"),
+        Stop::Drain | Stop::No => complain("leasehold: stopping once the running jobs have ended; again to end them"),
+    })?;
+    tracing::info!(worker_id = %config.worker_id, queues = ?config.queues, slots = config.slots, "working");
+    let scope = Scope::new(&format!("worker {}", config.worker_id));
+    let handler = ShellHandler::new(scope, config.grace - REAP);
+    let worker = Worker::new(Arc::new(client), config).handle(shell::kind(), handler.shared());
+    worker.run(signals.stop()).await.map_err(|error| Failure::Failed(format!("the server refuses: {error}")))
+}
+
+fn config(args: WorkerArgs, settings: &Settings) -> Result<WorkerConfig, Failure> {
+    let file = &settings.worker;
+    let wrong = |what: &str, error: crate::job::InvalidName| Failure::Usage(format!("the {what} {error}"));
+    let worker_id = args.worker_id.or_else(|| file.worker_id.clone()).unwrap_or_else(random_name);
+    let queues = Some(args.queues).filter(|queues| !queues.is_empty()).or_else(|| file.queues.clone());
+    let queues = queues.unwrap_or_else(|| vec![jobs::DEFAULT_QUEUE.to_owned()]);
+    let queues: Result<Vec<QueueName>, _> = queues.iter().map(QueueName::new).collect();
+    let setting = |flag: Option<Duration>, file: Option<super::settings::DurationSetting>, default| {
+        flag.or(file.map(|setting| setting.0)).unwrap_or(default)
+    };
+    Ok(WorkerConfig {
+        worker_id: WorkerId::new(worker_id).map_err(|error| wrong("worker's name", error))?,
+        queues: queues.map_err(|error| wrong("queue's name", error))?,
+        slots: args.slots.map(usize::from).or(file.slots).unwrap_or(DEFAULT_SLOTS).max(1),
+        lease: setting(args.lease, file.lease, DEFAULT_LEASE),
+        wait: WAIT,
+        drain_timeout: setting(args.drain_timeout, file.drain_timeout, DEFAULT_DRAIN),
+        grace: setting(args.grace, file.grace, DEFAULT_GRACE) + REAP,
+    })
+}
+
+fn random_name() -> String {
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let number: u32 = rand::random();
+    format!("{}:{}:{number:08x}", host.as_deref().unwrap_or("worker"), std::process::id())
+}

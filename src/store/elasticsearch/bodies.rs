@@ -1,0 +1,165 @@
+//! Bodies that are kept apart: written before the jobs that refer to them, removed after them.
+//!
+//! A body's id is fresh and its content never changes, so it is written without a condition: writing it twice is as
+//! good as once, and an acknowledgement means what it says also for the second try.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use super::bulk::{self, Action, ItemOutcome, Target};
+use super::documents::{mget, parse_mget};
+use super::nodes::{Nodes, Request, reason};
+use super::writer::Shared;
+use crate::job::{BodyId, BodyRef, JobId, Json, NewBody};
+use crate::store::StoreError;
+
+/// The most bytes of bodies in one request; a longer body has a request of its own.
+const MAX_BYTES: usize = 5 * 1024 * 1024;
+/// The most bodies in one request.
+const MAX_ITEMS: usize = 1_000;
+/// The wait before what was turned away is sent again.
+const BACKOFF: Duration = Duration::from_millis(100);
+
+/// A body as a document. The JSON is kept as a string, so that the index takes any and gives it back as it came.
+#[derive(Serialize)]
+struct BodyDocument<'a> {
+    job_id: &'a str,
+    json: &'a str,
+}
+
+#[derive(Deserialize)]
+struct StoredBody {
+    json: String,
+}
+
+/// Writes `bodies`, each for the job named, and says of each whether it is durable.
+pub(super) async fn store(
+    shared: &Shared,
+    bodies: &[(&JobId, &NewBody)],
+    deadline: Instant,
+) -> Vec<Result<(), StoreError>> {
+    let mut results = Vec::with_capacity(bodies.len());
+    let mut rest = bodies;
+    while !rest.is_empty() {
+        let (chunk, after) = rest.split_at(chunk_length(rest));
+        results.extend(store_chunk(shared, chunk, deadline).await);
+        rest = after;
+    }
+    results
+}
+
+fn chunk_length(bodies: &[(&JobId, &NewBody)]) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, body): &&(&JobId, &NewBody)| {
+        bytes += body.json.bytes();
+        bytes <= MAX_BYTES
+    };
+    bodies.iter().take(MAX_ITEMS).take_while(fits).count().max(1)
+}
+
+async fn store_chunk(shared: &Shared, bodies: &[(&JobId, &NewBody)], deadline: Instant) -> Vec<Result<(), StoreError>> {
+    let mut results: Vec<Option<Result<(), StoreError>>> = vec![None; bodies.len()];
+    let mut obstacle = String::new();
+    loop {
+        let open: Vec<usize> = (0..bodies.len()).filter(|index| results[*index].is_none()).collect();
+        if open.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        let chosen: Vec<&(&JobId, &NewBody)> = open.iter().map(|index| &bodies[*index]).collect();
+        for (index, outcome) in open.into_iter().zip(send(shared, &chosen, deadline).await) {
+            match outcome {
+                ItemOutcome::Done(_) => results[index] = Some(Ok(())),
+                ItemOutcome::Invalid(reason) => results[index] = Some(Err(StoreError::Corrupt(reason))),
+                ItemOutcome::Denied(reason) => results[index] = Some(Err(StoreError::Unavailable(reason))),
+                ItemOutcome::Busy(reason) | ItemOutcome::Unsure(reason) => obstacle = reason,
+                ItemOutcome::Conflict => "a conflict without a condition".clone_into(&mut obstacle),
+            }
+        }
+        if results.iter().any(Option::is_none) {
+            sleep(BACKOFF.min(deadline.saturating_duration_since(Instant::now()))).await;
+        }
+    }
+    let unavailable = || Err(StoreError::Unavailable(obstacle.clone()));
+    results.into_iter().map(|result| result.unwrap_or_else(unavailable)).collect()
+}
+
+async fn send(shared: &Shared, bodies: &[&(&JobId, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
+    let mut buffer = Vec::with_capacity(bodies.iter().map(|(_, body)| body.json.bytes() + 200).sum());
+    for (job_id, body) in bodies {
+        let id = document_id(body.reference.id);
+        let document = BodyDocument { job_id: job_id.as_str(), json: body.json.as_str() };
+        let written = serde_json::to_writer(&mut buffer, &Action::Index(Target::any(&id)))
+            .map(|()| buffer.push(b'\n'))
+            .and_then(|()| serde_json::to_writer(&mut buffer, &document));
+        if let Err(error) = written {
+            return vec![ItemOutcome::Invalid(error.to_string()); bodies.len()];
+        }
+        buffer.push(b'\n');
+    }
+    let request = Request::lines(bulk::path(&shared.indices.bodies, shared.request_timeout), buffer);
+    match shared.nodes.call(&request, deadline).await {
+        Ok(reply) => bulk::outcomes(reply.status, &reply.body, bodies.len()),
+        Err(error) => vec![ItemOutcome::Unsure(error.message); bodies.len()],
+    }
+}
+
+/// Removes bodies that nothing refers to any more. Tried once: a body left over takes up space and does no harm.
+pub(super) async fn remove(shared: &Shared, bodies: &[BodyId]) {
+    for chunk in bodies.chunks(MAX_ITEMS) {
+        let mut buffer = Vec::with_capacity(chunk.len() * 70);
+        for body in chunk {
+            let id = document_id(*body);
+            if serde_json::to_writer(&mut buffer, &Action::Delete(Target::any(&id))).is_ok() {
+                buffer.push(b'\n');
+            }
+        }
+        let request = Request::lines(bulk::path(&shared.indices.bodies, shared.request_timeout), buffer);
+        let deadline = Instant::now() + shared.request_timeout;
+        let left = match shared.nodes.try_call(&request, deadline).await {
+            Ok(reply) if reply.status == 200 => continue,
+            Ok(reply) => reason(reply.status, &reply.body),
+            Err(error) => error.message,
+        };
+        metrics::counter!("leasehold_store_bodies_left_total").increment(chunk.len() as u64);
+        tracing::debug!(bodies = chunk.len(), "bodies are left over: {left}");
+    }
+}
+
+/// Reads bodies in real time, in the order asked.
+pub(super) async fn read(
+    nodes: &Nodes,
+    index: &str,
+    references: &[BodyRef],
+    deadline: Instant,
+) -> Result<Vec<Option<Json>>, StoreError> {
+    let mut bodies = Vec::with_capacity(references.len());
+    let mut rest = references;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |reference: &&BodyRef| {
+            bytes += reference.bytes as usize;
+            bytes <= MAX_BYTES
+        };
+        let length = rest.iter().take(MAX_ITEMS).take_while(fits).count().max(1);
+        let (chunk, after) = rest.split_at(length);
+        let ids: Vec<String> = chunk.iter().map(|reference| document_id(reference.id)).collect();
+        let reply = mget(nodes, index, &ids, deadline).await?;
+        let mut found: HashMap<String, Json> = HashMap::with_capacity(ids.len());
+        for document in parse_mget(&reply, ids.len())? {
+            let Some(source) = document.source()? else { continue };
+            let corrupt = |error| StoreError::Corrupt(format!("body `{}`: {error}", document.id));
+            let stored: StoredBody = serde_json::from_str(source.get()).map_err(corrupt)?;
+            found.insert(document.id.clone(), Json::parse(stored.json).map_err(corrupt)?);
+        }
+        bodies.extend(ids.iter().map(|id| found.get(id).cloned()));
+        rest = after;
+    }
+    Ok(bodies)
+}
+
+fn document_id(body: BodyId) -> String {
+    body.0.hyphenated().to_string()
+}

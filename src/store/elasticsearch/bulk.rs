@@ -1,0 +1,205 @@
+//! The `_bulk` request and its answer, which is 200 even where items failed: every item is looked at.
+
+use serde::{Deserialize, Serialize};
+
+use super::nodes::reason;
+use crate::store::Version;
+
+/// What of the answer is asked for: it is as long as the request otherwise.
+const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
+                      items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason";
+
+/// The path of a bulk request to `index`. The server gives up on an item whose shard is not there after `timeout`, so that
+/// it answers before the client gives up on it.
+pub(super) fn path(index: &str, timeout: std::time::Duration) -> String {
+    format!("{index}/_bulk?timeout={}ms&filter_path={WANTED}", timeout.as_millis().max(1))
+}
+
+/// What is to be done to one document.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Action<'a> {
+    /// Write a document that must not exist. Its line follows.
+    Create(Target<'a>),
+    /// Write a document. Its line follows.
+    Index(Target<'a>),
+    /// Remove a document.
+    Delete(Target<'a>),
+}
+
+/// Which document, and under which condition.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Target<'a> {
+    #[serde(rename = "_id")]
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    if_seq_no: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    if_primary_term: Option<u64>,
+}
+
+impl<'a> Target<'a> {
+    /// The document `id`, whatever its version.
+    pub(super) fn any(id: &'a str) -> Self {
+        Self { id, if_seq_no: None, if_primary_term: None }
+    }
+
+    /// The document `id` while it has `version`.
+    pub(super) fn at(id: &'a str, version: Version) -> Self {
+        Self { id, if_seq_no: Some(version.seq_no), if_primary_term: Some(version.primary_term) }
+    }
+}
+
+/// What came of one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ItemOutcome {
+    /// Done, under this version.
+    Done(Version),
+    /// The document has another version, exists already, or does not exist.
+    Conflict,
+    /// Turned away for now; not done.
+    Busy(String),
+    /// The document is not one that the index takes.
+    Invalid(String),
+    /// Refused for a reason that stays; not done.
+    Denied(String),
+    /// It went wrong on the way; it may have been done.
+    Unsure(String),
+}
+
+#[derive(Deserialize)]
+struct BulkReply {
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Item {
+    Create(ItemReply),
+    Index(ItemReply),
+    Delete(ItemReply),
+}
+
+#[derive(Deserialize)]
+struct ItemReply {
+    status: u16,
+    #[serde(rename = "_seq_no")]
+    seq_no: Option<u64>,
+    #[serde(rename = "_primary_term")]
+    primary_term: Option<u64>,
+    #[serde(rename = "_shards", default)]
+    shards: Shards,
+    #[serde(default)]
+    error: Option<Cause>,
+}
+
+#[derive(Default, Deserialize)]
+struct Shards {
+    #[serde(default)]
+    failed: u32,
+}
+
+#[derive(Deserialize)]
+struct Cause {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    caused_by: Option<Box<Cause>>,
+}
+
+impl Cause {
+    fn sentence(self) -> String {
+        let reason = self.reason.unwrap_or(self.kind);
+        match self.caused_by.and_then(|cause| cause.reason) {
+            Some(cause) if !reason.contains(&cause) => format!("{reason}: {cause}"),
+            _ => reason,
+        }
+    }
+}
+
+/// Reads the answer to a bulk of `expected` items: their outcomes, in order.
+///
+/// # Errors
+/// When it is not such an answer.
+fn parse(body: &[u8], expected: usize) -> Result<Vec<ItemOutcome>, String> {
+    let reply: BulkReply = serde_json::from_slice(body).map_err(|error| format!("not a bulk's answer: {error}"))?;
+    if reply.items.len() != expected {
+        return Err(format!("a bulk of {expected} was answered with {} items", reply.items.len()));
+    }
+    Ok(reply.items.into_iter().map(outcome).collect())
+}
+
+/// The outcomes of a bulk of `expected` items, whatever its answer was.
+pub(super) fn outcomes(status: u16, body: &[u8], expected: usize) -> Vec<ItemOutcome> {
+    match status {
+        200..=299 => parse(body, expected).unwrap_or_else(|error| vec![ItemOutcome::Unsure(error); expected]),
+        400..=499 => vec![ItemOutcome::Denied(reason(status, body)); expected],
+        _ => vec![ItemOutcome::Unsure(reason(status, body)); expected],
+    }
+}
+
+fn outcome(item: Item) -> ItemOutcome {
+    let (Item::Create(reply) | Item::Index(reply) | Item::Delete(reply)) = item;
+    if reply.shards.failed > 0 {
+        // The write counts all the same: before it was acknowledged, the copy that failed was struck off the list of
+        // those that may become the primary.
+        metrics::counter!("leasehold_store_copies_failed_total").increment(1);
+    }
+    let sentence = reply.error.map_or_else(|| format!("status {}", reply.status), Cause::sentence);
+    match (reply.status, reply.seq_no, reply.primary_term) {
+        (200..=299, Some(seq_no), Some(primary_term)) => ItemOutcome::Done(Version { primary_term, seq_no }),
+        (409, ..) => ItemOutcome::Conflict,
+        (400, ..) => ItemOutcome::Invalid(sentence),
+        (429, ..) => ItemOutcome::Busy(sentence),
+        (401..=499, ..) => ItemOutcome::Denied(sentence),
+        _ => ItemOutcome::Unsure(sentence),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_gets_its_own_outcome() {
+        let body = br#"{"items":[
+            {"create":{"_shards":{"failed":0},"_seq_no":7,"_primary_term":2,"status":201}},
+            {"index":{"status":409,"error":{"type":"version_conflict_engine_exception","reason":"[a]: conflict"}}},
+            {"index":{"status":429,"error":{"type":"es_rejected_execution_exception","reason":"full"}}},
+            {"create":{"status":400,"error":{"type":"document_parsing_exception","reason":"no",
+                "caused_by":{"type":"json_parse_exception","reason":"twice"}}}},
+            {"index":{"status":403,"error":{"type":"cluster_block_exception","reason":"blocked"}}},
+            {"delete":{"status":503,"error":{"type":"unavailable_shards_exception","reason":"gone"}}},
+            {"delete":{"_shards":{"failed":1},"_seq_no":8,"_primary_term":2,"status":200}}]}"#;
+        let version = |seq_no| Version { primary_term: 2, seq_no };
+        assert_eq!(
+            parse(body, 7),
+            Ok(vec![
+                ItemOutcome::Done(version(7)),
+                ItemOutcome::Conflict,
+                ItemOutcome::Busy("full".to_owned()),
+                ItemOutcome::Invalid("no: twice".to_owned()),
+                ItemOutcome::Denied("blocked".to_owned()),
+                ItemOutcome::Unsure("gone".to_owned()),
+                ItemOutcome::Done(version(8)),
+            ])
+        );
+    }
+
+    #[test]
+    fn an_answer_with_items_missing_is_no_answer() {
+        assert!(parse(br#"{"items":[]}"#, 1).is_err());
+        assert!(parse(br#"{"error":"no"}"#, 1).is_err());
+    }
+
+    #[test]
+    fn an_action_names_its_condition() {
+        let at = Target::at("a\"b", Version { primary_term: 1, seq_no: 4 });
+        let line = |action: Action| serde_json::to_string(&action).expect("json");
+        assert_eq!(line(Action::Index(at)), r#"{"index":{"_id":"a\"b","if_seq_no":4,"if_primary_term":1}}"#);
+        assert_eq!(line(Action::Create(Target::any("a"))), r#"{"create":{"_id":"a"}}"#);
+        assert_eq!(line(Action::Delete(at)), r#"{"delete":{"_id":"a\"b","if_seq_no":4,"if_primary_term":1}}"#);
+    }
+}

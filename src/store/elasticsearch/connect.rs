@@ -1,0 +1,234 @@
+//! The start: find the server, make the indices if they are missing, and refuse what would not keep the promise.
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::flavour::Server;
+use super::nodes::{Nodes, Reply, Request, reason};
+use super::{ElasticsearchOptions, Indices};
+
+/// The mapping's version; raised when a field is added or changed.
+const MAPPING_VERSION: u64 = 1;
+const JOBS: &str = include_str!("../../../mappings/jobs.json");
+const BODIES: &str = include_str!("../../../mappings/bodies.json");
+
+/// Why no store could be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// It cannot be reached, or cannot serve yet. Worth trying again.
+    #[error("{0}")]
+    NotYet(String),
+    /// It will not work before somebody has changed something.
+    #[error("{what}; {mend}")]
+    Refused {
+        /// What is wrong.
+        what: String,
+        /// How to mend it.
+        mend: String,
+    },
+}
+
+impl ConnectError {
+    /// Whether the same try may succeed later, without anybody changing the configuration or the index.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::NotYet(_))
+    }
+
+    pub(super) fn refused(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self::Refused { what: what.into(), mend: mend.into() }
+    }
+}
+
+/// Does all of it once.
+pub(super) async fn prepare(
+    nodes: &Nodes,
+    indices: &Indices,
+    options: &ElasticsearchOptions,
+) -> Result<Server, ConnectError> {
+    let link = Link { nodes, deadline: Instant::now() + options.request_timeout.saturating_mul(3) };
+    let server = link.server().await?;
+    let bodies: Value =
+        serde_json::from_str(BODIES).map_err(|error| ConnectError::refused(BODIES, error.to_string()))?;
+    let jobs: Value = serde_json::from_str(JOBS).map_err(|error| ConnectError::refused(JOBS, error.to_string()))?;
+    for (index, definition) in [(&indices.bodies, bodies), (&indices.jobs, server.flavour.adapt(jobs))] {
+        link.index(index, with_options(definition, options)).await?;
+    }
+    Ok(server)
+}
+
+/// Fills in what is configurable.
+fn with_options(mut definition: Value, options: &ElasticsearchOptions) -> Value {
+    let settings = &mut definition["settings"]["index"];
+    settings["number_of_shards"] = options.shards.into();
+    // Named although it is the default: a shard without the setting stops refreshing while nobody searches it.
+    settings["refresh_interval"] = format!("{}ms", options.refresh_interval.as_millis().max(1)).into();
+    match options.replicas {
+        Some(replicas) => settings["number_of_replicas"] = replicas.into(),
+        None => settings["auto_expand_replicas"] = "0-1".into(),
+    }
+    definition
+}
+
+struct Link<'a> {
+    nodes: &'a Nodes,
+    deadline: Instant,
+}
+
+impl Link<'_> {
+    async fn send(&self, request: Request) -> Result<Reply, ConnectError> {
+        let reply = self.nodes.try_call(&request, self.deadline).await.map_err(|error| unreachable(&error.message))?;
+        match reply.status {
+            401 => Err(ConnectError::refused(
+                "the store does not accept the credentials (HTTP 401)",
+                "give a user and password in the address, as in https://user:password@host:9200, or an API key",
+            )),
+            403 => Err(ConnectError::refused(
+                format!("the credentials do not suffice ({})", reason(403, &reply.body)),
+                "they need the cluster privilege `monitor`, and on the two indices `manage`, `read` and `write`",
+            )),
+            500.. => {
+                Err(ConnectError::NotYet(format!("the store cannot serve: {}", reason(reply.status, &reply.body))))
+            }
+            _ => Ok(reply),
+        }
+    }
+
+    async fn server(&self) -> Result<Server, ConnectError> {
+        let mend =
+            "check the address; it is to be that of a node of Elasticsearch or OpenSearch, as http://localhost:9200";
+        let reply = self.send(Request::get(Server::PATH.to_owned())).await?;
+        let body = reply.success().map_err(|what| ConnectError::refused(what, mend))?;
+        let server = Server::parse(&body).map_err(|what| ConnectError::refused(what, mend))?;
+        if !server.is_supported() {
+            let (flavour, version, oldest) = (server.flavour, &server.version, server.oldest());
+            return Err(ConnectError::refused(
+                format!("the store runs {flavour} {version}, which is too old"),
+                format!("upgrade it to {flavour} {oldest} or newer"),
+            ));
+        }
+        Ok(server)
+    }
+
+    /// Checks the index, after making it if it is missing. Several processes may start at once: who comes second finds
+    /// the index made.
+    async fn index(&self, index: &str, definition: Value) -> Result<(), ConnectError> {
+        if let Some(found) = self.find(index).await? {
+            return check(index, &found);
+        }
+        let reply = self.send(Request::put(index.to_owned(), definition.to_string().into_bytes())).await?;
+        match reply.status {
+            200..=299 => tracing::info!(index, "created the index"),
+            400 if String::from_utf8_lossy(&reply.body).contains("resource_already_exists_exception") => {}
+            status => {
+                return Err(ConnectError::refused(
+                    format!("the index `{index}` cannot be created ({})", reason(status, &reply.body)),
+                    "remove what stands in the way, or choose another index prefix",
+                ));
+            }
+        }
+        match self.find(index).await? {
+            Some(found) => check(index, &found),
+            None => Err(ConnectError::NotYet(format!("the index `{index}` is not there yet"))),
+        }
+    }
+
+    async fn find(&self, index: &str) -> Result<Option<IndexInfo>, ConnectError> {
+        let reply = self.send(Request::get(format!("{index}?flat_settings=true"))).await?;
+        if reply.status == 404 {
+            return Ok(None);
+        }
+        let body = reply.success().map_err(ConnectError::NotYet)?;
+        let mut found: std::collections::HashMap<String, IndexInfo> = serde_json::from_slice(&body)
+            .map_err(|error| ConnectError::NotYet(format!("the index `{index}` cannot be read: {error}")))?;
+        let (name, info) = (found.keys().next().cloned(), found.remove(index));
+        if let (Some(name), None) = (name, &info) {
+            return Err(ConnectError::refused(
+                format!("`{index}` is not an index but another name for `{name}`"),
+                "remove the alias, or choose another index prefix",
+            ));
+        }
+        Ok(info)
+    }
+}
+
+/// A failure to connect. A certificate that is not trusted will not be trusted later either.
+fn unreachable(message: &str) -> ConnectError {
+    let lower = message.to_lowercase();
+    if lower.contains("certificate") {
+        return ConnectError::refused(
+            format!("the store's certificate is not trusted ({message})"),
+            "give the certificate of the authority that signed it, or use a certificate that is publicly trusted",
+        );
+    }
+    if lower.contains("invalidcontenttype") || lower.contains("corrupt message") {
+        return ConnectError::refused(
+            format!("the store does not speak TLS ({message})"),
+            "check the address; http:// is without TLS, https:// with it",
+        );
+    }
+    ConnectError::NotYet(format!("the store cannot be reached: {message}"))
+}
+
+#[derive(Deserialize)]
+struct IndexInfo {
+    #[serde(default)]
+    mappings: Value,
+    #[serde(default)]
+    settings: std::collections::HashMap<String, Value>,
+}
+
+impl IndexInfo {
+    fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).and_then(Value::as_str)
+    }
+}
+
+/// Says what is wrong with an index, and how to mend it.
+fn check(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
+    let another = "use another index prefix, or remove the index if nobody needs it";
+    match found.mappings["_meta"]["leasehold"]["version"].as_u64() {
+        Some(MAPPING_VERSION) => {}
+        Some(version) if version > MAPPING_VERSION => {
+            return Err(ConnectError::refused(
+                format!("the index `{index}` was made by a newer leasehold (mapping {version}, not {MAPPING_VERSION})"),
+                "upgrade this program",
+            ));
+        }
+        version => {
+            let found = version.map_or("no mapping of leasehold's".to_owned(), |version| format!("mapping {version}"));
+            return Err(ConnectError::refused(
+                format!("the index `{index}` has {found}, where mapping {MAPPING_VERSION} is needed"),
+                another,
+            ));
+        }
+    }
+    if found.mappings["dynamic"] != "strict" {
+        return Err(ConnectError::refused(
+            format!("the mapping of `{index}` is not strict, so that it would take fields that mean nothing"),
+            format!("PUT /{index}/_mapping {{\"dynamic\": \"strict\"}}"),
+        ));
+    }
+    if found.setting("index.translog.durability").is_some_and(|durability| durability != "request") {
+        return Err(ConnectError::refused(
+            format!(
+                "`{index}` acknowledges writes before they are on disk (index.translog.durability is not `request`)"
+            ),
+            format!("PUT /{index}/_settings {{\"index.translog.durability\": \"request\"}}"),
+        ));
+    }
+    for block in ["read_only", "read_only_allow_delete", "write", "read", "metadata"] {
+        let name = format!("index.blocks.{block}");
+        if found.setting(&name) == Some("true") {
+            return Err(ConnectError::refused(
+                format!("`{index}` is blocked ({name}); a full disk does that too"),
+                format!("make room on the disk, then PUT /{index}/_settings {{\"{name}\": null}}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

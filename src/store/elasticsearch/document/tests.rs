@@ -1,0 +1,165 @@
+use std::sync::Arc;
+
+use super::super::write_id::WriteIdSource;
+use super::*;
+use crate::job::{BodyId, Change, Claim, Failure, LeaseProof};
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn json(text: &str) -> Json {
+    Json::parse(text.to_owned()).expect("json")
+}
+
+fn name<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+    text.parse().expect("a name")
+}
+
+pub(in super::super) fn available(payload: Body) -> Job {
+    let spec = JobSpec {
+        queue: name("übersetzung"),
+        kind: name("translate"),
+        priority: Priority::new(-7).expect("a priority"),
+        owner: Some(name("team \"a\"")),
+        labels: BTreeMap::from([("a.b".to_owned(), "c\nd".to_owned()), (String::new(), String::new())]),
+        expected_runtime: Some(Duration::from_secs(3)),
+        timeout: Some(Duration::MAX),
+        max_attempts: 5,
+        retry: RetryPolicy::default(),
+        resources: BTreeMap::from([("cpu_millis".to_owned(), u64::MAX)]),
+        schedule_id: Some("nightly".to_owned()),
+        due_at: Some(at(1)),
+        fingerprint: Some(Fingerprint(u128::MAX - 5)),
+    };
+    let times = (at(1_900_000_000_123), Some(Timestamp::MAX));
+    Job::submit(JobId::generate(), Arc::new(spec), payload, times, &name("tester"), at(-5))
+}
+
+fn running() -> Job {
+    let claim = Claim { worker_id: name("w1"), request_id: Some(name("r1")), term: Duration::from_secs(60) };
+    available(Body::Empty).claim(&claim, at(1_900_000_000_500)).expect("a claim")
+}
+
+fn proof(job: &Job) -> LeaseProof {
+    LeaseProof { worker_id: name("w1"), fence: job.fence }
+}
+
+fn changed(change: Change) -> Job {
+    match change {
+        Change::To(job) => *job,
+        Change::Already => panic!("a change was expected"),
+    }
+}
+
+fn round_trip(job: &Job, form: BodyForm) -> (String, Decoded) {
+    let source = WriteIdSource::new();
+    let ids = WriteIds { own: source.next(), previous: Some(source.next()) };
+    let mut line = Vec::new();
+    encode(&mut line, job, ids, form).expect("a document");
+    let line = String::from_utf8(line).expect("text");
+    assert!(!line.contains('\n'), "a document is one line: {line}");
+    let raw = RawValue::from_string(line.clone()).expect("json");
+    let decoded = decode(&raw).expect("a job");
+    assert_eq!((decoded.write_id, decoded.previous_write_id), (Some(ids.own), ids.previous));
+    (line, decoded)
+}
+
+#[test]
+fn a_job_in_any_state_reads_back_as_it_was_written() {
+    let now = at(1_900_000_001_000);
+    let running = running();
+    let mut flagged = running.clone();
+    if let State::Running(data) = &mut flagged.state {
+        data.progress = Some(Progress { percent: Some(12.5), message: None });
+        data.cancel_requested_at = Some(now);
+        data.orphan = Some(Orphan { flagged_at: now, reason: "gone".to_owned() });
+    }
+    let result = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes: 9_000 });
+    let completed = changed(running.complete(&proof(&running), &result, now).expect("completed"));
+    let failure = Failure {
+        error: JobError { code: "exit".to_owned(), message: "line\nbreak".to_owned() },
+        retryable: false,
+        retry_after: None,
+        chance: 0.5,
+    };
+    let failed = changed(running.fail(&proof(&running), &failure, now).expect("failed"));
+
+    for mut job in [available(Body::Empty), running, flagged, completed, failed] {
+        // The index holds whole milliseconds up to i64::MAX.
+        Arc::make_mut(&mut job.spec).timeout = Some(Duration::from_millis(i64::MAX.unsigned_abs()));
+        assert_eq!(round_trip(&job, BodyForm::Json).1.job, job);
+    }
+}
+
+#[test]
+fn any_json_is_kept_as_it_came_and_never_breaks_the_line() {
+    for text in ["null", "7", "\"a\\nb\"", "[1, 2]", "{ \"a\" : 1.0e2 }", "{\n  \"a\": 1\r\n}", "{\"a\":1,\"a\":2}"] {
+        let job = available(Body::Inline(json(text)));
+        for form in [BodyForm::Json, BodyForm::Text] {
+            assert_eq!(round_trip(&job, form).1.job.payload, job.payload, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_payload_is_an_object_of_the_document_where_it_can_be() {
+    let job = available(Body::Inline(json("{\"a\":1}")));
+    assert!(round_trip(&job, BodyForm::Json).0.contains("\"payload\":{\"a\":1}"));
+    assert!(round_trip(&job, BodyForm::Text).0.contains("\"payload_text\":\"{\\\"a\\\":1}\""));
+}
+
+#[test]
+fn unknown_fields_are_passed_over_and_missing_ones_are_told() {
+    let (line, _) = round_trip(&running(), BodyForm::Json);
+    let mut document: serde_json::Value = serde_json::from_str(&line).expect("json");
+    document["from_the_future"] = serde_json::json!({ "a": [1] });
+    let decoded = |document: &serde_json::Value| decode(&serde_json::value::to_raw_value(document).expect("json"));
+    assert!(decoded(&document).is_ok());
+
+    for field in ["id", "queue", "state", "fence", "lease", "history", "created_at"] {
+        let mut without = document.clone();
+        without.as_object_mut().expect("an object").remove(field);
+        let error = decoded(&without).expect_err(field).to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
+
+/// The mapping is strict: a field that is written and not mapped would make every write fail.
+#[test]
+fn every_field_that_is_written_is_in_the_mapping() {
+    fn check(path: &str, document: &serde_json::Value, mapping: &serde_json::Value) {
+        let free = mapping["enabled"] == false || mapping["type"] == "flattened";
+        match document {
+            serde_json::Value::Object(fields) if !free => {
+                for (field, value) in fields {
+                    let inner = &mapping["properties"][field];
+                    assert!(inner.is_object(), "{path}.{field} is not mapped");
+                    check(&format!("{path}.{field}"), value, inner);
+                }
+            }
+            serde_json::Value::Array(entries) => entries.iter().for_each(|entry| check(path, entry, mapping)),
+            _ => {}
+        }
+    }
+    let definition: serde_json::Value =
+        serde_json::from_str(include_str!("../../../../mappings/jobs.json")).expect("json");
+    let now = at(1_900_000_001_000);
+    let mut flagged = running();
+    flagged.payload = Body::Inline(json("{}"));
+    flagged.error = Some(JobError { code: String::new(), message: String::new() });
+    if let State::Running(data) = &mut flagged.state {
+        data.progress = Some(Progress { percent: None, message: None });
+        data.cancel_requested_at = Some(now);
+        data.orphan = Some(Orphan { flagged_at: now, reason: String::new() });
+    }
+    flagged.history = History::from_parts(flagged.history.entries().to_vec(), 3);
+    let reference = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::nil()), bytes: 1 });
+    let mut completed = flagged.clone();
+    completed.payload = reference.clone();
+    completed.state = State::Completed { finished_at: now, result: reference };
+    for (job, form) in [(&flagged, BodyForm::Json), (&flagged, BodyForm::Text), (&completed, BodyForm::Json)] {
+        let document: serde_json::Value = serde_json::from_str(&round_trip(job, form).0).expect("json");
+        check("", &document, &definition["mappings"]);
+    }
+}

@@ -1,0 +1,120 @@
+//! Which server it is. All that differs between Elasticsearch and OpenSearch is here.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The oldest Elasticsearch that is supported, by its major version.
+const OLDEST_ELASTICSEARCH: u32 = 8;
+/// The oldest OpenSearch that is supported, by its major version.
+const OLDEST_OPENSEARCH: u32 = 2;
+
+/// A server's make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavour {
+    Elasticsearch,
+    OpenSearch,
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Elasticsearch => "Elasticsearch",
+            Self::OpenSearch => "OpenSearch",
+        })
+    }
+}
+
+impl Flavour {
+    /// Turns a jobs index's definition, written for Elasticsearch, into this server's.
+    pub(super) fn adapt(self, mut definition: Value) -> Value {
+        if self == Self::OpenSearch {
+            // Its name for a field that indexes an object with arbitrary keys, which has no `ignore_above`.
+            definition["mappings"]["properties"]["labels"] = json!({ "type": "flat_object" });
+        }
+        definition
+    }
+}
+
+/// The server as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) flavour: Flavour,
+    /// The oldest version among its nodes.
+    pub(super) version: String,
+}
+
+#[derive(Deserialize)]
+struct NodesReply {
+    nodes: std::collections::HashMap<String, Node>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    version: String,
+    #[serde(default)]
+    build_flavor: Option<String>,
+}
+
+impl Server {
+    /// The path that asks for it. (`GET /` would do on a full distribution; a minimal one lacks it.)
+    pub(super) const PATH: &'static str = "_nodes?filter_path=nodes.*.version,nodes.*.build_flavor";
+
+    /// Reads the answer.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, String> {
+        let reply: NodesReply = serde_json::from_slice(body)
+            .map_err(|error| format!("what answers is neither Elasticsearch nor OpenSearch ({error})"))?;
+        let oldest = reply.nodes.into_values().min_by_key(|node| numbers(&node.version));
+        let node = oldest.ok_or("the cluster names no nodes")?;
+        // Only Elasticsearch tells a build's flavour; OpenSearch did away with it.
+        let flavour = if node.build_flavor.is_some() { Flavour::Elasticsearch } else { Flavour::OpenSearch };
+        Ok(Self { flavour, version: node.version })
+    }
+
+    /// Whether it is new enough.
+    pub(super) fn is_supported(&self) -> bool {
+        numbers(&self.version).first().is_some_and(|major| *major >= self.oldest())
+    }
+
+    /// The oldest major version that is supported.
+    pub(super) fn oldest(&self) -> u32 {
+        match self.flavour {
+            Flavour::Elasticsearch => OLDEST_ELASTICSEARCH,
+            Flavour::OpenSearch => OLDEST_OPENSEARCH,
+        }
+    }
+}
+
+fn numbers(version: &str) -> Vec<u32> {
+    version.split(['.', '-']).map_while(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(body: &str) -> Server {
+        Server::parse(body.as_bytes()).expect("a server")
+    }
+
+    #[test]
+    fn the_oldest_node_decides_whether_a_server_is_supported() {
+        let mixed = server(
+            r#"{"nodes":{"a":{"version":"10.1.0","build_flavor":"default"},
+                         "b":{"version":"9.2.0","build_flavor":"default"}}}"#,
+        );
+        assert_eq!((mixed.flavour, mixed.version.as_str()), (Flavour::Elasticsearch, "9.2.0"));
+        assert!(mixed.is_supported());
+        assert!(!server(r#"{"nodes":{"a":{"version":"7.17.28","build_flavor":"default"}}}"#).is_supported());
+        assert!(server(r#"{"nodes":{"a":{"version":"3.8.0"}}}"#).is_supported());
+        assert!(!server(r#"{"nodes":{"a":{"version":"1.3.20"}}}"#).is_supported());
+    }
+
+    #[test]
+    fn something_else_that_answers_is_recognized_as_such() {
+        for body in ["<html>", "{}", r#"{"nodes":{}}"#] {
+            assert!(Server::parse(body.as_bytes()).is_err(), "{body}");
+        }
+    }
+}

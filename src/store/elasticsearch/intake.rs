@@ -1,0 +1,153 @@
+//! What waits to be sent: a bounded queue that hands out everything that is waiting at once.
+//!
+//! Callers put pieces in, each with as many items as its caller had; workers take them out in batches. A batch is never
+//! waited for: a worker that is free takes what is there, and the fuller the queue, the fuller the batches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::store::StoreError;
+
+/// How long a caller is asked to wait when the queue is full.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How much something is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Items.
+    pub(super) items: usize,
+    /// Bytes, about.
+    pub(super) bytes: usize,
+}
+
+impl Size {
+    fn plus(self, other: Self) -> Self {
+        Self { items: self.items + other.items, bytes: self.bytes + other.bytes }
+    }
+
+    /// Whether it is within `bound`.
+    pub(super) fn fits(self, bound: Self) -> bool {
+        self.items <= bound.items && self.bytes <= bound.bytes
+    }
+}
+
+/// What is put into an intake.
+pub(super) trait Piece: Send + 'static {
+    /// How much it is.
+    fn size(&self) -> Size;
+}
+
+/// Room in the queue, given back when dropped: that is when the piece it was taken for has been answered.
+pub(super) type Room = Arc<OwnedSemaphorePermit>;
+
+/// The side that puts in.
+pub(super) struct Intake<P> {
+    sender: Mutex<Option<mpsc::UnboundedSender<P>>>,
+    room: Arc<Semaphore>,
+    capacity: u32,
+}
+
+/// The side that takes out, shared by the workers.
+pub(super) struct Outlet<P> {
+    waiting: tokio::sync::Mutex<Waiting<P>>,
+    bound: Size,
+}
+
+struct Waiting<P> {
+    receiver: mpsc::UnboundedReceiver<P>,
+    /// Taken out, but too large for the batch it was taken for.
+    held: Option<P>,
+}
+
+/// An intake for `capacity` units of room, and its outlet, whose batches keep within `bound`.
+pub(super) fn intake<P: Piece>(capacity: u32, bound: Size) -> (Intake<P>, Outlet<P>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let room = Arc::new(Semaphore::new(capacity as usize));
+    let waiting = tokio::sync::Mutex::new(Waiting { receiver, held: None });
+    (Intake { sender: Mutex::new(Some(sender)), room, capacity }, Outlet { waiting, bound })
+}
+
+impl<P: Piece> Intake<P> {
+    /// Takes room for `units`, or for all there is when that is less: a caller who brings more than the queue is long
+    /// gets its turn when nobody else waits.
+    pub(super) fn room(&self, units: usize) -> Result<Room, StoreError> {
+        let units = u32::try_from(units).unwrap_or(u32::MAX).min(self.capacity);
+        let permit = Arc::clone(&self.room).try_acquire_many_owned(units);
+        permit.map(Arc::new).map_err(|_| StoreError::Overloaded { retry_after: RETRY_AFTER })
+    }
+
+    /// Puts `piece` in.
+    pub(super) fn put(&self, piece: P) -> Result<(), StoreError> {
+        let closed = || StoreError::Unavailable("it is closed".to_owned());
+        self.sender.lock().as_ref().ok_or_else(closed)?.send(piece).map_err(|_| closed())
+    }
+
+    /// Lets nothing in any more. What is in is still taken out.
+    pub(super) fn close(&self) {
+        self.sender.lock().take();
+    }
+}
+
+impl<P: Piece> Outlet<P> {
+    /// Waits for a piece, and takes with it all that are waiting, as far as they make one batch. None when the intake
+    /// is closed and empty.
+    pub(super) async fn take(&self) -> Option<Vec<P>> {
+        let mut waiting = self.waiting.lock().await;
+        let first = match waiting.held.take() {
+            Some(held) => held,
+            None => waiting.receiver.recv().await?,
+        };
+        let mut size = first.size();
+        let mut batch = vec![first];
+        while let Ok(next) = waiting.receiver.try_recv() {
+            size = size.plus(next.size());
+            if !size.fits(self.bound) {
+                waiting.held = Some(next);
+                break;
+            }
+            batch.push(next);
+        }
+        Some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Items(usize);
+
+    impl Piece for Items {
+        fn size(&self) -> Size {
+            Size { items: self.0, bytes: 0 }
+        }
+    }
+
+    #[tokio::test]
+    async fn all_that_waits_is_taken_up_to_the_bound_in_the_order_it_came() {
+        let (intake, outlet) = intake(100, Size { items: 10, bytes: 10 });
+        for items in [4, 5, 2, 20, 1] {
+            intake.put(Items(items)).expect("an open intake");
+        }
+        intake.close();
+        let mut batches = Vec::new();
+        while let Some(batch) = outlet.take().await {
+            batches.push(batch.iter().map(|piece| piece.0).collect::<Vec<_>>());
+        }
+        assert_eq!(batches, [vec![4, 5], vec![2], vec![20], vec![1]]);
+        assert!(intake.put(Items(1)).is_err());
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_room_comes_back() {
+        let (intake, _outlet) = intake::<Items>(10, Size { items: 10, bytes: 10 });
+        let room = intake.room(8).expect("room");
+        assert!(matches!(intake.room(3), Err(StoreError::Overloaded { .. })));
+        drop(room);
+        assert!(intake.room(1_000).is_ok(), "more than fits, when nobody else waits");
+    }
+}

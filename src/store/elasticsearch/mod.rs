@@ -1,0 +1,202 @@
+//! The store on Elasticsearch, or OpenSearch: for many machines.
+//!
+//! A job is one document of the index `{prefix}jobs`, a long payload or result one of `{prefix}bodies`. A write is
+//! conditional on `if_seq_no` and `if_primary_term` (`op_type=create` for a new job); a search finds candidates and may lag.
+//!
+//! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
+//! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
+//! (what a lost answer means), `intake`, `writer`, `batch`, `bulk` and `bodies` (the way of a write), `reader`
+//! and `search`.
+//!
+//! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
+//! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
+//! sent twice.
+
+mod batch;
+mod bodies;
+mod bulk;
+mod connect;
+mod document;
+mod documents;
+mod flavour;
+mod health;
+mod intake;
+mod nodes;
+mod options;
+mod reader;
+mod resolution;
+mod search;
+mod write_id;
+mod writer;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+pub use connect::ConnectError;
+pub use options::ElasticsearchOptions;
+
+use self::documents::answered;
+use self::nodes::{Nodes, Request};
+use self::reader::Reader;
+use self::search::Scope;
+use self::write_id::{RecentWrites, WriteIdSource};
+use self::writer::{Shared, Writer};
+use super::{Store, StoreError, Versioned, Write, WriteResult};
+use crate::job::{BodyRef, JobId, Json};
+use crate::query::{Filter, Group, GroupField, Search};
+
+/// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
+/// document from about here on.
+const INLINE_LIMIT: usize = 4 * 1024;
+/// How long readiness may take to be found out.
+const READY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The names of the indices.
+#[derive(Clone, Debug)]
+struct Indices {
+    jobs: String,
+    bodies: String,
+}
+
+/// A store of jobs on Elasticsearch or OpenSearch.
+pub struct ElasticsearchStore {
+    nodes: Arc<Nodes>,
+    indices: Indices,
+    recent: Arc<RecentWrites>,
+    writer: Writer,
+    reader: Reader,
+    read_timeout: Duration,
+    closed: AtomicBool,
+}
+
+impl ElasticsearchStore {
+    /// Tries once to open the store: reaches a node, makes the indices if they are missing, and checks them.
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what is wrong, and whether trying again can help.
+    pub async fn connect(options: ElasticsearchOptions) -> Result<Self, ConnectError> {
+        let indices = options.indices()?;
+        let nodes = Arc::new(options.nodes()?);
+        let server = connect::prepare(&nodes, &indices, &options).await?;
+        tracing::info!(server = %server.flavour, version = server.version, "connected to the store");
+        let recent = Arc::new(RecentWrites::default());
+        let shared = Shared {
+            nodes: Arc::clone(&nodes),
+            indices: indices.clone(),
+            ids: WriteIdSource::new(),
+            recent: Arc::clone(&recent),
+            request_timeout: options.request_timeout,
+            write_timeout: options.write_timeout,
+        };
+        Ok(Self {
+            writer: Writer::start(shared, options.write_queue, options.bulks_in_flight),
+            reader: Reader::start(
+                Arc::clone(&nodes),
+                indices.jobs.clone(),
+                Arc::clone(&recent),
+                options.read_queue,
+                options.read_timeout,
+            ),
+            nodes,
+            indices,
+            recent,
+            read_timeout: options.read_timeout,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    fn scope(&self) -> Result<Scope<'_>, StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Unavailable("it is closed".to_owned()));
+        }
+        Ok(Scope { nodes: &self.nodes, index: &self.indices.jobs, deadline: Instant::now() + self.read_timeout })
+    }
+}
+
+impl fmt::Debug for ElasticsearchStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ElasticsearchStore").field("indices", &self.indices).finish_non_exhaustive()
+    }
+}
+
+/// Counts and times an operation.
+fn observed<T>(operation: &'static str, started: Instant, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    let outcome = if result.is_ok() { "ok" } else { "refused" };
+    metrics::counter!("leasehold_store_operations_total", "operation" => operation, "outcome" => outcome).increment(1);
+    metrics::histogram!("leasehold_store_operation_duration_seconds", "operation" => operation)
+        .record(started.elapsed().as_secs_f64());
+    result
+}
+
+#[async_trait]
+impl Store for ElasticsearchStore {
+    async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        self.writer.write(writes).await
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
+        let started = Instant::now();
+        observed("get", started, self.reader.get(ids).await)
+    }
+
+    async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
+        let (started, scope) = (Instant::now(), self.scope()?);
+        let bodies = bodies::read(scope.nodes, &self.indices.bodies, references, scope.deadline).await;
+        observed("bodies", started, bodies)
+    }
+
+    async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
+        let started = Instant::now();
+        observed("search", started, search::search(self.scope()?, search, &self.recent).await)
+    }
+
+    async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+        let started = Instant::now();
+        observed("count", started, search::count(self.scope()?, filter, by).await)
+    }
+
+    async fn refresh(&self) -> Result<(), StoreError> {
+        let scope = self.scope()?;
+        let request = Request::post(format!("{}/_refresh", self.indices.jobs), b"{}".to_vec());
+        let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
+        observed("refresh", Instant::now(), search::refreshed(&body))
+    }
+
+    fn is_realtime(&self) -> bool {
+        false
+    }
+
+    fn inline_limit(&self) -> usize {
+        INLINE_LIMIT
+    }
+
+    async fn ready(&self) -> Result<(), StoreError> {
+        #[derive(Deserialize)]
+        struct Health {
+            status: String,
+        }
+        let scope = self.scope()?;
+        let deadline = scope.deadline.min(Instant::now() + READY_TIMEOUT);
+        let Indices { jobs, bodies } = &self.indices;
+        let request = Request::get(format!("_cluster/health/{jobs},{bodies}?timeout=1s&filter_path=status"));
+        let body = answered(scope.nodes.try_call(&request, deadline).await)?;
+        let health: Health = serde_json::from_slice(&body)
+            .map_err(|error| StoreError::Unavailable(format!("not an answer about health: {error}")))?;
+        if health.status == "red" {
+            return Err(StoreError::Unavailable("a part of the index is missing (its health is red)".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.writer.close().await;
+        self.reader.close().await;
+    }
+}

@@ -1,0 +1,340 @@
+//! Requests to the cluster: which node gets one, how long it may take, and what is tried again.
+//!
+//! The official client sends a request to one node and says what came of it; it knows no dead nodes, no deadline and no
+//! second try. So there is one client for each node, and the rest is here. Every request may be sent again: a read
+//! changes nothing, and every write is conditional and named, so that sending it twice is as good as once. What a
+//! caller must know is whether an earlier try may have arrived: [`Reply::maybe_repeated`],
+//! [`CallError::maybe_received`].
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
+use elasticsearch::auth::Credentials;
+use elasticsearch::cert::{Certificate, CertificateValidation};
+use elasticsearch::http::headers::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use elasticsearch::http::transport::{SingleNodeConnectionPool, Transport, TransportBuilder};
+use elasticsearch::http::{Method, Url};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::health::{Health, pick};
+
+/// The first wait before a request is sent again, doubled with every further one.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+/// The longest wait.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+/// How much of an error's body goes into a message, in bytes.
+const MAX_REASON: usize = 500;
+
+/// A request: what is sent, to whichever node.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    method: Method,
+    path: String,
+    body: Option<Bytes>,
+    content_type: &'static str,
+}
+
+impl Request {
+    /// One without a body. `path` includes the query.
+    pub(super) fn get(path: String) -> Self {
+        Self { method: Method::Get, path, body: None, content_type: "application/json" }
+    }
+
+    /// One that puts a JSON body.
+    pub(super) fn put(path: String, body: Vec<u8>) -> Self {
+        Self { method: Method::Put, path, body: Some(body.into()), content_type: "application/json" }
+    }
+
+    /// One that posts a JSON body.
+    pub(super) fn post(path: String, body: Vec<u8>) -> Self {
+        Self { method: Method::Post, path, body: Some(body.into()), content_type: "application/json" }
+    }
+
+    /// One that posts lines of JSON.
+    pub(super) fn lines(path: String, body: Vec<u8>) -> Self {
+        Self { method: Method::Post, path, body: Some(body.into()), content_type: "application/x-ndjson" }
+    }
+}
+
+/// An answer, of whatever status, but for those that are worth another try.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Bytes,
+    /// An earlier try of the same request may have arrived too.
+    pub(super) maybe_repeated: bool,
+}
+
+impl Reply {
+    /// The body of a good answer.
+    ///
+    /// # Errors
+    /// A sentence on a bad one.
+    pub(super) fn success(self) -> Result<Bytes, String> {
+        if (200..300).contains(&self.status) { Ok(self.body) } else { Err(reason(self.status, &self.body)) }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct CallError {
+    /// What became of the last try.
+    pub(super) message: String,
+    /// Whether a try may have arrived.
+    pub(super) maybe_received: bool,
+}
+
+/// A sentence on an answer that reports an error.
+pub(super) fn reason(status: u16, body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(MAX_REASON)]);
+    format!("HTTP {status}: {}", text.trim())
+}
+
+/// How to reach the nodes.
+pub(super) struct Access {
+    pub(super) credentials: Option<Credentials>,
+    /// In PEM.
+    pub(super) certificate_authority: Option<Vec<u8>>,
+    pub(super) request_timeout: Duration,
+}
+
+/// The nodes that may be asked.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    clients: Vec<Client>,
+    health: Mutex<Vec<Health>>,
+    turn: AtomicUsize,
+    request_timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Client {
+    /// Host and port, for messages.
+    name: String,
+    transport: Transport,
+}
+
+/// What one try came to.
+enum Try {
+    Answered(Reply),
+    /// Worth another try; nothing was done.
+    NotDone(String),
+    /// Worth another try; it may have been done.
+    Unknown(String),
+}
+
+impl Nodes {
+    /// Makes a client for each of `urls`, each with credentials of its own if it has any.
+    pub(super) fn new(urls: Vec<(Url, Option<Credentials>)>, access: &Access) -> Result<Self, String> {
+        let clients = urls
+            .into_iter()
+            .map(|(url, own)| Client::new(url, own, access))
+            .collect::<Result<Vec<Client>, String>>()?;
+        if clients.is_empty() {
+            return Err("no address is given".to_owned());
+        }
+        let health = Mutex::new(vec![Health::default(); clients.len()]);
+        Ok(Self { clients, health, turn: AtomicUsize::new(0), request_timeout: access.request_timeout })
+    }
+
+    /// Sends `request` until a node answers it or `deadline` has come.
+    pub(super) async fn call(&self, request: &Request, deadline: Instant) -> Result<Reply, CallError> {
+        let mut backoff = ExponentialBuilder::default()
+            .with_min_delay(FIRST_BACKOFF)
+            .with_max_delay(LONGEST_BACKOFF)
+            .without_max_times()
+            .with_jitter()
+            .build();
+        let mut maybe_received = false;
+        let mut tries = 0_usize;
+        loop {
+            let message = match self.call_once(request, deadline).await {
+                Try::Answered(reply) => return Ok(Reply { maybe_repeated: maybe_received, ..reply }),
+                Try::NotDone(message) => message,
+                Try::Unknown(message) => {
+                    maybe_received = true;
+                    message
+                }
+            };
+            tries += 1;
+            // Another live node is asked at once; only a whole round in vain is followed by a wait.
+            let wait = if tries.is_multiple_of(self.clients.len()) || !self.any_live() {
+                backoff.next().unwrap_or(LONGEST_BACKOFF)
+            } else {
+                Duration::ZERO
+            };
+            if Instant::now() + wait >= deadline {
+                return Err(CallError { message, maybe_received });
+            }
+            sleep(wait).await;
+        }
+    }
+
+    /// Sends `request` once, to one node.
+    ///
+    /// # Errors
+    /// When the node did not answer, or said that it cannot for now.
+    pub(super) async fn try_call(&self, request: &Request, deadline: Instant) -> Result<Reply, CallError> {
+        match self.call_once(request, deadline).await {
+            Try::Answered(reply) => Ok(reply),
+            Try::NotDone(message) => Err(CallError { message, maybe_received: false }),
+            Try::Unknown(message) => Err(CallError { message, maybe_received: true }),
+        }
+    }
+
+    fn any_live(&self) -> bool {
+        self.health.lock().iter().any(Health::is_live)
+    }
+
+    async fn call_once(&self, request: &Request, deadline: Instant) -> Try {
+        let index = pick(&mut self.health.lock(), self.turn.fetch_add(1, Ordering::Relaxed), std::time::Instant::now());
+        let client = &self.clients[index];
+        let until = deadline.min(Instant::now() + self.request_timeout);
+        let (outcome, fault) = match timeout_at(until, client.send(request)).await {
+            Ok(Ok(reply)) => judge(&client.name, reply),
+            Ok(Err(error)) => (failure(&client.name, &error), true),
+            // With less than its full time, a node that did not answer is not to blame.
+            Err(_) => (Try::Unknown(format!("{}: no answer in time", client.name)), until < deadline),
+        };
+        let mut health = self.health.lock();
+        match &outcome {
+            Try::NotDone(message) | Try::Unknown(message) if fault => {
+                metrics::counter!("leasehold_store_node_failures_total").increment(1);
+                if health[index].failed(std::time::Instant::now()) {
+                    tracing::warn!(node = client.name, "a node of the store has failed: {message}");
+                }
+            }
+            Try::Answered(_) if health[index].answered() => {
+                tracing::info!(node = client.name, "a node of the store answers again");
+            }
+            Try::Answered(_) | Try::NotDone(_) | Try::Unknown(_) => {}
+        }
+        outcome
+    }
+}
+
+/// What an answer's status means for the request, and whether the node is to blame.
+fn judge(node: &str, reply: Reply) -> (Try, bool) {
+    let message = |reply: &Reply| format!("{node}: {}", reason(reply.status, &reply.body));
+    match reply.status {
+        // Turned away at the door.
+        429 => (Try::NotDone(message(&reply)), false),
+        // Said by a proxy that may have passed the request on, or by a node that has lost its cluster.
+        502..=504 => (Try::Unknown(message(&reply)), true),
+        _ => (Try::Answered(reply), false),
+    }
+}
+
+/// What a failed try means for the request: a connection that never came about carried nothing.
+fn failure(node: &str, error: &elasticsearch::Error) -> Try {
+    let cause = std::error::Error::source(error);
+    let sent = cause
+        .and_then(|cause| cause.downcast_ref::<reqwest::Error>())
+        .is_none_or(|error| !error.is_connect() && !error.is_builder());
+    let message = format!("{node}: {}", chain(error));
+    if sent { Try::Unknown(message) } else { Try::NotDone(message) }
+}
+
+/// An error's innermost causes, which say what went wrong; the outer ones repeat the address.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut causes = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        causes.push(error.to_string());
+        next = error.source();
+    }
+    causes.dedup();
+    let inner = causes.len().saturating_sub(2);
+    causes.split_off(inner).join(": ")
+}
+
+impl Client {
+    fn new(mut url: Url, own: Option<Credentials>, access: &Access) -> Result<Self, String> {
+        let name = match (url.host_str(), url.port_or_known_default()) {
+            (Some(host), Some(port)) => format!("{host}:{port}"),
+            _ => return Err("an address needs a host, as in http://localhost:9200".to_owned()),
+        };
+        // Credentials must not be in the address any more: they would be sent a second time.
+        let cleared = url.set_username("").and_then(|()| url.set_password(None));
+        cleared.map_err(|()| format!("{name}: credentials cannot be taken out of the address"))?;
+        let mut builder = TransportBuilder::new(SingleNodeConnectionPool::new(url))
+            // The nodes are near; packing and unpacking would cost more than it saves.
+            .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+            .enable_meta_header(false)
+            .disable_proxy();
+        if let Some(credentials) = own.or_else(|| access.credentials.clone()) {
+            builder = builder.auth(credentials);
+        }
+        if let Some(pem) = &access.certificate_authority {
+            let authority = Certificate::from_pem(pem)
+                .map_err(|error| format!("the authority's certificate cannot be read as PEM ({error})"))?;
+            builder = builder.cert_validation(CertificateValidation::Full(authority));
+        }
+        let transport = builder.build().map_err(|error| format!("{name}: {error}"))?;
+        Ok(Self { name, transport })
+    }
+
+    async fn send(&self, request: &Request) -> Result<Reply, elasticsearch::Error> {
+        let mut headers = HeaderMap::with_capacity(1);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(request.content_type));
+        let body = request.body.clone();
+        let response = self.transport.send(request.method, &request.path, headers, None::<&()>, body, None).await?;
+        let status = response.status_code().as_u16();
+        Ok(Reply { status, body: response.bytes().await?, maybe_repeated: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(status: u16) -> Reply {
+        Reply { status, body: Bytes::from_static(b"{}"), maybe_repeated: false }
+    }
+
+    #[test]
+    fn a_request_turned_away_was_not_done_and_one_that_a_proxy_lost_may_have_been() {
+        assert!(matches!(judge("n", reply(429)), (Try::NotDone(_), false)));
+        for status in [502, 503, 504] {
+            assert!(matches!(judge("n", reply(status)), (Try::Unknown(_), true)), "{status}");
+        }
+        for status in [200, 400, 401, 404, 409, 413, 500] {
+            assert!(matches!(judge("n", reply(status)), (Try::Answered(_), false)), "{status}");
+        }
+    }
+
+    fn nodes(address: &str) -> Nodes {
+        let access = Access { credentials: None, certificate_authority: None, request_timeout: Duration::from_secs(5) };
+        Nodes::new(vec![(Url::parse(address).expect("an address"), None)], &access).expect("a client")
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_carried_nothing() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        drop(listener);
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let error = nodes(&address).call(&Request::get("x".to_owned()), deadline).await.expect_err("nobody listens");
+        assert!(!error.maybe_received, "{}", error.message);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_without_an_answer_may_have_carried_the_request() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let server = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut buffer = [0; 1024];
+                let _read = tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await.expect("a request");
+            }
+        });
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let error = nodes(&address).call(&Request::get("x".to_owned()), deadline).await.expect_err("no answer");
+        assert!(error.maybe_received, "{}", error.message);
+        server.abort();
+    }
+}

@@ -1,0 +1,166 @@
+//! What can be set for the store on Elasticsearch.
+
+use std::fmt;
+use std::time::Duration;
+
+use elasticsearch::auth::Credentials;
+use elasticsearch::http::Url;
+use percent_encoding::percent_decode_str;
+
+use super::Indices;
+use super::connect::ConnectError;
+use super::nodes::{Access, Nodes};
+
+/// The longest index prefix: an index's name has at most 255 bytes.
+const MAX_PREFIX: usize = 200;
+
+/// How to reach the store, and how to use it.
+#[derive(Clone)]
+pub struct ElasticsearchOptions {
+    /// The nodes' addresses, each with a user and password in it if they need them.
+    pub urls: Vec<String>,
+    /// The user and password for those addresses that have none of their own.
+    pub basic: Option<(String, String)>,
+    /// An API key, encoded as the server gave it, for those addresses that have no user; goes before `basic`.
+    pub api_key: Option<String>,
+    /// The certificate, in PEM, of the authority that signed the nodes' certificates, if it is a private one.
+    pub certificate_authority: Option<Vec<u8>>,
+    /// What the indices' names start with.
+    pub index_prefix: String,
+    /// How long a node may take for an answer.
+    pub request_timeout: Duration,
+    /// How long a read may take, with every second try.
+    pub read_timeout: Duration,
+    /// How long a write may take, with every second try, before it is reported as undecided.
+    pub write_timeout: Duration,
+    /// How many writes may wait; one with bodies counts once more for every 4 KiB of them.
+    pub write_queue: u32,
+    /// How many documents to be read may wait.
+    pub read_queue: u32,
+    /// How many bulks may be on their way at once.
+    pub bulks_in_flight: usize,
+    /// How many shards an index gets when it is created.
+    pub shards: u32,
+    /// How many replicas it gets; `None` for one where there is a second node, and none where there is not.
+    pub replicas: Option<u32>,
+    /// After how long a write is seen by searches.
+    pub refresh_interval: Duration,
+}
+
+impl Default for ElasticsearchOptions {
+    fn default() -> Self {
+        Self {
+            urls: vec!["http://localhost:9200".to_owned()],
+            basic: None,
+            api_key: None,
+            certificate_authority: None,
+            index_prefix: "leasehold-".to_owned(),
+            request_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(20),
+            write_timeout: Duration::from_secs(30),
+            write_queue: 50_000,
+            read_queue: 50_000,
+            bulks_in_flight: 2,
+            shards: 1,
+            replicas: None,
+            refresh_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Leaves secrets out.
+impl fmt::Debug for ElasticsearchOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ElasticsearchOptions")
+            .field("nodes", &self.urls.len())
+            .field("index_prefix", &self.index_prefix)
+            .field("shards", &self.shards)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ElasticsearchOptions {
+    pub(super) fn indices(&self) -> Result<Indices, ConnectError> {
+        let prefix = &self.index_prefix;
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+        let starts_well = !prefix.starts_with(['-', '_', '.']);
+        if prefix.len() > MAX_PREFIX || !starts_well || !prefix.bytes().all(allowed) {
+            return Err(ConnectError::refused(
+                format!("`{prefix}` cannot start an index's name"),
+                "use lower-case letters, digits, `-`, `_` and `.`, with a letter or a digit first",
+            ));
+        }
+        Ok(Indices { jobs: format!("{prefix}jobs"), bodies: format!("{prefix}bodies") })
+    }
+
+    pub(super) fn nodes(&self) -> Result<Nodes, ConnectError> {
+        let credentials = match (&self.api_key, &self.basic) {
+            (Some(key), _) => {
+                if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(ConnectError::refused("the API key is not one", "give it encoded, as the server did"));
+                }
+                Some(Credentials::EncodedApiKey(key.clone()))
+            }
+            (None, Some((user, password))) => Some(Credentials::Basic(user.clone(), password.clone())),
+            (None, None) => None,
+        };
+        let certificate_authority = self.certificate_authority.clone();
+        let access = Access { credentials, certificate_authority, request_timeout: self.request_timeout };
+        let urls = self.urls.iter().map(|url| address(url)).collect::<Result<Vec<_>, ConnectError>>()?;
+        Nodes::new(urls, &access).map_err(|what| {
+            ConnectError::refused(
+                what,
+                "mend the address or the certificate; an address looks like http://localhost:9200",
+            )
+        })
+    }
+}
+
+/// An address, and the user and password that stood in it. Messages do not repeat it, since it may hold a password.
+fn address(text: &str) -> Result<(Url, Option<Credentials>), ConnectError> {
+    let mend = "give it as in http://localhost:9200 or https://user:password@host:9200";
+    let url = Url::parse(text)
+        .map_err(|error| ConnectError::refused(format!("an address of the store cannot be read ({error})"), mend))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(ConnectError::refused("an address of the store is neither http:// nor https://", mend));
+    }
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let own = (!url.username().is_empty())
+        .then(|| Credentials::Basic(decode(url.username()), decode(url.password().unwrap_or_default())));
+    Ok((url, own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_gives_up_its_user_and_password_as_they_were_meant() {
+        let (_, own) = address("https://el%40stic:p%2Fw%25@localhost:9200").expect("an address");
+        assert!(matches!(own, Some(Credentials::Basic(user, password)) if user == "el@stic" && password == "p/w%"));
+        assert!(address("http://localhost:9200").expect("an address").1.is_none());
+    }
+
+    #[test]
+    fn a_wrong_address_or_prefix_is_refused_for_good() {
+        for text in ["localhost", "ftp://localhost", "", "http://"] {
+            assert!(address(text).is_err_and(|error| !error.is_transient()), "{text}");
+        }
+        for prefix in ["Jobs-", "-a", "a/b", "a*", "a b"] {
+            let options = ElasticsearchOptions { index_prefix: prefix.to_owned(), ..Default::default() };
+            assert!(options.indices().is_err(), "{prefix}");
+        }
+        assert!(ElasticsearchOptions::default().indices().is_ok());
+    }
+
+    #[test]
+    fn options_do_not_show_secrets() {
+        let options = ElasticsearchOptions {
+            urls: vec!["https://user:secret@localhost".to_owned()],
+            api_key: Some("secret".to_owned()),
+            ..Default::default()
+        };
+        assert!(!format!("{options:?}").contains("secret"));
+    }
+}

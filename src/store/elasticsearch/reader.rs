@@ -1,0 +1,134 @@
+//! The batching reader: reads of many callers travel together, as writes do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::documents::{Present, mget, parse_mget};
+use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
+use super::nodes::Nodes;
+use super::write_id::RecentWrites;
+use crate::job::JobId;
+use crate::store::{StoreError, Versioned};
+
+/// The most documents in one request.
+const MAX_BATCH: Size = Size { items: 500, bytes: usize::MAX };
+/// How many requests are on their way at once.
+const IN_FLIGHT: usize = 2;
+
+type Answer = Result<Vec<Option<Versioned>>, StoreError>;
+
+/// Ids that were asked for together.
+struct Question {
+    ids: Vec<JobId>,
+    reply: oneshot::Sender<Answer>,
+    _room: Room,
+}
+
+impl Piece for Question {
+    fn size(&self) -> Size {
+        Size { items: self.ids.len(), bytes: 0 }
+    }
+}
+
+struct Shared {
+    nodes: Arc<Nodes>,
+    index: String,
+    recent: Arc<RecentWrites>,
+    timeout: Duration,
+}
+
+/// The reader.
+pub(super) struct Reader {
+    intake: Intake<Question>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Reader {
+    /// Starts a reader of `index` with a queue for `queue` documents.
+    pub(super) fn start(
+        nodes: Arc<Nodes>,
+        index: String,
+        recent: Arc<RecentWrites>,
+        queue: u32,
+        timeout: Duration,
+    ) -> Self {
+        let shared = Arc::new(Shared { nodes, index, recent, timeout });
+        let (intake, outlet) = intake(queue, MAX_BATCH);
+        let outlet = Arc::new(outlet);
+        let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
+        Self { intake, workers: Mutex::new((0..IN_FLIGHT).map(worker).collect()) }
+    }
+
+    /// Reads jobs, in the order asked.
+    pub(super) async fn get(&self, ids: &[JobId]) -> Answer {
+        let room = self.intake.room(ids.len())?;
+        let mut waiting = Vec::new();
+        for chunk in ids.chunks(MAX_BATCH.items) {
+            let (reply, answer) = oneshot::channel();
+            self.intake.put(Question { ids: chunk.to_vec(), reply, _room: Arc::clone(&room) })?;
+            waiting.push(answer);
+        }
+        let mut jobs = Vec::with_capacity(ids.len());
+        for answer in waiting {
+            let stopped = |_| StoreError::Unavailable("the reader has stopped".to_owned());
+            jobs.extend(answer.await.map_err(stopped)??);
+        }
+        Ok(jobs)
+    }
+
+    /// Lets nothing in any more and waits until everything asked is answered.
+    pub(super) async fn close(&self) {
+        self.intake.close();
+        let workers = std::mem::take(&mut *self.workers.lock());
+        for worker in workers {
+            if let Err(error) = worker.await {
+                tracing::error!("a reader of the store has failed: {error}");
+            }
+        }
+    }
+}
+
+async fn work(shared: Arc<Shared>, outlet: Arc<Outlet<Question>>) {
+    while let Some(questions) = outlet.take().await {
+        let ids: Vec<&JobId> = questions.iter().flat_map(|question| &question.ids).collect();
+        let deadline = Instant::now() + shared.timeout;
+        let reply = mget(&shared.nodes, &shared.index, &ids, deadline).await;
+        let count = ids.len();
+        drop(ids);
+        let documents = reply.as_ref().map_err(StoreError::clone).and_then(|body| parse_mget(body, count));
+        match documents {
+            Ok(documents) => {
+                let mut found = documents.iter().map(|document| document.job());
+                for Question { ids, reply, _room } in questions {
+                    // Taken to the end even after an error: the next question's documents come after it.
+                    let own: Vec<_> = found.by_ref().take(ids.len()).collect();
+                    let _gone = reply.send(answer(&shared.recent, own));
+                }
+            }
+            Err(error) => {
+                for question in questions {
+                    let _gone = question.reply.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+}
+
+fn answer(recent: &RecentWrites, found: Vec<Result<Option<Present<'_>>, StoreError>>) -> Answer {
+    let found = found.into_iter().collect::<Result<Vec<Option<Present>>, StoreError>>()?;
+    remember(recent, found.iter().flatten());
+    Ok(found.into_iter().map(|found| found.map(Present::into_versioned)).collect())
+}
+
+/// Remembers which writes made the documents read, for the `previous_write_id` of what will be written over them.
+pub(super) fn remember<'a, 'b: 'a>(recent: &RecentWrites, found: impl Iterator<Item = &'a Present<'b>>) {
+    recent.remember(found.filter_map(|found| {
+        let write_id = found.decoded.write_id?;
+        Some((&found.decoded.job, found.version, write_id))
+    }));
+}

@@ -1,0 +1,265 @@
+//! Searches and counts: the query language's part for [`Filter`], [`Sort`] and [`GroupField`].
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::documents::{Present, RawDocument, answered};
+use super::nodes::{Nodes, Request};
+use super::reader::remember;
+use super::write_id::RecentWrites;
+use crate::clock::Timestamp;
+use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey};
+use crate::store::{StoreError, Versioned};
+
+/// The most hits that one request may ask for (the server's `index.max_result_window`).
+const MAX_PAGE: usize = 10_000;
+/// The most groups in one request.
+const GROUPS_PER_PAGE: usize = 1_000;
+/// The most groups in all.
+const MAX_GROUPS: usize = 1_000_000;
+
+/// The query for `filter`. Filters only: nothing is scored.
+fn query(filter: &Filter) -> Value {
+    fn terms<'a, T: 'a>(field: &str, values: &'a [T], text: impl Fn(&'a T) -> &'a str) -> Option<Value> {
+        let values: Vec<&str> = values.iter().map(text).collect();
+        (!values.is_empty()).then(|| json!({ "terms": { field: values } }))
+    }
+    let run_at = |comparison: &str, time: Timestamp| json!({ "range": { "run_at": { comparison: time.as_millis(), "format": "epoch_millis" } } });
+    let parts = [
+        terms("state", &filter.states, |state| state.as_str()),
+        terms("queue", &filter.queues, |queue| queue.as_str()),
+        terms("kind", &filter.kinds, |kind| kind.as_str()),
+        terms("owner", &filter.owners, |owner| owner.as_str()),
+        filter.run_at_most.map(|latest| run_at("lte", latest)),
+        filter.run_after.map(|earliest| run_at("gt", earliest)),
+        filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
+        filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
+    ];
+    let parts: Vec<Value> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { json!({ "match_all": {} }) } else { json!({ "bool": { "filter": parts } }) }
+}
+
+/// The order, with the id last, which makes it total.
+fn order(sort: Sort) -> Value {
+    let by = |field: &str, direction: &str| json!({ field: { "order": direction, "missing": "_last" } });
+    match sort {
+        Sort::Dispatch => json!([by("priority", "desc"), by("run_at", "asc"), by("id", "asc")]),
+        Sort::By(field, Direction::Ascending) => json!([by(field.as_str(), "asc"), by("id", "asc")]),
+        Sort::By(field, Direction::Descending) => json!([by(field.as_str(), "desc"), by("id", "asc")]),
+    }
+}
+
+/// What `search_after` takes for the job with `key`. A job without the field has the value that the server itself gives to
+/// those that it sorts last.
+fn search_after(sort: Sort, key: &SortKey) -> Value {
+    let last = match sort {
+        Sort::By(_, Direction::Descending) => i64::MIN,
+        Sort::By(_, Direction::Ascending) | Sort::Dispatch => i64::MAX,
+    };
+    let (first, second) = sort.field_values(key);
+    match sort {
+        Sort::Dispatch => json!([first.unwrap_or(last), second.unwrap_or(last), key.id().as_str()]),
+        Sort::By(..) => json!([first.unwrap_or(last), key.id().as_str()]),
+    }
+}
+
+fn search_body(search: &Search, after: Option<&SortKey>, size: usize) -> Value {
+    let mut body = json!({
+        "query": query(&search.filter),
+        "sort": order(search.sort),
+        "size": size,
+        "seq_no_primary_term": true,
+        "track_total_hits": false,
+    });
+    if let Some(after) = after {
+        body["search_after"] = search_after(search.sort, after);
+    }
+    body
+}
+
+#[derive(Deserialize)]
+struct SearchReply<'a> {
+    timed_out: bool,
+    #[serde(rename = "_shards")]
+    shards: Shards,
+    #[serde(borrow)]
+    hits: Hits<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Shards {
+    #[serde(default)]
+    failed: u32,
+}
+
+#[derive(Deserialize)]
+struct Hits<'a> {
+    #[serde(borrow)]
+    hits: Vec<RawDocument<'a>>,
+}
+
+/// Where and until when to search.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    pub(super) nodes: &'a Nodes,
+    pub(super) index: &'a str,
+    pub(super) deadline: Instant,
+}
+
+impl Scope<'_> {
+    async fn post(&self, api: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
+        // Half an answer is an error: a list with jobs missing looks like one without.
+        let path = match api {
+            "_search" => format!("{}/_search?allow_partial_search_results=false", self.index),
+            _ => format!("{}/{api}", self.index),
+        };
+        let body = serde_json::to_vec(body).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        answered(self.nodes.call(&Request::post(path, body), self.deadline).await)
+    }
+}
+
+fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
+    if shards.failed > 0 || timed_out {
+        let what = format!("a search is incomplete ({} shards failed, timed out: {timed_out})", shards.failed);
+        return Err(StoreError::Unavailable(what));
+    }
+    Ok(())
+}
+
+fn unreadable(error: &serde_json::Error) -> StoreError {
+    StoreError::Unavailable(format!("not a search's answer: {error}"))
+}
+
+/// Finds jobs.
+pub(super) async fn search(
+    scope: Scope<'_>,
+    search: &Search,
+    recent: &RecentWrites,
+) -> Result<Vec<Versioned>, StoreError> {
+    let mut jobs: Vec<Versioned> = Vec::with_capacity(search.limit.min(MAX_PAGE));
+    let mut after = search.after.clone();
+    // Ends: every round adds a page, or is the last.
+    while jobs.len() < search.limit {
+        let size = (search.limit - jobs.len()).min(MAX_PAGE);
+        let reply = scope.post("_search", &search_body(search, after.as_ref(), size)).await?;
+        let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        complete(&reply.shards, reply.timed_out)?;
+        let hits = reply.hits.hits.iter().map(RawDocument::job).collect::<Result<Vec<_>, StoreError>>()?;
+        remember(recent, hits.iter().flatten());
+        let found = hits.len();
+        jobs.extend(hits.into_iter().flatten().map(Present::into_versioned));
+        if found < size {
+            break;
+        }
+        after = jobs.last().map(|last| search.sort.key(&last.job));
+    }
+    Ok(jobs)
+}
+
+/// Whether a refresh's answer says that every shard was refreshed.
+pub(super) fn refreshed(body: &[u8]) -> Result<(), StoreError> {
+    #[derive(Deserialize)]
+    struct RefreshReply {
+        #[serde(rename = "_shards")]
+        shards: Shards,
+    }
+    let reply: RefreshReply = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
+    complete(&reply.shards, false)
+}
+
+#[derive(Deserialize)]
+struct CountReply {
+    count: u64,
+    #[serde(rename = "_shards")]
+    shards: Shards,
+}
+
+#[derive(Deserialize)]
+struct GroupReply {
+    timed_out: bool,
+    #[serde(rename = "_shards")]
+    shards: Shards,
+    aggregations: Aggregations,
+}
+
+#[derive(Deserialize)]
+struct Aggregations {
+    groups: Groups,
+}
+
+#[derive(Deserialize)]
+struct Groups {
+    #[serde(default)]
+    after_key: Option<Value>,
+    buckets: Vec<Bucket>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Bucket {
+    key: Map<String, Value>,
+    doc_count: u64,
+}
+
+fn group_body(filter: &Filter, by: &[GroupField], after: Option<&Value>) -> Value {
+    let source = |field: &GroupField| {
+        let name = field.as_str();
+        json!({ name: { "terms": { "field": name, "missing_bucket": true } } })
+    };
+    let sources: Vec<Value> = by.iter().map(source).collect();
+    let mut composite = json!({ "size": GROUPS_PER_PAGE, "sources": sources });
+    if let Some(after) = after {
+        composite["after"] = after.clone();
+    }
+    json!({
+        "query": query(filter),
+        "size": 0,
+        "track_total_hits": false,
+        "aggs": { "groups": { "composite": composite } },
+    })
+}
+
+fn group(by: &[GroupField], bucket: &Bucket) -> Group {
+    let value = |field: &GroupField| bucket.key.get(field.as_str()).and_then(Value::as_str).map(str::to_owned);
+    Group { values: by.iter().map(value).collect(), count: bucket.doc_count }
+}
+
+/// Counts jobs by group, most first.
+pub(super) async fn count(scope: Scope<'_>, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+    if by.is_empty() {
+        let reply = scope.post("_count", &json!({ "query": query(filter) })).await?;
+        let reply: CountReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        complete(&reply.shards, false)?;
+        return Ok(vec![Group { values: Vec::new(), count: reply.count }]);
+    }
+    let fields = distinct(by);
+    let mut groups = Vec::new();
+    let mut after = None;
+    while groups.len() < MAX_GROUPS {
+        let reply = scope.post("_search", &group_body(filter, &fields, after.as_ref())).await?;
+        let reply: GroupReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        complete(&reply.shards, reply.timed_out)?;
+        let page = reply.aggregations.groups;
+        groups.extend(page.buckets.iter().map(|bucket| group(by, bucket)));
+        after = page.after_key;
+        if page.buckets.len() < GROUPS_PER_PAGE || after.is_none() {
+            groups.sort_unstable_by(Group::most_first);
+            return Ok(groups);
+        }
+    }
+    Err(StoreError::Unavailable(format!("there are more than {MAX_GROUPS} groups to count")))
+}
+
+/// The fields without repetition: the server takes each but once.
+fn distinct(by: &[GroupField]) -> Vec<GroupField> {
+    let mut fields: Vec<GroupField> = Vec::with_capacity(by.len());
+    for field in by {
+        if !fields.contains(field) {
+            fields.push(*field);
+        }
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests;

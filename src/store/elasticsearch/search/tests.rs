@@ -1,0 +1,74 @@
+use super::*;
+use crate::clock::Timestamp;
+use crate::query::SortField;
+
+fn filter() -> Filter {
+    Filter {
+        states: vec![crate::job::StateName::Available, crate::job::StateName::Running],
+        queues: vec!["q".parse().expect("a queue")],
+        run_at_most: Some(Timestamp::from_millis(5)),
+        run_after: Some(Timestamp::from_millis(3)),
+        worker_id: Some("w".parse().expect("a worker")),
+        ..Filter::default()
+    }
+}
+
+#[test]
+fn a_filter_becomes_parts_that_must_all_hold_and_an_open_part_is_left_out() {
+    assert_eq!(
+        query(&filter()),
+        json!({ "bool": { "filter": [
+            { "terms": { "state": ["available", "running"] } },
+            { "terms": { "queue": ["q"] } },
+            { "range": { "run_at": { "lte": 5, "format": "epoch_millis" } } },
+            { "range": { "run_at": { "gt": 3, "format": "epoch_millis" } } },
+            { "term": { "lease.worker_id": "w" } },
+        ] } })
+    );
+    assert_eq!(query(&Filter::default()), json!({ "match_all": {} }));
+}
+
+#[test]
+fn every_order_ends_with_the_id_so_that_no_two_jobs_share_a_place() {
+    for direction in [Direction::Ascending, Direction::Descending] {
+        for field in SortField::ALL {
+            let order = order(Sort::By(field, direction));
+            let parts = order.as_array().expect("a list");
+            assert_eq!(parts[0][field.as_str()]["missing"], "_last");
+            assert_eq!(parts.last().expect("a part")["id"]["order"], "asc");
+        }
+    }
+    assert_eq!(order(Sort::Dispatch).as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn a_page_goes_on_after_a_job_that_lacks_the_field_with_the_value_of_the_last() {
+    let key: SortKey = serde_json::from_value(json!({ "ranks": [i64::MAX, 0], "id": "a" })).expect("a key");
+    let ascending = Sort::By(SortField::FinishedAt, Direction::Ascending);
+    let descending = Sort::By(SortField::FinishedAt, Direction::Descending);
+    assert_eq!(search_after(ascending, &key), json!([i64::MAX, "a"]));
+    assert_eq!(search_after(descending, &key), json!([i64::MIN, "a"]));
+
+    let key: SortKey = serde_json::from_value(json!({ "ranks": [-100, 7], "id": "a" })).expect("a key");
+    assert_eq!(search_after(Sort::Dispatch, &key), json!([100, 7, "a"]));
+    assert_eq!(search_after(descending, &key), json!([100, "a"]));
+}
+
+#[test]
+fn a_search_that_lacks_a_shard_is_an_error() {
+    assert!(complete(&Shards { failed: 0 }, false).is_ok());
+    assert!(complete(&Shards { failed: 1 }, false).is_err());
+    assert!(complete(&Shards { failed: 0 }, true).is_err());
+}
+
+#[test]
+fn groups_are_in_the_order_of_the_fields_and_may_lack_a_value() {
+    let bucket: Bucket = serde_json::from_value(json!({
+        "key": { "owner": null, "state": "running" },
+        "doc_count": 3,
+    }))
+    .expect("a bucket");
+    let group = group(&[GroupField::State, GroupField::Owner, GroupField::State], &bucket);
+    assert_eq!(group.values, [Some("running".to_owned()), None, Some("running".to_owned())]);
+    assert_eq!(distinct(&[GroupField::State, GroupField::Owner, GroupField::State]).len(), 2);
+}

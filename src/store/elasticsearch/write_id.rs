@@ -1,0 +1,148 @@
+//! Names for writes, by which a write whose answer was lost is recognized in what is stored.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::job::{BodyId, Job, JobId};
+use crate::store::Version;
+
+/// How many writes each of the two generations of [`RecentWrites`] remembers.
+const GENERATION: usize = 65_536;
+
+/// The name of one write: the process's random number and a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct WriteId {
+    process: u64,
+    number: u64,
+}
+
+impl fmt::Display for WriteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:x}", self.process, self.number)
+    }
+}
+
+impl FromStr for WriteId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let hex = |part| u64::from_str_radix(part, 16).map_err(|_| "a write id that is not hexadecimal");
+        let (process, number) = text.split_once('-').ok_or("a write id without a `-`")?;
+        Ok(Self { process: hex(process)?, number: hex(number)? })
+    }
+}
+
+impl Serialize for WriteId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WriteId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Gives every write its name.
+#[derive(Debug)]
+pub(super) struct WriteIdSource {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl WriteIdSource {
+    pub(super) fn new() -> Self {
+        Self { process: rand::random(), next: AtomicU64::new(1) }
+    }
+
+    pub(super) fn next(&self) -> WriteId {
+        WriteId { process: self.process, number: self.next.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+/// What is remembered of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KnownWrite {
+    /// The write that made it.
+    pub(super) write_id: WriteId,
+    /// The bodies that it refers to.
+    pub(super) bodies: Box<[BodyId]>,
+}
+
+/// Which write made which version, as far as this process has read or written it lately. A version that is not
+/// remembered costs the successor its `previous_write_id`, and with it, in the rare case, an answer *conflict* to a
+/// write that went through and was built upon before its writer heard of it; and a body that the successor no longer
+/// refers to stays behind.
+#[derive(Debug, Default)]
+pub(super) struct RecentWrites {
+    hasher: RandomState,
+    generations: Mutex<Generations>,
+}
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<(u64, Version), KnownWrite>,
+    old: HashMap<(u64, Version), KnownWrite>,
+}
+
+impl RecentWrites {
+    /// Remembers all of `writes`.
+    pub(super) fn remember<'a>(&self, writes: impl Iterator<Item = (&'a Job, Version, WriteId)>) {
+        let mut generations = self.generations.lock();
+        for (job, version, write_id) in writes {
+            if generations.young.len() >= GENERATION {
+                generations.old = std::mem::take(&mut generations.young);
+            }
+            let known = KnownWrite { write_id, bodies: job.stored_bodies().map(|body| body.id).collect() };
+            generations.young.insert((self.hasher.hash_one(&job.id), version), known);
+        }
+    }
+
+    /// The write that made `version` of the job.
+    pub(super) fn get(&self, id: &JobId, version: Version) -> Option<KnownWrite> {
+        let key = (self.hasher.hash_one(id), version);
+        let generations = self.generations.lock();
+        generations.young.get(&key).or_else(|| generations.old.get(&key)).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_id_reads_back_as_it_was_written() {
+        let source = WriteIdSource::new();
+        let (first, second) = (source.next(), source.next());
+        assert_ne!(first, second);
+        assert_eq!(first.to_string().parse(), Ok(first));
+        assert!("".parse::<WriteId>().is_err());
+        assert!("12-x".parse::<WriteId>().is_err());
+    }
+
+    #[test]
+    fn recent_writes_are_remembered_and_their_number_is_bounded() {
+        let (recent, source) = (RecentWrites::default(), WriteIdSource::new());
+        let job = super::super::document::tests::available(crate::job::Body::Empty);
+        let id = job.id.clone();
+        let version = |seq_no| Version { primary_term: 1, seq_no };
+        let count = 3 * GENERATION as u64;
+        let written: Vec<(Version, WriteId)> = (0..count).map(|seq_no| (version(seq_no), source.next())).collect();
+        recent.remember(written.iter().map(|(version, write_id)| (&job, *version, *write_id)));
+
+        let (last, last_id) = written[written.len() - 1];
+        assert_eq!(recent.get(&id, last).map(|known| known.write_id), Some(last_id));
+        assert_eq!(recent.get(&JobId::new("b").expect("an id"), last), None);
+        assert_eq!(recent.get(&id, version(0)), None);
+        let generations = recent.generations.lock();
+        assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION);
+    }
+}

@@ -1,0 +1,158 @@
+//! The batching writer: takes all writes that are waiting, sends them as one bulk, and gives each its own answer.
+//!
+//! A few workers share one queue. A worker that is free sends what is waiting at once; while all are busy, writes
+//! gather, so that bulks are as large as the load is. A worker stays with its bulk until every write in it is decided
+//! or its time is up, which is what fills the queue and turns callers away when the cluster cannot follow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::batch::{Batch, Task};
+use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
+use super::nodes::Nodes;
+use super::write_id::{RecentWrites, WriteIdSource};
+use super::{Indices, batch};
+use crate::job::Body;
+use crate::store::{StoreError, Write, WriteError, WriteResult};
+
+/// The largest bulk.
+const MAX_BULK: Size = Size { items: 1_000, bytes: 5 * 1024 * 1024 };
+/// What a write takes of the queue's room: one unit, and one more for each of these bytes that its bodies have.
+const UNIT_BYTES: usize = 4 * 1024;
+/// About how long a document is without its bodies and its history.
+const HEAD_BYTES: usize = 1_200;
+/// About how long an entry of the history is.
+const ENTRY_BYTES: usize = 140;
+
+/// What the writer's parts share.
+pub(super) struct Shared {
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) indices: Indices,
+    pub(super) ids: WriteIdSource,
+    pub(super) recent: Arc<RecentWrites>,
+    pub(super) request_timeout: Duration,
+    /// After this long, what is not decided is reported as such.
+    pub(super) write_timeout: Duration,
+}
+
+/// Writes that were handed over together.
+pub(super) struct Submission {
+    pub(super) tasks: Vec<Task>,
+    pub(super) deadline: Instant,
+    pub(super) reply: oneshot::Sender<Vec<WriteResult>>,
+    pub(super) room: Room,
+    size: Size,
+}
+
+impl Piece for Submission {
+    fn size(&self) -> Size {
+        self.size
+    }
+}
+
+/// The writer.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    intake: Intake<Submission>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Writer {
+    /// Starts `bulks_in_flight` workers on a queue with room for `queue` writes.
+    pub(super) fn start(shared: Shared, queue: u32, bulks_in_flight: usize) -> Self {
+        let shared = Arc::new(shared);
+        let (intake, outlet) = intake(queue, MAX_BULK);
+        let outlet = Arc::new(outlet);
+        let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
+        let workers = Mutex::new((0..bulks_in_flight.max(1)).map(worker).collect());
+        Self { shared, intake, workers }
+    }
+
+    /// Hands `writes` over and waits for their answers.
+    pub(super) async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        if writes.is_empty() {
+            return Vec::new();
+        }
+        let units = writes.iter().map(|write| 1 + body_bytes(write) / UNIT_BYTES).sum();
+        let room = match self.intake.room(units) {
+            Ok(room) => room,
+            Err(refused) => return refuse(writes.len(), &refused),
+        };
+        // Everything is in the queue before the first wait, so that a caller who goes away leaves nothing undone.
+        let mut waiting = Vec::new();
+        let deadline = Instant::now() + self.shared.write_timeout;
+        for (tasks, size) in self.split(writes) {
+            let count = tasks.len();
+            let (reply, answer) = oneshot::channel();
+            let piece = Submission { tasks, deadline, reply, room: Arc::clone(&room), size };
+            waiting.push((count, self.intake.put(piece).map(|()| answer)));
+        }
+        drop(room);
+        let mut results = Vec::new();
+        for (count, answer) in waiting {
+            match answer {
+                Ok(answer) => results.extend(answer.await.unwrap_or_else(|_| lost(count))),
+                Err(refused) => results.extend(refuse(count, &refused)),
+            }
+        }
+        results
+    }
+
+    /// Cuts `writes` into submissions that fit a bulk each.
+    fn split(&self, writes: Vec<Write>) -> Vec<(Vec<Task>, Size)> {
+        let mut parts = Vec::new();
+        let mut tasks = Vec::with_capacity(writes.len().min(MAX_BULK.items));
+        let mut size = Size::default();
+        for write in writes {
+            let with_next = Size { items: size.items + 1, bytes: size.bytes + bytes(&write) };
+            if !tasks.is_empty() && !with_next.fits(MAX_BULK) {
+                parts.push((std::mem::take(&mut tasks), std::mem::take(&mut size)));
+            }
+            size = Size { items: size.items + 1, bytes: size.bytes + bytes(&write) };
+            tasks.push(Task::new(write, &self.shared.ids, &self.shared.recent));
+        }
+        parts.push((tasks, size));
+        parts
+    }
+
+    /// Lets nothing in any more and waits until everything handed over is answered.
+    pub(super) async fn close(&self) {
+        self.intake.close();
+        let workers = std::mem::take(&mut *self.workers.lock());
+        for worker in workers {
+            if let Err(error) = worker.await {
+                tracing::error!("a writer to the store has failed: {error}");
+            }
+        }
+    }
+}
+
+async fn work(shared: Arc<Shared>, outlet: Arc<Outlet<Submission>>) {
+    while let Some(submissions) = outlet.take().await {
+        batch::process(&shared, Batch::new(submissions)).await;
+    }
+}
+
+fn refuse(count: usize, error: &StoreError) -> Vec<WriteResult> {
+    vec![Err(WriteError::Refused(error.clone())); count]
+}
+
+fn lost(count: usize) -> Vec<WriteResult> {
+    vec![Err(WriteError::Unknown("the writer has stopped".to_owned())); count]
+}
+
+fn body_bytes(write: &Write) -> usize {
+    let inline = |body: &Body| if let Body::Inline(json) = body { json.bytes() } else { 0 };
+    let job = write.job();
+    let apart: usize = write.bodies().iter().map(|body| body.json.bytes()).sum();
+    inline(&job.payload) + inline(job.result()) + apart
+}
+
+fn bytes(write: &Write) -> usize {
+    HEAD_BYTES + ENTRY_BYTES * write.job().history.entries().len() + body_bytes(write)
+}

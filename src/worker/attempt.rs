@@ -1,0 +1,85 @@
+//! One attempt: its handler, its time limit, and what it comes to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinError;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::handler::{Attempt, Ending, Handler, HandlerError};
+use super::roster::EndingHandle;
+use crate::job::{JobError, Json};
+use crate::manager::Outcome;
+
+/// What the handler came to: its own answer, a panic, or nothing when it did not end in time.
+type Answer = Option<Result<Result<Option<Json>, HandlerError>, JoinError>>;
+
+/// Runs an attempt to its end. Gives how it ended; none when the lease was lost, as nobody wants to hear it then.
+///
+/// A handler that was asked to end has `grace` to do so; then it is dropped.
+pub(super) async fn run(
+    handler: Arc<dyn Handler>,
+    attempt: Attempt,
+    ending: &EndingHandle,
+    grace: Duration,
+) -> Option<Outcome> {
+    let timeout = attempt.job.timeout;
+    let mut task = AbortOnDropHandle::new(tokio::spawn(async move { handler.run(attempt).await }));
+    let answer = tokio::select! {
+        answer = &mut task => Some(answer),
+        () = end_called_for(ending, timeout) => tokio::time::timeout(grace, task).await.ok(),
+    };
+    outcome(ending.said(), answer, timeout)
+}
+
+/// Waits until somebody or the time limit ends the attempt.
+async fn end_called_for(ending: &EndingHandle, timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => {
+            if tokio::time::timeout(timeout, ending.wait()).await.is_err() {
+                ending.end(Ending::TimedOut);
+            }
+        }
+        None => ending.wait().await,
+    }
+}
+
+/// Work that is done counts as done, even when its end was asked for meanwhile; a failure is put down to what ended
+/// the attempt.
+fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) -> Option<Outcome> {
+    if ending == Some(Ending::LeaseLost) {
+        return None;
+    }
+    let failure = match answer {
+        Some(Ok(Ok(result))) => return Some(Outcome::Completed { result }),
+        Some(Ok(Err(failure))) => failure,
+        Some(Err(panic)) => HandlerError::retryable("panic", panic_message(panic)),
+        None => HandlerError::retryable("unresponsive", "the handler did not end when it was asked to"),
+    };
+    let failed = |code: &str, message: String, retryable| Outcome::Failed {
+        error: JobError { code: code.to_owned(), message },
+        retryable,
+        retry_after: None,
+    };
+    Some(match ending {
+        Some(Ending::WorkerStops) => Outcome::Released { reason: "the worker stops".to_owned() },
+        Some(Ending::Cancelled) => failed("cancelled", format!("ended as asked: {}", failure.message), false),
+        Some(Ending::TimedOut) => {
+            let limit = timeout.unwrap_or_default().as_millis();
+            failed("timeout", format!("the attempt ran for longer than {limit} ms: {}", failure.message), true)
+        }
+        Some(Ending::LeaseLost) | None => Outcome::Failed {
+            error: JobError { code: failure.code, message: failure.message },
+            retryable: failure.retryable,
+            retry_after: failure.retry_after,
+        },
+    })
+}
+
+fn panic_message(error: JoinError) -> String {
+    let said = error.try_into_panic().ok().and_then(|panic| {
+        let literal = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        literal.or_else(|| panic.downcast_ref::<String>().cloned())
+    });
+    format!("the handler panicked: {}", said.as_deref().unwrap_or("it did not say why"))
+}

@@ -1,0 +1,32 @@
+//! Waits between tries that have no end of their own.
+
+use std::time::Duration;
+
+/// The wait after the first try that came to nothing.
+const FIRST: Duration = Duration::from_millis(100);
+/// The longest wait.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Doubles the wait at each try, up to a few seconds, and leaves a third of it to chance.
+#[derive(Debug)]
+pub(crate) struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(FIRST)
+    }
+}
+
+impl Backoff {
+    /// Waits, longer every time.
+    pub(crate) async fn wait(&mut self) {
+        let share = 1.0 - rand::random::<f64>() / 3.0;
+        tokio::time::sleep(self.0.mul_f64(share)).await;
+        self.0 = (self.0 * 2).min(LONGEST);
+    }
+
+    /// Starts over: a try has succeeded.
+    pub(crate) fn reset(&mut self) {
+        self.0 = FIRST;
+    }
+}

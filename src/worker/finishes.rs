@@ -1,0 +1,124 @@
+//! Ends of attempts on their way to the service: gathered into batches, and repeated until the service has answered
+//! each. A result is given up only when it is refused for good, or when the worker has been told to stop at once and
+//! the service stays away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::backoff::Backoff;
+use super::service::{FinishAnswer, JobService};
+use super::stop::{Stop, StopListener};
+use crate::job::{JobError, WorkerId};
+use crate::manager::{Finish, Outcome};
+
+/// How many finishes travel in one call at most.
+const MAX_BATCH: usize = 500;
+/// How many wait for the next call at most; further attempts wait with their end.
+const MAX_WAITING: usize = 1000;
+/// How long finishes are still tried after the worker was told to stop at once.
+const LAST_TRIES: Duration = Duration::from_secs(10);
+
+struct Waiting {
+    finish: Finish,
+    answer: oneshot::Sender<FinishAnswer>,
+}
+
+/// Hands finishes in. Clones share one sender; when all are dropped and everything is answered, it ends.
+#[derive(Clone)]
+pub(super) struct Finishes(mpsc::Sender<Waiting>);
+
+impl Finishes {
+    /// Starts the sender.
+    pub(super) fn start(service: Arc<dyn JobService>, worker: WorkerId, stop: StopListener) -> Self {
+        let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        tokio::spawn(Sender { service, worker, receiver, backoff: Backoff::default() }.run(stop));
+        Self(sender)
+    }
+
+    /// Brings one finish to the service, however long that takes.
+    pub(super) async fn finish(&self, finish: Finish) -> FinishAnswer {
+        let answer = self.send(finish.clone()).await;
+        let FinishAnswer::Refused(why) = answer else { return answer };
+        tracing::error!(job = %finish.id, %why, "the service refuses how the attempt ended; the job fails instead");
+        let message = format!("the service refused how the attempt ended: {why}");
+        let error = JobError { code: "finish_refused".to_owned(), message };
+        self.send(Finish { outcome: Outcome::Failed { error, retryable: false, retry_after: None }, ..finish }).await
+    }
+
+    async fn send(&self, finish: Finish) -> FinishAnswer {
+        let (answer, answered) = oneshot::channel();
+        let gone = || FinishAnswer::Again("the worker stopped before the service answered".to_owned());
+        if self.0.send(Waiting { finish, answer }).await.is_err() {
+            return gone();
+        }
+        answered.await.unwrap_or_else(|_| gone())
+    }
+}
+
+struct Sender {
+    service: Arc<dyn JobService>,
+    worker: WorkerId,
+    receiver: mpsc::Receiver<Waiting>,
+    backoff: Backoff,
+}
+
+impl Sender {
+    async fn run(mut self, mut stop: StopListener) {
+        let given_up = async move {
+            stop.reached(Stop::Now).await;
+            tokio::time::sleep(LAST_TRIES).await;
+        };
+        tokio::select! {
+            () = self.send_all() => {}
+            () = given_up => {}
+        }
+    }
+
+    async fn send_all(&mut self) {
+        let mut batch = Vec::new();
+        loop {
+            if batch.is_empty() && self.receiver.recv_many(&mut batch, MAX_BATCH).await == 0 {
+                return;
+            }
+            while batch.len() < MAX_BATCH
+                && let Ok(more) = self.receiver.try_recv()
+            {
+                batch.push(more);
+            }
+            batch = self.send_batch(batch).await;
+            if batch.is_empty() {
+                self.backoff.reset();
+            } else {
+                self.backoff.wait().await;
+            }
+        }
+    }
+
+    /// Sends a batch once and gives what is to be sent again.
+    async fn send_batch(&self, batch: Vec<Waiting>) -> Vec<Waiting> {
+        let finishes: Vec<Finish> = batch.iter().map(|waiting| waiting.finish.clone()).collect();
+        let answers = match self.service.finish(&self.worker, &finishes).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                tracing::warn!(%error, finishes = finishes.len(), "ends of attempts not delivered; trying again");
+                return batch;
+            }
+        };
+        let mut again = Vec::new();
+        let mut answers = answers.into_iter();
+        for waiting in batch {
+            match answers.next() {
+                Some(FinishAnswer::Again(why)) => {
+                    tracing::debug!(job = %waiting.finish.id, %why, "the end of an attempt is to be sent again");
+                    again.push(waiting);
+                }
+                // Nobody listens any more when the attempt's own task was ended with the runtime.
+                Some(answer) => drop(waiting.answer.send(answer)),
+                None => again.push(waiting),
+            }
+        }
+        again
+    }
+}

@@ -1,0 +1,98 @@
+//! The work itself: what a program implements for its own kinds of jobs.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+use super::service::ClaimedJob;
+use crate::job::{Json, Progress, WorkerId};
+
+/// Does one kind of job.
+///
+/// A handler is asked to end early through [`Attempt::ended`]. One that does not listen is dropped after the worker's
+/// grace, so whatever it holds must be released when it is dropped.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Runs one attempt to its end and gives the job's result.
+    ///
+    /// # Errors
+    /// How the attempt failed, and whether another one could do better.
+    async fn run(&self, attempt: Attempt) -> Result<Option<Json>, HandlerError>;
+}
+
+/// How an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct HandlerError {
+    /// A stable word for programs.
+    pub code: String,
+    /// A sentence for people.
+    pub message: String,
+    /// Whether another attempt could do better.
+    pub retryable: bool,
+    /// The shortest wait before it.
+    pub retry_after: Option<Duration>,
+}
+
+impl HandlerError {
+    /// A failure that another attempt may mend.
+    pub fn retryable(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), retryable: true, retry_after: None }
+    }
+
+    /// A failure that no other attempt will mend.
+    pub fn permanent(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), retryable: false, retry_after: None }
+    }
+}
+
+/// Why a running attempt is to end early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The job is cancelled.
+    Cancelled,
+    /// The job is somebody else's: whatever comes of this attempt will not be taken.
+    LeaseLost,
+    /// The attempt has used up its time.
+    TimedOut,
+    /// The worker stops; the job is given back.
+    WorkerStops,
+}
+
+/// One attempt as its handler sees it.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// The job.
+    pub job: ClaimedJob,
+    /// Who runs it.
+    pub worker_id: WorkerId,
+    ending: watch::Receiver<Option<Ending>>,
+    progress: Arc<Mutex<Option<Progress>>>,
+}
+
+impl Attempt {
+    pub(super) fn new(
+        job: ClaimedJob,
+        worker_id: WorkerId,
+        ending: watch::Receiver<Option<Ending>>,
+        progress: Arc<Mutex<Option<Progress>>>,
+    ) -> Self {
+        Self { job, worker_id, ending, progress }
+    }
+
+    /// Waits until the attempt is to end early, and says why.
+    pub async fn ended(&mut self) -> Ending {
+        match self.ending.wait_for(Option::is_some).await.ok().and_then(|ending| *ending) {
+            Some(ending) => ending,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Says how far the work is; the next heartbeat carries it on.
+    pub fn progress(&self, progress: Progress) {
+        *self.progress.lock() = Some(progress);
+    }
+}

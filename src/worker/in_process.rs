@@ -1,0 +1,74 @@
+//! A manager in the same process as a worker's service.
+
+use async_trait::async_trait;
+
+use super::service::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
+use crate::job::{Refusal, WorkerId};
+use crate::manager::{ClaimRequest, Finish, Heartbeat, JobView, Manager, ManagerError};
+
+#[async_trait]
+impl JobService for Manager {
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
+        // No answer is lost within a process, so the claim needs no name; without one a dropped call takes nothing.
+        let unnamed = ClaimRequest { request_id: None, ..request.clone() };
+        let claimed = Manager::claim(self, unnamed).await.map_err(service_error)?;
+        let jobs = claimed.jobs().iter().map(claimed_job).collect();
+        claimed.delivered();
+        Ok(jobs)
+    }
+
+    async fn recover_claim(&self, _request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
+        Ok(Vec::new())
+    }
+
+    async fn heartbeat(&self, worker: &WorkerId, beats: &[Heartbeat]) -> Result<Vec<Beat>, ServiceError> {
+        let answers = Manager::heartbeat(self, worker, beats.to_vec()).await;
+        let beat = |answer| match answer {
+            Ok(answer @ crate::manager::HeartbeatAnswer { .. }) => {
+                Beat::Held { cancel_requested: answer.cancel_requested }
+            }
+            Err(ManagerError::Refused(Refusal::LeaseLost { .. }) | ManagerError::NotFound(_)) => Beat::Lost,
+            Err(_) => Beat::Undecided,
+        };
+        Ok(answers.into_iter().map(beat).collect())
+    }
+
+    async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError> {
+        let answers = Manager::finish(self, worker, finishes.to_vec()).await;
+        let finish = |answer| match answer {
+            Ok(crate::store::Versioned { job, .. }) => FinishAnswer::Accepted { state: Some(job.state.name()) },
+            Err(ManagerError::Refused(Refusal::LeaseLost { .. }) | ManagerError::NotFound(_)) => FinishAnswer::Lost,
+            Err(error) => match service_error(error) {
+                ServiceError::Unavailable(why) => FinishAnswer::Again(why),
+                ServiceError::Refused(why) => FinishAnswer::Refused(why),
+            },
+        };
+        Ok(answers.into_iter().map(finish).collect())
+    }
+}
+
+fn claimed_job(view: &JobView) -> ClaimedJob {
+    let job = &view.versioned.job;
+    ClaimedJob {
+        id: job.id.clone(),
+        fence: job.fence,
+        attempt: job.attempt.get(),
+        queue: job.spec.queue.clone(),
+        kind: job.spec.kind.clone(),
+        payload: view.payload.clone(),
+        timeout: job.spec.timeout,
+    }
+}
+
+fn service_error(error: ManagerError) -> ServiceError {
+    match error {
+        ManagerError::Contended { .. }
+        | ManagerError::Store(_)
+        | ManagerError::Unknown(_)
+        | ManagerError::ShuttingDown => ServiceError::Unavailable(error.to_string()),
+        ManagerError::NotFound(_)
+        | ManagerError::Invalid { .. }
+        | ManagerError::SubmissionDiffers(_)
+        | ManagerError::Refused(_) => ServiceError::Refused(error.to_string()),
+    }
+}

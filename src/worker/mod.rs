@@ -1,0 +1,273 @@
+//! The worker: takes jobs from a server or a manager, runs them in slots, and brings their ends back.
+//!
+//! In reading order: [`service`] (what a worker needs of whoever hands out jobs, with `in_process` and `remote` behind
+//! it), [`handler`] (the work itself), [`shell`] (the handler that runs commands), [`stop`], and this loop.
+//!
+//! What it keeps: a job holds its slot until the service has answered how it ended; every running job gets its
+//! heartbeats, also while its end is on the way; a lost claim answer is asked for again under the same name; a result
+//! is not lost while the process lives, however long the service stays away.
+
+mod attempt;
+pub(crate) mod backoff;
+mod finishes;
+pub mod handler;
+mod heartbeats;
+mod in_process;
+mod remote;
+mod roster;
+pub mod service;
+pub mod shell;
+pub mod stop;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+pub use handler::{Attempt, Ending, Handler, HandlerError};
+pub use service::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
+pub use stop::{Stop, StopHandle, StopListener};
+
+use backoff::Backoff;
+use finishes::Finishes;
+use roster::{EndingHandle, Roster};
+
+use crate::job::{JobError, Kind, QueueName, RequestId, WorkerId};
+use crate::manager::{ClaimRequest, Finish, Outcome};
+
+/// How many jobs one claim asks for at most.
+const MAX_CLAIM: usize = 100;
+/// How long the jobs of a claim that nobody waited for are looked for before they are left to their leases.
+const RECOVERY: Duration = Duration::from_secs(5);
+
+/// A worker's settings.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// Who it is.
+    pub worker_id: WorkerId,
+    /// Which lines it takes from; at least one.
+    pub queues: Vec<QueueName>,
+    /// How many jobs it runs at a time; at least one.
+    pub slots: usize,
+    /// How long a lease lasts without a heartbeat.
+    pub lease: Duration,
+    /// How long one claim waits for a job.
+    pub wait: Duration,
+    /// How long running jobs may go on once it is to stop.
+    pub drain_timeout: Duration,
+    /// How long a handler may take to end once it is asked to.
+    pub grace: Duration,
+}
+
+/// How an attempt ended, for onlookers.
+#[derive(Clone, Debug)]
+pub struct AttemptEnd {
+    /// What was told to the service; none when the lease was lost.
+    pub outcome: Option<Outcome>,
+    /// What the service answered.
+    pub answer: FinishAnswer,
+    /// How long the attempt took.
+    pub took: Duration,
+}
+
+/// Looks on while a worker works.
+pub trait Observer: Send + Sync + 'static {
+    /// An attempt begins.
+    fn started(&self, job: &ClaimedJob);
+    /// An attempt has ended, and the service has answered.
+    fn ended(&self, job: &ClaimedJob, end: &AttemptEnd);
+}
+
+/// Takes jobs and runs them.
+pub struct Worker {
+    service: Arc<dyn JobService>,
+    config: WorkerConfig,
+    handlers: HashMap<Kind, Arc<dyn Handler>>,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl Worker {
+    /// A worker that has no handler yet.
+    #[must_use]
+    pub fn new(service: Arc<dyn JobService>, config: WorkerConfig) -> Self {
+        Self { service, config, handlers: HashMap::new(), observer: None }
+    }
+
+    /// Adds the handler for one kind of jobs.
+    #[must_use]
+    pub fn handle(mut self, kind: Kind, handler: Arc<dyn Handler>) -> Self {
+        self.handlers.insert(kind, handler);
+        self
+    }
+
+    /// Adds an onlooker.
+    #[must_use]
+    pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Works until it is stopped, and then until what runs has ended or was given back.
+    ///
+    /// # Errors
+    /// Why the service refuses to hand out jobs to this worker; what ran then has come to its end first.
+    pub async fn run(self, stop: StopHandle) -> Result<(), ServiceError> {
+        let roster = Arc::new(Roster::default());
+        let finishes = Finishes::start(self.service.clone(), self.config.worker_id.clone(), stop.listen());
+        let heartbeats =
+            heartbeats::run(self.service.clone(), self.config.worker_id.clone(), roster.clone(), self.config.lease);
+        let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats));
+        let running = Arc::new(Shared { worker: self, roster, finishes });
+        let attempts = TaskTracker::new();
+
+        let claimed = running.clone().claim_until_stopped(&attempts, stop.listen()).await;
+        attempts.close();
+        running.drain(&attempts, stop).await;
+        claimed
+    }
+}
+
+struct Shared {
+    worker: Worker,
+    roster: Arc<Roster>,
+    finishes: Finishes,
+}
+
+impl Shared {
+    async fn claim_until_stopped(
+        self: Arc<Self>,
+        attempts: &TaskTracker,
+        mut stop: StopListener,
+    ) -> Result<(), ServiceError> {
+        let slots = Arc::new(Semaphore::new(self.worker.config.slots));
+        loop {
+            let free = tokio::select! {
+                biased;
+                () = stop.reached(Stop::Drain) => return Ok(()),
+                free = free_slots(&slots) => free,
+            };
+            let request = self.claim_request(free.len());
+            let jobs = tokio::select! {
+                biased;
+                () = stop.reached(Stop::Drain) => {
+                    self.give_back_unheard(&request).await;
+                    return Ok(());
+                }
+                jobs = self.claim(&request) => jobs?,
+            };
+            for (job, slot) in jobs.into_iter().zip(free) {
+                // Entered before the task is: a stop that comes now must find it.
+                let entered = self.roster.enter(&job, &self.worker.config.worker_id);
+                attempts.spawn(self.clone().attempt(job, entered, slot));
+            }
+        }
+    }
+
+    fn claim_request(&self, max_jobs: usize) -> ClaimRequest {
+        let config = &self.worker.config;
+        ClaimRequest {
+            worker_id: config.worker_id.clone(),
+            queues: config.queues.clone(),
+            max_jobs,
+            wait: config.wait,
+            lease: config.lease,
+            request_id: RequestId::new(uuid::Uuid::new_v4().simple().to_string()).ok(),
+            repeated: false,
+        }
+    }
+
+    /// Asks until there is an answer: the request has a name, so a lost answer is found again.
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
+        let mut request = request.clone();
+        let mut backoff = Backoff::default();
+        loop {
+            match self.worker.service.claim(&request).await {
+                Err(ServiceError::Unavailable(why)) => {
+                    tracing::warn!(%why, "no answer to a claim; trying again");
+                    request.repeated = true;
+                    backoff.wait().await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Gives back what a claim may have taken whose answer was not waited for.
+    async fn give_back_unheard(&self, request: &ClaimRequest) {
+        let recovered = tokio::time::timeout(RECOVERY, self.worker.service.recover_claim(request)).await;
+        let jobs = match recovered {
+            Ok(Ok(jobs)) => jobs,
+            Ok(Err(error)) => return tracing::warn!(%error, "the last claim's answer is not known"),
+            Err(_) => return tracing::warn!("the last claim's answer did not come in time"),
+        };
+        let released = |job: &ClaimedJob| Finish {
+            id: job.id.clone(),
+            fence: job.fence,
+            outcome: Outcome::Released { reason: "the worker stops".to_owned() },
+        };
+        futures::future::join_all(jobs.iter().map(|job| self.finishes.finish(released(job)))).await;
+    }
+
+    async fn attempt(
+        self: Arc<Self>,
+        job: ClaimedJob,
+        (attempt, ending): (Attempt, EndingHandle),
+        slot: OwnedSemaphorePermit,
+    ) {
+        let worker = &self.worker;
+        let begun = Instant::now();
+        if let Some(observer) = &worker.observer {
+            observer.started(&job);
+        }
+        let outcome = match worker.handlers.get(&job.kind) {
+            Some(handler) => attempt::run(handler.clone(), attempt, &ending, worker.config.grace).await,
+            None => Some(no_handler(&job.kind)),
+        };
+        let took = begun.elapsed();
+        let answer = match outcome.clone() {
+            Some(outcome) => self.finishes.finish(Finish { id: job.id.clone(), fence: job.fence, outcome }).await,
+            None => FinishAnswer::Lost,
+        };
+        self.roster.leave(&job);
+        drop(slot);
+        if let Some(observer) = &worker.observer {
+            observer.ended(&job, &AttemptEnd { outcome, answer, took });
+        }
+    }
+
+    /// Lets the running attempts come to their end for the time that is given for it, then ends them.
+    async fn drain(&self, attempts: &TaskTracker, stop: StopHandle) {
+        let mut listener = stop.listen();
+        tokio::select! {
+            () = attempts.wait() => return,
+            () = tokio::time::sleep(self.worker.config.drain_timeout) => stop.ask(Stop::Now),
+            () = listener.reached(Stop::Now) => {}
+        }
+        self.roster.end_all(Ending::WorkerStops);
+        attempts.wait().await;
+    }
+}
+
+/// At least one free slot, and all others that are free at that moment.
+async fn free_slots(slots: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
+    let mut free: Vec<OwnedSemaphorePermit> = slots.clone().acquire_owned().await.into_iter().collect();
+    while free.len() < MAX_CLAIM
+        && let Ok(slot) = slots.clone().try_acquire_owned()
+    {
+        free.push(slot);
+    }
+    free
+}
+
+/// Another worker of the same queue may know the kind, so the job is worth another attempt.
+fn no_handler(kind: &Kind) -> Outcome {
+    let message = format!("this worker has no handler for jobs of kind `{kind}`");
+    let error = JobError { code: "unknown_kind".to_owned(), message };
+    Outcome::Failed { error, retryable: true, retry_after: None }
+}
+
+#[cfg(test)]
+mod tests;

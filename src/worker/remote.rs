@@ -1,0 +1,177 @@
+//! A server over HTTP as a worker's service.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::StatusCode;
+
+use super::service::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
+use crate::api::wire;
+use crate::client::{Client, ClientError};
+use crate::job::{Fence, InvalidName, JobId, Kind, QueueName, WorkerId};
+use crate::manager::{ClaimRequest, Finish, Heartbeat, Outcome};
+
+#[async_trait]
+impl JobService for Client {
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
+        claim(self, request, request.max_jobs, request.wait).await
+    }
+
+    async fn recover_claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
+        claim(self, request, 1, Duration::ZERO).await
+    }
+
+    async fn heartbeat(&self, worker: &WorkerId, beats: &[Heartbeat]) -> Result<Vec<Beat>, ServiceError> {
+        let leases = beats.iter().map(lease_beat).collect();
+        let call = wire::HeartbeatJobs { worker_id: worker.as_str().to_owned(), leases };
+        let answers = self.heartbeats(&call).await.map_err(service_error)?;
+        Ok(answers.iter().map(beat).collect())
+    }
+
+    /// The bulk call ends attempts and a call of its own gives a job back, so the two kinds travel apart.
+    async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError> {
+        let worker_id = worker.as_str().to_owned();
+        let items: Vec<wire::Completion> = finishes.iter().filter_map(completion).collect();
+        let ended = match items.is_empty() {
+            true => Vec::new(),
+            false => {
+                let call = wire::FinishJobs { worker_id: worker_id.clone(), items };
+                Client::finish(self, &call).await.map_err(service_error)?
+            }
+        };
+        let mut ended = ended.into_iter();
+        let mut answers = Vec::with_capacity(finishes.len());
+        for finish in finishes {
+            answers.push(match &finish.outcome {
+                Outcome::Released { reason } => release(self, &worker_id, finish, reason).await,
+                Outcome::Completed { .. } | Outcome::Failed { .. } => match ended.next() {
+                    Some(item) => finish_answer(item),
+                    None => FinishAnswer::Again("the server answered fewer items than it was asked".to_owned()),
+                },
+            });
+        }
+        Ok(answers)
+    }
+}
+
+async fn claim(
+    client: &Client,
+    request: &ClaimRequest,
+    max_jobs: usize,
+    wait: Duration,
+) -> Result<Vec<ClaimedJob>, ServiceError> {
+    let call = wire::ClaimJobs {
+        worker_id: request.worker_id.as_str().to_owned(),
+        queues: request.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
+        max_jobs: Some(max_jobs as u64),
+        wait_ms: Some(millis(wait)),
+        lease_ms: Some(millis(request.lease)),
+        request_id: request.request_id.as_ref().map(|id| id.as_str().to_owned()),
+        repeated: request.repeated,
+    };
+    let jobs = client.claim(&call).await.map_err(service_error)?.jobs;
+    let jobs: Result<Vec<ClaimedJob>, InvalidName> = jobs.into_iter().map(claimed_job).collect();
+    jobs.map_err(|error| ServiceError::Refused(format!("the server's answer has a bad name: {error}")))
+}
+
+fn claimed_job(job: wire::Job) -> Result<ClaimedJob, InvalidName> {
+    Ok(ClaimedJob {
+        id: JobId::new(&job.id)?,
+        fence: Fence::new(job.fence),
+        attempt: job.attempt,
+        queue: QueueName::new(&job.queue)?,
+        kind: Kind::new(&job.kind)?,
+        payload: job.payload,
+        timeout: job.timeout_ms.map(Duration::from_millis),
+    })
+}
+
+fn lease_beat(beat: &Heartbeat) -> wire::LeaseBeat {
+    let progress = beat.progress.clone();
+    wire::LeaseBeat {
+        id: beat.id.as_str().to_owned(),
+        fence: beat.fence.get(),
+        progress: progress.map(|told| wire::Progress { percent: told.percent, message: told.message }),
+    }
+}
+
+fn beat(item: &wire::HeartbeatItem) -> Beat {
+    match (item.answer, StatusCode::from_u16(item.status)) {
+        (Some(answer), _) => Beat::Held { cancel_requested: answer.cancel_requested },
+        (None, Ok(StatusCode::CONFLICT | StatusCode::NOT_FOUND)) => Beat::Lost,
+        (None, _) => Beat::Undecided,
+    }
+}
+
+/// What the bulk call is told; none for a release.
+fn completion(finish: &Finish) -> Option<wire::Completion> {
+    let ended = wire::Completion {
+        id: finish.id.as_str().to_owned(),
+        fence: finish.fence.get(),
+        ..wire::Completion::default()
+    };
+    match &finish.outcome {
+        Outcome::Completed { result } => Some(wire::Completion { result: result.clone(), ..ended }),
+        Outcome::Failed { error, retryable, retry_after } => Some(wire::Completion {
+            error: Some(wire::JobError { code: error.code.clone(), message: error.message.clone() }),
+            retryable: Some(*retryable),
+            retry_after_ms: retry_after.map(millis),
+            ..ended
+        }),
+        Outcome::Released { .. } => None,
+    }
+}
+
+async fn release(client: &Client, worker_id: &str, finish: &Finish, reason: &str) -> FinishAnswer {
+    let release = wire::ReleaseJob {
+        worker_id: worker_id.to_owned(),
+        fence: finish.fence.get(),
+        reason: Some(reason.to_owned()),
+    };
+    match client.release(finish.id.as_str(), &release).await {
+        Ok(job) => FinishAnswer::Accepted { state: Some(job.state.into()) },
+        Err(error) => match error.status() {
+            Some(status) => refused(status, error.to_string()),
+            None => FinishAnswer::Again(error.to_string()),
+        },
+    }
+}
+
+fn finish_answer(item: wire::CompletionItem) -> FinishAnswer {
+    match item.error {
+        None => FinishAnswer::Accepted { state: item.state.map(Into::into) },
+        Some(error) => refused(item.status, error.message),
+    }
+}
+
+fn refused(status: u16, why: String) -> FinishAnswer {
+    match StatusCode::from_u16(status) {
+        Ok(StatusCode::CONFLICT | StatusCode::NOT_FOUND) => FinishAnswer::Lost,
+        Ok(status) if may_pass(status) => FinishAnswer::Again(why),
+        Ok(_) => FinishAnswer::Refused(why),
+        Err(_) => FinishAnswer::Again(why),
+    }
+}
+
+fn service_error(error: ClientError) -> ServiceError {
+    let why = error.to_string();
+    match error {
+        ClientError::Usage(_) => ServiceError::Refused(why),
+        ClientError::Problem { problem, .. } => match StatusCode::from_u16(problem.status) {
+            Ok(status) if !may_pass(status) => ServiceError::Refused(why),
+            _ => ServiceError::Unavailable(why),
+        },
+        // An answer that is no answer of a server's: a proxy before it speaks.
+        ClientError::Decode { .. } | ClientError::Connect(_) | ClientError::Timeout(_) | ClientError::Broken(_) => {
+            ServiceError::Unavailable(why)
+        }
+    }
+}
+
+fn may_pass(status: StatusCode) -> bool {
+    status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,91 @@
+//! The attempts that run now: what heartbeats are sent for, and where an early end is said.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::handler::{Attempt, Ending};
+use super::service::ClaimedJob;
+use crate::job::{Fence, JobId, Progress, WorkerId};
+use crate::manager::Heartbeat;
+
+/// Says that an attempt is to end early, and why. The first reason stays, but for a lost lease: after it nothing that
+/// the attempt says counts, so it goes over any other.
+#[derive(Clone, Debug)]
+pub(super) struct EndingHandle(watch::Sender<Option<Ending>>);
+
+impl EndingHandle {
+    pub(super) fn end(&self, ending: Ending) {
+        self.0.send_if_modified(|current| {
+            let counts = current.is_none() || (ending == Ending::LeaseLost && *current != Some(Ending::LeaseLost));
+            if counts {
+                *current = Some(ending);
+            }
+            counts
+        });
+    }
+
+    pub(super) fn said(&self) -> Option<Ending> {
+        *self.0.borrow()
+    }
+
+    pub(super) async fn wait(&self) {
+        // It cannot fail: this handle is a sender itself.
+        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+    }
+}
+
+struct Entry {
+    ending: EndingHandle,
+    progress: Arc<Mutex<Option<Progress>>>,
+}
+
+/// The attempts that run now, by job and fence: a job lost and claimed again may run twice for a moment, the former
+/// attempt on its way out.
+#[derive(Default)]
+pub(super) struct Roster(Mutex<HashMap<(JobId, Fence), Entry>>);
+
+impl Roster {
+    /// Enters a job just claimed.
+    pub(super) fn enter(&self, job: &ClaimedJob, worker_id: &WorkerId) -> (Attempt, EndingHandle) {
+        let sender = watch::Sender::new(None);
+        let receiver = sender.subscribe();
+        let ending = EndingHandle(sender);
+        let progress = Arc::new(Mutex::new(None));
+        let entry = Entry { ending: ending.clone(), progress: progress.clone() };
+        self.0.lock().insert((job.id.clone(), job.fence), entry);
+        (Attempt::new(job.clone(), worker_id.clone(), receiver, progress), ending)
+    }
+
+    /// Takes an attempt off: it has ended, and the service knows.
+    pub(super) fn leave(&self, job: &ClaimedJob) {
+        self.0.lock().remove(&(job.id.clone(), job.fence));
+    }
+
+    /// Ends one attempt early, if it still runs.
+    pub(super) fn end(&self, id: &JobId, fence: Fence, ending: Ending) {
+        if let Some(entry) = self.0.lock().get(&(id.clone(), fence)) {
+            entry.ending.end(ending);
+        }
+    }
+
+    /// Ends all attempts early.
+    pub(super) fn end_all(&self, ending: Ending) {
+        for entry in self.0.lock().values() {
+            entry.ending.end(ending);
+        }
+    }
+
+    /// A sign of life for each.
+    pub(super) fn heartbeats(&self) -> Vec<Heartbeat> {
+        let entries = self.0.lock();
+        let beat = |((id, fence), entry): (&(JobId, Fence), &Entry)| Heartbeat {
+            id: id.clone(),
+            fence: *fence,
+            progress: entry.progress.lock().clone(),
+        };
+        entries.iter().map(beat).collect()
+    }
+}

@@ -1,0 +1,185 @@
+//! Jobs of kind `shell`: a command, run as a process group of its own.
+//!
+//! The payload names it ([`ShellPayload`]), the result tells how it went ([`ShellResult`]). What holds:
+//!
+//! - A job is its process group and ends with its command: what the command leaves behind in its group is killed, so
+//!   that nothing goes on outside of any lease. A daemon that starts a session of its own gets away; that is its will.
+//! - Ending an attempt early sends SIGTERM to the group and, if its command is still there after a grace, SIGKILL.
+//! - Of the output the last part is kept, in bounded memory, and its whole length is told.
+//! - Standard input is empty.
+//!
+//! When the worker itself is killed with SIGKILL nobody is left to end its commands. Each carries the worker's
+//! [`Scope`] in its environment; whoever starts in the worker's place calls [`Scope::end_leftovers`] first.
+
+mod payload;
+mod process;
+mod scope;
+mod tail;
+
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use serde::Serialize;
+use tokio::process::{Child, Command};
+
+pub use payload::{CommandLine, ShellPayload};
+pub use scope::{Leftovers, Scope};
+
+use self::process::Group;
+use self::tail::Capture;
+use super::handler::{Attempt, Ending, Handler, HandlerError};
+use crate::job::{Json, Kind};
+
+/// The kind's name.
+pub const KIND: &str = "shell";
+/// How long output may still come in after the command has ended: from a process that got away with the pipe.
+const LAST_OUTPUT: Duration = Duration::from_millis(200);
+/// How many of the last lines of standard error a failure's message tells at most.
+const TOLD_LINES: usize = 10;
+/// How many bytes of them at most.
+const TOLD_BYTES: usize = 2048;
+
+/// The kind's name, checked.
+///
+/// # Panics
+/// Never: the name is a good one.
+#[must_use]
+pub fn kind() -> Kind {
+    Kind::new(KIND).expect("a good name")
+}
+
+/// How a command went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShellResult {
+    /// Its exit code.
+    pub exit_code: i32,
+    /// The last part of its standard output; what is not UTF-8 is replaced.
+    pub stdout: String,
+    /// The last part of its standard error.
+    pub stderr: String,
+    /// How many bytes it wrote to standard output in all.
+    pub stdout_bytes: u64,
+    /// How many bytes it wrote to standard error in all.
+    pub stderr_bytes: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// Runs commands.
+#[derive(Clone, Debug)]
+pub struct ShellHandler {
+    scope: Scope,
+    grace: Duration,
+}
+
+impl ShellHandler {
+    /// A handler whose commands belong to `scope` and have `grace` between SIGTERM and SIGKILL.
+    #[must_use]
+    pub fn new(scope: Scope, grace: Duration) -> Self {
+        Self { scope, grace }
+    }
+
+    /// The handler, to be given to a worker.
+    #[must_use]
+    pub fn shared(self) -> Arc<dyn Handler> {
+        Arc::new(self)
+    }
+
+    fn command(&self, payload: &ShellPayload, attempt: &Attempt) -> Command {
+        let (program, arguments) = payload.command.program_and_arguments();
+        let mut command = Command::new(program);
+        command.args(arguments).envs(&payload.env);
+        if let Some(cwd) = &payload.cwd {
+            command.current_dir(cwd);
+        }
+        command
+            .env("LEASEHOLD_JOB_ID", attempt.job.id.as_str())
+            .env("LEASEHOLD_FENCE", attempt.job.fence.get().to_string())
+            .env("LEASEHOLD_ATTEMPT", attempt.job.attempt.to_string())
+            .env(scope::VARIABLE, self.scope.as_str())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        command
+    }
+}
+
+#[async_trait]
+impl Handler for ShellHandler {
+    async fn run(&self, mut attempt: Attempt) -> Result<Option<Json>, HandlerError> {
+        let payload = ShellPayload::parse(attempt.job.payload.as_ref())
+            .map_err(|why| HandlerError::permanent("payload", format!("the payload is not a command: {why}")))?;
+        let begun = Instant::now();
+        let mut child = self.command(&payload, &attempt).spawn().map_err(|error| payload.spawn_failure(&error))?;
+        let group = Group::of(&child);
+        let stdout = Capture::start(child.stdout.take());
+        let stderr = Capture::start(child.stderr.take());
+
+        let ended = self.wait(&mut child, &group, &mut attempt).await;
+        group.kill();
+        let (stdout, stderr) = tokio::join!(stdout.finish(LAST_OUTPUT), stderr.finish(LAST_OUTPUT));
+        let (status, ending) =
+            ended.map_err(|error| HandlerError::retryable("wait", format!("cannot wait for the command: {error}")))?;
+
+        if status.success() && ending.is_none() {
+            let result = ShellResult {
+                exit_code: 0,
+                stdout_bytes: stdout.total(),
+                stderr_bytes: stderr.total(),
+                stdout: stdout.into_text(),
+                stderr: stderr.into_text(),
+                duration_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            };
+            let json = Json::of(&result).map_err(|error| HandlerError::permanent("result", error.to_string()))?;
+            return Ok(Some(json));
+        }
+        Err(HandlerError::retryable("exit", exit_message(status, &stderr.into_text())))
+    }
+}
+
+impl ShellHandler {
+    /// Waits for the command to end, by itself or because the attempt is ended. Ended early, a command that had
+    /// succeeded by then still counts as ended early: nobody can tell what of its work it left out.
+    async fn wait(
+        &self,
+        child: &mut Child,
+        group: &Group,
+        attempt: &mut Attempt,
+    ) -> std::io::Result<(ExitStatus, Option<Ending>)> {
+        let ending = tokio::select! {
+            biased;
+            status = child.wait() => return Ok((status?, None)),
+            ending = attempt.ended() => ending,
+        };
+        group.terminate();
+        if let Ok(status) = tokio::time::timeout(self.grace, child.wait()).await {
+            return Ok((status?, Some(ending)));
+        }
+        group.kill();
+        Ok((child.wait().await?, Some(ending)))
+    }
+}
+
+/// How the command ended, and the last that it said.
+fn exit_message(status: ExitStatus, stderr: &str) -> String {
+    let how = process::describe(status);
+    let said = last_lines(stderr);
+    if said.is_empty() { how } else { format!("{how}: {said}") }
+}
+
+fn last_lines(text: &str) -> &str {
+    let text = text.trim_end();
+    let line_start = text.rmatch_indices('\n').nth(TOLD_LINES - 1).map_or(0, |(at, _)| at + 1);
+    let mut start = line_start.max(text.len().saturating_sub(TOLD_BYTES));
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! What a shell job is to run.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::handler::HandlerError;
+use crate::job::Json;
+
+/// The payload of a shell job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShellPayload {
+    /// What to run.
+    pub command: CommandLine,
+    /// Environment variables, added to the worker's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Where to run it; the worker's own working directory when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathBuf>,
+}
+
+/// A command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a command is a list of a program and its arguments, or a string for `sh -c`")]
+pub enum CommandLine {
+    /// A program and its arguments, run as they are: no shell sees them.
+    Arguments(Vec<String>),
+    /// A line for `sh -c`.
+    Line(String),
+}
+
+impl CommandLine {
+    /// The program to start and what to hand it.
+    pub(super) fn program_and_arguments(&self) -> (&OsStr, Vec<&OsStr>) {
+        match self {
+            Self::Arguments(words) => {
+                let mut words = words.iter().map(OsStr::new);
+                (words.next().unwrap_or_default(), words.collect())
+            }
+            Self::Line(line) => (OsStr::new("sh"), vec![OsStr::new("-c"), OsStr::new(line)]),
+        }
+    }
+
+    /// Why this cannot be run by anyone.
+    fn flaw(&self) -> Option<&'static str> {
+        match self {
+            Self::Arguments(words) if words.first().is_none_or(String::is_empty) => Some("`command` names no program"),
+            Self::Line(line) if line.trim().is_empty() => Some("`command` is empty"),
+            Self::Arguments(words) if words.iter().any(|word| word.contains('\0')) => Some("`command` has a NUL"),
+            Self::Line(line) if line.contains('\0') => Some("`command` has a NUL"),
+            Self::Arguments(_) | Self::Line(_) => None,
+        }
+    }
+}
+
+impl ShellPayload {
+    /// Reads and checks a job's payload.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(payload: Option<&Json>) -> Result<Self, String> {
+        let Some(payload) = payload else { return Err("there is none".to_owned()) };
+        let parsed: Self = serde_json::from_str(payload.as_str()).map_err(|error| error.to_string())?;
+        parsed.check().map(|()| parsed)
+    }
+
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(flaw) = self.command.flaw() {
+            return Err(flaw.to_owned());
+        }
+        let bad =
+            |(name, value): &(&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+        match self.env.iter().find(bad) {
+            Some((name, _)) => Err(format!("`env` cannot hold {name:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// A command that could not be started. The same command on the same machine will mostly fail again, but a file
+    /// system that comes back or another worker may mend it.
+    pub(super) fn spawn_failure(&self, error: &std::io::Error) -> HandlerError {
+        let program = self.command.program_and_arguments().0.to_string_lossy().into_owned();
+        let place = self.cwd.as_ref().map(|cwd| format!(" in {}", cwd.display())).unwrap_or_default();
+        HandlerError::retryable("spawn", format!("cannot start `{program}`{place}: {error}"))
+    }
+}

@@ -1,0 +1,63 @@
+//! A command's process group, and how processes end.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::process::Child;
+
+/// The process group of a command; killed when dropped.
+///
+/// It has the number of its first process. Once that has been waited for and the group is empty the number is free
+/// again, but the system hands numbers out in a circle: it comes back only after all others, long after the last
+/// signal from here.
+#[derive(Debug)]
+pub(super) struct Group(Option<Pid>);
+
+impl Group {
+    /// The group of a child that was started as the leader of one.
+    pub(super) fn of(child: &Child) -> Self {
+        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    }
+
+    /// Asks every process of the group to end.
+    pub(super) fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+        // A stopped process hears only once it goes on.
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Ends every process of the group.
+    pub(super) fn kill(&self) {
+        self.signal(Signal::SIGKILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let Some(group) = self.0 else { return };
+        match killpg(group, signal) {
+            // Gone already. Some systems say EPERM when only zombies are left.
+            Ok(()) | Err(Errno::ESRCH | Errno::EPERM) => {}
+            Err(error) => tracing::warn!(group = group.as_raw(), %signal, %error, "cannot signal a job's processes"),
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// How a process ended, in words.
+pub(super) fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(number)) => match Signal::try_from(number) {
+            Ok(signal) => format!("killed by {signal}"),
+            Err(_) => format!("killed by signal {number}"),
+        },
+        (None, None) => "ended in an unknown way".to_owned(),
+    }
+}
