@@ -1,5 +1,6 @@
 //! Leasehold from outside: against real servers, over real sockets, on real disks.
 
+mod api;
 mod architecture;
 mod deployment;
 mod durability;
@@ -10,4 +11,3 @@ mod manager;
 mod process;
 mod proxy;
 mod servers;
-mod store;
