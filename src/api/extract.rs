@@ -192,11 +192,11 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     Err(Invalid::field(field_at_fault(&path, &error.to_string()), error.to_string()).into())
 }
 
-/// The name of the field at fault. A field that is missing is not on the path, which ends at the object that lacks it.
+/// The name of the field at fault. One that is missing or comes twice is not on the path, which ends at its object.
 fn field_at_fault(path: &str, message: &str) -> String {
     let path = if path == "." { "" } else { path };
-    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-    match missing {
+    let named = ["missing field `", "duplicate field `"].iter().find_map(|start| message.strip_prefix(start));
+    match named.and_then(|rest| rest.split('`').next()) {
         Some(name) if path.is_empty() => name.to_owned(),
         Some(name) => format!("{path}.{name}"),
         None => path.to_owned(),

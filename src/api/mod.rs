@@ -91,3 +91,6 @@ struct App {
     shutdown: CancellationToken,
     openapi: Bytes,
 }
+
+#[cfg(test)]
+mod tests;

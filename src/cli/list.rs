@@ -93,7 +93,7 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
 }
 
 async fn count(client: &crate::client::Client, jobs: JobQuery, json: bool) -> Result<(), Failure> {
-    use crate::query::GroupField::{Queue, State};
+    use crate::api::wire::CountBy::{Queue, State};
     let counts = client.count(&CountQuery { jobs, by: vec![Queue, State] }).await?;
     if json {
         return print_json(&counts);

@@ -2,10 +2,13 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use comfy_table::{Cell, ContentArrangement, Table, presets};
+use comfy_table::{Cell, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::failure::Failure;
+
+/// A line under the header and nothing else: what is copied from it is the content.
+const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Prints to standard output.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
@@ -28,7 +31,7 @@ pub(super) fn complain(text: &str) {
 /// A table: within the terminal's width, or as wide as it needs to be when nobody looks at it on one.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(RULED);
     table.set_content_arrangement(match std::io::stdout().is_terminal() {
         true => ContentArrangement::Dynamic,
         false => ContentArrangement::Disabled,

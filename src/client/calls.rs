@@ -7,12 +7,11 @@ use http::Method;
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
-    AdminRelease, BulkAnswer, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer, FailJob,
-    FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, JobState, QueueList,
-    ReleaseJob, SubmitItem, SubmitJob,
+    AdminRelease, BulkAnswer, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer, CountBy,
+    FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, JobState,
+    QueueList, ReleaseJob, SubmitItem, SubmitJob,
 };
 use crate::job::JobId;
-use crate::query::GroupField;
 
 /// Which jobs are listed or counted: all that satisfy every part. An empty part is satisfied by any job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub struct CountQuery {
     /// Which jobs.
     pub jobs: JobQuery,
     /// Grouped by these fields.
-    pub by: Vec<GroupField>,
+    pub by: Vec<CountBy>,
 }
 
 impl Client {

@@ -176,7 +176,7 @@ impl Job {
         if self.state != State::Available {
             return Err(Refusal::NotAvailable(self.state.name()));
         }
-        if let Some(deadline) = self.expires_at.filter(|deadline| *deadline <= now) {
+        if let Some(deadline) = self.start_deadline().filter(|deadline| *deadline <= now) {
             return Err(Refusal::StartDeadlinePassed(deadline));
         }
         if self.run_at > now {
@@ -321,15 +321,18 @@ impl Job {
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
     pub fn admin_release(&self, order: &AdminRelease, now: Timestamp) -> Result<Self, Refusal> {
-        if !matches!(self.state, State::Running(_)) {
+        let State::Running(running) = &self.state else {
             return Err(Refusal::NotRunning(self.state.name()));
-        }
+        };
         if order.expected_fence.is_some_and(|fence| fence != self.fence) {
             return Err(Refusal::FenceMoved(self.fence));
         }
         let reason = Some(order.reason.clone());
         let mut released = self.clone();
+        let asked_to_stop = running.cancel_requested_at.is_some();
         let to = match order.then {
+            // A cancellation that was acknowledged holds, whoever ends the attempt.
+            Then::Requeue if asked_to_stop => State::Cancelled { finished_at: now },
             Then::Requeue => {
                 released.run_at = now;
                 State::Available
@@ -404,6 +407,12 @@ impl Job {
         Ok(self.failed(&Failure { error, retryable: true, retry_after: None, chance }, actor, now))
     }
 
+    /// When the job expires: a deadline for its start, so none once an attempt counts. One that waits for its next
+    /// attempt does not expire.
+    fn start_deadline(&self) -> Option<Timestamp> {
+        self.expires_at.filter(|_| self.attempt == Attempt::default())
+    }
+
     /// `available → expired`, once the start deadline has passed.
     ///
     /// # Errors
@@ -412,7 +421,7 @@ impl Job {
         if self.state != State::Available {
             return Err(Refusal::NotAvailable(self.state.name()));
         }
-        if self.expires_at.is_none_or(|deadline| deadline > now) {
+        if self.start_deadline().is_none_or(|deadline| deadline > now) {
             return Err(Refusal::NotYet);
         }
         let mut expired = self.clone();

@@ -516,7 +516,8 @@ impl Lane {
         self.remove(&id);
         let run_at = candidate.job.run_at;
         if run_at > now {
-            if run_at >= self.known_until {
+            // What is due beyond the horizon is found in the store when its time is near.
+            if run_at >= self.known_until.max(now.plus(HORIZON)) {
                 return;
             }
             self.places.insert(id.clone(), Place::Later(run_at));

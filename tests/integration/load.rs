@@ -66,8 +66,7 @@ impl Ledger {
     }
 
     fn is_done(&self) -> bool {
-        self.no_more.load(Ordering::SeqCst)
-            && self.facts().submitted.len() == self.completed.load(Ordering::SeqCst)
+        self.no_more.load(Ordering::SeqCst) && self.facts().submitted.len() == self.completed.load(Ordering::SeqCst)
     }
 
     /// How many completions were accepted so far.

@@ -1,10 +1,15 @@
-//! Leasehold from outside: against real servers, over real sockets.
+//! Leasehold from outside: against real servers, over real sockets, on real disks.
 
+mod api;
 mod architecture;
 mod cli;
 mod deployment;
+mod durability;
 mod engines;
+mod hold;
+mod load;
 mod manager;
+mod process;
 mod program;
 mod proxy;
 mod run;

@@ -10,7 +10,7 @@ fn a_text_that_is_no_json_is_told_from_one_that_says_the_wrong_thing() {
     let broken = refusal(parse::<SubmitJob>(b"{\"queue\": \"a\",\n \"kind\" \"b\"}"));
     assert_eq!((broken.status, broken.code.as_str()), (400, "malformed_json"));
     assert!(broken.detail.contains("line 2 column"), "{}", broken.detail);
-    for text in [&b""[..], b"   ", b"{", b"nul", b"\xff\xfe", b"{\"queue\": \"\xff\"}"] {
+    for text in [&b""[..], b"   ", b"{", b"nul", b"\xff\xfe", b"{\"queue\": \"\xff\"}", b"{\"priority\": 1e3000}"] {
         assert_eq!(refusal(parse::<SubmitJob>(text)).code, "malformed_json", "{text:?}");
     }
 }
@@ -21,7 +21,7 @@ fn the_field_at_fault_is_named_wherever_it_is() {
         (r#"{"queue": 7, "kind": "k"}"#, "queue"),
         (r#"{"queue": "q"}"#, "kind"),
         (r#"{"queue": "q", "kind": "k", "colour": 1}"#, "colour"),
-        (r#"{"queue": "q", "kind": "k", "priority": 1e3000}"#, "priority"),
+        (r#"{"queue": "q", "kind": "k", "priority": 1, "priority": 2}"#, "priority"),
         (r#"{"queue": "q", "kind": "k", "priority": "high"}"#, "priority"),
         (r#"{"queue": "q", "kind": "k", "retry": {"factor": []}}"#, "retry.factor"),
         (r#"{"queue": "q", "kind": "k", "retry": {"speed": 1}}"#, "retry.speed"),
@@ -29,11 +29,6 @@ fn the_field_at_fault_is_named_wherever_it_is() {
         (r#"{"queue": "q", "kind": "k", "timeout_ms": -1}"#, "timeout_ms"),
     ] {
         let problem = refusal(parse::<SubmitJob>(text.as_bytes()));
-        if problem.code == "malformed_json" {
-            // A number beyond all numbers is refused by the grammar's reader, before any field is known.
-            assert_eq!(field, "priority", "{text}");
-            continue;
-        }
         assert_eq!((problem.status, problem.code.as_str()), (422, "invalid_request"), "{text}");
         let fields: Vec<&str> = problem.errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(fields, [field], "{text}: {}", problem.detail);

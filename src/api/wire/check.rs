@@ -46,6 +46,9 @@ pub const MAX_BULK_ITEMS: usize = 1000;
 /// The most attempts that can be asked for.
 pub const MAX_ATTEMPTS: u64 = 1000;
 
+/// Names that stand where a job's id does in a path, and so cannot be ids.
+pub const RESERVED_IDS: [&str; 2] = ["bulk", "count"];
+
 /// One fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {

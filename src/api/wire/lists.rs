@@ -47,6 +47,32 @@ pub struct CountGroup {
     pub count: u64,
 }
 
+/// What counts can be grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CountBy {
+    /// The state.
+    State,
+    /// The queue.
+    Queue,
+    /// The kind.
+    Kind,
+    /// The owner.
+    Owner,
+}
+
+impl CountBy {
+    /// The word for it, in the query and in the groups.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::State => GroupField::State.as_str(),
+            Self::Queue => GroupField::Queue.as_str(),
+            Self::Kind => GroupField::Kind.as_str(),
+            Self::Owner => GroupField::Owner.as_str(),
+        }
+    }
+}
+
 impl CountAnswer {
     /// The answer to a count grouped by `fields`.
     pub(crate) fn new(fields: &[GroupField], groups: Vec<Group>) -> Self {

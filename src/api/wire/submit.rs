@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS};
+use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, RESERVED_IDS};
 use crate::job::{self, Json, Priority};
 use crate::manager::NewJob;
 
@@ -115,6 +115,9 @@ impl SubmitJob {
         let queue = checks.name("queue", &self.queue);
         let kind = checks.name("kind", &self.kind);
         let id = checks.optional_name("id", self.id.as_deref());
+        if let Some(reserved) = RESERVED_IDS.iter().find(|reserved| self.id.as_deref() == Some(**reserved)) {
+            checks.fault("id", format!("`{reserved}` is the name of a call and cannot be an id"));
+        }
         let owner = checks.optional_name("owner", self.owner.as_deref());
         // A key is no name of ours, but it obeys the same rules.
         checks.optional_name::<job::RequestId>("idempotency_key", self.idempotency_key.as_deref());

@@ -41,7 +41,7 @@ pub(super) struct Planned {
     pub(super) id: JobId,
     /// The number of its line or file, from 1.
     pub(super) number: usize,
-    /// Its command, for people.
+    /// What people call it: the id that its line gives, else its command.
     pub(super) label: String,
     pub(super) job: NewJob,
 }
@@ -105,7 +105,8 @@ impl Source {
                 }
                 Entry::Vacant(vacant) => drop(vacant.insert(line.number)),
             }
-            planned.push(Planned { id, number: line.number, label: jobs::describe(&line.job), job });
+            let label = line.job.id.clone().unwrap_or_else(|| jobs::describe(&line.job));
+            planned.push(Planned { id, number: line.number, label, job });
         }
         Ok(planned)
     }

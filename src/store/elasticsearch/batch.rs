@@ -35,6 +35,8 @@ const BUILT_UPON: Version = Version { primary_term: 1, seq_no: 0 };
 pub(super) struct Task {
     write: Write,
     ids: WriteIds,
+    /// The bodies that the version to be written over refers to, as far as that is known.
+    former_bodies: Box<[BodyId]>,
     form: BodyForm,
     step: Step,
     /// A try may have got through without an answer.
@@ -58,13 +60,23 @@ enum Step {
 
 impl Task {
     pub(super) fn new(write: Write, ids: &WriteIdSource, recent: &RecentWrites) -> Self {
-        let previous = match &write {
+        let former = match &write {
             Write::Create { .. } | Write::Remove { .. } => None,
             Write::Replace { job, expected, .. } => recent.get(&job.id, *expected),
         };
-        let ids = WriteIds { own: ids.next(), previous };
-        let form = BodyForm::Json;
-        Self { write, ids, form, step: Step::Send, maybe_applied: false, obstacle: String::new() }
+        let (previous, former_bodies) = match former {
+            Some(known) => (Some(known.write_id), known.bodies),
+            None => (None, Box::default()),
+        };
+        Self {
+            write,
+            ids: WriteIds { own: ids.next(), previous },
+            former_bodies,
+            form: BodyForm::Json,
+            step: Step::Send,
+            maybe_applied: false,
+            obstacle: String::new(),
+        }
     }
 
     fn condition(&self) -> Condition {
@@ -190,6 +202,10 @@ impl Task {
     fn dead_bodies(&self) -> Vec<BodyId> {
         match (&self.step, &self.write) {
             (Step::Decided(Ok(_)), Write::Remove { job, .. }) => job.stored_bodies().map(|body| body.id).collect(),
+            (Step::Decided(Ok(_)), Write::Replace { job, .. }) => {
+                let kept = |former: &BodyId| job.stored_bodies().any(|body| body.id == *former);
+                self.former_bodies.iter().filter(|former| !kept(former)).copied().collect()
+            }
             (Step::Decided(Err(WriteError::Conflict(_) | WriteError::Refused(_))), write) => {
                 write.bodies().iter().map(|body| body.reference.id).collect()
             }
@@ -376,7 +392,7 @@ async fn settle(shared: &Shared, batch: &mut Batch, started: Instant) {
     bodies::remove(shared, &dead).await;
     let written = batch.tasks.iter().filter_map(|task| match (&task.step, &task.write) {
         (Step::Decided(Ok(version)), Write::Create { job, .. } | Write::Replace { job, .. }) => {
-            Some((&job.id, *version, task.ids.own))
+            Some((&**job, *version, task.ids.own))
         }
         _ => None,
     });

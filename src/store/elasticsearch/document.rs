@@ -513,4 +513,4 @@ impl From<StoredHistoryEntry> for HistoryEntry {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

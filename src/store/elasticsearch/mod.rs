@@ -5,8 +5,8 @@
 //!
 //! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
-//! (what a lost answer means), [`intake`], [`writer`], [`batch`], [`bulk`] and [`bodies`] (the way of a write), [`reader`]
-//! and [`search`].
+//! (what a lost answer means), `intake`, `writer`, `batch`, `bulk` and `bodies` (the way of a write), `reader`
+//! and `search`.
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
@@ -125,25 +125,6 @@ impl fmt::Debug for ElasticsearchStore {
     }
 }
 
-/// Whether a refresh reached every shard: one that it missed would hide what was acknowledged.
-fn all_shards(body: &[u8]) -> Result<(), StoreError> {
-    #[derive(Deserialize)]
-    struct Refreshed {
-        #[serde(rename = "_shards")]
-        shards: Shards,
-    }
-    #[derive(Deserialize)]
-    struct Shards {
-        failed: u32,
-    }
-    let refreshed: Refreshed = serde_json::from_slice(body)
-        .map_err(|error| StoreError::Unavailable(format!("not an answer about a refresh: {error}")))?;
-    match refreshed.shards.failed {
-        0 => Ok(()),
-        failed => Err(StoreError::Unavailable(format!("{failed} shards were not refreshed"))),
-    }
-}
-
 /// Counts and times an operation.
 fn observed<T>(operation: &'static str, started: Instant, result: Result<T, StoreError>) -> Result<T, StoreError> {
     let outcome = if result.is_ok() { "ok" } else { "refused" };
@@ -181,11 +162,10 @@ impl Store for ElasticsearchStore {
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
-        let started = Instant::now();
-        let scope = self.scope()?;
-        let request = Request::post(format!("{}/_refresh?filter_path=_shards.failed", self.indices.jobs), Vec::new());
-        let body = answered(scope.nodes.call(&request, scope.deadline).await);
-        observed("refresh", started, body.and_then(|body| all_shards(&body)))
+        let (started, scope) = (Instant::now(), self.scope()?);
+        let request = Request::command(format!("{}/_refresh", self.indices.jobs));
+        let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
+        observed("refresh", started, search::refreshed(&body))
     }
 
     fn is_realtime(&self) -> bool {

@@ -43,6 +43,11 @@ impl Request {
         Self { method: Method::Get, path, body: None, content_type: "application/json" }
     }
 
+    /// One that posts nothing but its path.
+    pub(super) fn command(path: String) -> Self {
+        Self { method: Method::Post, path, body: None, content_type: "application/json" }
+    }
+
     /// One that puts a JSON body.
     pub(super) fn put(path: String, body: Vec<u8>) -> Self {
         Self { method: Method::Put, path, body: Some(body.into()), content_type: "application/json" }

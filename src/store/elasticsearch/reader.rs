@@ -129,6 +129,6 @@ fn answer(recent: &RecentWrites, found: Vec<Result<Option<Present<'_>>, StoreErr
 pub(super) fn remember<'a, 'b: 'a>(recent: &RecentWrites, found: impl Iterator<Item = &'a Present<'b>>) {
     recent.remember(found.filter_map(|found| {
         let write_id = found.decoded.write_id?;
-        Some((&found.decoded.job.id, found.version, write_id))
+        Some((&found.decoded.job, found.version, write_id))
     }));
 }

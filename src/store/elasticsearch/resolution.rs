@@ -75,8 +75,8 @@ pub(super) fn judge(condition: Condition, ours: WriteId, maybe_applied: bool, re
         (_, ReadBack::Found { .. }) => Verdict::Conflict,
         // It may have been written and removed since: writing it again would bring a removed job back.
         (_, ReadBack::Missing) if maybe_applied => Verdict::LookAgain,
-        (Condition::Absent, ReadBack::Missing) => Verdict::SendAgain,
-        (Condition::Replace(_), ReadBack::Missing) => Verdict::Conflict,
+        // Nothing of this write's got through: what it met was another's, even if that is gone by now.
+        (_, ReadBack::Missing) => Verdict::Conflict,
     }
 }
 
@@ -124,11 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn a_create_that_may_have_been_done_is_not_repeated_over_a_missing_document() {
+    fn a_write_that_may_have_been_done_is_not_repeated_over_a_missing_document() {
         let ours = WriteIdSource::new().next();
-        assert_eq!(judge(Condition::Absent, ours, true, ReadBack::Missing), Verdict::LookAgain);
-        assert_eq!(judge(Condition::Absent, ours, false, ReadBack::Missing), Verdict::SendAgain);
-        assert_eq!(judge(Condition::Replace(EXPECTED), ours, false, ReadBack::Missing), Verdict::Conflict);
+        for condition in [Condition::Absent, Condition::Replace(EXPECTED)] {
+            assert_eq!(judge(condition, ours, true, ReadBack::Missing), Verdict::LookAgain);
+            assert_eq!(judge(condition, ours, false, ReadBack::Missing), Verdict::Conflict);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::documents::{Present, RawDocument, answered};
 use super::nodes::{Nodes, Request};
 use super::reader::remember;
 use super::write_id::RecentWrites;
+use crate::clock::Timestamp;
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey};
 use crate::store::{StoreError, Versioned};
 
@@ -24,17 +25,14 @@ fn query(filter: &Filter) -> Value {
         let values: Vec<&str> = values.iter().map(text).collect();
         (!values.is_empty()).then(|| json!({ "terms": { field: values } }))
     }
+    let run_at = |comparison: &str, time: Timestamp| json!({ "range": { "run_at": { comparison: time.as_millis(), "format": "epoch_millis" } } });
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
         terms("kind", &filter.kinds, |kind| kind.as_str()),
         terms("owner", &filter.owners, |owner| owner.as_str()),
-        filter
-            .run_at_most
-            .map(|latest| json!({ "range": { "run_at": { "lte": latest.as_millis(), "format": "epoch_millis" } } })),
-        filter
-            .run_after
-            .map(|earliest| json!({ "range": { "run_at": { "gt": earliest.as_millis(), "format": "epoch_millis" } } })),
+        filter.run_at_most.map(|latest| run_at("lte", latest)),
+        filter.run_after.map(|earliest| run_at("gt", earliest)),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
     ];
@@ -157,6 +155,17 @@ pub(super) async fn search(
         after = jobs.last().map(|last| search.sort.key(&last.job));
     }
     Ok(jobs)
+}
+
+/// Whether a refresh's answer says that every shard was refreshed.
+pub(super) fn refreshed(body: &[u8]) -> Result<(), StoreError> {
+    #[derive(Deserialize)]
+    struct RefreshReply {
+        #[serde(rename = "_shards")]
+        shards: Shards,
+    }
+    let reply: RefreshReply = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
+    complete(&reply.shards, false)
 }
 
 #[derive(Deserialize)]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::job::JobId;
+use crate::job::{BodyId, Job, JobId};
 use crate::store::Version;
 
 /// How many writes each of the two generations of [`RecentWrites`] remembers.
@@ -68,9 +68,19 @@ impl WriteIdSource {
     }
 }
 
+/// What is remembered of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KnownWrite {
+    /// The write that made it.
+    pub(super) write_id: WriteId,
+    /// The bodies that it refers to.
+    pub(super) bodies: Box<[BodyId]>,
+}
+
 /// Which write made which version, as far as this process has read or written it lately. A version that is not
 /// remembered costs the successor its `previous_write_id`, and with it, in the rare case, an answer *conflict* to a
-/// write that went through and was built upon before its writer heard of it.
+/// write that went through and was built upon before its writer heard of it; and a body that the successor no longer
+/// refers to stays behind.
 #[derive(Debug, Default)]
 pub(super) struct RecentWrites {
     hasher: RandomState,
@@ -79,27 +89,28 @@ pub(super) struct RecentWrites {
 
 #[derive(Debug, Default)]
 struct Generations {
-    young: HashMap<(u64, Version), WriteId>,
-    old: HashMap<(u64, Version), WriteId>,
+    young: HashMap<(u64, Version), KnownWrite>,
+    old: HashMap<(u64, Version), KnownWrite>,
 }
 
 impl RecentWrites {
     /// Remembers all of `writes`.
-    pub(super) fn remember<'a>(&self, writes: impl Iterator<Item = (&'a JobId, Version, WriteId)>) {
+    pub(super) fn remember<'a>(&self, writes: impl Iterator<Item = (&'a Job, Version, WriteId)>) {
         let mut generations = self.generations.lock();
-        for (id, version, write_id) in writes {
+        for (job, version, write_id) in writes {
             if generations.young.len() >= GENERATION {
                 generations.old = std::mem::take(&mut generations.young);
             }
-            generations.young.insert((self.hasher.hash_one(id), version), write_id);
+            let known = KnownWrite { write_id, bodies: job.stored_bodies().map(|body| body.id).collect() };
+            generations.young.insert((self.hasher.hash_one(&job.id), version), known);
         }
     }
 
     /// The write that made `version` of the job.
-    pub(super) fn get(&self, id: &JobId, version: Version) -> Option<WriteId> {
+    pub(super) fn get(&self, id: &JobId, version: Version) -> Option<KnownWrite> {
         let key = (self.hasher.hash_one(id), version);
         let generations = self.generations.lock();
-        generations.young.get(&key).or_else(|| generations.old.get(&key)).copied()
+        generations.young.get(&key).or_else(|| generations.old.get(&key)).cloned()
     }
 }
 
@@ -120,14 +131,15 @@ mod tests {
     #[test]
     fn recent_writes_are_remembered_and_their_number_is_bounded() {
         let (recent, source) = (RecentWrites::default(), WriteIdSource::new());
-        let id = JobId::new("a").expect("an id");
+        let job = super::super::document::tests::available(crate::job::Body::Empty);
+        let id = job.id.clone();
         let version = |seq_no| Version { primary_term: 1, seq_no };
         let count = 3 * GENERATION as u64;
         let written: Vec<(Version, WriteId)> = (0..count).map(|seq_no| (version(seq_no), source.next())).collect();
-        recent.remember(written.iter().map(|(version, write_id)| (&id, *version, *write_id)));
+        recent.remember(written.iter().map(|(version, write_id)| (&job, *version, *write_id)));
 
         let (last, last_id) = written[written.len() - 1];
-        assert_eq!(recent.get(&id, last), Some(last_id));
+        assert_eq!(recent.get(&id, last).map(|known| known.write_id), Some(last_id));
         assert_eq!(recent.get(&JobId::new("b").expect("an id"), last), None);
         assert_eq!(recent.get(&id, version(0)), None);
         let generations = recent.generations.lock();

@@ -75,6 +75,9 @@ impl Writer {
 
     /// Hands `writes` over and waits for their answers.
     pub(super) async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        if writes.is_empty() {
+            return Vec::new();
+        }
         let units = writes.iter().map(|write| 1 + body_bytes(write) / UNIT_BYTES).sum();
         let room = match self.intake.room(units) {
             Ok(room) => room,

@@ -138,6 +138,3 @@ fn create_durably(path: &Path) -> io::Result<()> {
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
-
-#[cfg(test)]
-mod tests;

@@ -287,7 +287,9 @@ fn number(bytes: &[u8]) -> Result<u64, String> {
 
 fn failed(error: fjall::Error) -> StoreError {
     match error {
-        fjall::Error::Io(error) => StoreError::Unavailable(format!("the disk: {error}")),
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            StoreError::Unavailable(format!("the disk: {error}"))
+        }
         fjall::Error::Poisoned => StoreError::Unavailable("the database stopped after an earlier failure".to_owned()),
         other => StoreError::Corrupt(format!("the database: {other}")),
     }

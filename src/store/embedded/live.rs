@@ -177,10 +177,13 @@ fn leave_set<K: Eq + Hash>(map: &mut HashMap<K, BTreeSet<JobId>>, key: &K, id: &
 /// The place of an available job in its line.
 type Place = (Reverse<i8>, (Timestamp, JobId));
 
+/// Walks the jobs of one priority.
+type LevelWalk<'a> = Peekable<btree_map::Range<'a, (Timestamp, JobId), Versioned>>;
+
 /// Walks one line in order.
 struct LineWalk<'a> {
     levels: btree_map::Range<'a, Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>,
-    level: Option<(Reverse<i8>, Peekable<btree_map::Range<'a, (Timestamp, JobId), Versioned>>)>,
+    level: Option<(Reverse<i8>, LevelWalk<'a>)>,
     from: Option<Place>,
     run_at_most: Option<Timestamp>,
 }

@@ -12,6 +12,8 @@
 //!   behind is found out by recovery and not guessed (Rebello et al., "Can Applications Recover from fsync
 //!   Failures?", USENIX ATC 2020).
 
+#[cfg(test)]
+mod arbitrary;
 mod directory;
 mod disk;
 mod live;

@@ -119,3 +119,6 @@ impl Summary<'_> {
         JobId::new(self.id).map_err(|error| Corrupt(format!("the summary of a finished job: its id {error}")))
     }
 }
+
+#[cfg(test)]
+mod tests;

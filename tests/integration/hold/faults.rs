@@ -64,7 +64,7 @@ async fn promises_are_kept_behind(fault: Fault) {
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_when_the_node_with_the_primary_is_killed() {
     let logs = TempDir::new().expect("a directory");
-    let mut cluster = Cluster::start(3).await;
+    let cluster = Cluster::start(3).await;
     let prefix = servers::fresh_prefix("cluster");
     let engine = Engine::Elasticsearch { urls: cluster.urls(), prefix: prefix.clone() };
     let server = Server::start(engine, &logs.path().join("server.log")).await;

@@ -74,11 +74,7 @@ async fn submit(server: &Server) {
     assert!(items.len() == JOBS && items.iter().all(|item| item["status"] == 201), "{answer}");
 }
 
-async fn claim_until_all_are_claimed(
-    url: &str,
-    client: &str,
-    claims: &Mutex<HashMap<String, Vec<(u64, String)>>>,
-) {
+async fn claim_until_all_are_claimed(url: &str, client: &str, claims: &Mutex<HashMap<String, Vec<(u64, String)>>>) {
     let http = reqwest::Client::new();
     let body = json!({"worker_id": client, "queues": ["race"], "max_jobs": 3, "wait_ms": 200});
     while claims.lock().expect("no client panicked").len() < JOBS {

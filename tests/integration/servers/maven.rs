@@ -14,11 +14,12 @@ const PLUGIN: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1";
 pub(super) fn elasticsearch(version: &str) -> Result<PathBuf, String> {
     let folder = cached(&format!("elasticsearch-{version}"), |fresh| {
         let artifact = format!("org.elasticsearch.distribution.integ-test-zip:elasticsearch:{version}:zip");
-        maven(&[
+        let arguments = [
             &format!("{PLUGIN}:unpack"),
             &format!("-Dartifact={artifact}"),
             &format!("-DoutputDirectory={}", fresh.display()),
-        ])
+        ];
+        maven(fresh, &arguments.map(String::as_str))
     })?;
     Ok(folder.join(format!("elasticsearch-{version}")))
 }
@@ -28,12 +29,9 @@ pub(super) fn opensearch(version: &str) -> Result<PathBuf, String> {
     cached(&format!("opensearch-{version}"), |fresh| {
         let project = fresh.join("pom.xml");
         std::fs::write(&project, opensearch_project(version)).map_err(|error| error.to_string())?;
-        maven(&[
-            "-f",
-            &project.display().to_string(),
-            &format!("{PLUGIN}:copy-dependencies"),
-            &format!("-DoutputDirectory={}", fresh.display()),
-        ])
+        let (plugin, output) =
+            (format!("{PLUGIN}:copy-dependencies"), format!("-DoutputDirectory={}", fresh.display()));
+        maven(fresh, &[&plugin, &output])
     })
 }
 
@@ -46,8 +44,11 @@ fn opensearch_project(version: &str) -> String {
     )
 }
 
-fn maven(arguments: &[&str]) -> Result<(), String> {
-    run(Command::new("mvn").args(["--quiet", "--batch-mode", "--no-transfer-progress"]).args(arguments))
+/// Runs Maven in `folder`, where it also leaves its notes of what it has unpacked: anywhere else they would outlive the
+/// cache and keep it from being filled again.
+fn maven(folder: &Path, arguments: &[&str]) -> Result<(), String> {
+    let quietly = ["--quiet", "--batch-mode", "--no-transfer-progress"];
+    run(Command::new("mvn").args(quietly).args(arguments).current_dir(folder))
 }
 
 /// The folder `name` of the cache, filled by `fill` if it is not there. Another test process that wants it at the same

@@ -16,7 +16,7 @@ fn name<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect("a name")
 }
 
-fn available(payload: Body) -> Job {
+pub(in super::super) fn available(payload: Body) -> Job {
     let spec = JobSpec {
         queue: name("übersetzung"),
         kind: name("translate"),

@@ -7,6 +7,7 @@ fn filter() -> Filter {
         states: vec![crate::job::StateName::Available, crate::job::StateName::Running],
         queues: vec!["q".parse().expect("a queue")],
         run_at_most: Some(Timestamp::from_millis(5)),
+        run_after: Some(Timestamp::from_millis(3)),
         worker_id: Some("w".parse().expect("a worker")),
         ..Filter::default()
     }
@@ -20,6 +21,7 @@ fn a_filter_becomes_parts_that_must_all_hold_and_an_open_part_is_left_out() {
             { "terms": { "state": ["available", "running"] } },
             { "terms": { "queue": ["q"] } },
             { "range": { "run_at": { "lte": 5, "format": "epoch_millis" } } },
+            { "range": { "run_at": { "gt": 3, "format": "epoch_millis" } } },
             { "term": { "lease.worker_id": "w" } },
         ] } })
     );

@@ -1,1 +1,77 @@
-//! x
+use std::sync::Arc;
+
+use proptest::option;
+use proptest::prelude::*;
+
+use super::super::arbitrary;
+use super::*;
+use crate::job::JobSpec;
+use crate::query::dispatch_key;
+use crate::store::Version;
+
+const NO_VERSION: Version = Version { primary_term: 0, seq_no: 0 };
+
+/// Live jobs with few ids, so that some replace others.
+fn heads() -> impl Strategy<Value = Vec<Versioned>> {
+    let head = (arbitrary::job(), 0..30_u8, -1..2_i64, 0..3_u8).prop_map(|(job, id, priority, queue)| {
+        let state = if job.state.name().is_final() { State::Available } else { job.state.clone() };
+        let spec = JobSpec {
+            queue: QueueName::new(format!("queue-{queue}")).expect("a name"),
+            priority: crate::job::Priority::new(priority).expect("a priority"),
+            ..(*job.spec).clone()
+        };
+        let id = JobId::new(format!("job-{id}")).expect("an id");
+        Versioned { job: Arc::new(Job { id, state, spec: Arc::new(spec), ..job }), version: NO_VERSION }
+    });
+    prop::collection::vec(head, 0..40)
+}
+
+fn available(queues: &[u8], run_at_most: Option<i64>) -> Filter {
+    Filter {
+        states: vec![StateName::Available],
+        queues: queues.iter().map(|queue| QueueName::new(format!("queue-{queue}")).expect("a name")).collect(),
+        run_at_most: run_at_most.map(Timestamp::from_millis),
+        ..Filter::default()
+    }
+}
+
+proptest! {
+    #[test]
+    fn dispatch_goes_by_the_dispatch_key(
+        heads in heads(),
+        queues in prop::collection::vec(0..4_u8, 0..4),
+        latest in option::of(0..5_i64),
+        after in option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut live = Live::default();
+        let mut jobs = std::collections::HashMap::new();
+        for head in heads {
+            live.put(head.clone());
+            jobs.insert(head.job.id.clone(), head.job);
+        }
+        let filter = available(&queues, latest);
+        let mut keys: Vec<SortKey> = jobs.values().filter_map(|job| dispatch_key(job)).collect();
+        let after = after.filter(|_| !keys.is_empty()).map(|place| keys[place.index(keys.len())].clone());
+        keys.retain(|key| filter.matches(&jobs[key.id()]) && after.as_ref().is_none_or(|after| key > after));
+        keys.sort();
+
+        let found = live.dispatch(&filter, after.as_ref()).map(|head| head.job.id.clone());
+
+        prop_assert_eq!(found.collect::<Vec<_>>(), keys.iter().map(|key| key.id().clone()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_nothing_behind(heads in heads()) {
+        let mut live = Live::default();
+        for head in &heads {
+            live.put(head.clone());
+        }
+        let kept: std::collections::HashSet<&JobId> = heads.iter().map(|head| &head.job.id).collect();
+        prop_assert_eq!(live.counts().map(|(_, _, count)| count).sum::<u64>(), kept.len() as u64);
+        for head in &heads {
+            live.remove(&head.job.id);
+        }
+        prop_assert!(live.by_id.is_empty() && live.available.is_empty() && live.counts.is_empty());
+        prop_assert!(live.by_worker.is_empty() && live.by_request.is_empty());
+    }
+}

@@ -1,1 +1,66 @@
-//! x
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use super::super::arbitrary;
+use super::*;
+use crate::store::WriteError;
+
+fn writes(count: usize) -> Vec<Write> {
+    let job = arbitrary::job().new_tree(&mut TestRunner::deterministic()).expect("a job").current();
+    let job = Arc::new(job);
+    (0..count).map(|_| Write::Create { job: Arc::clone(&job), bodies: vec![] }).collect()
+}
+
+fn lengths(batch: Option<Vec<Request>>) -> Vec<usize> {
+    batch.expect("something waits").iter().map(|request| request.writes.len()).collect()
+}
+
+#[test]
+fn a_full_queue_refuses_and_takes_again_when_it_is_emptied() {
+    let queue = Queue::default();
+    let first = queue.push(writes(WAITING_ITEMS - 1)).expect("there is room");
+    let last = queue.push(writes(1)).expect("there is room");
+    let refused = queue.push(writes(1)).map(drop);
+    assert!(matches!(refused, Err(StoreError::Overloaded { retry_after }) if !retry_after.is_zero()), "{refused:?}");
+
+    drop(queue.take());
+    queue.push(writes(1)).map(drop).expect("there is room again");
+    drop((first, last));
+}
+
+#[test]
+fn what_is_larger_than_the_queue_is_taken_when_it_comes_alone() {
+    let queue = Queue::default();
+    queue.push(writes(WAITING_ITEMS + 1)).map(drop).expect("nothing else waits");
+    assert!(queue.push(writes(1)).is_err());
+}
+
+#[test]
+fn a_batch_is_bounded_and_keeps_the_order() {
+    let queue = Queue::default();
+    for count in [1, BATCH_ITEMS, 2, 3] {
+        queue.push(writes(count)).map(drop).expect("there is room");
+    }
+    assert_eq!(lengths(queue.take()), [1, BATCH_ITEMS]);
+    assert_eq!(lengths(queue.take()), [2, 3]);
+}
+
+#[test]
+fn a_closed_queue_gives_what_it_has_and_then_ends() {
+    let queue = Queue::default();
+    queue.push(writes(2)).map(drop).expect("there is room");
+    queue.close("closed");
+    assert!(matches!(queue.push(writes(1)), Err(StoreError::Unavailable(reason)) if reason == "closed"));
+    assert_eq!(lengths(queue.take()), [2]);
+    assert!(queue.take().is_none());
+}
+
+#[test]
+fn whoever_waits_for_a_writer_that_ends_is_answered() {
+    let queue = Arc::new(Queue::default());
+    let mut waiting = queue.push(writes(2)).expect("there is room");
+    drop(FailOnExit(Arc::clone(&queue)));
+    let answers = waiting.try_recv().expect("an answer");
+    assert_eq!(answers.len(), 2);
+    assert!(answers.iter().all(|answer| matches!(answer, Err(WriteError::Refused(StoreError::Unavailable(_))))));
+}

@@ -1,0 +1,108 @@
+//! What cannot be brought about over a connection at will.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::Request;
+use http_body_util::BodyExt;
+use tempfile::TempDir;
+use tower::ServiceExt;
+
+use super::*;
+use crate::api::wire::{ClaimJobs, Problem, SubmitJob};
+use crate::clock::SystemClock;
+use crate::job::{Actor, JobId, StateName};
+use crate::manager::{Claimed, ManagerConfig};
+use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+
+struct Fixture {
+    app: App,
+    _directory: TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
+        let manager = Manager::start(Arc::new(store), Arc::new(SystemClock::default()), ManagerConfig::default());
+        let limits = Limits::default();
+        let app = App {
+            manager,
+            access: Arc::default(),
+            metrics: metrics::install().expect("metrics"),
+            budget: BodyBudget::new(limits.body_bytes),
+            limits: Arc::new(limits),
+            trusts_its_machine: false,
+            shutdown: CancellationToken::new(),
+            openapi: Bytes::new(),
+        };
+        Self { app, _directory: directory }
+    }
+
+    /// Submits a job and claims it.
+    async fn claim(&self) -> (JobId, Claimed) {
+        let job = SubmitJob::new("q", "k").into_new_job().expect("a job");
+        let mut submitted = self.app.manager.submit(&Actor::system("test"), vec![job]).await;
+        let id = submitted.remove(0).expect("submitted").job.versioned.job.id.clone();
+        let claim = ClaimJobs { worker_id: "w".to_owned(), queues: vec!["q".to_owned()], ..ClaimJobs::default() };
+        let claimed = self.app.manager.claim(claim.into_claim().expect("a claim")).await.expect("claimed");
+        assert_eq!(claimed.jobs().len(), 1);
+        (id, claimed)
+    }
+
+    async fn state(&self, id: &JobId) -> (StateName, u32) {
+        let job = self.app.manager.get(id).await.expect("the job").versioned.job;
+        (job.state.name(), job.attempt.get())
+    }
+}
+
+#[tokio::test]
+async fn an_answer_dropped_before_it_is_sent_gives_its_jobs_back() {
+    let fixture = Fixture::new();
+    let (id, claimed) = fixture.claim().await;
+    drop(delivery::deliver(claimed).expect("an answer"));
+    let again = ClaimJobs {
+        worker_id: "w2".to_owned(),
+        queues: vec!["q".to_owned()],
+        wait_ms: Some(20_000),
+        ..ClaimJobs::default()
+    };
+    let claimed = fixture.app.manager.claim(again.into_claim().expect("a claim")).await.expect("an answer");
+    assert_eq!(claimed.jobs().len(), 1, "the job is there again at once");
+    claimed.delivered();
+    assert_eq!(fixture.state(&id).await, (StateName::Running, 1), "and the attempt was given back");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_sent_leaves_its_jobs_with_the_worker() {
+    let fixture = Fixture::new();
+    let (id, claimed) = fixture.claim().await;
+    let body = delivery::deliver(claimed).expect("an answer").into_body();
+    let text = body.collect().await.expect("a body").to_bytes();
+    assert!(text.starts_with(b"{\"jobs\":[{\"id\":"));
+    // Had anything been given back, it would be claimed here: a claim without a wait sees all that is available.
+    let again = ClaimJobs { worker_id: "w2".to_owned(), queues: vec!["q".to_owned()], ..ClaimJobs::default() };
+    let claimed = fixture.app.manager.claim(again.into_claim().expect("a claim")).await.expect("an answer");
+    assert_eq!(claimed.jobs().len(), 0);
+    assert_eq!(fixture.state(&id).await, (StateName::Running, 1));
+}
+
+#[tokio::test]
+async fn a_call_that_panics_is_a_problem_and_not_the_end() {
+    async fn panics() {
+        panic!("the secret of the house");
+    }
+    let fixture = Fixture::new();
+    let router = routes::surround(Router::new().route("/panics", get(panics)), fixture.app.clone());
+    for _ in 0..2 {
+        let request = Request::get("/panics").body(Body::empty()).expect("a request");
+        let response = router.clone().oneshot(request).await.expect("an answer");
+        assert_eq!(response.status(), 500);
+        let text = response.into_body().collect().await.expect("a body").to_bytes();
+        let problem: Problem = serde_json::from_slice(&text).expect("a problem");
+        assert_eq!(problem.code, "internal");
+        assert!(!problem.detail.contains("secret"));
+    }
+}

@@ -1,0 +1,145 @@
+//! Arbitrary jobs, for tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::option;
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use crate::clock::Timestamp;
+use crate::job::{
+    Actor, Attempt, Body, BodyId, BodyRef, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
+    Json, Kind, Lease, Orphan, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName,
+    WorkerId,
+};
+use crate::store::{Version, Versioned};
+
+/// Any job under any version.
+pub(super) fn head() -> impl Strategy<Value = Versioned> {
+    (job(), any::<u64>(), any::<u64>()).prop_map(|(job, primary_term, seq_no)| Versioned {
+        job: Arc::new(job),
+        version: Version { primary_term, seq_no },
+    })
+}
+
+/// Any job.
+pub(super) fn job() -> impl Strategy<Value = Job> {
+    let places = (name(JobId::new), spec(), body(), state());
+    let numbers = (time(), option::of(time()), any::<u32>(), any::<u64>(), time(), time(), option::of(time()));
+    let rest = (option::of((".*", ".*")), prop::collection::vec(entry(), 0..5), any::<u32>());
+    (places, numbers, rest).prop_map(|((id, spec, payload, state), numbers, (error, entries, folded))| {
+        let (run_at, expires_at, attempt, fence, created_at, updated_at, started_at) = numbers;
+        Job {
+            id,
+            spec: Arc::new(spec),
+            payload,
+            state,
+            run_at,
+            expires_at,
+            attempt: Attempt::new(attempt),
+            fence: Fence::new(fence),
+            error: error.map(|(code, message)| JobError { code, message }),
+            history: History::from_parts(entries, folded),
+            created_at,
+            updated_at,
+            started_at,
+        }
+    })
+}
+
+/// Names that are short often, so that two are equal now and then.
+fn name<T: std::fmt::Debug, E>(make: fn(String) -> Result<T, E>) -> impl Strategy<Value = T> {
+    prop_oneof!["[a-c]", "\\PC{1,60}"].prop_filter_map("a name", move |text| make(text).ok())
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![0..5_i64, any::<i64>()].prop_map(Timestamp::from_millis)
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop::num::f64::NORMAL | prop::num::f64::ZERO | prop::num::f64::SUBNORMAL | prop::num::f64::INFINITE
+}
+
+fn spec() -> impl Strategy<Value = JobSpec> {
+    let named = (name(QueueName::new), name(Kind::new), -100..=100_i64, option::of(name(Owner::new)));
+    let labels = prop::collection::btree_map(".*", ".*", 0..4);
+    let resources = prop::collection::btree_map(".*", any::<u64>(), 0..4);
+    let times = (any::<Option<Duration>>(), any::<Option<Duration>>(), any::<u32>());
+    let retry = (any::<Duration>(), number(), any::<Duration>(), number());
+    let origin = (any::<Option<String>>(), option::of(time()), any::<Option<u128>>());
+    (named, labels, resources, times, retry, origin).prop_map(|(named, labels, resources, times, retry, origin)| {
+        JobSpec {
+            queue: named.0,
+            kind: named.1,
+            priority: Priority::new(named.2).expect("within the bounds"),
+            owner: named.3,
+            labels,
+            expected_runtime: times.0,
+            timeout: times.1,
+            max_attempts: times.2,
+            retry: RetryPolicy { base: retry.0, factor: retry.1, max: retry.2, jitter: retry.3 },
+            resources,
+            schedule_id: origin.0,
+            due_at: origin.1,
+            fingerprint: origin.2.map(Fingerprint),
+        }
+    })
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    let inline = prop_oneof![
+        any::<String>().prop_map(|text| Json::of(&text)),
+        Just("{\"a\": 1.0, \"b\": 1e400}".to_owned()).prop_map(Json::parse),
+    ];
+    prop_oneof![
+        Just(Body::Empty),
+        inline.prop_map(|json| Body::Inline(json.expect("JSON"))),
+        (any::<u128>(), any::<u32>())
+            .prop_map(|(id, bytes)| Body::Stored(BodyRef { id: BodyId(Uuid::from_u128(id)), bytes })),
+    ]
+}
+
+fn state() -> impl Strategy<Value = State> {
+    prop_oneof![
+        Just(State::Available),
+        running().prop_map(|running| State::Running(Box::new(running))),
+        (time(), body()).prop_map(|(finished_at, result)| State::Completed { finished_at, result }),
+        time().prop_map(|finished_at| State::Failed { finished_at }),
+        time().prop_map(|finished_at| State::Cancelled { finished_at }),
+        time().prop_map(|finished_at| State::Expired { finished_at }),
+    ]
+}
+
+fn running() -> impl Strategy<Value = Running> {
+    let lease = (name(WorkerId::new), option::of(name(RequestId::new)), time(), time(), time(), any::<Duration>());
+    let progress = option::of((option::of(number()), any::<Option<String>>()));
+    let orphan = option::of((time(), ".*"));
+    (lease, progress, option::of(time()), orphan).prop_map(|(lease, progress, cancel_requested_at, orphan)| Running {
+        lease: Lease {
+            worker_id: lease.0,
+            request_id: lease.1,
+            acquired_at: lease.2,
+            heartbeat_at: lease.3,
+            expires_at: lease.4,
+            term: lease.5,
+        },
+        progress: progress.map(|(percent, message)| Progress { percent, message }),
+        cancel_requested_at,
+        orphan: orphan.map(|(flagged_at, reason)| Orphan { flagged_at, reason }),
+    })
+}
+
+fn entry() -> impl Strategy<Value = HistoryEntry> {
+    let states = (option::of(0..6_usize), 0..6_usize);
+    let rest = (any::<u64>(), any::<u32>(), name(Actor::new), any::<Option<String>>());
+    (time(), states, rest).prop_map(|(at, (from, to), (fence, attempt, actor, reason))| HistoryEntry {
+        at,
+        from: from.map(|from| StateName::ALL[from]),
+        to: StateName::ALL[to],
+        fence: Fence::new(fence),
+        attempt: Attempt::new(attempt),
+        actor,
+        reason,
+    })
+}

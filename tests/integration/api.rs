@@ -1,0 +1,11 @@
+//! The HTTP API over real sockets: each server runs in the test's own process, on a loopback port, over an embedded
+//! store in a directory of its own.
+
+mod access;
+mod calling;
+mod connections;
+mod description;
+mod lives;
+mod reading;
+mod refusals;
+mod server;

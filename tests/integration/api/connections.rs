@@ -1,0 +1,203 @@
+//! Connections that break, stall or speak otherwise than expected, and how the server ends.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client as Http2Client;
+use hyper_util::rt::TokioExecutor;
+use leasehold::api::Limits;
+use leasehold::api::wire::{ClaimAnswer, ClaimJobs, Job, JobState, SubmitJob};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::server::{SOON, Server, Setup, claim, eventually};
+
+/// A request as it is written to the connection.
+fn written(method: &str, path: &str, body: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn waiting_claim(queue: &str) -> String {
+    let claim = ClaimJobs { wait_ms: Some(60_000), ..claim(queue) };
+    written("POST", "/v1/claims", &serde_json::to_string(&claim).expect("json"))
+}
+
+/// Everything the server says until it closes the connection.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    // A connection that is reset has said all that it will.
+    drop(timeout(SOON, stream.read_to_end(&mut text)).await.expect("the server closes the connection"));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn short(limits: Limits) -> Setup {
+    Setup { limits, ..Setup::default() }
+}
+
+#[tokio::test]
+async fn a_worker_that_goes_away_while_it_waits_takes_no_job() {
+    let server = Server::start().await;
+    let mut worker = TcpStream::connect(server.address()).await.expect("connected");
+    worker.write_all(waiting_claim("q").as_bytes()).await.expect("sent");
+    eventually("the claim waits", || server.manager.waiting_claims() == 1).await;
+    drop(worker);
+    eventually("the claim is gone", || server.manager.waiting_claims() == 0).await;
+
+    let client = server.client();
+    let job = client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let job = client.job(&job.id).await.expect("the job");
+    assert_eq!((job.state, job.fence), (JobState::Available, 0), "nobody took it");
+    assert_eq!(server.claimed("q").await.fence, 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_gets_the_job_once_it_comes() {
+    let server = Server::start().await;
+    let client = server.client();
+    let (waiter, claim) = (client.clone(), ClaimJobs { wait_ms: Some(60_000), ..claim("q") });
+    let waiting = tokio::spawn(async move { waiter.claim(&claim).await });
+    eventually("the claim waits", || server.manager.waiting_claims() == 1).await;
+    let job = client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let jobs = timeout(SOON, waiting).await.expect("in time").expect("no panic").expect("an answer").jobs;
+    assert_eq!(jobs.iter().map(|job| &job.id).collect::<Vec<_>>(), [&job.id]);
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_given_up() {
+    let server =
+        Server::start_with(short(Limits { body_within: Duration::from_millis(50), ..Limits::default() })).await;
+    let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+    let request = written("POST", "/v1/jobs", r#"{"queue": "q", "kind": "k"}"#);
+    stream.write_all(&request.as_bytes()[..request.len() - 5]).await.expect("sent");
+    let answer = rest(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("\"code\":\"body_stalled\""), "{answer}");
+    server.goes_on().await;
+}
+
+#[tokio::test]
+async fn a_head_that_stalls_is_given_up_however_little_of_it_came() {
+    let server = Server::start_with(short(Limits { head_within: Duration::from_secs(1), ..Limits::default() })).await;
+    let begun = ["", "P", "PRI * HTTP/2.0\r\n", "GET /livez HT", "GET /livez HTTP/1.1\r\nhost: localhost\r\n"];
+    let given_up = begun.map(async |begun| {
+        let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+        stream.write_all(begun.as_bytes()).await.expect("sent");
+        let answer = rest(&mut stream).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408 "), "{begun:?} gave {answer:?}");
+    });
+    futures::future::join_all(given_up).await;
+    server.goes_on().await;
+}
+
+#[tokio::test]
+async fn what_is_no_http_is_refused() {
+    let server = Server::start().await;
+    for nonsense in ["\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
+        let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+        stream.write_all(nonsense.as_bytes()).await.expect("sent");
+        assert!(rest(&mut stream).await.starts_with("HTTP/1.1 400 "), "{nonsense:?}");
+        server.goes_on().await;
+    }
+}
+
+#[tokio::test]
+async fn headers_without_end_are_refused() {
+    let server = Server::start().await;
+    let long = reqwest::Client::new().get(server.url("/livez")).header("x-long", "x".repeat(40_000));
+    let refused = super::server::problem(long.send().await.expect("an answer")).await;
+    assert_eq!((refused.status, refused.code.as_str()), (431, "headers_too_large"));
+
+    let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+    let endless = format!("GET /livez HTTP/1.1\r\nhost: localhost\r\nx-long: {}", "x".repeat(200_000));
+    // The server may have answered and closed before all of it is sent.
+    drop(stream.write_all(endless.as_bytes()).await);
+    let answer = rest(&mut stream).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    server.goes_on().await;
+}
+
+#[tokio::test]
+async fn more_bodies_than_the_server_can_hold_are_refused_and_room_comes_back() {
+    let server = Server::start_with(short(Limits { body_bytes: 64 * 1024, ..Limits::default() })).await;
+    let client = server.client();
+    let payload = |bytes: usize| Some(super::server::json(&format!("\"{}\"", "x".repeat(bytes))));
+    let long = SubmitJob { payload: payload(100_000), ..SubmitJob::new("q", "k") };
+    let refused = client.submit(&long).await.expect_err("refused");
+    assert_eq!((refused.status(), refused.code()), (Some(503), Some("overloaded")));
+    for _ in 0..10 {
+        let short = SubmitJob { payload: payload(20_000), ..SubmitJob::new("q", "k") };
+        client.submit(&short).await.expect("there is room again");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_more_than_are_allowed_waits_for_a_place() {
+    let server = Server::start_with(short(Limits { connections: 1, ..Limits::default() })).await;
+    let mut first = TcpStream::connect(server.address()).await.expect("connected");
+    first.write_all(waiting_claim("q").as_bytes()).await.expect("sent");
+    eventually("the claim waits", || server.manager.waiting_claims() == 1).await;
+    let client = server.client();
+    let second = tokio::spawn(async move { client.ready().await });
+    drop(first);
+    let answer = timeout(SOON, second).await.expect("it gets the place").expect("no panic");
+    assert_eq!(answer.expect("an answer").status, "ok");
+}
+
+#[tokio::test]
+async fn http_2_without_tls_is_understood_and_a_call_given_up_takes_no_job() {
+    let server = Server::start().await;
+    let http2 = Http2Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Full<bytes::Bytes>>();
+    let request = |path: &str, body: String| {
+        let request = http::Request::post(server.url(path)).header("content-type", "application/json");
+        request.body(Full::from(body)).expect("a request")
+    };
+    let submitted =
+        http2.request(request("/v1/jobs", r#"{"queue": "q", "kind": "k"}"#.to_owned())).await.expect("answer");
+    assert_eq!((submitted.status().as_u16(), submitted.version()), (201, http::Version::HTTP_2));
+    let submitted: Job =
+        serde_json::from_slice(&submitted.into_body().collect().await.expect("a body").to_bytes()).expect("a job");
+
+    let body = serde_json::to_string(&claim("q")).expect("json");
+    let claimed = http2.request(request("/v1/claims", body)).await.expect("an answer").into_body();
+    let claimed: ClaimAnswer =
+        serde_json::from_slice(&claimed.collect().await.expect("a body").to_bytes()).expect("jobs");
+    assert_eq!(claimed.jobs[0].id, submitted.id);
+
+    let body = serde_json::to_string(&ClaimJobs { wait_ms: Some(60_000), ..claim("q") }).expect("json");
+    let waiting = tokio::spawn(http2.request(request("/v1/claims", body)));
+    eventually("the claim waits", || server.manager.waiting_claims() == 1).await;
+    waiting.abort();
+    eventually("the claim is gone", || server.manager.waiting_claims() == 0).await;
+}
+
+#[tokio::test]
+async fn a_server_told_to_end_answers_who_waits_and_accepts_nobody_else() {
+    let server = Server::start().await;
+    let (client, address) = (server.client(), server.address());
+    let (waiter, wish) = (client.clone(), ClaimJobs { wait_ms: Some(60_000), ..claim("q") });
+    let waiting = tokio::spawn(async move { waiter.claim(&wish).await });
+    eventually("the claim waits", || server.manager.waiting_claims() == 1).await;
+    server.shut_down();
+    let answer = timeout(SOON, waiting).await.expect("in time").expect("no panic").expect("an answer");
+    assert_eq!(answer.jobs, []);
+    server.ended().await;
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn a_server_told_to_end_cuts_off_what_does_not() {
+    let limits = Limits { drain_within: Duration::from_millis(50), ..Limits::default() };
+    let server = Server::start_with(short(limits)).await;
+    let job = server.client().submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let mut waiter = TcpStream::connect(server.address()).await.expect("connected");
+    let request = written("GET", &format!("/v1/jobs/{}?wait_ms=60000", job.id), "");
+    waiter.write_all(request.as_bytes()).await.expect("sent");
+    let mut stalled = TcpStream::connect(server.address()).await.expect("connected");
+    stalled.write_all(b"GET /livez HTTP/1.1\r\n").await.expect("sent");
+    server.shut_down();
+    server.ended().await;
+    assert_eq!(rest(&mut waiter).await, "");
+}

@@ -1,0 +1,121 @@
+//! The API's own description.
+
+use std::collections::BTreeSet;
+
+use leasehold::api::openapi_json;
+use serde_json::Value;
+
+use super::server::Server;
+
+fn document() -> Value {
+    serde_json::from_slice(&openapi_json().expect("a description")).expect("json")
+}
+
+fn operations(document: &Value) -> Vec<(String, String, &Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    let of = |(path, item): (&String, &'_ Value)| {
+        let methods: Vec<String> = item.as_object().expect("operations").keys().cloned().collect();
+        methods.into_iter().map(|method| (method.to_uppercase(), path.clone())).collect::<Vec<_>>()
+    };
+    let names: Vec<(String, String)> = paths.iter().flat_map(of).collect();
+    names
+        .into_iter()
+        .map(|(method, path)| (method.clone(), path.clone(), &document["paths"][&path][method.to_lowercase()]))
+        .collect()
+}
+
+/// Every `$ref` below `value`.
+fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(Value::String(reference)) = fields.get("$ref") {
+                found.insert(reference);
+            }
+            fields.values().for_each(|field| references(field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn it_lists_exactly_the_calls_there_are() {
+    let document = document();
+    let calls: BTreeSet<String> =
+        operations(&document).into_iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    let expected = [
+        "GET /livez",
+        "GET /metrics",
+        "GET /openapi.json",
+        "GET /readyz",
+        "GET /v1/jobs",
+        "GET /v1/jobs/count",
+        "GET /v1/jobs/{id}",
+        "GET /v1/queues",
+        "POST /v1/admin/jobs/{id}/release",
+        "POST /v1/claims",
+        "POST /v1/completions",
+        "POST /v1/heartbeats",
+        "POST /v1/jobs",
+        "POST /v1/jobs/bulk",
+        "POST /v1/jobs/{id}/cancel",
+        "POST /v1/jobs/{id}/complete",
+        "POST /v1/jobs/{id}/fail",
+        "POST /v1/jobs/{id}/heartbeat",
+        "POST /v1/jobs/{id}/release",
+        "POST /v1/jobs/{id}/retry",
+    ];
+    assert_eq!(calls.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn it_is_sound_openapi_3_1() {
+    let document = document();
+    assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.1.")));
+    assert_eq!(document["info"]["title"], "Leasehold");
+    assert_eq!(document["components"]["securitySchemes"]["bearer"]["scheme"], "bearer");
+    let mut found = BTreeSet::new();
+    references(&document, &mut found);
+    assert!(found.len() > 20, "{found:?}");
+    for reference in found {
+        let pointer = reference.strip_prefix('#').expect("a reference within the document");
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+    let mut ids = BTreeSet::new();
+    for (method, path, operation) in operations(&document) {
+        let id = operation["operationId"].as_str().expect("an id");
+        assert!(ids.insert(id), "two operations are called {id}");
+        assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
+        let parameters = operation["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+        let in_path = parameters.iter().any(|parameter| parameter["in"] == "path" && parameter["name"] == "id");
+        assert_eq!(in_path, path.contains("{id}"), "{method} {path}");
+    }
+}
+
+#[test]
+fn it_says_of_every_refusal_that_it_is_a_problem() {
+    let document = document();
+    for (method, path, operation) in operations(&document) {
+        let responses = operation["responses"].as_object().expect("responses");
+        assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
+        for (status, response) in responses.iter().filter(|(status, _)| status.as_str() >= "400") {
+            let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
+            assert_eq!(schema, "#/components/schemas/Problem", "{method} {path} {status}");
+        }
+        let expected: &[&str] = if method == "POST" && path.starts_with("/v1/") {
+            &["400", "401", "403", "422", "500", "503"]
+        } else {
+            &["500"]
+        };
+        for status in expected {
+            assert!(responses.contains_key(*status), "{method} {path} does not tell of {status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_gives_it() {
+    let server = Server::start().await;
+    let given = super::server::value(reqwest::get(server.url("/openapi.json")).await.expect("an answer")).await;
+    assert_eq!(given, document());
+}

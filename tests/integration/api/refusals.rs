@@ -1,0 +1,281 @@
+//! Requests that cannot be meant: each is answered with a problem that names the field, and the server goes on.
+
+use reqwest::Method;
+
+use super::server::{Server, problem};
+
+/// What is sent and what must come back.
+struct Case {
+    what: &'static str,
+    method: Method,
+    path: &'static str,
+    content_type: Option<&'static str>,
+    body: Vec<u8>,
+    status: u16,
+    code: &'static str,
+    field: Option<&'static str>,
+}
+
+fn post(what: &'static str, path: &'static str, body: impl Into<Vec<u8>>) -> Case {
+    Case {
+        what,
+        method: Method::POST,
+        path,
+        content_type: Some("application/json"),
+        body: body.into(),
+        status: 422,
+        code: "invalid_request",
+        field: None,
+    }
+}
+
+fn get(what: &'static str, path: &'static str) -> Case {
+    Case { method: Method::GET, content_type: None, ..post(what, path, "") }
+}
+
+impl Case {
+    fn field(self, field: &'static str) -> Self {
+        Self { field: Some(field), ..self }
+    }
+
+    fn gives(self, status: u16, code: &'static str) -> Self {
+        Self { status, code, ..self }
+    }
+
+    fn typed(self, content_type: Option<&'static str>) -> Self {
+        Self { content_type, ..self }
+    }
+}
+
+/// Sends every case to one server.
+async fn all_are_refused(cases: Vec<Case>) {
+    let server = Server::start().await;
+    let http = reqwest::Client::new();
+    for case in cases {
+        let Case { what, method, path, content_type, body, status, code, field } = case;
+        let mut request = http.request(method, server.url(path)).body(body);
+        if let Some(content_type) = content_type {
+            request = request.header("content-type", content_type);
+        }
+        let answer = request.send().await.unwrap_or_else(|error| panic!("{what}: no answer: {error}"));
+        let problem = problem(answer).await;
+        assert_eq!((problem.status, problem.code.as_str()), (status, code), "{what}: {}", problem.detail);
+        if let Some(field) = field {
+            let fields: Vec<&str> = problem.errors.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(fields, [field], "{what}: {}", problem.detail);
+        }
+        server.goes_on().await;
+    }
+    let listed = super::server::value(http.get(server.url("/v1/jobs")).send().await.expect("an answer")).await;
+    assert_eq!(listed["items"], serde_json::json!([]), "nothing was submitted");
+}
+
+fn job(rest: &str) -> String {
+    format!("{{\"queue\": \"q\", \"kind\": \"k\", {rest}}}")
+}
+
+#[tokio::test]
+async fn submissions_that_are_no_json() {
+    let jobs = "/v1/jobs";
+    let malformed = |what, body: &[u8]| post(what, jobs, body).gives(400, "malformed_json");
+    all_are_refused(vec![
+        malformed("nothing", b""),
+        malformed("half an object", b"{\"queue\": \"q\", "),
+        malformed("two values", b"{\"queue\": \"q\", \"kind\": \"k\"} {}"),
+        malformed("invalid UTF-8 in a name", b"{\"queue\": \"\xff\xfe\", \"kind\": \"k\"}"),
+        malformed("invalid UTF-8 in a payload", b"{\"queue\": \"q\", \"kind\": \"k\", \"payload\": \"\xff\"}"),
+        malformed("a bare line break in a name", b"{\"queue\": \"a\nb\", \"kind\": \"k\"}"),
+        malformed("a payload that ends too soon", b"{\"queue\": \"q\", \"kind\": \"k\", \"payload\": [1, 2}"),
+        post("an array of nothing but brackets", jobs, "[".repeat(100_000)),
+        post("a job in a list", jobs, "[{}]"),
+        post("a text", jobs, "\"job\""),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn submissions_with_wrong_fields() {
+    let jobs = "/v1/jobs";
+    let wrong = |what, rest: &str, field| post(what, jobs, job(rest)).field(field);
+    let deep = format!("\"payload\": {}{}", "[".repeat(101), "]".repeat(101));
+    let bomb = format!("\"payload\": {}{}", "[".repeat(250_000), "]".repeat(250_000));
+    let many = |count: usize, value: &str| {
+        (0..count).map(|number| format!("\"l{number}\": {value}")).collect::<Vec<_>>().join(", ")
+    };
+    all_are_refused(vec![
+        post("no queue", jobs, r#"{"kind": "k"}"#).field("queue"),
+        post("a queue that is a number", jobs, r#"{"queue": 1, "kind": "k"}"#).field("queue"),
+        post("a control character in a name", jobs, r#"{"queue": "a\u0000b", "kind": "k"}"#).field("queue"),
+        post("an empty kind", jobs, r#"{"queue": "q", "kind": ""}"#).field("kind"),
+        post("a queue of 257 bytes", jobs, format!(r#"{{"queue": "{}", "kind": "k"}}"#, "q".repeat(257)))
+            .field("queue"),
+        wrong("an unknown field", r#""colour": "red""#, "colour"),
+        wrong("a field given twice", r#""priority": 1, "priority": 2"#, "priority"),
+        wrong("a control character in an id", r#""id": "a\nb""#, "id"),
+        wrong("an id that is a call's name", r#""id": "count""#, "id"),
+        wrong("a control character in an owner", r#""owner": "\u007f""#, "owner"),
+        wrong("an empty key", r#""idempotency_key": """#, "idempotency_key"),
+        wrong("an absurd priority", r#""priority": 101"#, "priority"),
+        wrong("a priority beyond 64 bits", r#""priority": 99999999999999999999"#, "priority"),
+        wrong("a priority with a fraction", r#""priority": 1.5"#, "priority"),
+        wrong("a priority in words", r#""priority": "high""#, "priority"),
+        wrong("a start deadline in the past", r#""expires_at": "2001-01-01T00:00:00Z""#, "expires_at"),
+        wrong(
+            "a start deadline before the start",
+            r#""run_at": "2099-01-02T00:00:00Z", "expires_at": "2099-01-01T00:00:00Z""#,
+            "expires_at",
+        ),
+        wrong("a time that is none", r#""run_at": "tomorrow""#, "run_at"),
+        wrong("a time without a zone", r#""run_at": "2030-01-01T00:00:00""#, "run_at"),
+        wrong("a time that is a number", r#""run_at": 0"#, "run_at"),
+        wrong("no attempts", r#""max_attempts": 0"#, "max_attempts"),
+        wrong("attempts without end", r#""max_attempts": 1001"#, "max_attempts"),
+        wrong("a timeout of nothing", r#""timeout_ms": 0"#, "timeout_ms"),
+        wrong("a negative timeout", r#""timeout_ms": -1"#, "timeout_ms"),
+        wrong("a runtime of 300,000 years", r#""expected_runtime_ms": 9999999999999999"#, "expected_runtime_ms"),
+        wrong("a shrinking backoff", r#""retry": {"factor": 0.5}"#, "retry.factor"),
+        wrong("a jitter above one", r#""retry": {"jitter": 1.1}"#, "retry.jitter"),
+        wrong("a first wait above the longest", r#""retry": {"base_ms": 10, "max_ms": 5}"#, "retry.base_ms"),
+        wrong("an unknown field within", r#""retry": {"speed": 1}"#, "retry.speed"),
+        wrong("a label that is a number", r#""labels": {"a": 1}"#, "labels.a"),
+        wrong("a control character in a label's key", r#""labels": {"a\tb": "x"}"#, "labels"),
+        wrong("a label of 1,025 bytes", &format!(r#""labels": {{"a": "{}"}}"#, "x".repeat(1025)), "labels.a"),
+        wrong("65 labels", &format!(r#""labels": {{{}}}"#, many(65, "\"x\"")), "labels"),
+        wrong("33 resources", &format!(r#""resources": {{{}}}"#, many(33, "1")), "resources"),
+        wrong("a negative resource", r#""resources": {"gpus": -1}"#, "resources.gpus"),
+        wrong("a payload 101 levels deep", &deep, "payload"),
+        wrong("a payload 250,000 levels deep", &bomb, "payload"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn bodies_that_are_too_long() {
+    let payload = |bytes: usize| job(&format!("\"payload\": \"{}\"", "x".repeat(bytes - 2)));
+    let result = format!(r#"{{"worker_id": "w", "fence": 1, "result": "{}"}}"#, "x".repeat(1024 * 1024));
+    let lines = "{}\n".repeat(10_001);
+    all_are_refused(vec![
+        post("a payload a byte too long", "/v1/jobs", payload(1024 * 1024 + 1))
+            .gives(413, "payload_too_large")
+            .field("payload"),
+        post("a result too long", "/v1/jobs/x/complete", result).gives(413, "payload_too_large").field("result"),
+        post("a body too long", "/v1/jobs", payload(5 * 1024 * 1024)).gives(413, "body_too_large"),
+        post("10,001 jobs", "/v1/jobs/bulk", lines).typed(Some("application/x-ndjson")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn calls_about_leases_with_wrong_fields() {
+    let claims = "/v1/claims";
+    let claim = |what, rest: &str, field| {
+        post(what, claims, format!(r#"{{"worker_id": "w", "queues": ["q"], {rest}}}"#)).field(field)
+    };
+    let leases =
+        format!(r#"{{"worker_id": "w", "leases": [{}]}}"#, vec![r#"{"id": "x", "fence": 1}"#; 1001].join(", "));
+    all_are_refused(vec![
+        post("a claim from no queue", claims, r#"{"worker_id": "w", "queues": []}"#).field("queues"),
+        post("a claim by nobody", claims, r#"{"queues": ["q"]}"#).field("worker_id"),
+        post("a claim from a queue without a name", claims, r#"{"worker_id": "w", "queues": ["q", ""]}"#)
+            .field("queues[1]"),
+        claim("a claim of nothing", r#""max_jobs": 0"#, "max_jobs"),
+        claim("a claim of everything", r#""max_jobs": 1001"#, "max_jobs"),
+        claim("a wait of an hour", r#""wait_ms": 3600000"#, "wait_ms"),
+        claim("a lease of a moment", r#""lease_ms": 99"#, "lease_ms"),
+        claim("a lease of a month", r#""lease_ms": 2592000000"#, "lease_ms"),
+        claim("a request id with a line break", r#""request_id": "a\nb""#, "request_id"),
+        post("a heartbeat without a fence", "/v1/jobs/x/heartbeat", r#"{"worker_id": "w"}"#).field("fence"),
+        post(
+            "progress past the end",
+            "/v1/jobs/x/heartbeat",
+            r#"{"worker_id": "w", "fence": 1, "progress": {"percent": 100.1}}"#,
+        )
+        .field("progress.percent"),
+        post("a thousand and one heartbeats", "/v1/heartbeats", leases).field("leases"),
+        post("a failure without an error", "/v1/jobs/x/fail", r#"{"worker_id": "w", "fence": 1}"#).field("error"),
+        post(
+            "an error without a code",
+            "/v1/jobs/x/fail",
+            r#"{"worker_id": "w", "fence": 1, "error": {"code": "", "message": "m"}}"#,
+        )
+        .field("error.code"),
+        post("a negative fence", "/v1/jobs/x/release", r#"{"worker_id": "w", "fence": -1}"#).field("fence"),
+        post("a release to nowhere", "/v1/admin/jobs/x/release", r#"{"reason": "r", "then": "forget"}"#).field("then"),
+        post("a release without a reason", "/v1/admin/jobs/x/release", r#"{"reason": " ", "then": "fail"}"#)
+            .field("reason"),
+        post("a cancellation with an unknown field", "/v1/jobs/x/cancel", r#"{"why": "r"}"#).field("why"),
+        post("a heartbeat for no job", "/v1/jobs/x/heartbeat", r#"{"worker_id": "w", "fence": 1}"#)
+            .gives(404, "not_found"),
+        post("a cancellation of no job", "/v1/jobs/x/cancel", "").typed(None).gives(404, "not_found"),
+        post("a retry of no job", "/v1/jobs/x/retry", "").typed(None).gives(404, "not_found"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn queries_and_paths_that_lead_nowhere() {
+    all_are_refused(vec![
+        get("no such job", "/v1/jobs/x").gives(404, "not_found"),
+        get("an id with a control character", "/v1/jobs/a%00b").field("id"),
+        get("an id that is not UTF-8", "/v1/jobs/%ff").field("id"),
+        get("a wait beyond the longest", "/v1/jobs/x?wait_ms=60001").field("wait_ms"),
+        get("an unknown parameter", "/v1/jobs/x?wait=1").field("wait"),
+        get("an unknown state", "/v1/jobs?state=available,lost").field("state"),
+        get("an empty queue", "/v1/jobs?queue=").field("queue"),
+        get("an unknown order", "/v1/jobs?sort=colour").field("sort"),
+        get("two orders", "/v1/jobs?sort=priority&sort=run_at").field("sort"),
+        get("a limit of nothing", "/v1/jobs?limit=0").field("limit"),
+        get("a limit without end", "/v1/jobs?limit=1001").field("limit"),
+        get("a cursor of nobody's", "/v1/jobs?cursor=e30").field("cursor"),
+        get("a query that is not UTF-8", "/v1/jobs?queue=%ff").gives(400, "malformed_request"),
+        get("a count by colour", "/v1/jobs/count?by=colour").field("by"),
+        get("a count by the same twice", "/v1/jobs/count?by=state,state").field("by"),
+        get("a parameter for a call that has none", "/v1/queues?x=1").field("x"),
+        get("no such route", "/v2/jobs").gives(404, "no_such_route"),
+        get("the root", "/").gives(404, "no_such_route"),
+        Case { method: Method::DELETE, ..get("a method that is not taken", "/v1/jobs") }
+            .gives(405, "method_not_allowed"),
+        get("a read where there is only writing", "/v1/claims").gives(405, "method_not_allowed"),
+        post("a job as a form", "/v1/jobs", "queue=q&kind=k")
+            .typed(Some("application/x-www-form-urlencoded"))
+            .gives(415, "unsupported_media_type"),
+        post("a job of no type", "/v1/jobs", job("\"id\": \"a\"")).typed(None).gives(415, "unsupported_media_type"),
+        post("many jobs as one", "/v1/jobs/bulk", "[]").gives(415, "unsupported_media_type"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_taken_is_told_which_are() {
+    let server = Server::start().await;
+    let answer = reqwest::Client::new().put(server.url("/v1/jobs")).send().await.expect("an answer");
+    let allowed = answer.headers()["allow"].to_str().expect("text").to_owned();
+    assert!(allowed.contains("GET") && allowed.contains("POST"), "{allowed}");
+    assert_eq!(problem(answer).await.status, 405);
+}
+
+#[tokio::test]
+async fn several_wrong_fields_are_all_named() {
+    let server = Server::start().await;
+    let body = r#"{"queue": "", "kind": "k", "priority": 500, "max_attempts": 0}"#;
+    let request = reqwest::Client::new().post(server.url("/v1/jobs")).header("content-type", "application/json");
+    let problem = problem(request.body(body).send().await.expect("an answer")).await;
+    let fields: Vec<&str> = problem.errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["queue", "priority", "max_attempts"]);
+}
+
+#[tokio::test]
+async fn a_key_in_the_header_and_another_in_the_body_are_refused() {
+    let server = Server::start().await;
+    let request = reqwest::Client::new().post(server.url("/v1/jobs")).header("idempotency-key", "a");
+    let body = job("\"idempotency_key\": \"b\"");
+    let answer = request.header("content-type", "application/json").body(body).send().await.expect("an answer");
+    assert_eq!(problem(answer).await.errors[0].field, "idempotency_key");
+}
+
+#[tokio::test]
+async fn a_request_id_is_given_back() {
+    let server = Server::start().await;
+    let request = reqwest::Client::new().get(server.url("/v1/jobs/x")).header("x-request-id", "trace-17");
+    assert_eq!(problem(request.send().await.expect("an answer")).await.request_id, "trace-17");
+}

@@ -1,0 +1,163 @@
+//! A server in the test's own process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::api::access::Access;
+use leasehold::api::wire::{ClaimJobs, Job, Problem, SubmitJob};
+use leasehold::api::{AppState, Limits, metrics, serve};
+use leasehold::client::Client;
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::job::Json;
+use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How long anything that is waited for may take.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A server; stopped when dropped.
+pub(crate) struct Server {
+    address: SocketAddr,
+    pub(crate) manager: Manager,
+    shutdown: CancellationToken,
+    serving: JoinHandle<std::io::Result<()>>,
+    _directory: TempDir,
+}
+
+/// How a server is started.
+pub(crate) struct Setup {
+    pub(crate) access: Access,
+    pub(crate) limits: Limits,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { access: Access::default(), limits: Limits::default(), clock: Arc::new(SystemClock::default()) }
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(Setup::default()).await
+    }
+
+    pub(crate) async fn start_with(setup: Setup) -> Self {
+        Self::start_at(setup, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    pub(crate) async fn start_at(setup: Setup, address: SocketAddr) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
+        let manager = Manager::start(Arc::new(store), setup.clock, ManagerConfig::default());
+        let listener = TcpListener::bind(address).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let shutdown = CancellationToken::new();
+        let state = AppState {
+            manager: manager.clone(),
+            access: setup.access,
+            metrics: metrics::install().expect("metrics"),
+            limits: setup.limits,
+        };
+        let serving = tokio::spawn(serve(listener, state, shutdown.clone()));
+        Self { address, manager, shutdown, serving, _directory: directory }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client_with(None)
+    }
+
+    pub(crate) fn client_with(&self, token: Option<&str>) -> Client {
+        Client::new(&self.url(""), token).expect("a client").with_max_retries(0)
+    }
+
+    /// Tells the server to end.
+    pub(crate) fn shut_down(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Waits until the server has ended.
+    pub(crate) async fn ended(mut self) {
+        let serving = std::mem::replace(&mut self.serving, tokio::spawn(async { Ok(()) }));
+        let ended = tokio::time::timeout(SOON, serving).await.expect("the server ends in time");
+        ended.expect("the server does not panic").expect("the server ends well");
+        self.manager.shutdown().await;
+    }
+
+    /// Asserts that the server still answers.
+    pub(crate) async fn goes_on(&self) {
+        let answer = reqwest::get(self.url("/livez")).await.expect("the server still answers");
+        assert_eq!(answer.status(), 200);
+    }
+
+    /// Submits a job and claims it.
+    pub(crate) async fn running(&self, queue: &str) -> Job {
+        self.client().submit(&SubmitJob::new(queue, "k")).await.expect("submitted");
+        self.claimed(queue).await
+    }
+
+    /// Claims one job that is there.
+    pub(crate) async fn claimed(&self, queue: &str) -> Job {
+        let mut jobs = self.client().claim(&claim(queue)).await.expect("an answer").jobs;
+        assert_eq!(jobs.len(), 1, "one job waits in {queue}");
+        jobs.remove(0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+/// The worker of most tests.
+pub(crate) const WORKER: &str = "w1";
+
+pub(crate) fn claim(queue: &str) -> ClaimJobs {
+    ClaimJobs { worker_id: WORKER.to_owned(), queues: vec![queue.to_owned()], ..ClaimJobs::default() }
+}
+
+pub(crate) fn json(text: &str) -> Json {
+    Json::parse(text.to_owned()).expect("json")
+}
+
+/// The problem that a response is.
+pub(crate) async fn problem(answer: reqwest::Response) -> Problem {
+    let status = answer.status().as_u16();
+    assert_eq!(answer.headers()["content-type"], "application/problem+json", "status {status}");
+    let request_id = answer.headers()["x-request-id"].to_str().expect("text").to_owned();
+    let problem: Problem = answer.json().await.expect("a problem");
+    assert_eq!(problem.status, status);
+    assert_eq!(problem.request_id, request_id);
+    assert_eq!(problem.kind, format!("urn:leasehold:problem:{}", problem.code));
+    problem
+}
+
+/// The JSON that a response is.
+pub(crate) async fn value(answer: reqwest::Response) -> Value {
+    assert_eq!(answer.headers()["content-type"], "application/json");
+    answer.json().await.expect("json")
+}
+
+/// Waits until something holds.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,356 @@
+//! What the embedded store has acknowledged outlives its process, however that ends.
+//!
+//! Each test starts itself again as a process that writes (`writer_directory` says which of the two it is), and looks
+//! at what that process acknowledged, did, and left behind.
+
+use std::collections::HashMap;
+use std::env;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Timestamp;
+use leasehold::job::{
+    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Priority, QueueName, RetryPolicy,
+    StateName, WorkerId,
+};
+use leasehold::query::{Filter, GroupField};
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use leasehold::store::{Store, StoreError, Version, Write, WriteError};
+use rand::RngExt;
+
+mod trace;
+
+/// Where the process that writes finds its data directory.
+const WRITER_DIRECTORY: &str = "LEASEHOLD_TEST_WRITER_DIRECTORY";
+
+/// What the process that writes says of each write that was acknowledged.
+const ACKNOWLEDGED: &str = "ACK ";
+
+/// Set in the process that writes.
+fn writer_directory() -> Option<PathBuf> {
+    env::var_os(WRITER_DIRECTORY).map(PathBuf::from)
+}
+
+/// The command that runs the test `name` as the process that writes, under `wrapper` if there is one.
+fn writer_command(name: &str, directory: &Path, wrapper: &[OsString]) -> Command {
+    let this = env::current_exe().expect("the path of this test program");
+    let mut command = match wrapper {
+        [] => Command::new(this),
+        [program, arguments @ ..] => {
+            let mut command = Command::new(program);
+            command.args(arguments).arg(this);
+            command
+        }
+    };
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(WRITER_DIRECTORY, directory);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// A process that is killed when the test ends, however it ends.
+struct Writer {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Writer {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap_or_else(|error| {
+            panic!("{:?} cannot be started: {error}", command.get_program());
+        });
+        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        Self { child, output }
+    }
+
+    /// The next line that begins with `prefix`, without it; none at the end.
+    fn next_line(&mut self, prefix: &str) -> Option<String> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let read = self.output.read_line(&mut line).expect("its output can be read");
+            if read == 0 {
+                return None;
+            }
+            // A line that was cut short by the kill was not said.
+            if let Some(rest) = line.strip_prefix(prefix).and_then(|rest| rest.strip_suffix('\n')) {
+                return Some(rest.to_owned());
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("the process can be killed");
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Gone already, most of the time.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn open(directory: &Path) -> EmbeddedStore {
+    EmbeddedStore::open(directory, &EmbeddedOptions::default()).expect("the store can be opened")
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_millis(1_800_000_000_000)
+}
+
+fn worker() -> WorkerId {
+    WorkerId::new("worker").expect("a worker's id")
+}
+
+fn new_job(id: JobId) -> Job {
+    let spec = JobSpec {
+        queue: QueueName::new("durable").expect("a queue's name"),
+        kind: Kind::new("sample").expect("a kind"),
+        priority: Priority::default(),
+        owner: None,
+        labels: [("filling".to_owned(), "x".repeat(200))].into(),
+        expected_runtime: None,
+        timeout: None,
+        max_attempts: 3,
+        retry: RetryPolicy::default(),
+        resources: [].into(),
+        schedule_id: None,
+        due_at: None,
+        fingerprint: None,
+    };
+    Job::submit(id, Arc::new(spec), Body::Empty, (now(), None), &Actor::system("test"), now())
+}
+
+async fn write_one(store: &EmbeddedStore, write: Write) -> Result<Version, WriteError> {
+    store.write(vec![write]).await.remove(0)
+}
+
+/// A job's life, each step said once it is acknowledged.
+async fn live_once(store: &EmbeddedStore, id: JobId) {
+    let say = |job: &Job, version: Version| {
+        let (state, Version { primary_term, seq_no }) = (job.state.name(), version);
+        println!("{ACKNOWLEDGED}{primary_term} {seq_no} {state} {}", job.id);
+    };
+    let job = Arc::new(new_job(id));
+    let version = write_one(store, Write::Create { job: Arc::clone(&job), bodies: vec![] }).await;
+    let expected = version.expect("a new job is created");
+    say(&job, expected);
+
+    let claim = Claim { worker_id: worker(), request_id: None, term: Duration::from_secs(60) };
+    let running = Arc::new(job.claim(&claim, now()).expect("due"));
+    let version = write_one(store, Write::Replace { job: Arc::clone(&running), expected, bodies: vec![] }).await;
+    let expected = version.expect("the version is current");
+    say(&running, expected);
+
+    let text = Json::parse(format!("\"{}\"", running.id)).expect("JSON");
+    let (result, stored) = Body::place(Some(text), 0);
+    let proof = LeaseProof { worker_id: worker(), fence: running.fence };
+    let Ok(Change::To(done)) = running.complete(&proof, &result, now()) else { panic!("the lease is held") };
+    let done = Arc::new(*done);
+    let bodies = stored.into_iter().collect();
+    let version = write_one(store, Write::Replace { job: Arc::clone(&done), expected, bodies }).await;
+    say(&done, version.expect("the version is current"));
+}
+
+/// Many lives at a time, until killed.
+fn write_until_killed(directory: &Path) -> ! {
+    /// A process that nobody kills ends by itself.
+    const LIVES: u32 = 100_000;
+    const AT_A_TIME: u32 = 16;
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let store = Arc::new(open(directory));
+        println!("\nREADY");
+        let lives = (0..AT_A_TIME).map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                for _ in 0..LIVES / AT_A_TIME {
+                    live_once(&store, JobId::generate()).await;
+                }
+            })
+        });
+        for life in lives.collect::<Vec<_>>() {
+            life.await.expect("every write is accepted");
+        }
+    });
+    panic!("nobody has killed this process");
+}
+
+/// The last that a job's writer heard of it.
+type Acknowledged = HashMap<JobId, (Version, StateName)>;
+
+fn hear(acknowledged: &mut Acknowledged, line: &str) {
+    let [term, seq_no, state, id] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
+    let version = Version { primary_term: term.parse().expect("a number"), seq_no: seq_no.parse().expect("a number") };
+    let id = JobId::new(id).expect("a job id");
+    acknowledged.insert(id, (version, state.parse().expect("a state")));
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_it_acknowledged() {
+    if let Some(directory) = writer_directory() {
+        write_until_killed(&directory);
+    }
+    const ROUNDS: usize = 10;
+    const LINES_BEFORE_THE_KILL: usize = 1_500;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut acknowledged = Acknowledged::new();
+    for round in 0..ROUNDS {
+        let name = "durability::a_killed_process_loses_nothing_that_it_acknowledged";
+        let mut writer = Writer::start(writer_command(name, directory.path(), &[]));
+        writer.next_line("READY").expect("the process opens its store");
+        for _ in 0..rand::rng().random_range(0..LINES_BEFORE_THE_KILL) {
+            hear(&mut acknowledged, &writer.next_line(ACKNOWLEDGED).expect("the process writes until it is killed"));
+        }
+        writer.kill();
+        while let Some(line) = writer.next_line(ACKNOWLEDGED) {
+            hear(&mut acknowledged, &line);
+        }
+        drop(writer);
+
+        let store = open(directory.path());
+        runtime.block_on(async {
+            all_acknowledged_is_there(&store, &acknowledged).await;
+            counts_are_those_of_the_jobs(&store).await;
+            store.close().await;
+        });
+        println!("round {round}: {} jobs", acknowledged.len());
+    }
+    assert!(!acknowledged.is_empty(), "no round got to write anything");
+}
+
+/// Each job is as its writer heard last, or one write further: one that was durable and not yet acknowledged.
+async fn all_acknowledged_is_there(store: &EmbeddedStore, acknowledged: &Acknowledged) {
+    let ids: Vec<JobId> = acknowledged.keys().cloned().collect();
+    let found = store.get(&ids).await.expect("readable");
+    for (id, found) in ids.iter().zip(found) {
+        let (version, state) = acknowledged[id];
+        let found = found.unwrap_or_else(|| panic!("job {id} was acknowledged as {state} and is gone"));
+        let now = found.job.state.name();
+        let further = match state {
+            StateName::Available => StateName::Running,
+            _ => StateName::Completed,
+        };
+        match found.version == version {
+            true => assert_eq!(now, state, "job {id}"),
+            false => {
+                assert!(found.version > version, "job {id} is older than what was acknowledged");
+                assert_eq!(now, further, "job {id}");
+            }
+        }
+        for body in store.bodies(&found.job.stored_bodies().copied().collect::<Vec<_>>()).await.expect("readable") {
+            assert_eq!(body.expect("a finished job's result").as_str(), format!("\"{id}\""));
+        }
+    }
+}
+
+/// The counts that are kept agree with the jobs that are there.
+async fn counts_are_those_of_the_jobs(store: &EmbeddedStore) {
+    let kept = store.count(&Filter::default(), &[GroupField::State]).await.expect("countable");
+    let kinds = vec![Kind::new("sample").expect("a kind")];
+    let scanned = Filter { kinds, ..Filter::default() };
+    assert_eq!(kept, store.count(&scanned, &[GroupField::State]).await.expect("countable"));
+}
+
+/// How many writes are traced.
+const TRACED_WRITES: usize = 30;
+
+/// One write after the other, each said when it is acknowledged or not.
+fn write_one_by_one(directory: &Path) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let store = open(directory);
+        println!("\nREADY");
+        for number in 0..TRACED_WRITES {
+            let id = JobId::new(format!("job-{number}")).expect("a job id");
+            let write = Write::Create { job: Arc::new(new_job(id)), bodies: vec![] };
+            match write_one(&store, write).await {
+                Ok(_) => println!("{ACKNOWLEDGED}{number}"),
+                Err(WriteError::Unknown(_)) => println!("UNKNOWN {number}"),
+                Err(WriteError::Refused(StoreError::Unavailable(_))) => println!("REFUSED {number}"),
+                Err(other) => panic!("{other}"),
+            }
+        }
+        println!("READY AT THE END: {}", store.ready().await.is_ok());
+        std::io::stdout().flush().expect("writable");
+        store.close().await;
+    });
+}
+
+#[test]
+fn each_write_is_synced_before_it_is_acknowledged() {
+    if let Some(directory) = writer_directory() {
+        return write_one_by_one(&directory);
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().canonicalize().expect("it exists").join("data");
+    let log = directory.path().join("trace");
+    let strace = trace::strace(&log, &["--trace=write,pwrite64,writev,fsync,fdatasync,openat", "--decode-fds=path"]);
+    let name = "durability::each_write_is_synced_before_it_is_acknowledged";
+    let mut writer = Writer::start(writer_command(name, &data, &strace));
+    let mut acknowledged = 0;
+    while writer.next_line(ACKNOWLEDGED).is_some() {
+        acknowledged += 1;
+    }
+    drop(writer);
+    assert_eq!(acknowledged, TRACED_WRITES);
+
+    let events = trace::events(&log, &data, ACKNOWLEDGED);
+
+    let spans: Vec<_> = events.split(|event| *event == trace::Event::Acknowledged).collect();
+    assert_eq!(spans.len(), TRACED_WRITES + 1, "one span before each acknowledgement and one after the last");
+    for (number, span) in spans[..TRACED_WRITES].iter().enumerate() {
+        let written = span.iter().rposition(|event| matches!(event, trace::Event::Written(_)));
+        let written = written.unwrap_or_else(|| panic!("write {number} was acknowledged and is in no journal"));
+        let trace::Event::Written(journal) = &span[written] else { unreachable!("the position is that of a write") };
+        let synced = trace::Event::Synced(journal.clone());
+        assert!(
+            span[written..].contains(&synced),
+            "write {number} was acknowledged, and {} was not synced after it was written: {span:?}",
+            journal.display()
+        );
+    }
+}
+
+#[test]
+fn after_a_failed_sync_nothing_more_is_accepted_and_nothing_acknowledged_is_lost() {
+    if let Some(directory) = writer_directory() {
+        return write_one_by_one(&directory);
+    }
+    const SYNCS_THAT_SUCCEED: usize = 10;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().join("data");
+    // Only batches are synced by `fdatasync`.
+    let fault = format!("--inject=fdatasync:error=EIO:when={}+", SYNCS_THAT_SUCCEED + 1);
+    let strace = trace::strace(&directory.path().join("trace"), &["--trace=fdatasync", &fault]);
+    let name = "durability::after_a_failed_sync_nothing_more_is_accepted_and_nothing_acknowledged_is_lost";
+    let mut writer = Writer::start(writer_command(name, &data, &strace));
+
+    writer.next_line("READY").expect("the process opens its store");
+    let mut said = Vec::new();
+    while let Some(line) = writer.next_line("") {
+        said.push(line);
+    }
+    drop(writer);
+
+    let mut expected: Vec<String> = Vec::new();
+    expected.extend((0..SYNCS_THAT_SUCCEED).map(|number| format!("{ACKNOWLEDGED}{number}")));
+    expected.push(format!("UNKNOWN {SYNCS_THAT_SUCCEED}"));
+    expected.extend((SYNCS_THAT_SUCCEED + 1..TRACED_WRITES).map(|number| format!("REFUSED {number}")));
+    expected.push("READY AT THE END: false".to_owned());
+    assert_eq!(said[..expected.len().min(said.len())], expected);
+
+    let store = open(&data);
+    let ids: Vec<JobId> =
+        (0..TRACED_WRITES).map(|number| JobId::new(format!("job-{number}")).expect("a job id")).collect();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let found = runtime.block_on(store.get(&ids)).expect("readable");
+    assert!(found[..SYNCS_THAT_SUCCEED].iter().all(Option::is_some), "an acknowledged job is gone");
+    assert!(found[SYNCS_THAT_SUCCEED + 1..].iter().all(Option::is_none), "a refused job is there");
+}

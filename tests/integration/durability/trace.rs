@@ -1,0 +1,83 @@
+//! Reads what `strace` saw a process do.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What matters of a trace, in the order in which it came to pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Bytes were handed to the operating system for this journal.
+    Written(PathBuf),
+    /// What was written to this journal before is on disk.
+    Synced(PathBuf),
+    /// The process began to say that a write is acknowledged.
+    Acknowledged,
+}
+
+/// The command that traces all threads of a program into the file `log`.
+///
+/// # Panics
+/// When there is no `strace`.
+pub(crate) fn strace(log: &Path, options: &[&str]) -> Vec<OsString> {
+    let found = Command::new("strace").arg("--version").stdout(Stdio::null()).status();
+    assert!(
+        found.is_ok_and(|status| status.success()),
+        "this test needs `strace` to see what the store asks of the operating system: `apt-get install strace`"
+    );
+    let fixed = ["strace", "--follow-forks", "--quiet=all", "--string-limit=16", "--output"];
+    let mut command: Vec<OsString> = fixed.into_iter().map(OsString::from).collect();
+    command.push(log.as_os_str().to_owned());
+    command.extend(options.iter().map(OsString::from));
+    command
+}
+
+/// The journals' and the acknowledgements' events in a log. A call counts from when it has returned, an
+/// acknowledgement from when it begins.
+pub(crate) fn events(log: &Path, data: &Path, acknowledgement: &str) -> Vec<Event> {
+    let text = fs::read_to_string(log).expect("a log");
+    let mut unfinished: HashMap<&str, &str> = HashMap::new();
+    let mut events = Vec::new();
+    for line in text.lines() {
+        let Some((thread, call)) = line.split_once(' ') else { continue };
+        let call = call.trim_start();
+        if is_acknowledgement(call, acknowledgement) {
+            events.push(Event::Acknowledged);
+        }
+        if let Some(begun) = call.strip_suffix("<unfinished ...>") {
+            unfinished.insert(thread, begun);
+        } else if call.starts_with("<... ") {
+            let begun = unfinished.remove(thread).unwrap_or_default();
+            events.extend(returned(begun, call, data));
+        } else {
+            events.extend(returned(call, call, data));
+        }
+    }
+    events
+}
+
+fn is_acknowledgement(call: &str, said: &str) -> bool {
+    call.strip_prefix("write(1<")
+        .and_then(|rest| rest.split_once(">, \""))
+        .is_some_and(|(_, text)| text.starts_with(said))
+}
+
+/// The event of a call that began as `begun` and whose line ends as `ended`, if it succeeded on a journal.
+fn returned(begun: &str, ended: &str, data: &Path) -> Option<Event> {
+    let (name, arguments) = begun.split_once('(')?;
+    let (_, rest) = arguments.split_once('<')?;
+    let (path, _) = rest.split_once('>')?;
+    let path = Path::new(path);
+    if !path.starts_with(data) || path.extension().is_none_or(|extension| extension != "jnl") {
+        return None;
+    }
+    let (_, result) = ended.rsplit_once(" = ")?;
+    let result: i64 = result.split_whitespace().next()?.parse().ok()?;
+    match name {
+        "write" | "pwrite64" | "writev" if result > 0 => Some(Event::Written(path.to_owned())),
+        "fsync" | "fdatasync" if result == 0 => Some(Event::Synced(path.to_owned())),
+        _ => None,
+    }
+}

@@ -1,0 +1,143 @@
+//! What every store must do, whichever engine is behind it.
+//!
+//! A case is a function of an engine; `conformance!` makes a test of each case for one engine. Nothing here assumes
+//! how an engine counts its versions or when its searches catch up: that is what [`Engine::settle`] is for.
+
+mod bodies;
+mod counts;
+mod elasticsearch;
+mod embedded;
+mod model;
+mod roundtrip;
+mod sample;
+mod searches;
+mod writes;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold::job::{Job, JobId};
+use leasehold::store::{Store, Version, Versioned, Write, WriteError};
+
+/// A store to be tested.
+#[async_trait]
+pub(crate) trait Engine: Sized + Send + Sync + 'static {
+    /// Opens a store with nothing in it.
+    async fn fresh() -> Self;
+
+    /// The store.
+    fn store(&self) -> &Arc<dyn Store>;
+
+    /// Waits until searches see everything that was acknowledged.
+    async fn settle(&self);
+}
+
+/// Makes a module of tests, one for each case.
+macro_rules! conformance {
+    ($module:ident, $engine:ty) => {
+        mod $module {
+            crate::store::conformance!(@tests $engine,
+                writes::create_refuses_an_existing_id_and_shows_its_job,
+                writes::replace_under_the_current_version_gives_a_larger_one,
+                writes::replace_under_a_stale_version_conflicts_and_changes_nothing,
+                writes::replace_of_a_missing_job_conflicts_with_nothing,
+                writes::remove_of_a_missing_job_conflicts_with_nothing,
+                writes::remove_under_a_stale_version_conflicts_and_changes_nothing,
+                writes::a_removal_gives_the_version_removed,
+                writes::a_job_created_again_after_its_removal_has_a_version_never_seen,
+                writes::versions_rise_with_every_write_of_a_job,
+                writes::a_finished_job_can_be_started_again_and_removed,
+                writes::each_write_of_a_batch_is_answered_in_order,
+                writes::of_two_replaces_of_one_version_in_one_batch_one_wins,
+                writes::of_two_creates_of_one_id_in_one_batch_one_wins,
+                writes::of_many_creates_of_one_id_at_once_one_wins,
+                writes::many_writers_at_once_lose_no_update,
+                writes::an_empty_batch_has_no_answers,
+                writes::a_closed_store_refuses,
+                roundtrip::get_keeps_order_duplicates_and_gaps,
+                roundtrip::a_job_with_everything_comes_back_as_it_was_in_every_state,
+                roundtrip::a_job_with_nothing_comes_back_as_it_was_in_every_state,
+                roundtrip::an_id_may_have_any_printable_character,
+                roundtrip::a_search_gives_jobs_as_get_does,
+                bodies::inline_json_comes_back_to_the_letter,
+                bodies::json_kept_apart_comes_back_to_the_letter,
+                bodies::bodies_come_in_the_order_asked_with_gaps,
+                bodies::a_body_goes_with_its_job,
+                bodies::a_body_stays_while_its_job_refers_to_it,
+                bodies::a_body_no_longer_referred_to_goes,
+                bodies::a_conflict_leaves_no_body,
+                searches::each_part_of_a_filter_alone,
+                searches::parts_of_a_filter_together,
+                searches::every_order_in_both_directions,
+                searches::pages_neither_skip_nor_repeat,
+                searches::a_page_goes_on_after_jobs_that_have_changed_since,
+                searches::the_limit_holds,
+                searches::dispatch_order_is_priority_then_due_time_then_id,
+                searches::a_search_sees_the_latest_version_only,
+                counts::by_each_field_and_each_pair,
+                counts::of_what_a_filter_matches,
+                counts::without_a_field_are_one_group_even_of_none,
+                counts::follow_jobs_from_state_to_state,
+                model::random_commands_agree_with_a_simple_model,
+            );
+        }
+    };
+    (@tests $engine:ty, $($group:ident::$case:ident),* $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                let engine = <$engine as crate::store::Engine>::fresh().await;
+                crate::store::$group::$case(&engine).await;
+            }
+        )*
+    };
+}
+pub(crate) use conformance;
+
+conformance!(on_embedded, crate::store::embedded::Embedded);
+conformance!(on_elasticsearch, crate::store::elasticsearch::Elasticsearch);
+conformance!(on_opensearch, crate::store::elasticsearch::OpenSearch);
+
+/// One write, answered.
+pub(crate) async fn write(engine: &impl Engine, write: Write) -> Result<Version, WriteError> {
+    let mut answers = engine.store().write(vec![write]).await;
+    assert_eq!(answers.len(), 1, "one write has one answer");
+    answers.remove(0)
+}
+
+/// Creates a job that does not exist yet.
+pub(crate) async fn create(engine: &impl Engine, job: &Arc<Job>) -> Version {
+    write(engine, Write::Create { job: Arc::clone(job), bodies: vec![] }).await.expect("a new job is created")
+}
+
+/// Creates jobs that do not exist yet.
+pub(crate) async fn create_all(engine: &impl Engine, jobs: &[Arc<Job>]) -> Vec<Version> {
+    let writes = jobs.iter().map(|job| Write::Create { job: Arc::clone(job), bodies: vec![] }).collect();
+    let answers = engine.store().write(writes).await;
+    answers.into_iter().map(|answer| answer.expect("a new job is created")).collect()
+}
+
+/// Replaces the version `expected`.
+pub(crate) async fn replace(engine: &impl Engine, job: &Arc<Job>, expected: Version) -> Result<Version, WriteError> {
+    write(engine, Write::Replace { job: Arc::clone(job), expected, bodies: vec![] }).await
+}
+
+/// Removes the version `expected`.
+pub(crate) async fn remove(engine: &impl Engine, job: &Arc<Job>, expected: Version) -> Result<Version, WriteError> {
+    write(engine, Write::Remove { job: Arc::clone(job), expected }).await
+}
+
+/// Reads one job.
+pub(crate) async fn get(engine: &impl Engine, id: &JobId) -> Option<Versioned> {
+    let mut found = engine.store().get(std::slice::from_ref(id)).await.expect("the store can be read");
+    assert_eq!(found.len(), 1, "one id has one answer");
+    found.remove(0)
+}
+
+/// What a conflict shows; fails when there was none.
+pub(crate) fn conflict(answer: Result<Version, WriteError>) -> Option<Versioned> {
+    match answer {
+        Err(WriteError::Conflict(current)) => current,
+        other => panic!("expected a conflict, got {other:?}"),
+    }
+}

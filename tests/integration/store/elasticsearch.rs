@@ -1,0 +1,54 @@
+//! The engine on a search server: the same suite on Elasticsearch and on OpenSearch.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold::store::Store;
+use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
+
+use crate::servers::{self, SearchServer};
+
+/// A store on Elasticsearch, under a prefix of its own.
+pub(crate) struct Elasticsearch(Arc<dyn Store>);
+
+/// A store on OpenSearch, under a prefix of its own.
+pub(crate) struct OpenSearch(Arc<dyn Store>);
+
+async fn fresh(server: &SearchServer) -> Arc<dyn Store> {
+    let options = ElasticsearchOptions {
+        urls: vec![server.url().to_owned()],
+        index_prefix: servers::fresh_prefix("store"),
+        ..ElasticsearchOptions::default()
+    };
+    Arc::new(ElasticsearchStore::connect(options).await.expect("the server takes the store"))
+}
+
+#[async_trait]
+impl super::Engine for Elasticsearch {
+    async fn fresh() -> Self {
+        Self(fresh(servers::elasticsearch().await).await)
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.0
+    }
+
+    async fn settle(&self) {
+        self.0.refresh().await.expect("the store can be refreshed");
+    }
+}
+
+#[async_trait]
+impl super::Engine for OpenSearch {
+    async fn fresh() -> Self {
+        Self(fresh(servers::opensearch().await).await)
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.0
+    }
+
+    async fn settle(&self) {
+        self.0.refresh().await.expect("the store can be refreshed");
+    }
+}

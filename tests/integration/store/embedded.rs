@@ -1,0 +1,234 @@
+//! The embedded engine, and what only it promises: a data directory that lasts.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold::job::{Body, Job, NewBody, State, StateName};
+use leasehold::query::{Filter, GroupField, Search, Sort};
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
+use leasehold::store::{Store, StoreError, Version, Write};
+use tempfile::TempDir;
+
+use super::sample::{at, claimed, full, full_states, id, in_state, json, submitted};
+use super::searches::assorted;
+
+/// An embedded store in a directory of its own.
+pub(crate) struct Embedded {
+    store: Arc<dyn Store>,
+    /// After the store, which has files in it.
+    _directory: TempDir,
+}
+
+#[async_trait]
+impl super::Engine for Embedded {
+    async fn fresh() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Self { store: Arc::new(open(directory.path())), _directory: directory }
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    async fn settle(&self) {
+        assert!(self.store.is_realtime(), "its searches see everything at once");
+    }
+}
+
+fn open(directory: &Path) -> EmbeddedStore {
+    EmbeddedStore::open(directory, &EmbeddedOptions::default()).expect("the store can be opened")
+}
+
+fn refusal(directory: &Path) -> OpenError {
+    match EmbeddedStore::open(directory, &EmbeddedOptions::default()) {
+        Ok(_) => panic!("{} was opened", directory.display()),
+        Err(refusal) => refusal,
+    }
+}
+
+async fn create_all(store: &EmbeddedStore, jobs: &[Arc<Job>]) -> Vec<Version> {
+    let writes = jobs.iter().map(|job| Write::Create { job: Arc::clone(job), bodies: vec![] }).collect();
+    store.write(writes).await.into_iter().map(|answer| answer.expect("a new job is created")).collect()
+}
+
+#[tokio::test]
+async fn everything_is_there_when_the_directory_is_opened_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (payload, stored) = Body::place(Some(json("{\"large\": 1.0}")), 0);
+    let stored: NewBody = stored.expect("a body of its own");
+    let reference = stored.reference;
+    let with_body = Arc::new(Job { payload, ..(*submitted("with-body")).clone() });
+    let mut jobs = assorted();
+    let make = |(number, state): (usize, State)| Arc::new(full(&format!("full-{number}"), state));
+    jobs.extend(full_states().into_iter().enumerate().map(make));
+    let everything = Search { filter: Filter::default(), sort: Sort::default(), after: None, limit: 1_000 };
+    let by = [GroupField::State, GroupField::Queue];
+
+    let store = open(directory.path());
+    create_all(&store, &jobs).await;
+    let answers = store.write(vec![Write::Create { job: with_body, bodies: vec![stored] }]).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let before = store.search(&everything).await.expect("searchable");
+    let counted = store.count(&Filter::default(), &by).await.expect("countable");
+    store.close().await;
+
+    for _ in 0..2 {
+        let store = open(directory.path());
+        assert_eq!(store.search(&everything).await.expect("searchable"), before);
+        assert_eq!(store.count(&Filter::default(), &by).await.expect("countable"), counted);
+        assert_eq!(store.bodies(&[reference]).await.expect("readable"), [Some(json("{\"large\": 1.0}"))]);
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_version_is_never_given_twice_over_openings() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let job = submitted("a");
+    let mut given: Vec<Version> = Vec::new();
+    for _ in 0..3 {
+        let store = open(directory.path());
+        let created = create_all(&store, std::slice::from_ref(&job)).await[0];
+        assert!(given.iter().all(|earlier| created > *earlier), "{created:?} does not follow {given:?}");
+        given.push(created);
+        let removal = Write::Remove { job: Arc::clone(&job), expected: created };
+        assert!(store.write(vec![removal]).await[0].is_ok());
+        store.close().await;
+    }
+    assert_eq!(given.iter().map(|version| version.primary_term).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_dropped_store_lets_its_directory_go_and_keeps_what_was_handed_over() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = open(directory.path());
+    create_all(&store, &[submitted("a")]).await;
+    drop(store);
+    let store = open(directory.path());
+    assert!(store.get(&[id("a")]).await.expect("readable")[0].is_some());
+}
+
+#[tokio::test]
+async fn a_directory_in_use_is_refused_and_its_holder_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = open(directory.path());
+
+    let refusal = refusal(directory.path());
+
+    let text = refusal.to_string();
+    assert!(matches!(refusal, OpenError::InUse { holder: Some(pid), .. } if pid == std::process::id()), "{text}");
+    assert!(text.contains(&directory.path().display().to_string()), "{text}");
+    assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+    assert!(text.contains("stop"), "{text}");
+    store.ready().await.expect("the first holder is not disturbed");
+}
+
+#[test]
+fn a_newer_format_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    drop(open(directory.path()));
+    let format = directory.path().join("leasehold.format");
+    assert_eq!(fs::read_to_string(&format).expect("a format file"), "1\n");
+    fs::write(&format, "2\n").expect("writable");
+
+    let refusal = refusal(directory.path());
+
+    assert!(matches!(refusal, OpenError::NewerFormat { found: 2, known: 1, .. }), "{refusal}");
+    fs::write(&format, "1\n").expect("writable");
+    drop(open(directory.path()));
+}
+
+#[test]
+fn a_database_without_a_format_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    drop(open(directory.path()));
+    let format = directory.path().join("leasehold.format");
+    for damage in [None, Some(""), Some("one")] {
+        match damage {
+            None => fs::remove_file(&format).expect("removable"),
+            Some(text) => fs::write(&format, text).expect("writable"),
+        }
+        let refusal = refusal(directory.path());
+        assert!(matches!(refusal, OpenError::NoFormat { .. }), "{refusal}");
+    }
+}
+
+#[test]
+fn a_creation_that_was_cut_short_is_begun_anew() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let unfinished = directory.path().join("store.new");
+    fs::create_dir(&unfinished).expect("creatable");
+    fs::write(unfinished.join("0.jnl"), "half a journal").expect("writable");
+    drop(open(directory.path()));
+    assert!(!unfinished.exists());
+    drop(open(directory.path()));
+}
+
+/// Writes to the closed database what the store would never write.
+fn damage(directory: &Path, keyspace: &str, key: &[u8], value: &[u8]) {
+    let db = fjall::Database::builder(directory.join("store")).open().expect("a database");
+    let keyspace = db.keyspace(keyspace, fjall::KeyspaceCreateOptions::default).expect("a keyspace");
+    keyspace.insert(key, value).expect("writable");
+    db.persist(fjall::PersistMode::SyncAll).expect("durable");
+}
+
+#[tokio::test]
+async fn a_damaged_record_of_a_live_job_is_named_when_the_store_is_opened() {
+    for value in [&b""[..], b"\x01", b"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x02later"] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        drop(open(directory.path()));
+        damage(directory.path(), "live", b"job-7", value);
+        let refusal = refusal(directory.path());
+        assert!(matches!(refusal, OpenError::Corrupt { .. }), "{refusal}");
+        assert!(refusal.to_string().contains("job-7"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_record_of_a_finished_job_is_reported_and_the_others_are_served() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let whole = in_state(&submitted("whole"), State::Failed { finished_at: at(1) });
+    let store = open(directory.path());
+    create_all(&store, std::slice::from_ref(&whole)).await;
+    store.close().await;
+    damage(directory.path(), "done", b"broken", b"\x01nonsense");
+
+    let store = open(directory.path());
+
+    assert!(matches!(store.get(&[id("broken")]).await, Err(StoreError::Corrupt(what)) if what.contains("broken")));
+    assert_eq!(store.get(&[id("whole")]).await.expect("readable")[0].as_ref().map(|found| &found.job), Some(&whole));
+    let answers = store.write(vec![Write::Create { job: submitted("broken"), bodies: vec![] }]).await;
+    assert!(matches!(&answers[0], Err(leasehold::store::WriteError::Refused(StoreError::Corrupt(_)))), "{answers:?}");
+    assert_eq!(create_all(&store, &[submitted("another")]).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_found_at_every_moment_while_it_ends_and_starts_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = Arc::new(open(directory.path()));
+    let job = submitted("a");
+    let mut version = create_all(&store, std::slice::from_ref(&job)).await[0];
+    let writing = {
+        let (store, job) = (Arc::clone(&store), Arc::clone(&job));
+        tokio::spawn(async move {
+            for round in 0..200 {
+                let failed = in_state(&claimed(&job), State::Failed { finished_at: at(round) });
+                for next in [failed, Arc::clone(&job)] {
+                    let write = Write::Replace { job: next, expected: version, bodies: vec![] };
+                    version = store.write(vec![write]).await.remove(0).expect("the version is current");
+                }
+            }
+        })
+    };
+    let everything = Search { filter: Filter::default(), sort: Sort::default(), after: None, limit: 10 };
+    while !writing.is_finished() {
+        assert!(store.get(&[id("a")]).await.expect("readable")[0].is_some());
+        assert_eq!(store.search(&everything).await.expect("searchable").len(), 1);
+        assert_eq!(store.count(&Filter::default(), &[]).await.expect("countable")[0].count, 1);
+        let states = Filter { states: StateName::ALL.to_vec(), run_at_most: Some(at(0)), ..Filter::default() };
+        assert_eq!(store.count(&states, &[]).await.expect("countable")[0].count, 1);
+    }
+    writing.await.expect("every write is accepted");
+}

@@ -1,0 +1,274 @@
+//! Searches, held against a plain reading of the filter and the order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Timestamp;
+use leasehold::job::{Claim, Job, JobSpec, Lease, Priority, Running, State, StateName};
+use leasehold::query::{Direction, Filter, Search, Sort, SortField, SortKey};
+use leasehold::store::Versioned;
+
+use super::sample::{at, claimed, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
+use super::{Engine, create, create_all, replace};
+
+/// How many jobs [`assorted`] gives.
+const JOBS: i64 = 60;
+
+/// Jobs in every state and several queues, kinds, owners and priorities, with many ties, and some times missing.
+pub(crate) fn assorted() -> Vec<Arc<Job>> {
+    let make = |number: i64| {
+        let spec = JobSpec {
+            queue: queue(["alpha", "beta", "gamma / δ"][number as usize % 3]),
+            kind: kind(["render", "Render"][number as usize / 2 % 2]),
+            owner: [None, Some("team-a"), Some("team-b")][number as usize / 3 % 3].map(owner),
+            priority: Priority::new([0, 100, -100, 0, 1][number as usize % 5]).expect("a priority"),
+            ..plain_spec()
+        };
+        let finished_at = at(number / 4);
+        let lease = Lease {
+            worker_id: worker(["worker-1", "worker-2"][number as usize % 2]),
+            request_id: [None, Some("request-1"), Some("request-2")][number as usize % 3].map(request),
+            acquired_at: at(0),
+            heartbeat_at: at(0),
+            expires_at: at(1),
+            term: Duration::from_millis(1),
+        };
+        let running = Running { lease, progress: None, cancel_requested_at: None, orphan: None };
+        let state = match number * 7 % 10 {
+            0..=3 => State::Available,
+            4 | 5 => State::Running(Box::new(running)),
+            6 => State::Completed { finished_at, result: leasehold::job::Body::Empty },
+            7 => State::Failed { finished_at },
+            8 => State::Cancelled { finished_at },
+            _ => State::Expired { finished_at },
+        };
+        // Not in the order of the ids, and several at a time.
+        let job = submit(&format!("job-{:02}", number * 37 % JOBS), spec, at(number % 8 * 100), at(number % 11));
+        Arc::new(Job { state, updated_at: at(1_000 - number % 6), ..job })
+    };
+    (0..JOBS).map(make).collect()
+}
+
+fn every_sort() -> Vec<Sort> {
+    let both = |field| [Sort::By(field, Direction::Ascending), Sort::By(field, Direction::Descending)];
+    SortField::ALL.into_iter().flat_map(both).chain([Sort::Dispatch]).collect()
+}
+
+/// The ids that a search should find.
+fn expected(jobs: &[Arc<Job>], search: &Search) -> Vec<String> {
+    let matching = jobs.iter().filter(|job| search.filter.matches(job));
+    let mut keys: Vec<SortKey> = matching.map(|job| search.sort.key(job)).collect();
+    keys.sort();
+    let after = |key: &SortKey| search.after.as_ref().is_none_or(|after| key > after);
+    keys.into_iter().filter(after).take(search.limit).map(|key| key.id().to_string()).collect()
+}
+
+async fn find(engine: &impl Engine, search: &Search) -> Vec<Versioned> {
+    engine.store().search(search).await.expect("searchable")
+}
+
+fn ids(found: &[Versioned]) -> Vec<String> {
+    found.iter().map(|found| found.job.id.to_string()).collect()
+}
+
+async fn agree(engine: &impl Engine, jobs: &[Arc<Job>], search: &Search) {
+    let found = find(engine, search).await;
+    assert_eq!(ids(&found), expected(jobs, search), "{search:?}");
+}
+
+async fn assorted_in(engine: &impl Engine) -> Vec<Arc<Job>> {
+    let jobs = assorted();
+    create_all(engine, &jobs).await;
+    engine.settle().await;
+    jobs
+}
+
+fn all(filter: Filter) -> Search {
+    Search { filter, sort: Sort::default(), after: None, limit: 1_000 }
+}
+
+/// Filters with one part each, and some that nothing satisfies.
+pub(crate) fn single_parts() -> Vec<Filter> {
+    let mut filters = vec![Filter::default()];
+    filters.extend(StateName::ALL.map(|state| Filter { states: vec![state], ..Filter::default() }));
+    filters.push(Filter { states: vec![StateName::Available, StateName::Failed], ..Filter::default() });
+    filters.push(Filter { states: StateName::ALL.to_vec(), ..Filter::default() });
+    for names in [vec!["alpha"], vec!["gamma / δ", "beta", "beta"], vec!["gamma"], vec!["none"]] {
+        filters.push(Filter { queues: names.into_iter().map(queue).collect(), ..Filter::default() });
+    }
+    for names in [vec!["render"], vec!["Render", "none"], vec!["rend"]] {
+        filters.push(Filter { kinds: names.into_iter().map(kind).collect(), ..Filter::default() });
+    }
+    for names in [vec!["team-a"], vec!["team-a", "team-b"], vec!["team"]] {
+        filters.push(Filter { owners: names.into_iter().map(owner).collect(), ..Filter::default() });
+    }
+    for latest in [at(-1), at(0), at(300), at(10_000), Timestamp::MAX] {
+        filters.push(Filter { run_at_most: Some(latest), ..Filter::default() });
+        filters.push(Filter { run_after: Some(latest), ..Filter::default() });
+    }
+    filters.push(Filter { run_after: Some(at(0)), run_at_most: Some(at(300)), ..Filter::default() });
+    filters.push(Filter { states: vec![StateName::Available], run_after: Some(at(0)), ..Filter::default() });
+    for name in ["worker-1", "worker-2", "worker"] {
+        filters.push(Filter { worker_id: Some(worker(name)), ..Filter::default() });
+    }
+    for name in ["request-1", "request-2", "request"] {
+        filters.push(Filter { request_id: Some(request(name)), ..Filter::default() });
+    }
+    filters
+}
+
+pub(crate) async fn each_part_of_a_filter_alone(engine: &impl Engine) {
+    let jobs = assorted_in(engine).await;
+    for filter in single_parts() {
+        agree(engine, &jobs, &all(filter)).await;
+    }
+}
+
+pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
+    let jobs = assorted_in(engine).await;
+    let states = [vec![], vec![StateName::Available], vec![StateName::Running, StateName::Completed]];
+    for states in states {
+        for base in single_parts() {
+            let filter = Filter {
+                states: if base.states.is_empty() { states.clone() } else { base.states.clone() },
+                queues: if base.queues.is_empty() { vec![queue("alpha"), queue("beta")] } else { base.queues.clone() },
+                ..base
+            };
+            agree(engine, &jobs, &all(filter)).await;
+        }
+    }
+    let everything = Filter {
+        states: vec![StateName::Running],
+        queues: vec![queue("beta")],
+        kinds: vec![kind("Render"), kind("render")],
+        owners: vec![owner("team-a"), owner("team-b")],
+        run_at_most: Some(at(700)),
+        run_after: Some(at(-1)),
+        worker_id: Some(worker("worker-1")),
+        request_id: Some(request("request-1")),
+    };
+    agree(engine, &jobs, &all(everything)).await;
+}
+
+pub(crate) async fn every_order_in_both_directions(engine: &impl Engine) {
+    let jobs = assorted_in(engine).await;
+    let available = Filter { states: vec![StateName::Available], ..Filter::default() };
+    let ended = Filter { states: vec![StateName::Completed, StateName::Expired], ..Filter::default() };
+    for sort in every_sort() {
+        for filter in [Filter::default(), available.clone(), ended.clone()] {
+            agree(engine, &jobs, &Search { sort, ..all(filter) }).await;
+        }
+    }
+}
+
+pub(crate) async fn pages_neither_skip_nor_repeat(engine: &impl Engine) {
+    let jobs = assorted_in(engine).await;
+    let filters = [
+        Filter::default(),
+        Filter { states: vec![StateName::Available], run_at_most: Some(at(400)), ..Filter::default() },
+        Filter { states: vec![StateName::Failed, StateName::Cancelled], ..Filter::default() },
+    ];
+    for filter in filters {
+        for sort in every_sort() {
+            for limit in [1, 7] {
+                let whole = Search { sort, ..all(filter.clone()) };
+                let wanted = expected(&jobs, &whole);
+                let mut page = Search { limit, ..whole };
+                let mut found = Vec::new();
+                for _ in 0..=wanted.len() {
+                    let next = find(engine, &page).await;
+                    let Some(last) = next.last() else { break };
+                    assert!(next.len() <= limit);
+                    page.after = Some(sort.key(&last.job));
+                    found.extend(ids(&next));
+                }
+                assert_eq!(found, wanted, "{sort:?} by pages of {limit}");
+            }
+        }
+    }
+}
+
+pub(crate) async fn a_page_goes_on_after_jobs_that_have_changed_since(engine: &impl Engine) {
+    let jobs: Vec<Arc<Job>> =
+        (0..6).map(|number| Arc::new(submit(&format!("job-{number}"), plain_spec(), at(number), at(number)))).collect();
+    let versions = create_all(engine, &jobs).await;
+    engine.settle().await;
+    let filter = Filter { states: vec![StateName::Available], ..Filter::default() };
+    let mut page = Search { filter, sort: Sort::Dispatch, after: None, limit: 3 };
+    let first = find(engine, &page).await;
+    assert_eq!(ids(&first), ["job-0", "job-1", "job-2"]);
+
+    for (job, version) in jobs.iter().zip(versions).take(3) {
+        replace(engine, &claimed(job), version).await.expect("the version is current");
+    }
+    engine.settle().await;
+
+    page.after = first.last().map(|last| page.sort.key(&last.job));
+    assert_eq!(ids(&find(engine, &page).await), ["job-3", "job-4", "job-5"]);
+}
+
+pub(crate) async fn the_limit_holds(engine: &impl Engine) {
+    let jobs = assorted_in(engine).await;
+    for sort in [Sort::default(), Sort::Dispatch, Sort::By(SortField::FinishedAt, Direction::Descending)] {
+        for limit in [1, 2, 59, 60, 61] {
+            agree(engine, &jobs, &Search { sort, limit, ..all(Filter::default()) }).await;
+        }
+    }
+}
+
+pub(crate) async fn dispatch_order_is_priority_then_due_time_then_id(engine: &impl Engine) {
+    let make = |(name, priority, due, line): (&str, i64, i64, &str)| {
+        let priority = Priority::new(priority).expect("a priority");
+        Arc::new(submit(name, JobSpec { queue: queue(line), priority, ..plain_spec() }, at(due), at(0)))
+    };
+    let jobs = [
+        ("late-but-urgent", 100, 900, "q"),
+        ("b", 0, 100, "q"),
+        ("a", 0, 100, "r"),
+        ("earlier", 0, 50, "r"),
+        ("last", -100, 0, "q"),
+        ("not-due", 100, 901, "q"),
+        ("another-line", 100, 0, "s"),
+    ];
+    create_all(engine, &jobs.map(make)).await;
+    engine.settle().await;
+
+    let filter = Filter {
+        states: vec![StateName::Available],
+        queues: vec![queue("q"), queue("r")],
+        run_at_most: Some(at(900)),
+        ..Filter::default()
+    };
+    let mut search = Search { filter, sort: Sort::Dispatch, after: None, limit: 10 };
+    let found = find(engine, &search).await;
+    assert_eq!(ids(&found), ["late-but-urgent", "earlier", "a", "b", "last"]);
+
+    search.after = Some(search.sort.key(&found[1].job));
+    search.limit = 2;
+    assert_eq!(ids(&find(engine, &search).await), ["a", "b"]);
+}
+
+pub(crate) async fn a_search_sees_the_latest_version_only(engine: &impl Engine) {
+    let job = Arc::new(submit("a", plain_spec(), at(0), at(0)));
+    let first = create(engine, &job).await;
+    let claim = Claim { worker_id: worker("w"), request_id: Some(request("r")), term: Duration::from_secs(1) };
+    let running = Arc::new(job.claim(&claim, at(0)).expect("due"));
+    let second = replace(engine, &running, first).await.expect("the version is current");
+    let of_request = all(Filter { request_id: Some(request("r")), ..Filter::default() });
+    engine.settle().await;
+    let found = find(engine, &of_request).await;
+    assert_eq!(found.iter().map(|found| (&found.job, found.version)).collect::<Vec<_>>(), [(&running, second)]);
+
+    let failed = in_state(&running, State::Failed { finished_at: at(1) });
+    let third = replace(engine, &failed, second).await.expect("the version is current");
+    engine.settle().await;
+    assert!(find(engine, &of_request).await.is_empty());
+    let found = find(engine, &all(Filter::default())).await;
+    assert_eq!(found.iter().map(|found| (&found.job, found.version)).collect::<Vec<_>>(), [(&failed, third)]);
+
+    let again = in_state(&failed, State::Available);
+    replace(engine, &again, third).await.expect("the version is current");
+    engine.settle().await;
+    assert!(find(engine, &all(Filter { states: vec![StateName::Failed], ..Filter::default() })).await.is_empty());
+    assert_eq!(ids(&find(engine, &all(Filter::default())).await), [id("a").to_string()]);
+}
