@@ -78,6 +78,7 @@ impl Summary<'_> {
             let row = |(took, name): &(Duration, super::watch::Name)| {
                 vec![name.number.to_string(), duration::show(*took), name.label.clone()]
             };
+            print("")?;
             print(&table(&["#", "took", "slowest"], slowest.iter().map(row)))?;
         }
         if !self.tally.failures.is_empty() {
@@ -87,6 +88,7 @@ impl Summary<'_> {
                 let command = failed.name.label.clone();
                 vec![failed.name.number.to_string(), command, failed.error.code.clone(), last]
             };
+            print("")?;
             print(&table(&["#", "failed", "how", "last words"], self.tally.failures.iter().take(TOLD).map(row)))?;
             let untold = self.tally.failed.saturating_sub(TOLD as u64);
             if untold > 0 {
