@@ -189,7 +189,7 @@ mod tests {
     fn every_bad_line_is_named_with_its_line_and_column() {
         let said = faults("{\"command\": [\"a\"]}\n{\"comand\": [\"a\"]}\n  {\"command\": [\"a\"]\n");
         assert!(said.contains("jobs.jsonl:2:9: unknown field `comand`"), "{said}");
-        assert!(said.contains("jobs.jsonl:3:20: EOF"), "{said}");
+        assert!(said.contains("jobs.jsonl:3:19: EOF"), "{said}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::engine::{self, EngineSettings};
 use super::failure::{ExitStatus, Failure};
 use super::limits;
 use super::log::{self, LogFormat};
-use super::output::{complain, print};
+use super::output::print;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
@@ -98,8 +98,8 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
     let metrics = api::metrics::install().map_err(Failure::Failed)?;
 
     let signals = Signals::listen(|stop| match stop {
-        Stop::Now => complain("leasehold: stopping at once"),
-        Stop::Drain | Stop::No => complain("leasehold: stopping once the calls have ended; again to stop at once"),
+        Stop::Now => tracing::warn!("stopping at once"),
+        Stop::Drain | Stop::No => tracing::info!("stopping once the calls have ended; again to stop at once"),
     })?;
     let (mut gently, mut at_once) = (signals.stop().listen(), signals.stop().listen());
     let engine = engine_settings(args, settings);

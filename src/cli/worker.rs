@@ -7,7 +7,6 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::log::{self, LogFormat};
-use super::output::complain;
 use super::server::ServerArgs;
 use super::settings::Settings;
 use super::signals::Signals;
@@ -71,8 +70,8 @@ pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Fail
     let client = args.server.clone().connect(&settings.client)?;
     let config = config(args, &settings)?;
     let signals = Signals::listen(|stop| match stop {
-        Stop::Now => complain("leasehold: ending the running jobs and giving them back"),
-        Stop::Drain | Stop::No => complain("leasehold: stopping once the running jobs have ended; again to end them"),
+        Stop::Now => tracing::warn!("ending the running jobs and giving them back"),
+        Stop::Drain | Stop::No => tracing::info!("stopping once the running jobs have ended; again to end them"),
     })?;
     tracing::info!(worker_id = %config.worker_id, queues = ?config.queues, slots = config.slots, "working");
     let scope = Scope::new(&format!("worker {}", config.worker_id));

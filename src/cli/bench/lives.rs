@@ -46,9 +46,9 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
         twice: 0,
         completions: 0,
         ended_at: begun,
-        submit: Latencies::new("submit (a bulk)")?,
+        submit: Latencies::new("submit bulk")?,
         submit_to_claim: Latencies::new("submit to claim")?,
-        complete: Latencies::new("complete (a batch)")?,
+        complete: Latencies::new("complete batch")?,
     }));
     let batches = Rc::new(RefCell::new(batches.into_iter()));
     let submitters = (0..args.submitters).map(|_| submit(target, batches.clone(), progress.clone()));

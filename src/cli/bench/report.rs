@@ -102,7 +102,7 @@ impl Report {
                     .into_iter()
                     .map(|(name, micros)| (format!("{name}_us"), json!(micros)))
                     .collect();
-                (latencies.name.replace([' ', '-'], "_"), Value::Object(figures))
+                (latencies.name.replace(' ', "_"), Value::Object(figures))
             })
             .collect();
         print_json(&json!({
