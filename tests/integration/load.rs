@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 /// How long a client repeats a call.
 const CALL_WITHIN: Duration = Duration::from_secs(90);
@@ -105,7 +106,7 @@ impl Load {
     }
 
     /// Starts a client that submits one job after the other until told to stop, or until there are `most`.
-    pub(crate) fn submitter(&self, name: usize, most: usize) -> tokio::task::JoinHandle<()> {
+    pub(crate) fn submitter(&self, name: usize, most: usize) -> JoinHandle<()> {
         let load = self.clone();
         tokio::spawn(async move {
             for number in 0..most {
@@ -122,7 +123,7 @@ impl Load {
     }
 
     /// Starts a worker that claims and completes until all that was submitted is completed.
-    pub(crate) fn worker(&self, name: usize, max_jobs: usize) -> tokio::task::JoinHandle<()> {
+    pub(crate) fn worker(&self, name: usize, max_jobs: usize) -> JoinHandle<()> {
         let load = self.clone();
         tokio::spawn(async move {
             let worker = format!("worker-{name}");
@@ -182,12 +183,14 @@ impl Load {
         }
     }
 
-    /// No more submissions; waits until the workers have finished all, and checks every promise.
-    pub(crate) async fn finish(
-        &self,
-        submitters: Vec<tokio::task::JoinHandle<()>>,
-        workers: Vec<tokio::task::JoinHandle<()>>,
-    ) {
+    /// Waits until everything is completed, and checks every promise.
+    pub(crate) async fn finish(&self, submitters: Vec<JoinHandle<()>>, workers: Vec<JoinHandle<()>>) {
+        self.complete_all(submitters, workers).await;
+        self.check().await;
+    }
+
+    /// Waits until the submitters have ended and the workers have completed all that was submitted.
+    pub(crate) async fn complete_all(&self, submitters: Vec<JoinHandle<()>>, workers: Vec<JoinHandle<()>>) {
         for submitter in submitters {
             submitter.await.expect("a submitter ends well");
         }
@@ -201,7 +204,6 @@ impl Load {
             let (completed, submitted) = (self.ledger.completions(), self.ledger.submissions());
             panic!("only {completed} of {submitted} jobs were completed; left: {:?}", self.left().await);
         }
-        self.check().await;
     }
 
     /// Stops the submitters after what they are at.
@@ -224,13 +226,24 @@ impl Load {
 
     async fn job(&self, id: &str) -> Value {
         let url = format!("{}/v1/jobs/{id}", self.urls[0]);
-        let answer = self.http.get(url).send().await.expect("the server answers");
-        answer.json().await.expect("JSON")
+        let deadline = Instant::now() + CALL_WITHIN;
+        loop {
+            let why = match self.http.get(&url).send().await {
+                Ok(answer) if answer.status().is_success() => match answer.json().await {
+                    Ok(job) => return job,
+                    Err(error) => error.to_string(),
+                },
+                Ok(answer) => answer.status().to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert!(Instant::now() < deadline, "job {id} was not shown in time: {why}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Every acknowledged submission is there and completed by the one whose completion was accepted, and no fence had
     /// two owners.
-    async fn check(&self) {
+    pub(crate) async fn check(&self) {
         let (violations, completions) = {
             let facts = self.ledger.facts();
             assert!(facts.submitted.iter().all(|id| facts.completions.contains_key(id)), "a submission was lost");

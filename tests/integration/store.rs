@@ -7,6 +7,7 @@ mod bodies;
 mod counts;
 mod elasticsearch;
 mod embedded;
+mod lost_answers;
 mod model;
 mod roundtrip;
 mod sample;

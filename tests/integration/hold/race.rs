@@ -15,6 +15,9 @@ const CLIENTS: usize = 64;
 const JOBS: usize = 2_000;
 const MANAGERS: usize = 3;
 
+/// Who was given which job: the fence and the client.
+type Claims = Mutex<HashMap<String, Vec<(u64, String)>>>;
+
 /// How long the clients may take to claim everything.
 const CLAIM_WITHIN: Duration = Duration::from_secs(120);
 
@@ -32,7 +35,7 @@ async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
     let managers: Vec<Server> = join_all(starts).await;
     submit(&managers[0]).await;
 
-    let claims: Arc<Mutex<HashMap<String, Vec<(u64, String)>>>> = Arc::default();
+    let claims: Arc<Claims> = Arc::default();
     let clients = (0..CLIENTS).map(|number| {
         let (url, claims) = (managers[number % MANAGERS].url(), Arc::clone(&claims));
         tokio::spawn(async move { claim_until_all_are_claimed(&url, &format!("client-{number}"), &claims).await })
@@ -42,9 +45,9 @@ async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
         ended.expect("a client ends well");
     }
 
-    let claims = claims.lock().expect("no client panicked");
+    let claims = std::mem::take(&mut *claims.lock().expect("no client panicked"));
     assert_eq!(claims.len(), JOBS);
-    for (id, owners) in claims.iter() {
+    for (id, owners) in claims {
         assert!(matches!(owners.as_slice(), [(1, _)]), "job {id} was claimed by {owners:?}");
     }
     let mut conflicts = 0.0;
@@ -74,7 +77,7 @@ async fn submit(server: &Server) {
     assert!(items.len() == JOBS && items.iter().all(|item| item["status"] == 201), "{answer}");
 }
 
-async fn claim_until_all_are_claimed(url: &str, client: &str, claims: &Mutex<HashMap<String, Vec<(u64, String)>>>) {
+async fn claim_until_all_are_claimed(url: &str, client: &str, claims: &Claims) {
     let http = reqwest::Client::new();
     let body = json!({"worker_id": client, "queues": ["race"], "max_jobs": 3, "wait_ms": 200});
     while claims.lock().expect("no client panicked").len() < JOBS {

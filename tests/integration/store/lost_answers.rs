@@ -1,0 +1,207 @@
+//! What the engine on a search server makes of answers that never come, come late or come in half, and of a primary that
+//! dies: an acknowledged write is there, once, and a writer without rivals never hears of a conflict.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold::job::Job;
+use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
+use leasehold::store::{Store, Version, Write, WriteError};
+
+use super::sample::{counted, submitted};
+use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::servers::{self, Cluster};
+
+/// One answer in so many is spoiled.
+const ONE_IN: u32 = 3;
+const SEED: u64 = 7;
+const WRITERS: usize = 4;
+/// Jobs that a writer writes together.
+const JOBS: usize = 10;
+/// How often it writes them.
+const ROUNDS: usize = 5;
+/// Short, so that a swallowed answer is noticed soon.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than that, so that the answer comes when it is no longer waited for.
+const DELAY: Duration = Duration::from_millis(700);
+/// How much must be written before the primary dies, and after.
+const ENOUGH: usize = 300;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_writer_sees_no_conflict_when_answers_are_swallowed() {
+    a_lone_writer_sees_no_conflict(Fault::Swallow).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_writer_sees_no_conflict_when_answers_are_late() {
+    a_lone_writer_sees_no_conflict(Fault::Delay(DELAY)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_writer_sees_no_conflict_when_connections_are_reset() {
+    a_lone_writer_sees_no_conflict(Fault::Reset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_writer_sees_no_conflict_when_answers_are_cut_short() {
+    a_lone_writer_sees_no_conflict(Fault::Cut).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_creates_of_one_id_behind_a_bad_network_one_wins() {
+    let (store, proxy) = behind(vec![Fault::Swallow, Fault::Reset, Fault::Cut]).await;
+    let wins: Vec<AtomicUsize> = (0..JOBS).map(|_| AtomicUsize::new(0)).collect();
+
+    join_all((0..WRITERS).map(|_| async {
+        let writes = (0..JOBS).map(|number| Write::Create { job: submitted(&format!("{number}")), bodies: vec![] });
+        for (answer, wins) in store.write(writes.collect()).await.into_iter().zip(&wins) {
+            match answer {
+                Ok(_) => wins.fetch_add(1, Ordering::SeqCst),
+                Err(WriteError::Conflict(Some(_))) => 0,
+                Err(other) => panic!("neither won nor lost: {other}"),
+            };
+        }
+    }))
+    .await;
+
+    let wins: Vec<usize> = wins.into_iter().map(AtomicUsize::into_inner).collect();
+    assert_eq!(wins, [1; JOBS]);
+    assert!(proxy.counts().spoiled() > 0, "some answers were spoiled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_survives_the_loss_of_the_primary() {
+    let cluster = Cluster::start(3).await;
+    let prefix = servers::fresh_prefix("lost");
+    let options =
+        ElasticsearchOptions { urls: cluster.urls(), index_prefix: prefix.clone(), ..ElasticsearchOptions::default() };
+    let store = ElasticsearchStore::connect(options).await.expect("the cluster takes the store");
+    cluster.wait_until_green(0, 3).await;
+    let (store, written, enough) = (&store, &AtomicUsize::new(0), &AtomicUsize::new(usize::MAX));
+
+    let writers = join_all((0..WRITERS).map(|writer| async move {
+        let mut own = Own::create(store, writer).await;
+        while written.load(Ordering::SeqCst) < enough.load(Ordering::SeqCst) {
+            own.count_up(store).await;
+            written.fetch_add(JOBS, Ordering::SeqCst);
+        }
+        own
+    }));
+    let killing = async {
+        wait_until(|| written.load(Ordering::SeqCst) > ENOUGH).await;
+        let holder = cluster.holder_of_primary(0, &format!("{prefix}jobs")).await;
+        cluster.kill(holder).await;
+        enough.store(written.load(Ordering::SeqCst) + ENOUGH, Ordering::SeqCst);
+    };
+    let (writers, ()) = tokio::join!(writers, killing);
+
+    for own in writers {
+        own.is_stored(store).await;
+    }
+}
+
+async fn behind(kinds: Vec<Fault>) -> (ElasticsearchStore, FaultProxy) {
+    let server = servers::elasticsearch().await;
+    let proxy = FaultProxy::start(server.url(), Faults { one_in: ONE_IN, seed: SEED, kinds }).await;
+    let options = ElasticsearchOptions {
+        urls: vec![proxy.url()],
+        index_prefix: servers::fresh_prefix("lost"),
+        request_timeout: Duration::from_secs(10),
+        ..ElasticsearchOptions::default()
+    };
+    // Made in peace, and opened again with less patience.
+    let made = ElasticsearchStore::connect(options.clone()).await.expect("the server takes the store");
+    made.close().await;
+    let options = ElasticsearchOptions { request_timeout: REQUEST_TIMEOUT, ..options };
+    let store = connect(options).await;
+    proxy.inject(true);
+    (store, proxy)
+}
+
+/// Opens a store whose nodes may be slow to answer at first.
+async fn connect(options: ElasticsearchOptions) -> ElasticsearchStore {
+    for _ in 0..20 {
+        match ElasticsearchStore::connect(options.clone()).await {
+            Ok(store) => return store,
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    }
+    panic!("the store cannot be opened");
+}
+
+async fn a_lone_writer_sees_no_conflict(fault: Fault) {
+    let (store, proxy) = &behind(vec![fault]).await;
+
+    let writers = join_all((0..WRITERS).map(|writer| async move {
+        let mut own = Own::create(store, writer).await;
+        for _ in 0..ROUNDS {
+            own.count_up(store).await;
+        }
+        own
+    }))
+    .await;
+
+    assert!(proxy.counts().spoiled() > 0, "some answers were spoiled");
+    proxy.inject(false);
+    for own in writers {
+        own.is_stored(store).await;
+        own.remove(store, proxy).await;
+    }
+}
+
+/// The jobs of one writer, as they were acknowledged.
+struct Own(Vec<(Arc<Job>, Version)>);
+
+impl Own {
+    async fn create(store: &impl Store, writer: usize) -> Self {
+        let jobs: Vec<Arc<Job>> = (0..JOBS).map(|number| submitted(&format!("{writer}-{number}"))).collect();
+        let writes = jobs.iter().map(|job| Write::Create { job: Arc::clone(job), bodies: vec![] }).collect();
+        let answers = store.write(writes).await;
+        Self(jobs.into_iter().zip(answers.into_iter().map(acknowledged)).collect())
+    }
+
+    async fn count_up(&mut self, store: &impl Store) {
+        let next: Vec<Arc<Job>> = self.0.iter().map(|(job, _)| counted(job)).collect();
+        let replace = |(job, (_, expected)): (&Arc<Job>, &(Arc<Job>, Version))| Write::Replace {
+            job: Arc::clone(job),
+            expected: *expected,
+            bodies: vec![],
+        };
+        let answers = store.write(next.iter().zip(&self.0).map(replace).collect()).await;
+        self.0 = next.into_iter().zip(answers.into_iter().map(acknowledged)).collect();
+    }
+
+    async fn is_stored(&self, store: &impl Store) {
+        let ids: Vec<_> = self.0.iter().map(|(job, _)| job.id.clone()).collect();
+        let found = store.get(&ids).await.expect("the store can be read");
+        let found: Vec<_> = found.into_iter().flatten().map(|found| (found.job, found.version)).collect();
+        assert_eq!(found, self.0);
+    }
+
+    async fn remove(&self, store: &impl Store, proxy: &FaultProxy) {
+        proxy.inject(true);
+        let removal =
+            |(job, expected): &(Arc<Job>, Version)| Write::Remove { job: Arc::clone(job), expected: *expected };
+        store.write(self.0.iter().map(removal).collect()).await.into_iter().for_each(|answer| {
+            acknowledged(answer);
+        });
+        proxy.inject(false);
+        let ids: Vec<_> = self.0.iter().map(|(job, _)| job.id.clone()).collect();
+        let found = store.get(&ids).await.expect("the store can be read");
+        assert!(found.iter().all(Option::is_none));
+    }
+}
+
+fn acknowledged(answer: Result<Version, WriteError>) -> Version {
+    answer.expect("a writer without rivals is acknowledged")
+}
+
+async fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(tokio::time::Instant::now() < deadline, "nothing moves");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
