@@ -89,7 +89,7 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
         jobs: u64::from(jobs),
         completions: progress.completions,
         twice: progress.twice,
-        wall: progress.ended_at.duration_since(begun),
+        wall: progress.ended_at.saturating_duration_since(begun + due_after(args.rate, 0)),
         latencies: vec![progress.submit, progress.submit_to_claim, progress.complete],
     })
 }
