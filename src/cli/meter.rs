@@ -10,7 +10,7 @@ use super::output::{clean, complain};
 
 /// How often a line is written where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-const TEMPLATE: &str = "{bar:30} {pos}/{len}  {elapsed} gone, {eta} to go  {wide_msg}";
+const TEMPLATE: &str = "{pos}/{len} {wide_bar} {elapsed} gone, {eta} to go {msg}";
 
 /// Counts what is done.
 pub(super) struct Meter {
