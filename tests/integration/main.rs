@@ -14,3 +14,4 @@ mod program;
 mod proxy;
 mod run;
 mod servers;
+mod store;
