@@ -178,16 +178,20 @@ impl Nodes {
         }
     }
 
-    /// Sends `request` once, to one node.
+    /// Sends `request` to one node after the other, as many tries as there are nodes, until one answers.
     ///
     /// # Errors
-    /// When the node did not answer, or said that it cannot for now.
+    /// When none of them answered, or said that it can.
     pub(super) async fn try_call(&self, request: &Request, deadline: Instant) -> Result<Reply, CallError> {
-        match self.call_once(request, deadline).await {
-            Try::Answered(reply) => Ok(reply),
-            Try::NotDone(message) => Err(CallError { message, maybe_received: false }),
-            Try::Unknown(message) => Err(CallError { message, maybe_received: true }),
+        let mut failed = CallError { message: String::new(), maybe_received: false };
+        for _ in 0..self.clients.len() {
+            match self.call_once(request, deadline).await {
+                Try::Answered(reply) => return Ok(Reply { maybe_repeated: failed.maybe_received, ..reply }),
+                Try::NotDone(message) => failed.message = message,
+                Try::Unknown(message) => failed = CallError { message, maybe_received: true },
+            }
         }
+        Err(failed)
     }
 
     fn any_live(&self) -> bool {
@@ -311,18 +315,43 @@ mod tests {
         }
     }
 
-    fn nodes(address: &str) -> Nodes {
+    fn nodes(addresses: &[&str]) -> Nodes {
         let access = Access { credentials: None, certificate_authority: None, request_timeout: Duration::from_secs(5) };
-        Nodes::new(vec![(Url::parse(address).expect("an address"), None)], &access).expect("a client")
+        let urls = addresses.iter().map(|address| (Url::parse(address).expect("an address"), None)).collect();
+        Nodes::new(urls, &access).expect("a client")
+    }
+
+    /// An address at which nobody listens any more.
+    fn nobody() -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        format!("http://{}", listener.local_addr().expect("an address"))
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_down_does_not_stand_before_one_that_is_up() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let up = format!("http://{}", listener.local_addr().expect("an address"));
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut buffer = [0; 1024];
+            let _read = tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await.expect("a request");
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+            tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.expect("an open connection");
+        });
+        let nodes = nodes(&[&nobody(), &up]);
+        let deadline = Instant::now() + Duration::from_secs(5);
+
+        let reply = nodes.try_call(&Request::get("x".to_owned()), deadline).await.expect("the second node's answer");
+
+        assert_eq!((reply.status, reply.maybe_repeated), (200, false));
+        server.await.expect("the server answered");
     }
 
     #[tokio::test]
     async fn a_refused_connection_carried_nothing() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = format!("http://{}", listener.local_addr().expect("an address"));
-        drop(listener);
         let deadline = Instant::now() + Duration::from_millis(200);
-        let error = nodes(&address).call(&Request::get("x".to_owned()), deadline).await.expect_err("nobody listens");
+        let error =
+            nodes(&[&nobody()]).call(&Request::get("x".to_owned()), deadline).await.expect_err("nobody listens");
         assert!(!error.maybe_received, "{}", error.message);
     }
 
@@ -338,7 +367,7 @@ mod tests {
             }
         });
         let deadline = Instant::now() + Duration::from_millis(200);
-        let error = nodes(&address).call(&Request::get("x".to_owned()), deadline).await.expect_err("no answer");
+        let error = nodes(&[&address]).call(&Request::get("x".to_owned()), deadline).await.expect_err("no answer");
         assert!(error.maybe_received, "{}", error.message);
         server.abort();
     }

@@ -60,7 +60,7 @@ impl Default for ElasticsearchOptions {
             write_timeout: Duration::from_secs(30),
             write_queue: 50_000,
             read_queue: 50_000,
-            bulks_in_flight: 2,
+            bulks_in_flight: 3,
             shards: 1,
             replicas: None,
             refresh_interval: Duration::from_secs(1),
