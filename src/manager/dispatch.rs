@@ -36,6 +36,9 @@ const RESTART: Duration = Duration::from_secs(2);
 /// How long a lane that nobody asks for is remembered.
 const LANE_IDLE: Duration = Duration::from_secs(300);
 
+/// How many bytes of payload one claim takes at most, but for its first job: they are answered together.
+const MAX_CLAIM_BYTES: usize = 32 << 20;
+
 /// How many candidates are kept for a queue that nobody has asked for yet, and for how many such queues: where searches
 /// lag, the first claim would not find what was submitted a moment ago.
 const UNASKED_CAPACITY: usize = 200;
@@ -467,7 +470,8 @@ impl Board {
                 lane.promote(now);
             }
         }
-        let mut taken = Vec::new();
+        let mut taken: Vec<Versioned> = Vec::new();
+        let mut bytes = 0;
         while taken.len() < max_jobs {
             let first = |queue: &&QueueName| self.lanes.get(*queue).and_then(|lane| lane.due.first_key_value());
             let Some(queue) = queues
@@ -477,10 +481,13 @@ impl Board {
             else {
                 break;
             };
-            let Some((_, candidate)) = self.lanes.get_mut(queue).and_then(|lane| lane.due.pop_first()) else { break };
-            if let Some(lane) = self.lanes.get_mut(queue) {
-                lane.places.remove(&candidate.job.id);
+            let Some(lane) = self.lanes.get_mut(queue) else { break };
+            bytes += lane.due.first_key_value().map_or(0, |(_, first)| first.job.payload.bytes());
+            if bytes > MAX_CLAIM_BYTES && !taken.is_empty() {
+                break;
             }
+            let Some((_, candidate)) = lane.due.pop_first() else { break };
+            lane.places.remove(&candidate.job.id);
             self.out.insert(candidate.job.id.clone());
             taken.push(candidate);
         }

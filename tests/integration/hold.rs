@@ -2,4 +2,5 @@
 
 mod faults;
 mod kill;
+mod outage;
 mod race;

@@ -1,10 +1,11 @@
 //! `leasehold serve` as a process of its own, to be killed and started again.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::servers;
 
 /// How long a server may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -29,11 +30,16 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on a free port and waits until it is ready. Its log is written to `log`.
     pub(crate) async fn start(engine: Engine, log: &Path) -> Self {
-        let port = free_port();
-        let child = spawn(&engine, port, log);
-        let mut server = Self { child, engine, port, log: log.to_owned() };
+        let mut server = Self::begin(engine, log);
         server.ready().await;
         server
+    }
+
+    /// Starts a server and does not wait for it.
+    pub(crate) fn begin(engine: Engine, log: &Path) -> Self {
+        let port = servers::ports::free();
+        let child = spawn(&engine, port, log);
+        Self { child, engine, port, log: log.to_owned() }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -68,7 +74,8 @@ impl Server {
             .sum()
     }
 
-    async fn ready(&mut self) {
+    /// Waits until the server is ready.
+    pub(crate) async fn ready(&mut self) {
         let deadline = Instant::now() + READY_WITHIN;
         let url = format!("{}/readyz", self.url());
         loop {
@@ -88,12 +95,6 @@ impl Drop for Server {
         drop(self.child.kill());
         drop(self.child.wait());
     }
-}
-
-/// A loopback port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 fn spawn(engine: &Engine, port: u16, log: &Path) -> Child {

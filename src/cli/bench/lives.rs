@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connection::{Claimed, Connection, Items, read};
@@ -26,7 +27,10 @@ struct Progress {
     sent_at: Vec<Option<Instant>>,
     claimed: Vec<bool>,
     twice: u64,
+    submissions: u64,
     completions: u64,
+    /// Told when jobs were completed.
+    room: Rc<Notify>,
     ended_at: Instant,
     submit: Latencies,
     submit_to_claim: Latencies,
@@ -44,14 +48,16 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
         sent_at: vec![None; args.jobs as usize],
         claimed: vec![false; args.jobs as usize],
         twice: 0,
+        submissions: 0,
         completions: 0,
+        room: Rc::default(),
         ended_at: begun,
         submit: Latencies::new("submit bulk")?,
         submit_to_claim: Latencies::new("submit to claim")?,
         complete: Latencies::new("complete batch")?,
     }));
     let batches = Rc::new(RefCell::new(batches.into_iter()));
-    let submitters = (0..args.submitters).map(|_| submit(target, batches.clone(), progress.clone()));
+    let submitters = (0..args.submitters).map(|_| submit(args, target, batches.clone(), progress.clone()));
     let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
     let workers = (0..workers).map(|number| work(args, target, number, progress.clone()));
     tokio::try_join!(try_join_all(submitters), try_join_all(workers))?;
@@ -82,10 +88,12 @@ fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<(u32, u32, Bytes)> {
 
 type Batches = Rc<RefCell<std::vec::IntoIter<(u32, u32, Bytes)>>>;
 
-async fn submit(target: &Target, batches: Batches, progress: Shared) -> Result<(), String> {
+async fn submit(args: &BenchArgs, target: &Target, batches: Batches, progress: Shared) -> Result<(), String> {
     let mut connection = Connection::open(&target.address).await?;
     loop {
+        wait_for_room(&progress, u64::from(args.backlog)).await;
         let Some((first, end, body)) = batches.borrow_mut().next() else { return Ok(()) };
+        progress.borrow_mut().submissions += u64::from(end - first);
         let sent = Instant::now();
         progress.borrow_mut().sent_at[first as usize..end as usize].fill(Some(sent));
         let answer = connection.post("/v1/jobs/bulk", "application/x-ndjson", body).await?;
@@ -94,6 +102,22 @@ async fn submit(target: &Target, batches: Batches, progress: Shared) -> Result<(
         if refused > 0 {
             return Err(format!("{refused} jobs of a bulk were refused: {}", String::from_utf8_lossy(&answer)));
         }
+    }
+}
+
+/// Waits until fewer than `backlog` jobs are submitted and not completed, so that what is measured is the way of a job
+/// and not the length of a queue that submitters have run ahead with. All are on one thread: nothing is completed
+/// between the look and the wait.
+async fn wait_for_room(progress: &Shared, backlog: u64) {
+    loop {
+        let room = {
+            let progress = progress.borrow();
+            if progress.submissions < progress.completions + backlog {
+                return;
+            }
+            Rc::clone(&progress.room)
+        };
+        room.notified().await;
     }
 }
 
@@ -124,6 +148,7 @@ async fn work(args: &BenchArgs, target: &Target, number: u16, progress: Shared) 
         progress.ended_at = Instant::now();
         progress.complete.record(begun.elapsed());
         progress.completions += accepted as u64;
+        progress.room.notify_waiters();
         if accepted < claimed.jobs.len() {
             return Err(format!("completions were refused: {}", String::from_utf8_lossy(&answer)));
         }

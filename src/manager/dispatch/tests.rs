@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::job::{Actor, Body, Job, JobSpec, Kind, Priority, RetryPolicy};
+use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority, RetryPolicy};
 use crate::store::Version;
 
 const START: i64 = 1_000_000;
@@ -222,6 +222,22 @@ fn a_cancelled_job_is_forgotten() {
     }
     bench.clock.advance(Duration::from_secs(1));
     assert!(bench.take(&["a"], 9).is_empty());
+}
+
+#[test]
+fn one_claim_takes_no_more_payload_than_fits_an_answer() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let large = |id: &str| {
+        let mut large = job("a", id, 0, 0);
+        let bytes = u32::try_from(MAX_CLAIM_BYTES / 2).expect("a length");
+        let reference = BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes };
+        Arc::make_mut(&mut large.job).payload = Body::Stored(reference);
+        large
+    };
+    bench.dispatch.add([large("1"), large("2"), large("3")]);
+    assert_eq!(bench.take(&["a"], 9), ["1", "2"]);
+    assert_eq!(bench.take(&["a"], 9), ["3"]);
 }
 
 #[test]

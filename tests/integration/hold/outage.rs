@@ -1,0 +1,66 @@
+//! Elasticsearch away: at the start, and later.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Response, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::process::{Engine, Server};
+use crate::proxy::{FaultProxy, Faults};
+use crate::servers;
+
+/// How long the server may take to notice that its store is away, or back.
+const NOTICE_WITHIN: Duration = Duration::from_secs(90);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itself() {
+    let logs = TempDir::new().expect("a directory");
+    let elasticsearch = servers::elasticsearch().await;
+    let faults = Faults { one_in: 1, seed: 1, kinds: Vec::new() };
+    let mut proxy = FaultProxy::start(elasticsearch.url(), faults).await;
+    proxy.go_down().await;
+
+    let engine = Engine::Elasticsearch { urls: vec![proxy.url()], prefix: servers::fresh_prefix("outage") };
+    let mut server = Server::begin(engine, &logs.path().join("server.log"));
+    until("a message in the log", async || server.log().contains("not there yet")).await;
+    proxy.come_up().await;
+    server.ready().await;
+    assert_eq!(submit(&server).await.status(), StatusCode::CREATED);
+
+    proxy.go_down().await;
+    until("a server that is not ready", async || readiness(&server).await == StatusCode::SERVICE_UNAVAILABLE).await;
+    let refused = submit(&server).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.headers().contains_key("retry-after"), "{refused:?}");
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    let alive = reqwest::get(format!("{}/livez", server.url())).await.expect("the server answers");
+    assert_eq!(alive.status(), StatusCode::OK);
+
+    proxy.come_up().await;
+    until("a server that is ready", async || readiness(&server).await == StatusCode::OK).await;
+    assert_eq!(submit(&server).await.status(), StatusCode::CREATED);
+    let claim = json!({"worker_id": "w", "queues": ["q"], "max_jobs": 10, "wait_ms": 5000});
+    let answer = reqwest::Client::new().post(format!("{}/v1/claims", server.url())).json(&claim).send().await;
+    let claimed: Value = answer.expect("the server answers").json().await.expect("JSON");
+    assert!(claimed["jobs"].as_array().is_some_and(|jobs| !jobs.is_empty()), "{claimed}");
+}
+
+async fn submit(server: &Server) -> Response {
+    let job = json!({"queue": "q", "kind": "k"});
+    let call = reqwest::Client::new().post(format!("{}/v1/jobs", server.url())).json(&job);
+    call.send().await.expect("the server answers")
+}
+
+async fn readiness(server: &Server) -> StatusCode {
+    let answer = reqwest::get(format!("{}/readyz", server.url())).await.expect("the server answers");
+    answer.status()
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + NOTICE_WITHIN;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "{what} did not come about");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
