@@ -55,7 +55,7 @@ impl Default for ElasticsearchOptions {
             api_key: None,
             certificate_authority: None,
             index_prefix: "leasehold-".to_owned(),
-            request_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(5),
             read_timeout: Duration::from_secs(20),
             write_timeout: Duration::from_secs(30),
             write_queue: 50_000,

@@ -11,7 +11,7 @@ use crate::servers::{self, Cluster};
 
 const SUBMITTERS: usize = 3;
 const WORKERS: usize = 4;
-const JOBS_EACH: usize = 60;
+const JOBS_EACH: usize = 40;
 
 /// One answer in so many is spoiled.
 const ONE_IN: u32 = 10;

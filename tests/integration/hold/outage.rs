@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::process::{Engine, Server};
-use crate::proxy::{FaultProxy, Faults};
+use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
 
 /// How long the server may take to notice that its store is away, or back.
@@ -17,7 +17,8 @@ const NOTICE_WITHIN: Duration = Duration::from_secs(90);
 async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itself() {
     let logs = TempDir::new().expect("a directory");
     let elasticsearch = servers::elasticsearch().await;
-    let faults = Faults { one_in: 1, seed: 1, kinds: Vec::new() };
+    // Never switched on: here the whole server goes away.
+    let faults = Faults { one_in: 2, seed: 1, kinds: vec![Fault::Reset] };
     let mut proxy = FaultProxy::start(elasticsearch.url(), faults).await;
     proxy.go_down().await;
 
