@@ -8,56 +8,19 @@
 //! with a claim it is *out*, and is not offered to a second one; an [`Offer`] that is dropped puts it back, so a
 //! claim whose connection breaks takes no job with it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod board;
+
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::clock::{Clock, Timestamp};
-use crate::job::{JobId, QueueName, State};
+use crate::job::{JobId, QueueName};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
-
-/// How far ahead candidates that are due later are kept, to be handed out at their moment without a search.
-pub(super) const HORIZON: Duration = Duration::from_secs(120);
-
-/// How long before its horizon ends a lane looks further ahead, if it has room.
-const HORIZON_MARGIN: Duration = Duration::from_secs(60);
-
-/// The finest difference between two times.
-const MOMENT: Duration = Duration::from_millis(1);
-
-/// How long a search that was cut off is gone on with, before it starts again with the most urgent: a search engine
-/// still shows what was claimed since, so going on finds more than starting again, but misses what others added.
-const RESTART: Duration = Duration::from_secs(2);
-
-/// How long a lane that nobody asks for is remembered.
-const LANE_IDLE: Duration = Duration::from_secs(300);
-
-/// How many bytes of payload one claim takes at most, but for its first job: they are answered together.
-const MAX_CLAIM_BYTES: usize = 32 << 20;
-
-/// How many candidates are kept for a queue that nobody has asked for yet, and for how many such queues: where searches
-/// lag, the first claim would not find what was submitted a moment ago.
-const UNASKED_CAPACITY: usize = 200;
-const UNASKED_LANES: usize = 1_000;
-
-/// Below this share of its capacity (one part in so many), a lane that does not hold all due jobs is filled again.
-const LOW_WATER_PART: usize = 4;
-
-/// The settings of a dispatch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DispatchConfig {
-    /// How many due, and how many later candidates a lane keeps at most.
-    pub(super) capacity: usize,
-    /// How many candidates one search asks for at most.
-    pub(super) page: usize,
-    /// How often a lane is looked up while claims wait; `None` where nobody else writes, so that what a lane knows
-    /// stays true.
-    pub(super) poll_interval: Option<Duration>,
-}
+pub(super) use board::DispatchConfig;
+use board::{Board, HORIZON, MOMENT, RESTART, Waiter, WaiterId};
 
 /// Candidates and waiting claims. Cheap to clone: clones share everything.
 #[derive(Clone)]
@@ -71,54 +34,6 @@ struct DispatchShared {
     config: DispatchConfig,
     /// Told when the background loop has something to do sooner than it planned.
     sooner: Notify,
-}
-
-#[derive(Default)]
-struct Board {
-    lanes: HashMap<QueueName, Lane>,
-    waiters: HashMap<WaiterId, Waiter>,
-    next_waiter: u64,
-    /// The candidates that claims are being written for.
-    out: HashSet<JobId>,
-    /// When the background loop means to wake up.
-    wake_at: Option<Timestamp>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct WaiterId(u64);
-
-struct Waiter {
-    queues: Vec<QueueName>,
-    max_jobs: usize,
-    hand: oneshot::Sender<Offer>,
-}
-
-/// One queue's part.
-#[derive(Default)]
-struct Lane {
-    due: BTreeMap<SortKey, Versioned>,
-    later: BTreeMap<(Timestamp, JobId), Versioned>,
-    places: HashMap<JobId, Place>,
-    waiting: BTreeSet<WaiterId>,
-    /// When the store was last searched for the most urgent jobs of this queue.
-    looked_up_at: Option<Timestamp>,
-    /// Where that search was cut off.
-    resume: Option<SortKey>,
-    /// Whether the store may hold due jobs that the lane does not.
-    incomplete: bool,
-    /// Jobs due from this time on may be missing.
-    known_until: Timestamp,
-    /// When a claim last named the queue, or the lane was made.
-    asked_at: Timestamp,
-    /// Whether a claim ever named the queue.
-    asked: bool,
-    /// Held while the store is searched for this queue, so that one search serves all who need it.
-    lookup: Arc<tokio::sync::Mutex<()>>,
-}
-
-enum Place {
-    Due(SortKey),
-    Later(Timestamp),
 }
 
 /// Candidates handed to one claim. What is not taken out goes back when it is dropped.
@@ -430,197 +345,6 @@ impl Dispatch {
             board.wake_at = Some(next);
             self.shared.sooner.notify_one();
         }
-    }
-}
-
-impl Board {
-    fn lane(&mut self, queue: &QueueName) -> &mut Lane {
-        self.lanes.entry(queue.clone()).or_default()
-    }
-
-    fn touch(&mut self, queues: &[QueueName], now: Timestamp) {
-        for queue in queues {
-            let lane = self.lane(queue);
-            lane.asked_at = now;
-            lane.asked = true;
-        }
-    }
-
-    fn add(&mut self, candidate: Versioned, now: Timestamp, config: &DispatchConfig) {
-        if candidate.job.state != State::Available || self.out.contains(&candidate.job.id) {
-            return;
-        }
-        let queue = &candidate.job.spec.queue;
-        if !self.lanes.contains_key(queue) {
-            // On a store that sees its own writes at once, the first claim looks the queue up and misses nothing.
-            if config.poll_interval.is_none() || self.lanes.len() >= UNASKED_LANES {
-                return;
-            }
-            self.lane(queue).asked_at = now;
-        }
-        if let Some(lane) = self.lanes.get_mut(queue) {
-            let capacity = if lane.asked { config.capacity } else { config.capacity.min(UNASKED_CAPACITY) };
-            lane.add(candidate, now, capacity);
-        }
-    }
-
-    fn take(&mut self, queues: &[QueueName], max_jobs: usize, now: Timestamp) -> Vec<Versioned> {
-        for queue in queues {
-            if let Some(lane) = self.lanes.get_mut(queue) {
-                lane.promote(now);
-            }
-        }
-        let mut taken: Vec<Versioned> = Vec::new();
-        let mut bytes = 0;
-        while taken.len() < max_jobs {
-            let first = |queue: &&QueueName| self.lanes.get(*queue).and_then(|lane| lane.due.first_key_value());
-            let Some(queue) = queues
-                .iter()
-                .filter(|queue| first(queue).is_some())
-                .min_by(|a, b| first(a).map(|entry| entry.0).cmp(&first(b).map(|entry| entry.0)))
-            else {
-                break;
-            };
-            let Some(lane) = self.lanes.get_mut(queue) else { break };
-            bytes += lane.due.first_key_value().map_or(0, |(_, first)| first.job.payload.bytes());
-            if bytes > MAX_CLAIM_BYTES && !taken.is_empty() {
-                break;
-            }
-            let Some((_, candidate)) = lane.due.pop_first() else { break };
-            lane.places.remove(&candidate.job.id);
-            self.out.insert(candidate.job.id.clone());
-            taken.push(candidate);
-        }
-        taken
-    }
-
-    fn forget_waiter(&mut self, id: WaiterId) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&id)?;
-        for queue in &waiter.queues {
-            if let Some(lane) = self.lanes.get_mut(queue) {
-                lane.waiting.remove(&id);
-            }
-        }
-        Some(waiter)
-    }
-
-    fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {
-        self.lanes
-            .values()
-            .filter(|lane| !lane.waiting.is_empty())
-            .map(|lane| lane.next_wake(now, config))
-            .min()
-            .unwrap_or_else(|| now.plus(LANE_IDLE))
-    }
-}
-
-impl Lane {
-    fn add(&mut self, candidate: Versioned, now: Timestamp, capacity: usize) {
-        let id = candidate.job.id.clone();
-        if self.held(&id).is_some_and(|held| held.version >= candidate.version) {
-            return;
-        }
-        self.remove(&id);
-        let run_at = candidate.job.run_at;
-        if run_at > now {
-            // What is due beyond the horizon is found in the store when its time is near.
-            if run_at >= self.known_until.max(now.plus(HORIZON)) {
-                return;
-            }
-            self.places.insert(id.clone(), Place::Later(run_at));
-            self.later.insert((run_at, id), candidate);
-            if self.later.len() > capacity
-                && let Some(((dropped_at, dropped), _)) = self.later.pop_last()
-            {
-                self.places.remove(&dropped);
-                self.known_until = self.known_until.min(dropped_at);
-            }
-            return;
-        }
-        self.insert_due(candidate);
-        if self.due.len() > capacity
-            && let Some((_, dropped)) = self.due.pop_last()
-        {
-            self.places.remove(&dropped.job.id);
-            self.incomplete = true;
-        }
-    }
-
-    fn insert_due(&mut self, candidate: Versioned) {
-        let key = Sort::Dispatch.key(&candidate.job);
-        self.places.insert(candidate.job.id.clone(), Place::Due(key.clone()));
-        self.due.insert(key, candidate);
-    }
-
-    fn held(&self, id: &JobId) -> Option<&Versioned> {
-        match self.places.get(id)? {
-            Place::Due(key) => self.due.get(key),
-            Place::Later(run_at) => self.later.get(&(*run_at, id.clone())),
-        }
-    }
-
-    fn remove(&mut self, id: &JobId) {
-        match self.places.remove(id) {
-            Some(Place::Due(key)) => {
-                self.due.remove(&key);
-            }
-            Some(Place::Later(run_at)) => {
-                self.later.remove(&(run_at, id.clone()));
-            }
-            None => {}
-        }
-    }
-
-    /// Moves what has become due among the due.
-    fn promote(&mut self, now: Timestamp) {
-        while let Some(entry) = self.later.first_entry() {
-            if entry.key().0 > now {
-                return;
-            }
-            let candidate = entry.remove();
-            self.insert_due(candidate);
-        }
-    }
-
-    fn needs_lookup(&self, now: Timestamp, config: &DispatchConfig) -> bool {
-        let Some(looked_up_at) = self.looked_up_at else { return true };
-        let low = self.due.len() < (config.capacity / LOW_WATER_PART).max(1);
-        let wants_due = match config.poll_interval {
-            None => self.incomplete && low,
-            // Others write too: look again after a while, at once only where the last search was cut off.
-            Some(interval) => {
-                let age = now.since(looked_up_at);
-                age >= RESTART.max(interval) || (low && (age >= interval || self.resume.is_some()))
-            }
-        };
-        wants_due || self.needs_later(now, config)
-    }
-
-    fn needs_later(&self, now: Timestamp, config: &DispatchConfig) -> bool {
-        let has_room = self.later.len() <= config.capacity / 2;
-        self.known_until <= now || (has_room && self.known_until <= now.plus(HORIZON_MARGIN))
-    }
-
-    fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {
-        if self.needs_lookup(now, config) {
-            return now;
-        }
-        let mut wake = self.known_until.minus(HORIZON_MARGIN);
-        if wake <= now {
-            // No room to look further ahead yet.
-            wake = self.known_until;
-        }
-        if let Some(((run_at, _), _)) = self.later.first_key_value() {
-            wake = wake.min(*run_at);
-        }
-        if let (Some(interval), Some(looked_up_at)) = (config.poll_interval, self.looked_up_at) {
-            wake = wake.min(looked_up_at.plus(interval));
-        }
-        wake.max(now)
-    }
-
-    fn is_idle(&self, now: Timestamp) -> bool {
-        self.waiting.is_empty() && now.since(self.asked_at) >= LANE_IDLE
     }
 }
 

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::board::{LANE_IDLE, MAX_CLAIM_BYTES};
 use super::*;
 use crate::clock::ManualClock;
 use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority, RetryPolicy};
