@@ -213,6 +213,7 @@ impl Dispatch {
             return None;
         }
         lane.incomplete = false;
+        lane.frontier = None;
         let recent = lane.looked_up_at.is_some_and(|at| now.since(at) < RESTART);
         let resume = lane.resume.take().filter(|_| recent && config.poll_interval.is_some());
         if resume.is_none() {
@@ -243,8 +244,10 @@ impl Dispatch {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let lane = board.lane(queue);
-        lane.incomplete |= due_cut_off;
         lane.resume = last_due.filter(|_| due_cut_off);
+        if due_cut_off {
+            lane.ends_at(lane.resume.clone());
+        }
         if let (Some(last), Some((after, _)), true) = (last_later, lookup.later, later_cut_off) {
             // At least one moment further than before, so that a moment with more jobs than a page ends. What is
             // missed of it is found once it is due.

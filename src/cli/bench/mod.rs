@@ -55,7 +55,7 @@ pub(super) struct BenchArgs {
           value_parser = clap::value_parser!(u16).range(1..=10_000))]
     submit_batch: u16,
     /// How many jobs may be submitted and not yet completed before the clients hold back (lives)
-    #[arg(long, env = "LEASEHOLD_BACKLOG", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "LEASEHOLD_BACKLOG", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
     backlog: u32,
     /// How many jobs are submitted a second, whether or not the server keeps up (latency)
     #[arg(long, env = "LEASEHOLD_RATE", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]

@@ -84,6 +84,9 @@ pub(super) struct Lane {
     pub(super) resume: Option<SortKey>,
     /// Whether the store may hold due jobs that the lane does not.
     pub(super) incomplete: bool,
+    /// Due jobs after this one may be missing. Those that come are left to the store as well: kept here, they would
+    /// overtake the missing ones for as long as more come.
+    pub(super) frontier: Option<SortKey>,
     /// Jobs due from this time on may be missing.
     pub(super) known_until: Timestamp,
     /// When a claim last named the queue, or the lane was made.
@@ -208,12 +211,26 @@ impl Lane {
             && let Some((_, dropped)) = self.due.pop_last()
         {
             self.places.remove(&dropped.job.id);
-            self.incomplete = true;
+            self.ends_at(self.due.last_key_value().map(|(key, _)| key.clone()));
+        }
+    }
+
+    /// Due jobs after `last` may be missing.
+    pub(super) fn ends_at(&mut self, last: Option<SortKey>) {
+        self.incomplete = true;
+        if let Some(last) = last
+            && self.frontier.as_ref().is_none_or(|frontier| last < *frontier)
+        {
+            self.frontier = Some(last);
         }
     }
 
     pub(super) fn insert_due(&mut self, candidate: Versioned) {
         let key = Sort::Dispatch.key(&candidate.job);
+        if self.frontier.as_ref().is_some_and(|frontier| key > *frontier) {
+            self.incomplete = true;
+            return;
+        }
         self.places.insert(candidate.job.id.clone(), Place::Due(key.clone()));
         self.due.insert(key, candidate);
     }
@@ -244,6 +261,7 @@ impl Lane {
                 return;
             }
             let candidate = entry.remove();
+            self.places.remove(&candidate.job.id);
             self.insert_due(candidate);
         }
     }

@@ -173,6 +173,22 @@ fn a_lane_that_overflows_keeps_the_most_urgent_and_is_looked_up_again_when_it_ru
 }
 
 #[test]
+fn a_job_that_did_not_fit_is_not_overtaken_by_those_that_come_later() {
+    let bench = bench(4, None);
+    bench.know(&["a"]);
+    bench.dispatch.add((0..6).map(|number| job("a", &format!("{number}"), 0, number - 100)));
+    assert_eq!(bench.take(&["a"], 2), ["0", "1"]);
+    bench.dispatch.add([job("a", "late", 0, 0), job("a", "urgent", 5, 0)]);
+    assert_eq!(bench.take(&["a"], 9), ["urgent", "2", "3"]);
+    let a = queue("a");
+    assert_eq!(bench.dispatch.stale(std::slice::from_ref(&a)), [&a]);
+    let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    let due = vec![job("a", "4", 0, -96), job("a", "5", 0, -95), job("a", "late", 0, 0)];
+    bench.dispatch.end_lookup(&a, &lookup, Found { due, later: Vec::new() }, |_| true);
+    assert_eq!(bench.take(&["a"], 9), ["4", "5", "late"]);
+}
+
+#[test]
 fn on_a_store_of_its_own_an_empty_queue_is_not_searched_for_again() {
     let bench = bench(4, None);
     bench.know(&["a"]);
