@@ -16,9 +16,13 @@ pub(super) enum LogFormat {
     Json,
 }
 
+/// The storage engine tells of every file it opens; only its trouble is of use to whoever runs a server.
+const QUIET: &str = "fjall=warn,lsm_tree=warn";
+
 /// Starts the log. `LEASEHOLD_LOG` chooses what is logged (`debug`, `leasehold::manager=trace`, …), else `default` does.
 pub(super) fn start(format: LogFormat, default: &str) {
-    let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let filter =
+        EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(format!("{default},{QUIET}")));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
