@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -16,6 +17,10 @@ use nix::unistd::Pid;
 use super::user::ServerUser;
 
 const SCRIPT: &str = include_str!("watchdog.sh");
+/// Where the watchdog writes the server's process group down.
+const GROUP: &str = "group";
+/// How long it may take to do so.
+const STARTED_WITHIN: Duration = Duration::from_secs(10);
 /// How many lines of a server's log a failure tells.
 const LOG_TAIL_LINES: usize = 40;
 
@@ -75,15 +80,32 @@ impl Watched {
 
     /// Starts the server again after [`Watched::kill`].
     pub(super) fn start_again(&mut self) -> Result<(), String> {
+        // Whoever kills next must not meet the group of the time before.
+        let group = self.folder.0.join(GROUP);
+        if group.exists() {
+            std::fs::remove_file(&group).map_err(|error| format!("cannot remove {}: {error}", group.display()))?;
+        }
         let orders = self.orders.as_mut().ok_or("the watchdog has no pipe")?;
         orders.write_all(b"start\n").map_err(|error| format!("the watchdog is gone: {error}"))
     }
 
     /// `kill -9` to every process of the server. It is gone once its ports are free.
     pub(super) fn kill(&self) -> Result<(), String> {
-        let group = self.folder.read("group").ok_or("the server was not started")?;
+        let group = self.group().ok_or("the server was not started")?;
         let group = group.trim().parse().map_err(|error| format!("not a process group, {group:?}: {error}"))?;
         killpg(Pid::from_raw(group), Signal::SIGKILL).map_err(|error| format!("cannot kill group {group}: {error}"))
+    }
+
+    /// The server's process group, which the watchdog writes down a moment after it has started the server.
+    fn group(&self) -> Option<String> {
+        let deadline = Instant::now() + STARTED_WITHIN;
+        loop {
+            let group = self.folder.read(GROUP);
+            if group.is_some() || Instant::now() >= deadline {
+                return group;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The exit status, when the server has ended by itself.

@@ -28,7 +28,8 @@ trap 'exit 1' HUP INT TERM
 
 while read -r _; do
   rm -f "$folder/exited"
-  { "$@"; echo "$?" >"$folder/exited"; } </dev/null >>"$folder/log" 2>&1 &
+  # One that was killed has not ended by itself: this shell is of the same group, and may live a moment longer.
+  { "$@"; status=$?; [ "$status" -eq 137 ] || echo "$status" >"$folder/exited"; } </dev/null >>"$folder/log" 2>&1 &
   group=$!
   echo "$group" >"$folder/group.new" && mv "$folder/group.new" "$folder/group"
 done
