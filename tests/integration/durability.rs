@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Priority, QueueName, RetryPolicy,
-    StateName, WorkerId,
+    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Oversight, Priority, QueueName,
+    RetryPolicy, StateName, WorkerId,
 };
 use leasehold::query::{Filter, GroupField};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -119,6 +119,7 @@ fn new_job(id: JobId) -> Job {
         max_attempts: 3,
         retry: RetryPolicy::default(),
         resources: [].into(),
+        oversight: Oversight::default(),
         schedule_id: None,
         due_at: None,
         fingerprint: None,

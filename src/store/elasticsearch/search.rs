@@ -25,14 +25,25 @@ fn query(filter: &Filter) -> Value {
         let values: Vec<&str> = values.iter().map(text).collect();
         (!values.is_empty()).then(|| json!({ "terms": { field: values } }))
     }
-    let run_at = |comparison: &str, time: Timestamp| json!({ "range": { "run_at": { comparison: time.as_millis(), "format": "epoch_millis" } } });
+    fn range(field: &str, comparison: &str, time: Option<Timestamp>) -> Option<Value> {
+        let bound = json!({ comparison: time?.as_millis(), "format": "epoch_millis" });
+        Some(json!({ "range": { field: bound } }))
+    }
+    let flagged = json!({ "exists": { "field": "orphan.flagged_at" } });
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
         terms("kind", &filter.kinds, |kind| kind.as_str()),
         terms("owner", &filter.owners, |owner| owner.as_str()),
-        filter.run_at_most.map(|latest| run_at("lte", latest)),
-        filter.run_after.map(|earliest| run_at("gt", earliest)),
+        range("run_at", "lte", filter.run_at_most),
+        range("run_at", "gt", filter.run_after),
+        range("watch_at", "lte", filter.watch_at_most),
+        range("finished_at", "lte", filter.finished_at_most),
+        range("updated_at", "gt", filter.updated_after),
+        filter.orphaned.map(|orphaned| match orphaned {
+            true => flagged,
+            false => json!({ "bool": { "must_not": flagged } }),
+        }),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
     ];

@@ -2,8 +2,8 @@
 //!
 //! | keyspace | key | value |
 //! | --- | --- | --- |
-//! | `live` | job id | the record of a job that has not ended |
-//! | `done` | job id | the record of a finished job |
+//! | `live` | job id | the record of a job that has not ended, or of whose end somebody is yet to be told |
+//! | `done` | job id | the record of any other: a finished job |
 //! | `summaries` | creation time falling, job id | the summary of a finished job |
 //! | `bodies` | body id | a payload or result that is kept apart |
 //! | `meta` | see [`MetaKey`] | one number |
@@ -175,20 +175,20 @@ impl Disk {
         buffer: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
         let id = change.id.as_str();
-        let is_final = |head: &Versioned| head.job.state.name().is_final();
+        let is_settled = |head: &Versioned| head.job.is_settled();
         // Out of where it was, unless it is written to the same place: one key twice in a batch has no order.
         if let Some(before) = &change.before {
-            let after_is_final = change.after.as_ref().map(is_final);
-            if !is_final(before) {
-                if after_is_final != Some(false) {
+            let after_is_settled = change.after.as_ref().map(is_settled);
+            if !is_settled(before) {
+                if after_is_settled != Some(false) {
                     batch.remove(&self.live, id);
                 }
             } else {
-                if after_is_final != Some(true) {
+                if after_is_settled != Some(true) {
                     batch.remove(&self.done, id);
                 }
                 let key = summary::key(&before.job);
-                let finished = change.after.as_ref().filter(|after| is_final(after));
+                let finished = change.after.as_ref().filter(|after| is_settled(after));
                 if finished.is_none_or(|after| summary::key(&after.job) != key) {
                     batch.remove(&self.summaries, key);
                 }
@@ -196,7 +196,7 @@ impl Disk {
         }
         let Some(after) = &change.after else { return Ok(()) };
         record::encode(after, buffer)?;
-        if is_final(after) {
+        if is_settled(after) {
             batch.insert(&self.done, id, buffer.as_slice());
             summary::encode(&after.job, buffer)?;
             batch.insert(&self.summaries, summary::key(&after.job), buffer.as_slice());

@@ -68,7 +68,7 @@ impl Effects {
         for change in &self.heads {
             for (head, by) in [(&change.before, -1), (&change.after, 1)] {
                 let Some(job) = head.as_ref().map(|head| &head.job) else { continue };
-                if job.state.name().is_final() {
+                if job.is_settled() {
                     *deltas.entry((job.state.name(), job.spec.queue.clone())).or_insert(0) += by;
                 }
             }

@@ -99,7 +99,7 @@ impl Engine {
         for change in &effects.heads {
             // `effects` still holds what this displaces, so nothing is freed under the lock.
             match &change.after {
-                Some(head) if !head.job.state.name().is_final() => published.live.put(head.clone()),
+                Some(head) if !head.job.is_settled() => published.live.put(head.clone()),
                 _ => published.live.remove(&change.id),
             };
         }
