@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
 pub use history::{History, HistoryEntry};
-pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RequestId, WorkerId};
+pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RecordName, RequestId, WorkerId};
 pub use retry::RetryPolicy;
 pub use spec::{Fingerprint, JobSpec, Priority};
 pub use state::{Attempt, Fence, JobError, Lease, Orphan, Progress, Running, State, StateName};
