@@ -110,7 +110,8 @@ fn filter(query: &Query) -> Result<Filter, ApiError> {
     })
 }
 
-fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
+/// The values of a parameter that may have many, each read as what it should be.
+pub(crate) fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
     if query.all(name).nth(MAX_VALUES).is_some() {
         return Err(ApiError::field(name, format!("must have at most {MAX_VALUES} values")));
     }

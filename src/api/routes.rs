@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, system, work};
+use super::{App, events, jobs, lists, openapi, system, work};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -26,6 +26,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::release))
         .routes(routes!(work::completions))
         .routes(routes!(lists::queues))
+        .routes(routes!(events::events))
         .routes(routes!(jobs::admin_release))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))

@@ -8,6 +8,7 @@
 
 pub mod bulk;
 pub mod check;
+pub mod event;
 pub mod job;
 pub mod lists;
 pub mod problem;
@@ -16,6 +17,7 @@ pub mod work;
 
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
+pub use event::{EventJob, JobEvent};
 pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
 pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList, Queue, QueueList};
 pub use problem::Problem;

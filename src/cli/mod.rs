@@ -5,6 +5,7 @@ mod bench;
 mod cancel;
 mod duration;
 mod engine;
+mod events;
 mod failure;
 mod get;
 mod jobs;
@@ -67,6 +68,7 @@ enum Command {
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
     Release(release::ReleaseArgs),
+    Events(events::EventsArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -94,6 +96,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Events(args) => block_on(events::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }

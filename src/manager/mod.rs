@@ -3,10 +3,12 @@
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
 //! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`events`] (what has happened, for those who follow it), [`oversee`] (what the monitor
+//! asks of it), [`refill`] (how candidates come back from the store).
 
 mod claim;
 mod dispatch;
+mod events;
 mod known;
 mod oversee;
 mod read;
@@ -25,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use claim::Claimed;
+pub use events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
@@ -35,6 +38,7 @@ use crate::job::EventName;
 use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
+use events::Events;
 use known::Known;
 use read::Watchers;
 
@@ -67,6 +71,7 @@ pub(in crate::manager) struct Shared {
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
+    events: Events,
     /// The events that somebody wants to be told of, whichever job they happen to.
     wanted: RwLock<BTreeSet<EventName>>,
     /// Set once searches see everything that was written before this manager started.
@@ -96,6 +101,7 @@ impl Manager {
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
+            events: Events::new(!realtime),
             wanted: RwLock::default(),
             caught_up: OnceCell::new(),
             no_claims: CancellationToken::new(),

@@ -8,7 +8,7 @@ use crate::job::{
     Actor, AdminRelease, Body, Change, Failure, Job, JobId, LeaseProof, NewBody, Refusal, State, StateName, WorkerId,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::{Versioned, Write, WriteError};
+use crate::store::{Versioned, Write, WriteError, WriteResult};
 
 use super::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
 use super::{Manager, Shared};
@@ -34,6 +34,22 @@ impl Decision {
             Change::Already => Self::Already,
         }
     }
+}
+
+/// An acknowledged write.
+pub(super) struct Accepted {
+    /// The job as it is then.
+    pub(super) versioned: Versioned,
+    /// How long its history was before.
+    pub(super) history_before: usize,
+}
+
+/// A write that is asked for.
+struct Pending {
+    /// Whose it is, by index.
+    index: usize,
+    /// How long the job's history is before it.
+    history_before: usize,
 }
 
 /// One job on its way through the loop.
@@ -80,13 +96,16 @@ impl Shared {
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (writes, indices) = self.decide_all(&mut items, &decide);
+            let (writes, pending) = self.decide_all(&mut items, &decide);
             if !writes.is_empty() {
                 let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
                 let results = self.store.write(writes).await;
                 let mut accepted = Vec::with_capacity(results.len());
-                for ((index, job), result) in indices.into_iter().zip(written).zip(results) {
-                    self.settle_write(&mut items[index], &ids[index], job, result, &mut accepted);
+                for ((Pending { index, history_before }, job), result) in pending.into_iter().zip(written).zip(results)
+                {
+                    if let Some(versioned) = self.settle_write(&mut items[index], &ids[index], job, result) {
+                        accepted.push(Accepted { versioned, history_before });
+                    }
                 }
                 self.accepted(&accepted);
             }
@@ -127,20 +146,20 @@ impl Shared {
     }
 
     /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
-    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<usize>)
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<Pending>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
         let now = self.clock.now();
         let mut writes = Vec::new();
-        let mut indices = Vec::new();
+        let mut pending = Vec::new();
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
                 Ok(Decision::Write(mut job, bodies)) => {
                     self.announce(&versioned.job, &mut job);
                     writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
-                    indices.push(index);
+                    pending.push(Pending { index, history_before: versioned.job.history.len() });
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
@@ -151,22 +170,16 @@ impl Shared {
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
-        (writes, indices)
+        (writes, pending)
     }
 
-    fn settle_write(
-        &self,
-        item: &mut Item,
-        id: &JobId,
-        job: Arc<Job>,
-        result: Result<crate::store::Version, WriteError>,
-        accepted: &mut Vec<Versioned>,
-    ) {
+    /// Takes in what a write came to. Gives the job when it was acknowledged.
+    fn settle_write(&self, item: &mut Item, id: &JobId, job: Arc<Job>, result: WriteResult) -> Option<Versioned> {
         match result {
             Ok(version) => {
                 let versioned = Versioned { job, version };
-                accepted.push(versioned.clone());
-                item.outcome = Some(Ok(versioned));
+                item.outcome = Some(Ok(versioned.clone()));
+                return Some(versioned);
             }
             Err(WriteError::Conflict(Some(current))) => {
                 metrics::counter!("leasehold_conflicts_total", "operation" => "update").increment(1);
@@ -183,18 +196,22 @@ impl Shared {
                 item.outcome = Some(Err(ManagerError::Unknown(why)));
             }
         }
+        None
     }
 
-    /// What follows from acknowledged writes: they are remembered, jobs that are available are offered, those who wait
-    /// for a job's end are told.
-    pub(super) fn accepted(&self, written: &[Versioned]) {
-        for versioned in written {
+    /// What follows from acknowledged writes: they are remembered and published, jobs that are available are offered,
+    /// those who wait for a job's end are told. Published before they are offered, so that a job is told of as
+    /// submitted before it is told of as claimed.
+    pub(super) fn accepted(&self, written: &[Accepted]) {
+        self.events.publish(written.iter().map(|write| (&*write.versioned.job, write.history_before)));
+        for Accepted { versioned, .. } in written {
             self.known.learn(versioned);
             if versioned.job.state.name().is_final() {
                 self.watchers.tell(&versioned.job.id);
             }
         }
-        self.dispatch.add(written.iter().filter(|versioned| versioned.job.state == State::Available).cloned());
+        let available = written.iter().map(|write| &write.versioned);
+        self.dispatch.add(available.filter(|versioned| versioned.job.state == State::Available).cloned());
     }
 }
 

@@ -48,6 +48,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /metrics",
         "GET /openapi.json",
         "GET /readyz",
+        "GET /v1/events",
         "GET /v1/jobs",
         "GET /v1/jobs/count",
         "GET /v1/jobs/{id}",
