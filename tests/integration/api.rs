@@ -5,6 +5,7 @@ mod access;
 mod calling;
 mod connections;
 mod description;
+mod events;
 mod lives;
 mod reading;
 mod refusals;

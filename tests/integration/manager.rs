@@ -16,6 +16,11 @@ use leasehold::manager::{
 use leasehold::store::{Store, Versioned};
 
 use crate::engines::{self, Engine};
+use events::{
+    a_feed_goes_on_at_another_manager_with_what_the_store_has, a_feed_goes_on_in_the_ring_right_after_what_it_saw,
+    a_filter_lets_through_what_it_names, every_transition_is_told_once_and_in_order,
+    what_happened_since_a_time_is_told_before_what_happens,
+};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -200,6 +205,11 @@ cases! {
     a_watcher_hears_of_the_end,
     running_jobs_of_dead_workers_are_given_back,
     queues_show_their_depth_by_state,
+    every_transition_is_told_once_and_in_order,
+    a_feed_goes_on_in_the_ring_right_after_what_it_saw,
+    a_feed_goes_on_at_another_manager_with_what_the_store_has,
+    what_happened_since_a_time_is_told_before_what_happens,
+    a_filter_lets_through_what_it_names,
 }
 
 async fn a_job_is_submitted_claimed_and_completed(site: Site) {
@@ -512,3 +522,4 @@ async fn queues_show_their_depth_by_state(site: Site) {
 }
 
 mod capacity;
+mod events;
