@@ -25,6 +25,7 @@ pub mod clock;
 pub mod executor;
 pub mod job;
 pub mod manager;
+pub mod notify;
 pub mod query;
 pub mod store;
 pub mod worker;

@@ -20,6 +20,7 @@ mod observe;
 mod openapi;
 mod routes;
 mod serve;
+mod subscriptions;
 mod system;
 pub mod wire;
 mod work;
@@ -35,6 +36,7 @@ pub use routes::openapi_json;
 pub use serve::serve;
 
 use crate::manager::Manager;
+use crate::notify::Subscriptions;
 use access::Access;
 use extract::BodyBudget;
 
@@ -43,6 +45,8 @@ use extract::BodyBudget;
 pub struct AppState {
     /// Who does what is asked.
     pub manager: Manager,
+    /// Who is told of what; none where this server does not deal with notifications.
+    pub subscriptions: Option<Arc<Subscriptions>>,
     /// Who may ask.
     pub access: Access,
     /// Where the process's metrics are read: [`metrics::install`].
@@ -82,6 +86,7 @@ impl Default for Limits {
 #[derive(Clone)]
 struct App {
     manager: Manager,
+    subscriptions: Option<Arc<Subscriptions>>,
     access: Arc<Access>,
     metrics: PrometheusHandle,
     limits: Arc<Limits>,

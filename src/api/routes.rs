@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, system, work};
+use super::{App, jobs, lists, openapi, subscriptions, system, work};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -27,6 +27,11 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::completions))
         .routes(routes!(lists::queues))
         .routes(routes!(jobs::admin_release))
+        .routes(routes!(subscriptions::subscribe, subscriptions::list))
+        .routes(routes!(subscriptions::get, subscriptions::remove))
+        .routes(routes!(subscriptions::enable))
+        .routes(routes!(subscriptions::change_secret))
+        .routes(routes!(subscriptions::signing_key))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

@@ -12,6 +12,7 @@ pub mod job;
 pub mod lists;
 pub mod problem;
 pub mod submit;
+pub mod subscriptions;
 pub mod work;
 
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
@@ -20,6 +21,7 @@ pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan
 pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList, Queue, QueueList};
 pub use problem::Problem;
 pub use submit::{RetryOptions, SubmitJob};
+pub use subscriptions::{SigningKey, Subscribe, Subscription, SubscriptionList};
 pub use work::{
     AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
     HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, Then,

@@ -12,6 +12,7 @@ mod limits;
 mod list;
 mod log;
 mod meter;
+mod notify;
 mod output;
 mod release;
 mod retry;
@@ -21,6 +22,7 @@ mod server;
 mod settings;
 mod signals;
 mod submit;
+mod subscription;
 mod token;
 mod wait;
 mod worker;
@@ -67,6 +69,7 @@ enum Command {
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
     Release(release::ReleaseArgs),
+    Subscription(subscription::SubscriptionArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -94,6 +97,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Subscription(args) => block_on(subscription::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }

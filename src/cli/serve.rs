@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -12,12 +13,13 @@ use super::engine::{self, EngineSettings};
 use super::failure::{ExitStatus, Failure};
 use super::limits;
 use super::log::{self, LogFormat};
+use super::notify;
 use super::output::print;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits};
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
 use crate::worker::Stop;
 
@@ -71,6 +73,8 @@ pub(super) struct ServeArgs {
     /// Listen beyond this machine though no tokens are configured: anyone can submit and take jobs then
     #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
+    #[command(flatten)]
+    notify: notify::NotifyArgs,
     /// How log lines look [default: text]
     #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
@@ -102,21 +106,27 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
         Stop::Drain | Stop::No => tracing::info!("stopping once the calls have ended; again to stop at once"),
     })?;
     let (mut gently, mut at_once) = (signals.stop().listen(), signals.stop().listen());
+    let notifications = notify::Notifications::of(&args.notify, &settings.notify)?;
     let engine = engine_settings(args, settings);
     let store = tokio::select! {
         store = engine::open(engine) => store?,
         () = gently.reached(Stop::Drain) => return Ok(()),
     };
-    let manager = Manager::start(store, std::sync::Arc::new(SystemClock::default()), ManagerConfig::default());
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let kept = store.clone();
+    let manager = Manager::start(store, clock.clone(), ManagerConfig::default());
     let cannot = |error: std::io::Error| Failure::Failed(format!("cannot listen on {listen}: {error}"));
     let listener = TcpListener::bind(listen).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     print(&format!("listening on http://{address}"))?;
 
     let shutdown = CancellationToken::new();
-    let state = AppState { manager: manager.clone(), access, metrics, limits: Limits::default() };
+    let notifier = notify::start(notifications, &manager, kept, clock).await?;
+    let subscriptions = Some(notifier.subscriptions().clone());
+    let state = AppState { manager: manager.clone(), subscriptions, access, metrics, limits: Limits::default() };
     let serve = async {
         api::serve(listener, state, shutdown.clone()).await.map_err(cannot)?;
+        notifier.shutdown().await;
         manager.shutdown().await;
         Ok(())
     };

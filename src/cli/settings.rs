@@ -45,6 +45,8 @@ pub(super) struct Settings {
     #[serde(default)]
     pub(super) tokens: Vec<Token>,
     #[serde(default)]
+    pub(super) notify: NotifySettings,
+    #[serde(default)]
     pub(super) client: ClientSettings,
     #[serde(default)]
     pub(super) worker: WorkerSettings,
@@ -56,6 +58,18 @@ pub(super) struct Settings {
 pub(super) struct ClientSettings {
     pub(super) server: Option<String>,
     pub(super) token: Option<String>,
+}
+
+/// How others are told of what happens to jobs.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NotifySettings {
+    pub(super) public_url: Option<String>,
+    pub(super) allow_private_targets: Option<bool>,
+    pub(super) allow_target: Option<Vec<String>>,
+    pub(super) retry_base: Option<DurationSetting>,
+    pub(super) max_attempts: Option<u32>,
+    pub(super) timeout: Option<DurationSetting>,
 }
 
 /// How a worker works.

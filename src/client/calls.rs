@@ -9,7 +9,7 @@ use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
     AdminRelease, BulkAnswer, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer, CountBy,
     FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, JobState,
-    QueueList, ReleaseJob, SubmitItem, SubmitJob,
+    QueueList, ReleaseJob, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList,
 };
 use crate::job::JobId;
 
@@ -200,6 +200,47 @@ impl Client {
     pub async fn admin_release(&self, id: &str, order: &AdminRelease) -> Result<Job, ClientError> {
         let call = self.call(Method::POST, &["v1", "admin", "jobs", id, "release"], Repeat::Unsafe);
         self.send(call.json(order)?).await
+    }
+
+    /// Subscribes a receiver to events; the answer is the only one with its secret.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn subscribe(&self, new: &Subscribe) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions"], Repeat::Unsafe).json(new)?).await
+    }
+
+    /// Every subscription.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn subscriptions(&self) -> Result<Vec<Subscription>, ClientError> {
+        let call = self.call(Method::GET, &["v1", "subscriptions"], Repeat::Safe);
+        Ok(self.send::<SubscriptionList>(call).await?.items)
+    }
+
+    /// Ends a subscription.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn unsubscribe(&self, id: &str) -> Result<(), ClientError> {
+        self.send_raw(self.call(Method::DELETE, &["v1", "subscriptions", id], Repeat::Unsafe)).await.map(drop)
+    }
+
+    /// Tells a receiver again that was told nothing any more.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn enable_subscription(&self, id: &str) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions", id, "enable"], Repeat::Safe)).await
+    }
+
+    /// Changes a subscription's secret, and gives the new one.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn change_secret(&self, id: &str) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions", id, "secret"], Repeat::Unsafe)).await
     }
 
     /// How every queue stands.

@@ -3,7 +3,7 @@
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
 //! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told), [`refill`] (how candidates come back from the store).
 
 mod claim;
 mod dispatch;
@@ -13,6 +13,7 @@ mod read;
 mod refill;
 pub mod request;
 mod submit;
+mod untold;
 mod update;
 
 use std::collections::BTreeSet;
@@ -37,6 +38,7 @@ use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
 use known::Known;
 use read::Watchers;
+use untold::Untold;
 
 /// The manager's settings.
 #[derive(Clone, Debug)]
@@ -69,6 +71,7 @@ pub(in crate::manager) struct Shared {
     watchers: Watchers,
     /// The events that somebody wants to be told of, whichever job they happen to.
     wanted: RwLock<BTreeSet<EventName>>,
+    untold: Untold,
     /// Set once searches see everything that was written before this manager started.
     caught_up: OnceCell<()>,
     /// Claims are answered with nothing from then on.
@@ -97,6 +100,7 @@ impl Manager {
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
             wanted: RwLock::default(),
+            untold: Untold::default(),
             caught_up: OnceCell::new(),
             no_claims: CancellationToken::new(),
             stopping: CancellationToken::new(),

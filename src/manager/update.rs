@@ -190,6 +190,7 @@ impl Shared {
     pub(super) fn accepted(&self, written: &[Versioned]) {
         for versioned in written {
             self.known.learn(versioned);
+            self.untold.note(&versioned.job);
             if versioned.job.state.name().is_final() {
                 self.watchers.tell(&versioned.job.id);
             }

@@ -2,5 +2,6 @@
 
 mod faults;
 mod kill;
+mod notifications;
 mod outage;
 mod race;

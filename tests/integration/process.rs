@@ -25,21 +25,32 @@ pub(crate) struct Server {
     engine: Engine,
     port: u16,
     log: PathBuf,
+    flags: Vec<String>,
 }
 
 impl Server {
     /// Starts a server on a free port and waits until it is ready. Its log is written to `log`.
     pub(crate) async fn start(engine: Engine, log: &Path) -> Self {
-        let mut server = Self::begin(engine, log);
+        Self::start_with(engine, log, &[]).await
+    }
+
+    /// The same with more flags.
+    pub(crate) async fn start_with(engine: Engine, log: &Path, flags: &[&str]) -> Self {
+        let mut server = Self::begin_with(engine, log, flags);
         server.ready().await;
         server
     }
 
     /// Starts a server and does not wait for it.
     pub(crate) fn begin(engine: Engine, log: &Path) -> Self {
+        Self::begin_with(engine, log, &[])
+    }
+
+    fn begin_with(engine: Engine, log: &Path, flags: &[&str]) -> Self {
         let port = servers::ports::free();
-        let child = spawn(&engine, port, log);
-        Self { child, engine, port, log: log.to_owned() }
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let child = spawn(&engine, port, log, &flags);
+        Self { child, engine, port, log: log.to_owned(), flags }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -49,7 +60,7 @@ impl Server {
     /// `kill -9`, and the same server again.
     pub(crate) async fn kill_and_restart(&mut self) {
         self.kill();
-        self.child = spawn(&self.engine, self.port, &self.log);
+        self.child = spawn(&self.engine, self.port, &self.log, &self.flags);
         self.ready().await;
     }
 
@@ -97,7 +108,7 @@ impl Drop for Server {
     }
 }
 
-fn spawn(engine: &Engine, port: u16, log: &Path) -> Child {
+fn spawn(engine: &Engine, port: u16, log: &Path, flags: &[String]) -> Child {
     let log = File::options().create(true).append(true).open(log).expect("the log can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     command.arg("serve").arg("--listen").arg(format!("127.0.0.1:{port}"));
@@ -112,6 +123,7 @@ fn spawn(engine: &Engine, port: u16, log: &Path) -> Child {
             }
         }
     }
+    command.args(flags);
     let errors = log.try_clone().expect("a second handle");
     command.stdin(Stdio::null()).stdout(log).stderr(errors);
     command.spawn().expect("the program starts")

@@ -70,7 +70,7 @@ impl ClaimJobs {
         checks.count("queues", self.queues.len(), MAX_CLAIMED_QUEUES);
         let named = self.queues.iter().take(MAX_CLAIMED_QUEUES).enumerate();
         let queues: BTreeSet<job::QueueName> =
-            named.filter_map(|(index, name)| checks.name(&format!("queues[{index}]"), name)).collect();
+            named.filter_map(|(index, name)| checks.queue(&format!("queues[{index}]"), name)).collect();
         let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(1), 1..=MAX_CLAIMED_JOBS);
         let wait = checks.millis("wait_ms", self.wait_ms.unwrap_or(0), 0..=MAX_WAIT_MS);
         let lease = checks.millis("lease_ms", self.lease_ms.unwrap_or(DEFAULT_LEASE_MS), LEASE_MS);
