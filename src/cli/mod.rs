@@ -12,6 +12,7 @@ mod limits;
 mod list;
 mod log;
 mod meter;
+mod monitor;
 mod output;
 mod release;
 mod retry;
@@ -59,6 +60,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Serve(serve::ServeArgs),
+    Monitor(monitor::MonitorArgs),
     Worker(worker::WorkerArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
@@ -85,6 +87,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
     let settings = Settings::read(cli.config.as_deref())?;
     match cli.command {
         Command::Serve(args) => block_on(serve::run(args, settings)),
+        Command::Monitor(args) => block_on(monitor::run(args, settings)),
         Command::Worker(args) => block_on(worker::run(args, settings)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),

@@ -202,7 +202,8 @@ impl Scans {
             }
             let faults = report.faults();
             self.act(scan, due.iter().map(|job| job.id.clone()).collect(), now, &mut report).await;
-            if let Some(waiting_since) = due.first().and_then(|job| job.watch_at()).filter(|_| report.faults() > faults) {
+            if let Some(waiting_since) = due.first().and_then(|job| job.watch_at()).filter(|_| report.faults() > faults)
+            {
                 report.is_behind_since(waiting_since);
             }
             let last = page.last().filter(|_| page.len() == PAGE);

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::engine::StoreKind;
 use super::failure::Failure;
-use super::serve::StoreKind;
 use super::{duration, limits};
 use report::Report;
 use target::Target;

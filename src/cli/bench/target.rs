@@ -12,8 +12,8 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::BenchArgs;
 use super::connection::{Address, Connection, read};
+use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;
-use crate::cli::serve::StoreKind;
 
 /// How long a server may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(120);
