@@ -9,6 +9,7 @@ mod engines;
 mod hold;
 mod load;
 mod manager;
+mod monitor;
 mod process;
 mod program;
 mod proxy;
