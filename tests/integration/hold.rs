@@ -4,3 +4,4 @@ mod faults;
 mod kill;
 mod outage;
 mod race;
+mod recovery;
