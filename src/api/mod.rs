@@ -33,7 +33,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use routes::openapi_json;
-pub use serve::serve;
+pub use serve::{serve, serve_monitor};
 
 use crate::manager::Manager;
 use crate::notify::Subscriptions;

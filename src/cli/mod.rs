@@ -13,6 +13,7 @@ mod list;
 mod log;
 mod meter;
 mod notify;
+mod monitor;
 mod output;
 mod release;
 mod retry;
@@ -61,6 +62,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Serve(serve::ServeArgs),
+    Monitor(monitor::MonitorArgs),
     Worker(worker::WorkerArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
@@ -88,6 +90,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
     let settings = Settings::read(cli.config.as_deref())?;
     match cli.command {
         Command::Serve(args) => block_on(serve::run(args, settings)),
+        Command::Monitor(args) => block_on(monitor::run(args, settings)),
         Command::Worker(args) => block_on(worker::run(args, settings)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),

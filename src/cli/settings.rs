@@ -13,6 +13,10 @@
 //! server = "http://jobs.example:7400"
 //! token = "lh_…"
 //!
+//! [monitor]
+//! orphan_grace_ms = 2000
+//! retention = "completed=7d,failed=90d"
+//!
 //! [worker]
 //! queues = ["reports"]
 //! slots = 8
@@ -24,9 +28,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::duration;
+use super::engine::StoreKind;
 use super::failure::Failure;
 use super::log::LogFormat;
-use super::serve::StoreKind;
+use super::monitor::OversightSettings;
 use crate::api::access::Token;
 
 /// What the file says. A key that is not here is refused: most likely it is misspelt.
@@ -41,11 +46,13 @@ pub(super) struct Settings {
     pub(super) elasticsearch_ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
     pub(super) insecure: Option<bool>,
+    pub(super) no_monitor: Option<bool>,
     pub(super) log_format: Option<LogFormat>,
     #[serde(default)]
     pub(super) tokens: Vec<Token>,
     #[serde(default)]
     pub(super) notify: NotifySettings,
+    pub(super) monitor: OversightSettings,
     #[serde(default)]
     pub(super) client: ClientSettings,
     #[serde(default)]

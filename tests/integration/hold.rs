@@ -5,3 +5,4 @@ mod kill;
 mod notifications;
 mod outage;
 mod race;
+mod recovery;

@@ -10,6 +10,7 @@ mod hold;
 mod load;
 mod manager;
 mod notify;
+mod monitor;
 mod process;
 mod program;
 mod proxy;

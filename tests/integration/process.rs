@@ -1,4 +1,4 @@
-//! `leasehold serve` as a process of its own, to be killed and started again.
+//! `leasehold serve` and `leasehold monitor` as processes of their own, to be killed and started again.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,35 +22,38 @@ pub(crate) enum Engine {
 /// A server, killed when dropped.
 pub(crate) struct Server {
     child: Child,
+    command: &'static str,
+    options: Vec<String>,
     engine: Engine,
     port: u16,
     log: PathBuf,
-    flags: Vec<String>,
 }
 
 impl Server {
     /// Starts a server on a free port and waits until it is ready. Its log is written to `log`.
     pub(crate) async fn start(engine: Engine, log: &Path) -> Self {
-        Self::start_with(engine, log, &[]).await
-    }
-
-    /// The same with more flags.
-    pub(crate) async fn start_with(engine: Engine, log: &Path, flags: &[&str]) -> Self {
-        let mut server = Self::begin_with(engine, log, flags);
+        let mut server = Self::begin(engine, log);
         server.ready().await;
         server
     }
 
     /// Starts a server and does not wait for it.
     pub(crate) fn begin(engine: Engine, log: &Path) -> Self {
-        Self::begin_with(engine, log, &[])
+        Self::begin_as("serve", &[], engine, log)
     }
 
-    fn begin_with(engine: Engine, log: &Path, flags: &[&str]) -> Self {
+    /// Starts a process that serves, such as a monitor, with options, and waits until it is ready.
+    pub(crate) async fn start_as(command: &'static str, options: &[&str], engine: Engine, log: &Path) -> Self {
+        let mut server = Self::begin_as(command, options, engine, log);
+        server.ready().await;
+        server
+    }
+
+    fn begin_as(command: &'static str, options: &[&str], engine: Engine, log: &Path) -> Self {
         let port = servers::ports::free();
-        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let child = spawn(&engine, port, log, &flags);
-        Self { child, engine, port, log: log.to_owned(), flags }
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = spawn(command, &options, &engine, port, log);
+        Self { child, command, options, engine, port, log: log.to_owned() }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -60,7 +63,7 @@ impl Server {
     /// `kill -9`, and the same server again.
     pub(crate) async fn kill_and_restart(&mut self) {
         self.kill();
-        self.child = spawn(&self.engine, self.port, &self.log, &self.flags);
+        self.child = spawn(self.command, &self.options, &self.engine, self.port, &self.log);
         self.ready().await;
     }
 
@@ -108,10 +111,10 @@ impl Drop for Server {
     }
 }
 
-fn spawn(engine: &Engine, port: u16, log: &Path, flags: &[String]) -> Child {
+fn spawn(subcommand: &str, options: &[String], engine: &Engine, port: u16, log: &Path) -> Child {
     let log = File::options().create(true).append(true).open(log).expect("the log can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    command.arg("serve").arg("--listen").arg(format!("127.0.0.1:{port}"));
+    command.arg(subcommand).args(options).arg("--listen").arg(format!("127.0.0.1:{port}"));
     match engine {
         Engine::Embedded(directory) => {
             command.arg("--data-dir").arg(directory);
@@ -123,7 +126,6 @@ fn spawn(engine: &Engine, port: u16, log: &Path, flags: &[String]) -> Child {
             }
         }
     }
-    command.args(flags);
     let errors = log.try_clone().expect("a second handle");
     command.stdin(Stdio::null()).stdout(log).stderr(errors);
     command.spawn().expect("the program starts")

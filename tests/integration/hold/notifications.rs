@@ -35,7 +35,7 @@ async fn no_notification_is_lost_when_a_server_on_elasticsearch_is_killed() {
 
 async fn every_end_is_told(engine: Engine, directory: &TempDir) {
     let log = directory.path().join("server.log");
-    let mut server = Server::start_with(engine, &log, &["--allow-private-targets"]).await;
+    let mut server = Server::start_as("serve", &["--allow-private-targets"], engine, &log).await;
     let receiver = Receiver::listening().await;
     let client = Client::new(&server.url(), None).expect("a client");
     let subscribed = client
