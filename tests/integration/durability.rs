@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Oversight, Priority, QueueName, RecordName,
-    RetryPolicy, StateName, WorkerId,
+    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Oversight, Priority, QueueName,
+    RecordName, RetryPolicy, StateName, WorkerId,
 };
 use leasehold::query::{Filter, GroupField};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
