@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, system, work};
+use super::{App, jobs, lists, openapi, queues, system, work, workers};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -16,6 +16,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(jobs::submit_bulk))
         .routes(routes!(lists::count))
         .routes(routes!(jobs::get))
+        .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
         .routes(routes!(work::claim))
@@ -25,7 +26,12 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::fail))
         .routes(routes!(work::release))
         .routes(routes!(work::completions))
-        .routes(routes!(lists::queues))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::get, queues::change))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(workers::workers))
+        .routes(routes!(workers::worker))
         .routes(routes!(jobs::admin_release))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))

@@ -1,11 +1,14 @@
 //! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
-//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`signals`].
+//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
+//! [`signals`].
 
 mod bench;
 mod cancel;
 mod duration;
 mod engine;
+mod explain;
 mod failure;
+mod figures;
 mod get;
 mod jobs;
 mod limits;
@@ -13,6 +16,7 @@ mod list;
 mod log;
 mod meter;
 mod output;
+mod queue;
 mod release;
 mod retry;
 mod run;
@@ -22,8 +26,10 @@ mod settings;
 mod signals;
 mod submit;
 mod token;
+mod top;
 mod wait;
 mod worker;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,6 +73,10 @@ enum Command {
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
     Release(release::ReleaseArgs),
+    Explain(explain::ExplainArgs),
+    Queue(queue::QueueArgs),
+    Workers(workers::WorkersArgs),
+    Top(top::TopArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -94,6 +104,10 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Explain(args) => block_on(explain::run(args, settings)),
+        Command::Queue(args) => block_on(queue::run(args, settings)),
+        Command::Workers(args) => block_on(workers::run(args, settings)),
+        Command::Top(args) => block_on(top::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }
