@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
 //! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
-//! request), the handlers (`jobs`, `lists`, `work`, `system`), `delivery` (claimed jobs on their way out), `observe`
+//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `system`), `delivery` (claimed jobs on their way out), `observe`
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends).
 //!
 //! The handlers decide nothing: they check, ask the manager and write down its answer.
@@ -18,12 +18,14 @@ mod lists;
 pub mod metrics;
 mod observe;
 mod openapi;
+mod queues;
 mod routes;
 mod serve;
 mod subscriptions;
 mod system;
 pub mod wire;
 mod work;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, subscriptions, system, work};
+use super::{App, jobs, lists, openapi, queues, subscriptions, system, work, workers};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -20,6 +20,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(jobs::submit_bulk))
         .routes(routes!(lists::count))
         .routes(routes!(jobs::get))
+        .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
         .routes(routes!(work::claim))
@@ -29,7 +30,12 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::fail))
         .routes(routes!(work::release))
         .routes(routes!(work::completions))
-        .routes(routes!(lists::queues))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::get, queues::change))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(workers::workers))
+        .routes(routes!(workers::worker))
         .routes(routes!(jobs::admin_release))
         .routes(routes!(subscriptions::subscribe, subscriptions::list))
         .routes(routes!(subscriptions::get, subscriptions::remove))

@@ -1,20 +1,24 @@
 //! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
-//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`signals`].
+//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
+//! [`signals`].
 
 mod bench;
 mod cancel;
 mod duration;
 mod engine;
+mod explain;
 mod failure;
+mod figures;
 mod get;
 mod jobs;
 mod limits;
 mod list;
 mod log;
 mod meter;
-mod notify;
 mod monitor;
+mod notify;
 mod output;
+mod queue;
 mod release;
 mod retry;
 mod run;
@@ -25,8 +29,10 @@ mod signals;
 mod submit;
 mod subscription;
 mod token;
+mod top;
 mod wait;
 mod worker;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,6 +78,10 @@ enum Command {
     Retry(retry::RetryArgs),
     Release(release::ReleaseArgs),
     Subscription(subscription::SubscriptionArgs),
+    Explain(explain::ExplainArgs),
+    Queue(queue::QueueArgs),
+    Workers(workers::WorkersArgs),
+    Top(top::TopArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -101,6 +111,10 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Retry(args) => block_on(retry::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
         Command::Subscription(args) => block_on(subscription::run(args, settings)),
+        Command::Explain(args) => block_on(explain::run(args, settings)),
+        Command::Queue(args) => block_on(queue::run(args, settings)),
+        Command::Workers(args) => block_on(workers::run(args, settings)),
+        Command::Top(args) => block_on(top::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }

@@ -22,6 +22,7 @@
 //! slots = 8
 //! ```
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +86,7 @@ pub(super) struct NotifySettings {
 pub(super) struct WorkerSettings {
     pub(super) queues: Option<Vec<String>>,
     pub(super) slots: Option<usize>,
+    pub(super) resources: Option<BTreeMap<String, u64>>,
     pub(super) worker_id: Option<String>,
     pub(super) lease: Option<DurationSetting>,
     pub(super) drain_timeout: Option<DurationSetting>,

@@ -7,9 +7,10 @@ use http::Method;
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
-    AdminRelease, BulkAnswer, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer, CountBy,
-    FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, JobState,
-    QueueList, ReleaseJob, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList,
+    AdminRelease, BulkAnswer, CancelJob, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer,
+    CountBy, Explanation, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs,
+    Job, JobList, JobState, PauseQueue, Queue, QueueList, ReleaseJob, SubmitItem, SubmitJob, Subscribe, Subscription,
+    SubscriptionList, WorkerJobs, WorkerList,
 };
 use crate::job::JobId;
 
@@ -249,6 +250,63 @@ impl Client {
     /// See [`ClientError`].
     pub async fn queues(&self) -> Result<QueueList, ClientError> {
         self.send(self.call(Method::GET, &["v1", "queues"], Repeat::Safe)).await
+    }
+
+    /// How one queue stands.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn queue(&self, name: &str) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "queues", name], Repeat::Safe)).await
+    }
+
+    /// Holds a queue back and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<Queue, ClientError> {
+        let pause = PauseQueue { reason: reason.map(str::to_owned) };
+        self.send(self.call(Method::POST, &["v1", "queues", name, "pause"], Repeat::Safe).json(&pause)?).await
+    }
+
+    /// Hands a queue's jobs out again and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn resume_queue(&self, name: &str) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "queues", name, "resume"], Repeat::Safe)).await
+    }
+
+    /// Changes what is set for a queue and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn change_queue(&self, name: &str, change: &ChangeQueue) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::PATCH, &["v1", "queues", name], Repeat::Safe).json(change)?).await
+    }
+
+    /// The workers that the server has heard of lately, and those that run jobs.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn workers(&self) -> Result<WorkerList, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "workers"], Repeat::Safe)).await
+    }
+
+    /// A worker with the first page of the jobs that it runs.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `no_such_worker` when nothing is known of it.
+    pub async fn worker(&self, id: &str) -> Result<WorkerJobs, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "workers", id], Repeat::Safe)).await
+    }
+
+    /// Why a job does not run, or how it is doing.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `not_found` when there is none.
+    pub async fn explain(&self, id: &str) -> Result<Explanation, ClientError> {
+        self.send(self.job_call(Method::GET, id, &["explain"], Repeat::Safe)).await
     }
 
     /// Whether the server could serve now.

@@ -1,20 +1,26 @@
 //! The manager: the only writer of jobs.
 //!
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
-//! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
+//! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker), [`queues`]
+//! (what is set for a queue), [`workers`] (who asks for jobs), [`throughput`] (how many end), [`explain`] (why a job does
+//! not run),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
 //! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told), [`refill`] (how candidates come back from the store).
 
 mod claim;
 mod dispatch;
+mod explain;
 mod known;
 mod oversee;
+mod queues;
 mod read;
 mod refill;
 pub mod request;
 mod submit;
+mod throughput;
 mod untold;
 mod update;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,19 +32,26 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use claim::Claimed;
+pub use explain::{Explanation, Reason};
+pub use queues::{Pause, QueueSettings};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
 };
+pub use throughput::Throughput;
+pub use workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::job::EventName;
 use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
 use known::Known;
+use queues::Queues;
 use read::Watchers;
+use throughput::Ends;
 use untold::Untold;
+use workers::Workers;
 
 /// The manager's settings.
 #[derive(Clone, Debug)]
@@ -66,6 +79,10 @@ pub(in crate::manager) struct Shared {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     dispatch: Dispatch,
+    queues: Queues,
+    workers: Workers,
+    ends: Ends,
+    started_at: Timestamp,
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
@@ -85,7 +102,7 @@ pub(in crate::manager) struct Shared {
 const REMOTE_PAGE: usize = 2_000;
 
 impl Manager {
-    /// Starts a manager and its background task on the current tokio runtime.
+    /// Starts a manager and its background tasks on the current tokio runtime.
     #[must_use]
     pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, config: ManagerConfig) -> Self {
         let realtime = store.is_realtime();
@@ -96,6 +113,10 @@ impl Manager {
         };
         let shared = Arc::new(Shared {
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
+            queues: Queues::default(),
+            workers: Workers::default(),
+            ends: Ends::default(),
+            started_at: clock.now(),
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
@@ -110,6 +131,8 @@ impl Manager {
         });
         let background = Arc::clone(&shared);
         shared.spawn(async move { background.keep_filled().await });
+        let background = Arc::clone(&shared);
+        shared.spawn(async move { background.keep_queues_known().await });
         Self { shared }
     }
 

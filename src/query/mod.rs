@@ -28,6 +28,8 @@ pub struct Filter {
     pub watch_at_most: Option<Timestamp>,
     /// Ended at this time or before.
     pub finished_at_most: Option<Timestamp>,
+    /// Ended after this time.
+    pub finished_after: Option<Timestamp>,
     /// Last written after this time.
     pub updated_after: Option<Timestamp>,
     /// Whether it is flagged as an orphan.
@@ -56,6 +58,7 @@ impl Filter {
             && self.run_after.is_none_or(|earliest| job.run_at > earliest)
             && self.watch_at_most.is_none_or(|latest| job.watch_at().is_some_and(|at| at <= latest))
             && self.finished_at_most.is_none_or(|latest| job.finished_at().is_some_and(|at| at <= latest))
+            && self.finished_after.is_none_or(|earliest| job.finished_at().is_some_and(|at| at > earliest))
             && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
             && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
             && self.untold.is_none_or(|untold| job.outbox.is_empty() != untold)

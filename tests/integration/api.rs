@@ -6,6 +6,7 @@ mod calling;
 mod connections;
 mod description;
 mod lives;
+mod queues;
 mod reading;
 mod refusals;
 mod server;

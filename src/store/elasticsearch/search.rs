@@ -42,6 +42,7 @@ fn query(filter: &Filter) -> Value {
         range("run_at", "gt", filter.run_after),
         range("watch_at", "lte", filter.watch_at_most),
         range("finished_at", "lte", filter.finished_at_most),
+        range("finished_at", "gt", filter.finished_after),
         range("updated_at", "gt", filter.updated_after),
         exists("orphan.flagged_at", filter.orphaned),
         exists("untold", filter.untold),

@@ -87,6 +87,9 @@ impl Live {
             };
             return Box::new(self.lines(filter).flat_map(Line::values).flat_map(between));
         }
+        if filter.states.iter().all(|state| *state == StateName::Running) && !filter.states.is_empty() {
+            return Box::new(self.by_worker.values().flatten().filter_map(|id| self.by_id.get(id)));
+        }
         let ended_only = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_final());
         if ended_only || filter.untold == Some(true) {
             return by_ids(Some(&self.untold));
