@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, system, work};
+use super::{App, admin, jobs, lists, openapi, system, work};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -26,7 +26,11 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::release))
         .routes(routes!(work::completions))
         .routes(routes!(lists::queues))
-        .routes(routes!(jobs::admin_release))
+        .routes(routes!(admin::orphans))
+        .routes(routes!(admin::release))
+        .routes(routes!(admin::release_many))
+        .routes(routes!(admin::cancel_many))
+        .routes(routes!(admin::retry_many))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

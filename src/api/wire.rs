@@ -6,6 +6,7 @@
 //! answer only through `From`. What the hot paths answer with is written straight from the domain type
 //! ([`job::JobOut`]), without copies.
 
+pub mod admin;
 pub mod bulk;
 pub mod check;
 pub mod job;
@@ -14,6 +15,10 @@ pub mod problem;
 pub mod submit;
 pub mod work;
 
+pub use admin::{
+    BulkFilter, ChangeFailure, ChangeMany, JobSummary, ManyChanged, OrphanAction, OrphanEvidence, OrphanList,
+    OrphanNext, OrphanedJob, ReleaseMany,
+};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
@@ -22,5 +27,5 @@ pub use problem::Problem;
 pub use submit::{RetryOptions, SubmitJob};
 pub use work::{
     AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
-    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, Then,
+    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, RetryJob, Then,
 };

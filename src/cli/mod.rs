@@ -3,6 +3,7 @@
 
 mod bench;
 mod cancel;
+mod chosen;
 mod duration;
 mod engine;
 mod failure;
@@ -11,7 +12,9 @@ mod jobs;
 mod limits;
 mod list;
 mod log;
+mod many;
 mod meter;
+mod orphans;
 mod output;
 mod release;
 mod retry;
@@ -66,6 +69,7 @@ enum Command {
     Wait(wait::WaitArgs),
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
+    Orphans(orphans::OrphansArgs),
     Release(release::ReleaseArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
@@ -93,6 +97,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Wait(args) => block_on(wait::run(args, settings)),
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),
+        Command::Orphans(args) => block_on(orphans::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
@@ -127,7 +132,9 @@ mod tests {
             for flag in command.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().expect("filtered");
                 let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();
-                let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values();
+                // What an order over many jobs is about is said on the command line only.
+                let chooses = flag.get_help_heading().is_some_and(|heading| heading == "Many jobs at once");
+                let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values() || chooses;
                 let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
                 assert!(exempt || named == expected, "--{long} of {}: {named:?}", command.get_name());
             }

@@ -3,11 +3,14 @@
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
 //! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`bulk`] and
+//! [`orphans`] (what administrators do), [`refill`] (how candidates come back from the store).
 
+mod bulk;
 mod claim;
 mod dispatch;
 mod known;
+mod orphans;
 mod oversee;
 mod read;
 mod refill;
@@ -24,7 +27,9 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
 pub use claim::Claimed;
+pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
