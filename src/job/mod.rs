@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
 pub use event::{EventName, Notice, NoticeFormat, NoticeTarget};
 pub use history::{History, HistoryEntry};
-pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RequestId, WorkerId};
+pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RecordName, RequestId, WorkerId};
 pub use oversight::{OrphanPolicy, Oversight, Recovery};
 pub use retry::RetryPolicy;
 pub use spec::{Fingerprint, JobSpec, Priority};

@@ -142,6 +142,20 @@ fn unreadable(error: &serde_json::Error) -> StoreError {
     StoreError::Unavailable(format!("not a search's answer: {error}"))
 }
 
+impl Scope<'_> {
+    /// One search, with what `read` makes of its hits.
+    pub(super) async fn hits<T>(
+        &self,
+        body: &Value,
+        read: impl FnOnce(&[RawDocument<'_>]) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let reply = self.post("_search", body).await?;
+        let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        complete(&reply.shards, reply.timed_out)?;
+        read(&reply.hits.hits)
+    }
+}
+
 /// Finds jobs.
 pub(super) async fn search(
     scope: Scope<'_>,
@@ -153,13 +167,14 @@ pub(super) async fn search(
     // Ends: every round adds a page, or is the last.
     while jobs.len() < search.limit {
         let size = (search.limit - jobs.len()).min(MAX_PAGE);
-        let reply = scope.post("_search", &search_body(search, after.as_ref(), size)).await?;
-        let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
-        complete(&reply.shards, reply.timed_out)?;
-        let hits = reply.hits.hits.iter().map(RawDocument::job).collect::<Result<Vec<_>, StoreError>>()?;
-        remember(recent, hits.iter().flatten());
-        let found = hits.len();
-        jobs.extend(hits.into_iter().flatten().map(Present::into_versioned));
+        let page = |hits: &[RawDocument<'_>]| {
+            let found = hits.iter().map(RawDocument::job).collect::<Result<Vec<_>, StoreError>>()?;
+            remember(recent, found.iter().flatten());
+            Ok(found.into_iter().flatten().map(Present::into_versioned).collect::<Vec<_>>())
+        };
+        let page = scope.hits(&search_body(search, after.as_ref(), size), page).await?;
+        let found = page.len();
+        jobs.extend(page);
         if found < size {
             break;
         }

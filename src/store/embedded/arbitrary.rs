@@ -12,9 +12,9 @@ use crate::clock::Timestamp;
 use crate::job::{
     Actor, Attempt, Body, BodyId, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId,
     JobSpec, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority,
-    Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
+    Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
 };
-use crate::store::{Version, Versioned};
+use crate::store::{Record, RecordKey, RecordKind, Version, Versioned};
 
 /// Any job under any version.
 pub(super) fn head() -> impl Strategy<Value = Versioned> {
@@ -22,6 +22,22 @@ pub(super) fn head() -> impl Strategy<Value = Versioned> {
         job: Arc::new(job),
         version: Version { primary_term, seq_no },
     })
+}
+
+/// Any record under any version.
+pub(super) fn record() -> impl Strategy<Value = Record> {
+    let version = (any::<u64>(), any::<u64>());
+    (record_key(), any::<i64>(), version).prop_map(|(key, body, (primary_term, seq_no))| Record {
+        key,
+        body: Json::of(&body).expect("JSON"),
+        version: Version { primary_term, seq_no },
+    })
+}
+
+/// The key of any record.
+pub(super) fn record_key() -> impl Strategy<Value = RecordKey> {
+    (prop::sample::select(RecordKind::ALL.to_vec()), name(RecordName::new))
+        .prop_map(|(kind, name)| RecordKey::new(kind, name))
 }
 
 /// Any job.

@@ -6,6 +6,7 @@
 //! | `done` | job id | the record of any other: a finished job |
 //! | `summaries` | creation time falling, job id | the summary of a finished job |
 //! | `bodies` | body id | a payload or result that is kept apart |
+//! | `records` | kind, name | a record |
 //! | `meta` | see [`MetaKey`] | one number |
 //!
 //! A job is in exactly one of `live` and `done`, and in `summaries` exactly while it is in `done`. Opening reads
@@ -27,9 +28,10 @@ use super::directory::Directory;
 use super::live::Live;
 use super::machine::{Effects, HeadChange};
 use super::state::{Finished, FinishedCount, Published};
-use super::{Corrupt, EmbeddedOptions, OpenError, record, summary};
+use super::{Corrupt, EmbeddedOptions, OpenError, record, records, summary};
 use crate::job::{BodyRef, JobId, Json, QueueName, StateName};
-use crate::store::{StoreError, Version, Versioned};
+use crate::store::record::too_many;
+use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
 
 /// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
 /// open the store after a crash.
@@ -51,6 +53,7 @@ pub(super) struct Disk {
     done: Keyspace,
     summaries: Keyspace,
     bodies: Keyspace,
+    records: Keyspace,
     meta: Keyspace,
     db: Database,
     /// Last, so that it is let go when the database is closed.
@@ -92,8 +95,8 @@ impl Disk {
             db.persist(PersistMode::SyncAll)
         })?;
         let db = open_database(&database, options).map_err(broken)?;
-        let [live, done, summaries, bodies, meta] = open_keyspaces(&db).map_err(broken)?;
-        let disk = Self { live, done, summaries, bodies, meta, db, _directory: directory };
+        let [live, done, summaries, bodies, records, meta] = open_keyspaces(&db).map_err(broken)?;
+        let disk = Self { live, done, summaries, bodies, records, meta, db, _directory: directory };
         let published = disk.recover().map_err(|failure| match failure {
             RecoverError::Database(source) => broken(source),
             RecoverError::Corrupt(Corrupt(what)) => OpenError::Corrupt { directory: path.clone(), what },
@@ -105,7 +108,7 @@ impl Disk {
     /// would be written after: an `fsync` that failed once may have dropped what it could not write, and the next
     /// one would not tell. The caller must stop.
     pub(super) fn commit(&self, effects: &Effects, counts: &[FinishedCount]) -> Result<(), StoreError> {
-        let items = 3 * effects.heads.len() + effects.bodies.len() + 1;
+        let items = 3 * effects.heads.len() + effects.bodies.len() + effects.records.len() + counts.len() + 1;
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
         let mut buffer = Vec::new();
         for change in &effects.heads {
@@ -115,6 +118,16 @@ impl Disk {
             match body {
                 Some(json) => batch.insert(&self.bodies, *id.0.as_bytes(), json.as_str()),
                 None => batch.remove(&self.bodies, *id.0.as_bytes()),
+            }
+        }
+        for (key, change) in &effects.records {
+            let place = records::key(key);
+            match &change.after {
+                Some(record) => {
+                    records::encode(record, &mut buffer)?;
+                    batch.insert(&self.records, place, buffer.as_slice());
+                }
+                None => batch.remove(&self.records, place),
             }
         }
         for (state, queue, count) in counts {
@@ -147,6 +160,25 @@ impl Disk {
         let broken = |why: String| Corrupt(format!("the body {}: {why}", reference.id.0));
         let text = String::from_utf8(bytes.to_vec()).map_err(|error| broken(error.to_string()))?;
         Ok(Some(Json::parse(text).map_err(|error| broken(error.to_string()))?))
+    }
+
+    /// A record.
+    pub(super) fn record(&self, snapshot: &Snapshot, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        let Some(bytes) = snapshot.get(&self.records, records::key(key)).map_err(failed)? else { return Ok(None) };
+        Ok(Some(records::decode(key, &bytes)?))
+    }
+
+    /// The records of a kind, by name.
+    pub(super) fn records(&self, snapshot: &Snapshot, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        let mut found = Vec::new();
+        for entry in snapshot.prefix(&self.records, records::key_prefix(kind)) {
+            if found.len() == MAX_RECORDS {
+                return Err(too_many(kind));
+            }
+            let (key, value) = entry.into_inner().map_err(failed)?;
+            found.push(records::decode(&records::key_of(&key)?, &value)?);
+        }
+        Ok(found)
     }
 
     /// The summaries of the finished jobs with keys in `range`, newest first; read backwards, oldest first.
@@ -268,7 +300,7 @@ fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fja
 
 /// The keyspaces, created where they are missing. Their options are kept by the database from then on. Filters, on
 /// by default, let the creation of a job with a fresh id pass `done` without reading from it.
-fn open_keyspaces(db: &Database) -> Result<[Keyspace; 5], fjall::Error> {
+fn open_keyspaces(db: &Database) -> Result<[Keyspace; 6], fjall::Error> {
     let options = |memtable| move || KeyspaceCreateOptions::default().max_memtable_size(memtable);
     let separate = KvSeparationOptions::default().separation_threshold(SEPARATE_BODY_BYTES);
     Ok([
@@ -276,6 +308,7 @@ fn open_keyspaces(db: &Database) -> Result<[Keyspace; 5], fjall::Error> {
         db.keyspace("done", options(MEMTABLE_BYTES))?,
         db.keyspace("summaries", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("bodies", || options(MEMTABLE_BYTES)().with_kv_separation(Some(separate)))?,
+        db.keyspace("records", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("meta", options(SMALL_MEMTABLE_BYTES))?,
     ])
 }
