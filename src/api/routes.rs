@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, queues, subscriptions, system, work, workers};
+use super::{App, admin, jobs, lists, openapi, queues, subscriptions, system, work, workers};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -36,12 +36,16 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(queues::resume))
         .routes(routes!(workers::workers))
         .routes(routes!(workers::worker))
-        .routes(routes!(jobs::admin_release))
         .routes(routes!(subscriptions::subscribe, subscriptions::list))
         .routes(routes!(subscriptions::get, subscriptions::remove))
         .routes(routes!(subscriptions::enable))
         .routes(routes!(subscriptions::change_secret))
         .routes(routes!(subscriptions::signing_key))
+        .routes(routes!(admin::orphans))
+        .routes(routes!(admin::release))
+        .routes(routes!(admin::release_many))
+        .routes(routes!(admin::cancel_many))
+        .routes(routes!(admin::retry_many))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

@@ -6,6 +6,7 @@
 //! answer only through `From`. What the hot paths answer with is written straight from the domain type
 //! ([`job::JobOut`]), without copies.
 
+pub mod admin;
 pub mod bulk;
 pub mod check;
 pub mod explanation;
@@ -18,6 +19,10 @@ pub mod subscriptions;
 pub mod work;
 pub mod workers;
 
+pub use admin::{
+    BulkFilter, ChangeFailure, ChangeMany, JobSummary, ManyChanged, OrphanAction, OrphanEvidence, OrphanList,
+    OrphanNext, OrphanedJob, ReleaseMany,
+};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub use explanation::{Explanation, Reason};
@@ -29,6 +34,6 @@ pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription, SubscriptionList};
 pub use work::{
     AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
-    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, Then,
+    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, RetryJob, Then,
 };
 pub use workers::{Worker, WorkerJobs, WorkerList};

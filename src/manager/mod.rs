@@ -5,12 +5,15 @@
 //! (what is set for a queue), [`workers`] (who asks for jobs), [`throughput`] (how many end), [`explain`] (why a job does
 //! not run),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told),
+//! [`bulk`] and [`orphans`] (what administrators do), [`refill`] (how candidates come back from the store).
 
+mod bulk;
 mod claim;
 mod dispatch;
 mod explain;
 mod known;
+mod orphans;
 mod oversee;
 mod queues;
 mod read;
@@ -31,8 +34,10 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
 pub use claim::Claimed;
 pub use explain::{Explanation, Reason};
+pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
 pub use queues::{Pause, QueueSettings};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,

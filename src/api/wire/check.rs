@@ -53,7 +53,7 @@ pub const MAX_NOTIFY_TARGETS: usize = 10;
 pub const MAX_URL_BYTES: usize = 2048;
 
 /// Names that stand where a job's id does in a path, and so cannot be ids.
-pub const RESERVED_IDS: [&str; 2] = ["bulk", "count"];
+pub const RESERVED_IDS: [&str; 5] = ["bulk", "cancel", "count", "release", "retry"];
 
 /// One fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -120,6 +120,15 @@ impl Checks {
             Some(values) if self.errors.is_empty() => Ok(values),
             _ => Err(Invalid { errors: self.errors, too_large: self.too_large }),
         }
+    }
+
+    /// Takes over the faults of a part that was checked by itself.
+    pub(crate) fn part<T>(&mut self, part: Result<T, Invalid>) -> Option<T> {
+        part.map_err(|invalid| {
+            self.errors.extend(invalid.errors);
+            self.too_large |= invalid.too_large;
+        })
+        .ok()
     }
 
     /// Checks whom a job's events are told to.
