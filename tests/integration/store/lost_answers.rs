@@ -130,7 +130,7 @@ async fn what_was_acknowledged_survives_the_loss_of_the_primary() {
     let prefix = servers::fresh_prefix("lost");
     let options =
         ElasticsearchOptions { urls: cluster.urls(), index_prefix: prefix.clone(), ..ElasticsearchOptions::default() };
-    let store = ElasticsearchStore::connect(options).await.expect("the cluster takes the store");
+    let store = connect(options).await;
     cluster.wait_until_green(0, 3).await;
     let (store, written, enough) = (&store, &AtomicUsize::new(0), &AtomicUsize::new(usize::MAX));
 
