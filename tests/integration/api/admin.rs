@@ -106,8 +106,9 @@ async fn an_order_that_cannot_be_meant_is_refused_and_changes_nothing() {
         assert_eq!((refused.status, fields.as_slice()), (422, &[field][..]), "{action} {body}");
     }
     assert_eq!(server.client().job(&job.id).await.expect("the job").history.len(), 1);
-    let reserved = server.client().submit(&SubmitJob { id: Some("release".to_owned()), ..SubmitJob::new("q", "k") });
-    assert_eq!(reserved.await.expect_err("refused").code(), Some("invalid_request"));
+    let named = SubmitJob { id: Some("release".to_owned()), ..SubmitJob::new("q", "k") };
+    let reserved = server.client().submit(&named).await;
+    assert_eq!(reserved.expect_err("refused").code(), Some("invalid_request"));
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ async fn a_job_that_was_started_again_stays_though_a_search_still_shows_its_end(
     site.finish(&claimed, outcome).await.expect("accepted");
     site.engine.settle().await;
     site.clock.advance(2 * DAY);
-    site.manager.retry(&caller(), &claimed.job.id).await.expect("started again");
+    site.manager.retry(&caller(), &claimed.job.id, None).await.expect("started again");
     let now = leasehold::clock::Clock::now(&*site.clock);
     let report = scans.run_once(Scan::Retention, now).await.expect("the scan runs");
     assert_eq!(report.removed, 0);
