@@ -50,6 +50,8 @@ pub struct AppState {
     pub metrics: PrometheusHandle,
     /// What the server takes on.
     pub limits: Limits,
+    /// How the server is set up, for its health page; nothing secret.
+    pub configuration: serde_json::Value,
 }
 
 /// What a server takes on.
@@ -86,6 +88,7 @@ struct App {
     access: Arc<Access>,
     metrics: PrometheusHandle,
     limits: Arc<Limits>,
+    configuration: Arc<serde_json::Value>,
     budget: BodyBudget,
     /// Whether everyone on this machine may call, and so every browser on it.
     trusts_its_machine: bool,

@@ -33,6 +33,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::retry_many))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
+        .routes(routes!(system::health))
         .routes(routes!(system::metrics))
         .routes(routes!(system::openapi))
 }

@@ -66,7 +66,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
 }
 
 fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
-    let AppState { manager, access, metrics, limits } = state;
+    let AppState { manager, access, metrics, limits, configuration } = state;
     Ok(App {
         manager,
         trusts_its_machine: access.is_open() && address.ip().is_loopback(),
@@ -74,6 +74,7 @@ fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io:
         metrics,
         budget: BodyBudget::new(limits.body_bytes),
         limits: Arc::new(limits),
+        configuration: Arc::new(configuration),
         shutdown,
         openapi: openapi_json().map_err(io::Error::other)?,
     })

@@ -34,6 +34,7 @@ impl Fixture {
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
             limits: Arc::new(limits),
+            configuration: Arc::default(),
             trusts_its_machine: false,
             shutdown: CancellationToken::new(),
             openapi: Bytes::new(),

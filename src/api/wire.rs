@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod bulk;
 pub mod check;
+pub mod health;
 pub mod job;
 pub mod lists;
 pub mod problem;
@@ -21,6 +22,7 @@ pub use admin::{
 };
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
+pub use health::{Capacity, Distribution, HealthStatus, JobCounts, KindLoad, Performance, ServerHealth};
 pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
 pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList, Queue, QueueList};
 pub use problem::Problem;

@@ -103,6 +103,7 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
     })?;
     let (mut gently, mut at_once) = (signals.stop().listen(), signals.stop().listen());
     let engine = engine_settings(args, settings);
+    let configuration = configuration(&engine, &access);
     let store = tokio::select! {
         store = engine::open(engine) => store?,
         () = gently.reached(Stop::Drain) => return Ok(()),
@@ -114,7 +115,8 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
     print(&format!("listening on http://{address}"))?;
 
     let shutdown = CancellationToken::new();
-    let state = AppState { manager: manager.clone(), access, metrics, limits: Limits::default() };
+    let limits = Limits::default();
+    let state = AppState { manager: manager.clone(), access, metrics, limits, configuration };
     let serve = async {
         api::serve(listener, state, shutdown.clone()).await.map_err(cannot)?;
         manager.shutdown().await;
@@ -129,6 +131,27 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
         served = serve => served,
         () = stop => Err(Failure::Told(signals.status().unwrap_or(ExitStatus::Terminated))),
     }
+}
+
+/// How the server is set up, for its health page: nothing secret, and so no address, which may hold a password.
+fn configuration(engine: &EngineSettings, access: &Access) -> serde_json::Value {
+    let (manager, limits) = (ManagerConfig::default(), Limits::default());
+    let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let store = match engine.kind {
+        StoreKind::Embedded => "embedded",
+        StoreKind::Elasticsearch => "elasticsearch",
+    };
+    serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "store": store,
+        "index_prefix": engine.index_prefix,
+        "tokens_needed": !access.is_open(),
+        "candidates_per_queue": manager.candidates_per_queue,
+        "poll_interval_ms": millis(manager.poll_interval),
+        "survey_interval_ms": millis(manager.survey_interval),
+        "connections": limits.connections,
+        "body_bytes": limits.body_bytes,
+    })
 }
 
 fn engine_settings(args: ServeArgs, settings: Settings) -> EngineSettings {

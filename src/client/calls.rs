@@ -10,7 +10,8 @@ use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
     AdminRelease, BulkAnswer, CancelJob, ChangeMany, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer,
     CountBy, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList,
-    JobState, ManyChanged, OrphanList, QueueList, ReleaseJob, ReleaseMany, RetryJob, SubmitItem, SubmitJob,
+    JobState, ManyChanged, OrphanList, QueueList, ReleaseJob, ReleaseMany, RetryJob, ServerHealth, SubmitItem,
+    SubmitJob,
 };
 use crate::job::JobId;
 
@@ -293,6 +294,14 @@ impl Client {
     /// See [`ClientError`].
     pub async fn ready(&self) -> Result<Health, ClientError> {
         self.send(self.call(Method::GET, &["readyz"], Repeat::Safe)).await
+    }
+
+    /// How the server is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn health(&self) -> Result<ServerHealth, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "health"], Repeat::Safe)).await
     }
 
     /// The server's metrics in Prometheus' text format.

@@ -160,7 +160,7 @@ impl Manager {
             };
             let claimed = self.take_leases(offer, Arc::clone(&request), delivery.clone()).await?;
             if !claimed.jobs.is_empty() {
-                metrics::histogram!("leasehold_claim_wait_seconds").record(started.elapsed().as_secs_f64());
+                self.shared.insight.claim_waited(started.elapsed(), self.shared.clock.now());
                 return Ok(claimed);
             }
         }
@@ -345,11 +345,12 @@ impl Shared {
                     if matches!(versioned.job.state, State::Running(_)) {
                         claimed.push(versioned);
                     } else {
+                        self.insight.changed(&candidate.job, &versioned.job, self.clock.now());
                         self.watchers.tell(&versioned.job.id);
                     }
                 }
                 Err(WriteError::Conflict(current)) => {
-                    metrics::counter!("leasehold_conflicts_total", "operation" => "claim").increment(1);
+                    self.insight.conflicted("claim", self.clock.now());
                     if let Some(current) = &current {
                         self.known.learn(current);
                     }
@@ -371,7 +372,7 @@ impl Shared {
             }
         }
         self.dispatch.settle_all(&gone);
-        metrics::counter!("leasehold_claims_total").increment(claimed.len() as u64);
+        self.insight.claimed(&claimed, self.clock.now());
         (claimed, failure)
     }
 

@@ -4,11 +4,12 @@
 //! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
 //! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`bulk`] and
-//! [`orphans`] (what administrators do), [`refill`] (how candidates come back from the store).
+//! [`orphans`] (what administrators do), [`insight`] and [`survey`] (what it knows without asking the store), [`refill`] (how candidates come back from the store).
 
 mod bulk;
 mod claim;
 mod dispatch;
+mod insight;
 mod known;
 mod orphans;
 mod oversee;
@@ -16,6 +17,7 @@ mod read;
 mod refill;
 pub mod request;
 mod submit;
+mod survey;
 mod update;
 
 use std::collections::BTreeSet;
@@ -29,19 +31,24 @@ use tokio_util::task::TaskTracker;
 
 pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
 pub use claim::Claimed;
+pub use insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
 pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
 };
 
-use crate::clock::Clock;
+pub use survey::{Survey, SurveyState};
+
+use crate::clock::{Clock, Timestamp};
 use crate::job::EventName;
 use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
+use insight::Insight;
 use known::Known;
 use read::Watchers;
+use survey::Surveys;
 
 /// The manager's settings.
 #[derive(Clone, Debug)]
@@ -51,11 +58,17 @@ pub struct ManagerConfig {
     pub poll_interval: Duration,
     /// How many candidates are kept in memory for each queue.
     pub candidates_per_queue: usize,
+    /// How often the jobs are counted for the gauges.
+    pub survey_interval: Duration,
 }
 
 impl Default for ManagerConfig {
     fn default() -> Self {
-        Self { poll_interval: Duration::from_millis(500), candidates_per_queue: 10_000 }
+        Self {
+            poll_interval: Duration::from_millis(500),
+            candidates_per_queue: 10_000,
+            survey_interval: Duration::from_secs(15),
+        }
     }
 }
 
@@ -72,6 +85,8 @@ pub(in crate::manager) struct Shared {
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
+    insight: Insight,
+    surveys: Surveys,
     /// The events that somebody wants to be told of, whichever job they happen to.
     wanted: RwLock<BTreeSet<EventName>>,
     /// Set once searches see everything that was written before this manager started.
@@ -101,6 +116,8 @@ impl Manager {
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
+            insight: Insight::new(clock.now()),
+            surveys: Surveys::default(),
             wanted: RwLock::default(),
             caught_up: OnceCell::new(),
             no_claims: CancellationToken::new(),
@@ -111,7 +128,27 @@ impl Manager {
         });
         let background = Arc::clone(&shared);
         shared.spawn(async move { background.keep_filled().await });
+        let background = Arc::clone(&shared);
+        shared.spawn(async move { background.keep_surveyed(config.survey_interval).await });
         Self { shared }
+    }
+
+    /// What this manager has seen of its work lately. Never asks the store.
+    #[must_use]
+    pub fn insights(&self) -> Insights {
+        self.shared.insight.told(self.shared.clock.now())
+    }
+
+    /// How the store stood when it was last looked at. Never asks it.
+    #[must_use]
+    pub fn survey(&self) -> SurveyState {
+        self.shared.surveys.state()
+    }
+
+    /// The time by this manager's clock.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
     }
 
     /// Ends the background work, lets what is being written finish, and closes the store.

@@ -48,7 +48,7 @@ impl Manager {
                 }
             });
         }
-        metrics::counter!("leasehold_submissions_total").increment(created.len() as u64);
+        self.shared.insight.submitted(&created, now);
         self.shared.accepted(&created);
         submitted
     }

@@ -80,12 +80,15 @@ impl Shared {
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (writes, indices) = self.decide_all(&mut items, &decide);
+            let (writes, decided) = self.decide_all(&mut items, &decide);
             if !writes.is_empty() {
                 let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
                 let results = self.store.write(writes).await;
                 let mut accepted = Vec::with_capacity(results.len());
-                for ((index, job), result) in indices.into_iter().zip(written).zip(results) {
+                for (((index, before), job), result) in decided.into_iter().zip(written).zip(results) {
+                    if result.is_ok() {
+                        self.insight.changed(&before, &job, self.clock.now());
+                    }
                     self.settle_write(&mut items[index], &ids[index], job, result, &mut accepted);
                 }
                 self.accepted(&accepted);
@@ -126,21 +129,22 @@ impl Shared {
         }
     }
 
-    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
-    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<usize>)
+    /// Decides for every job that is known and not yet answered; gives the writes to make, and for each whose it
+    /// is and what the job was before.
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<(usize, Arc<Job>)>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
         let now = self.clock.now();
         let mut writes = Vec::new();
-        let mut indices = Vec::new();
+        let mut decided = Vec::new();
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
                 Ok(Decision::Write(mut job, bodies)) => {
                     self.announce(&versioned.job, &mut job);
                     writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
-                    indices.push(index);
+                    decided.push((index, versioned.job));
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
@@ -151,7 +155,7 @@ impl Shared {
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
-        (writes, indices)
+        (writes, decided)
     }
 
     fn settle_write(
@@ -169,7 +173,7 @@ impl Shared {
                 item.outcome = Some(Ok(versioned));
             }
             Err(WriteError::Conflict(Some(current))) => {
-                metrics::counter!("leasehold_conflicts_total", "operation" => "update").increment(1);
+                self.insight.conflicted("update", self.clock.now());
                 self.known.learn(&current);
                 item.known = Some((current, Freshness::Read));
             }
@@ -183,6 +187,15 @@ impl Shared {
                 item.outcome = Some(Err(ManagerError::Unknown(why)));
             }
         }
+    }
+
+    /// Counts a worker that came too late.
+    fn count_lost(&self, result: Result<Versioned, ManagerError>) -> Result<Versioned, ManagerError> {
+        if let Err(ManagerError::Refused(Refusal::LeaseLost { .. })) = &result {
+            metrics::counter!("leasehold_leases_lost_total").increment(1);
+            self.insight.mismatched("fence", self.clock.now());
+        }
+        result
     }
 
     /// What follows from acknowledged writes: they are remembered, jobs that are available are offered, those who wait
@@ -205,7 +218,7 @@ impl Manager {
         worker: &WorkerId,
         beats: Vec<Heartbeat>,
     ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
-        metrics::counter!("leasehold_heartbeats_total").increment(beats.len() as u64);
+        self.shared.insight.heard_of(worker, beats.len(), self.shared.clock.now());
         let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
         let results = self
             .shared
@@ -217,7 +230,7 @@ impl Manager {
             .await;
         results
             .into_iter()
-            .map(|result| match &count_lost(result)?.job.state {
+            .map(|result| match &self.shared.count_lost(result)?.job.state {
                 State::Running(running) => Ok(HeartbeatAnswer {
                     lease_expires_at: running.lease.expires_at,
                     cancel_requested: running.cancel_requested_at.is_some(),
@@ -234,15 +247,7 @@ impl Manager {
         let ids: Vec<JobId> = finishes.iter().map(|finish| finish.id.clone()).collect();
         let ends: Vec<End> = finishes.into_iter().map(|finish| End::of(finish, worker, inline_limit)).collect();
         let results = self.shared.update(&ids, |index, job, now| ends[index].decide(job, now)).await;
-        results
-            .into_iter()
-            .map(|result| {
-                let finished = count_lost(result)?;
-                let state = finished.job.state.name();
-                metrics::counter!("leasehold_attempts_ended_total", "state" => state.as_str()).increment(1);
-                Ok(finished)
-            })
-            .collect()
+        results.into_iter().map(|result| self.shared.count_lost(result)).collect()
     }
 
     /// Calls a waiting job off, or asks a running one's worker to stop.
@@ -271,7 +276,13 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
     pub async fn admin_release(&self, id: &JobId, order: AdminRelease) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(job.admin_release(&order, now)?), Vec::new()))).await
+        let release = |job: &Job, now| job.admin_release(&order, now);
+        let released =
+            self.update_one(id, |job, now| Ok(Decision::Write(Box::new(release(job, now)?), Vec::new()))).await;
+        if let Err(ManagerError::Refused(Refusal::FenceMoved(_))) = &released {
+            self.shared.insight.mismatched("fence", self.shared.clock.now());
+        }
+        released
     }
 
     /// Gives every running job back, attempt and all: for the start of a process that owns its store alone, whose
@@ -348,14 +359,6 @@ impl End {
             How::Released { reason } => Ok(Decision::from_change(job.release(&self.proof, reason, now)?, [])),
         }
     }
-}
-
-/// Counts a worker that came too late.
-fn count_lost(result: Result<Versioned, ManagerError>) -> Result<Versioned, ManagerError> {
-    if let Err(ManagerError::Refused(Refusal::LeaseLost { .. })) = &result {
-        metrics::counter!("leasehold_leases_lost_total").increment(1);
-    }
-    result
 }
 
 /// Who acts when the manager does so by itself.

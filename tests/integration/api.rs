@@ -7,6 +7,7 @@ mod calling;
 mod connections;
 mod description;
 mod lives;
+mod observed;
 mod reading;
 mod refusals;
 mod server;
