@@ -57,6 +57,9 @@ codes! {
     Forbidden FORBIDDEN "forbidden" "The token lacks a role";
     ForeignOrigin FORBIDDEN "foreign_origin" "The request comes from another site";
     NotFound NOT_FOUND "not_found" "There is no such job";
+    NoSuchSubscription NOT_FOUND "subscription_not_found" "There is no such subscription";
+    TooManySubscriptions CONFLICT "too_many_subscriptions" "There cannot be more subscriptions";
+    NoSuchWorker NOT_FOUND "no_such_worker" "Nothing is known of this worker";
     NoSuchRoute NOT_FOUND "no_such_route" "There is no such route";
     MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "The route does not take this method";
     BodyStalled REQUEST_TIMEOUT "body_stalled" "The body did not come in time";

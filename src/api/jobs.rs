@@ -15,7 +15,7 @@ use super::items::{in_order, only, sort_out};
 use super::json::json;
 use super::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use super::wire::job::JobOut;
-use super::wire::{BulkAnswer, CancelJob, Job, RetryJob, SubmitItem, SubmitJob};
+use super::wire::{BulkAnswer, CancelJob, Explanation, Job, RetryJob, SubmitItem, SubmitJob};
 use crate::manager::{NewJob, Submitted};
 use crate::store::{Version, Versioned};
 
@@ -141,6 +141,23 @@ pub(crate) async fn get(
         response.headers_mut().insert(ETAG, tag);
     }
     Ok(response)
+}
+
+/// Says why a job does not run, or how it is doing.
+///
+/// In words, the most important first, each with a stable `code` and with what it rests on. What it says of workers is
+/// what this server knows: those that ask another one are not seen.
+#[utoipa::path(get, path = "/v1/jobs/{id}/explain", tag = "jobs",
+    params(("id" = String, Path, description = "The job's id")),
+    responses((status = 200, description = "Why", body = Explanation)))]
+pub(crate) async fn explain(
+    _: Allowed<Read>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    query: Query,
+) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    Ok(json(StatusCode::OK, &Explanation::from(app.manager.explain(&id).await?)))
 }
 
 fn entity_tag(version: Version) -> String {

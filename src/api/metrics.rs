@@ -122,6 +122,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_notifications_delivered_total", Counter, "Notifications that their receiver took"),
     metric("leasehold_notifications_failed_attempts_total", Counter, "Deliveries of notifications that failed and are tried again"),
     metric("leasehold_notifications_dead_total", Counter, "Notifications given up"),
+    metric("leasehold_subscriptions_switched_off_total", Counter, "Subscriptions switched off since their receiver is gone"),
 
     labelled("leasehold_store_operations_total", Counter, ("operation", IN_USE), "What the store was asked, by operation and outcome: ok, conflict, refused or unknown"),
     labelled("leasehold_store_operation_duration_seconds", Histogram(&ANSWERS), ("operation", IN_USE), "How long the store took"),

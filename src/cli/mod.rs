@@ -1,12 +1,15 @@
 //! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
-//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`signals`].
+//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
+//! [`signals`].
 
 mod bench;
 mod cancel;
 mod chosen;
 mod duration;
 mod engine;
+mod explain;
 mod failure;
+mod figures;
 mod get;
 mod jobs;
 mod limits;
@@ -14,8 +17,11 @@ mod list;
 mod log;
 mod many;
 mod meter;
+mod monitor;
+mod notify;
 mod orphans;
 mod output;
+mod queue;
 mod release;
 mod retry;
 mod run;
@@ -24,9 +30,12 @@ mod server;
 mod settings;
 mod signals;
 mod submit;
+mod subscription;
 mod token;
+mod top;
 mod wait;
 mod worker;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,6 +71,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Serve(serve::ServeArgs),
+    Monitor(monitor::MonitorArgs),
     Worker(worker::WorkerArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
@@ -71,6 +81,11 @@ enum Command {
     Retry(retry::RetryArgs),
     Orphans(orphans::OrphansArgs),
     Release(release::ReleaseArgs),
+    Subscription(subscription::SubscriptionArgs),
+    Explain(explain::ExplainArgs),
+    Queue(queue::QueueArgs),
+    Workers(workers::WorkersArgs),
+    Top(top::TopArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -89,6 +104,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
     let settings = Settings::read(cli.config.as_deref())?;
     match cli.command {
         Command::Serve(args) => block_on(serve::run(args, settings)),
+        Command::Monitor(args) => block_on(monitor::run(args, settings)),
         Command::Worker(args) => block_on(worker::run(args, settings)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
@@ -99,6 +115,11 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Retry(args) => block_on(retry::run(args, settings)),
         Command::Orphans(args) => block_on(orphans::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Subscription(args) => block_on(subscription::run(args, settings)),
+        Command::Explain(args) => block_on(explain::run(args, settings)),
+        Command::Queue(args) => block_on(queue::run(args, settings)),
+        Command::Workers(args) => block_on(workers::run(args, settings)),
+        Command::Top(args) => block_on(top::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }

@@ -8,10 +8,11 @@ use serde::Serialize;
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
-    AdminRelease, BulkAnswer, CancelJob, ChangeMany, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer,
-    CountBy, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList,
-    JobState, ManyChanged, OrphanList, QueueList, ReleaseJob, ReleaseMany, RetryJob, ServerHealth, SubmitItem,
-    SubmitJob,
+    AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
+    CountAnswer, CountBy, Explanation, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob,
+    HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PauseQueue, Queue, QueueList, ReleaseJob,
+    ReleaseMany, RetryJob, ServerHealth, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList, WorkerJobs,
+    WorkerList,
 };
 use crate::job::JobId;
 
@@ -235,6 +236,47 @@ impl Client {
         self.send(call.json(order)?).await
     }
 
+    /// Subscribes a receiver to events; the answer is the only one with its secret.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn subscribe(&self, new: &Subscribe) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions"], Repeat::Unsafe).json(new)?).await
+    }
+
+    /// Every subscription.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn subscriptions(&self) -> Result<Vec<Subscription>, ClientError> {
+        let call = self.call(Method::GET, &["v1", "subscriptions"], Repeat::Safe);
+        Ok(self.send::<SubscriptionList>(call).await?.items)
+    }
+
+    /// Ends a subscription.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn unsubscribe(&self, id: &str) -> Result<(), ClientError> {
+        self.send_raw(self.call(Method::DELETE, &["v1", "subscriptions", id], Repeat::Unsafe)).await.map(drop)
+    }
+
+    /// Tells a receiver again that was told nothing any more.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn enable_subscription(&self, id: &str) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions", id, "enable"], Repeat::Safe)).await
+    }
+
+    /// Changes a subscription's secret, and gives the new one.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn change_secret(&self, id: &str) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions", id, "secret"], Repeat::Unsafe)).await
+    }
+
     /// A page of the running jobs that look abandoned.
     ///
     /// # Errors
@@ -286,6 +328,63 @@ impl Client {
     /// See [`ClientError`].
     pub async fn queues(&self) -> Result<QueueList, ClientError> {
         self.send(self.call(Method::GET, &["v1", "queues"], Repeat::Safe)).await
+    }
+
+    /// How one queue stands.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn queue(&self, name: &str) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "queues", name], Repeat::Safe)).await
+    }
+
+    /// Holds a queue back and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<Queue, ClientError> {
+        let pause = PauseQueue { reason: reason.map(str::to_owned) };
+        self.send(self.call(Method::POST, &["v1", "queues", name, "pause"], Repeat::Safe).json(&pause)?).await
+    }
+
+    /// Hands a queue's jobs out again and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn resume_queue(&self, name: &str) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "queues", name, "resume"], Repeat::Safe)).await
+    }
+
+    /// Changes what is set for a queue and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn change_queue(&self, name: &str, change: &ChangeQueue) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::PATCH, &["v1", "queues", name], Repeat::Safe).json(change)?).await
+    }
+
+    /// The workers that the server has heard of lately, and those that run jobs.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn workers(&self) -> Result<WorkerList, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "workers"], Repeat::Safe)).await
+    }
+
+    /// A worker with the first page of the jobs that it runs.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `no_such_worker` when nothing is known of it.
+    pub async fn worker(&self, id: &str) -> Result<WorkerJobs, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "workers", id], Repeat::Safe)).await
+    }
+
+    /// Why a job does not run, or how it is doing.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `not_found` when there is none.
+    pub async fn explain(&self, id: &str) -> Result<Explanation, ClientError> {
+        self.send(self.job_call(Method::GET, id, &["explain"], Repeat::Safe)).await
     }
 
     /// Whether the server could serve now.

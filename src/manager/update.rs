@@ -43,6 +43,12 @@ struct Item {
     outcome: Option<Result<Versioned, ManagerError>>,
 }
 
+/// Whose write it is, and what the job was before.
+struct Place {
+    index: usize,
+    before: Arc<Job>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Freshness {
     Remembered,
@@ -80,16 +86,16 @@ impl Shared {
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (writes, decided) = self.decide_all(&mut items, &decide);
+            let (writes, places) = self.decide_all(&mut items, &decide);
             if !writes.is_empty() {
                 let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
                 let results = self.store.write(writes).await;
                 let mut accepted = Vec::with_capacity(results.len());
-                for (((index, before), job), result) in decided.into_iter().zip(written).zip(results) {
+                for ((place, job), result) in places.into_iter().zip(written).zip(results) {
                     if result.is_ok() {
-                        self.insight.changed(&before, &job, self.clock.now());
+                        self.has_changed(&place.before, &job);
                     }
-                    self.settle_write(&mut items[index], &ids[index], job, result, &mut accepted);
+                    self.settle_write(&mut items[place.index], &ids[place.index], job, result, &mut accepted);
                 }
                 self.accepted(&accepted);
             }
@@ -99,6 +105,15 @@ impl Shared {
         }
         let contended = || Err(ManagerError::Contended { tries: MAX_TRIES });
         items.into_iter().map(|item| item.outcome.unwrap_or_else(contended)).collect()
+    }
+
+    /// Counts what happened with an acknowledged write.
+    fn has_changed(&self, before: &Job, after: &Job) {
+        let now = self.clock.now();
+        self.insight.changed(before, after, now);
+        if after.state.name().is_final() && !before.state.name().is_final() {
+            self.ends.count(&after.spec.queue, after.state.name(), now);
+        }
     }
 
     /// Reads the jobs that are not known and not yet answered.
@@ -129,22 +144,21 @@ impl Shared {
         }
     }
 
-    /// Decides for every job that is known and not yet answered; gives the writes to make, and for each whose it
-    /// is and what the job was before.
-    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<(usize, Arc<Job>)>)
+    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<Place>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
         let now = self.clock.now();
         let mut writes = Vec::new();
-        let mut decided = Vec::new();
+        let mut places = Vec::new();
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
                 Ok(Decision::Write(mut job, bodies)) => {
                     self.announce(&versioned.job, &mut job);
                     writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
-                    decided.push((index, versioned.job));
+                    places.push(Place { index, before: versioned.job });
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
@@ -155,7 +169,7 @@ impl Shared {
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
-        (writes, decided)
+        (writes, places)
     }
 
     fn settle_write(
@@ -203,6 +217,7 @@ impl Shared {
     pub(super) fn accepted(&self, written: &[Versioned]) {
         for versioned in written {
             self.known.learn(versioned);
+            self.untold.note(&versioned.job);
             if versioned.job.state.name().is_final() {
                 self.watchers.tell(&versioned.job.id);
             }
@@ -219,6 +234,7 @@ impl Manager {
         beats: Vec<Heartbeat>,
     ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
         self.shared.insight.heard_of(worker, beats.len(), self.shared.clock.now());
+        self.shared.workers.is_alive(worker, self.shared.clock.now());
         let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
         let results = self
             .shared
@@ -243,6 +259,7 @@ impl Manager {
     /// Completes, fails or gives back attempts; answers in order with each job as it is then. The same end again is
     /// answered as the first time.
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
+        self.shared.workers.is_alive(worker, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
         let ids: Vec<JobId> = finishes.iter().map(|finish| finish.id.clone()).collect();
         let ends: Vec<End> = finishes.into_iter().map(|finish| End::of(finish, worker, inline_limit)).collect();

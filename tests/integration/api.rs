@@ -8,6 +8,7 @@ mod connections;
 mod description;
 mod lives;
 mod observed;
+mod queues;
 mod reading;
 mod refusals;
 mod server;

@@ -2,6 +2,7 @@
 //!
 //! Every case runs on every engine. Time is the test's own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +113,7 @@ fn claim(max_jobs: usize) -> ClaimRequest {
         worker_id: worker("w"),
         queues: vec![queue()],
         max_jobs,
+        resources: BTreeMap::new(),
         wait: Duration::ZERO,
         lease: LEASE,
         request_id: None,
@@ -525,3 +527,4 @@ async fn queues_show_their_depth_by_state(site: Site) {
 
 mod admin;
 mod capacity;
+mod queues;

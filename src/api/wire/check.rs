@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::NotifyTarget;
 use crate::clock::Timestamp;
-use crate::job::{EventName, InvalidName, Json};
+use crate::job::{EventName, InvalidName, Json, QueueName};
 
 /// The longest payload or result, in bytes of its JSON text.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -173,6 +173,19 @@ impl Checks {
         T: std::str::FromStr<Err = InvalidName>,
     {
         text.parse().map_err(|error: InvalidName| self.fault(field, error.to_string())).ok()
+    }
+
+    /// Checks the name of a queue that others than the system itself may submit to or claim from.
+    pub(crate) fn queue(&mut self, field: &str, text: &str) -> Option<QueueName> {
+        let queue: QueueName = self.name(field, text)?;
+        if queue.is_internal() {
+            self.fault(
+                field,
+                format!("must not start with `{}`: such queues are the system's own", QueueName::INTERNAL),
+            );
+            return None;
+        }
+        Some(queue)
     }
 
     /// The same for a name that may be missing.

@@ -1,6 +1,6 @@
 //! What workers, clients and administrators ask of jobs that exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -38,6 +38,11 @@ pub struct ClaimJobs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub max_jobs: Option<u64>,
+    /// What the worker offers to these jobs together, by the resource's name. It is given no job that needs more of
+    /// anything, and has nothing of what is not named. It takes any job when nothing is named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(example = json!({"memory_mib": 4096}))]
+    pub resources: BTreeMap<String, u64>,
     /// How long to wait for the first one. 0 when not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 60_000)]
@@ -70,7 +75,8 @@ impl ClaimJobs {
         checks.count("queues", self.queues.len(), MAX_CLAIMED_QUEUES);
         let named = self.queues.iter().take(MAX_CLAIMED_QUEUES).enumerate();
         let queues: BTreeSet<job::QueueName> =
-            named.filter_map(|(index, name)| checks.name(&format!("queues[{index}]"), name)).collect();
+            named.filter_map(|(index, name)| checks.queue(&format!("queues[{index}]"), name)).collect();
+        checks.resources(&self.resources);
         let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(1), 1..=MAX_CLAIMED_JOBS);
         let wait = checks.millis("wait_ms", self.wait_ms.unwrap_or(0), 0..=MAX_WAIT_MS);
         let lease = checks.millis("lease_ms", self.lease_ms.unwrap_or(DEFAULT_LEASE_MS), LEASE_MS);
@@ -80,6 +86,7 @@ impl ClaimJobs {
             worker_id,
             queues: queues.into_iter().collect(),
             max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
+            resources: self.resources,
             wait,
             lease,
             request_id,
