@@ -87,6 +87,9 @@ pub const METRICS: &[Metric] = &[
     labelled("leasehold_http_request_duration_seconds", Histogram(&ANSWERS), ("route", IN_USE), "Time to the head of the answer, with what the call itself waited for"),
     metric("leasehold_http_connections", Gauge, "Open connections"),
 
+    metric("leasehold_event_streams", Gauge, "Open streams of events"),
+    metric("leasehold_event_gaps_total", Counter, "Times that a stream of events had to leave some out"),
+
     labelled("leasehold_jobs", Gauge, ("queue", IN_USE), "Jobs in the store by queue and state, as last counted; queues beyond the hundred with the most waiting and running jobs are counted together as ` others`"),
     labelled("leasehold_queue_oldest_waiting_seconds", Gauge, ("queue", IN_USE), "For how long the longest-waiting due job of a queue could have been claimed, as last looked up"),
     metric("leasehold_jobs_counted_timestamp_seconds", Gauge, "When the jobs were last counted"),

@@ -12,6 +12,11 @@ use super::json::json;
 use super::wire::{ChangeQueue, PauseQueue, Queue, QueueList};
 use crate::job::QueueName;
 
+/// A body that says nothing: `{}`.
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoFields {}
+
 /// How every queue stands that has jobs or settings of its own.
 #[utoipa::path(get, path = "/v1/queues", tag = "queues",
     responses((status = 200, description = "The queues, in the order of their names", body = QueueList)))]
@@ -84,8 +89,3 @@ pub(crate) async fn change(
 async fn show(app: &App, name: &QueueName) -> Result<Response, ApiError> {
     Ok(json(StatusCode::OK, &Queue::from(app.manager.queue(name).await?)))
 }
-
-/// The body of a call that has nothing to say.
-#[derive(Default, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NoFields {}

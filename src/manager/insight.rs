@@ -197,12 +197,12 @@ impl Insight {
     }
 
     /// Jobs were submitted.
-    pub(super) fn submitted(&self, jobs: &[Versioned], now: Timestamp) {
+    pub(super) fn submitted<'a>(&self, jobs: impl ExactSizeIterator<Item = &'a Job>, now: Timestamp) {
         metrics::counter!("leasehold_submissions_total").increment(jobs.len() as u64);
         self.note(now, |slice| {
             slice.tally.submitted += jobs.len() as u64;
-            for versioned in jobs {
-                slice.kind(&versioned.job.spec.kind).submitted += 1;
+            for job in jobs {
+                slice.kind(&job.spec.kind).submitted += 1;
             }
         });
     }

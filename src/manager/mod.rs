@@ -5,13 +5,15 @@
 //! (what is set for a queue), [`workers`] (who asks for jobs), [`throughput`] (how many end), [`explain`] (why a job does
 //! not run),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told),
-//! [`bulk`] and [`orphans`] (what administrators do), [`insight`] and [`survey`] (what it knows of itself and the store
-//! without asking), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`events`] (what has happened, for those who follow it), [`oversee`] (what the monitor
+//! asks of it), [`untold`] (whose events are yet to be told), [`bulk`] and [`orphans`] (what administrators do), [`insight`]
+//! and [`survey`] (what it knows of itself and the store without asking), [`refill`] (how candidates come back from the
+//! store).
 
 mod bulk;
 mod claim;
 mod dispatch;
+mod events;
 mod explain;
 mod insight;
 mod known;
@@ -39,6 +41,7 @@ use tokio_util::task::TaskTracker;
 
 pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
 pub use claim::Claimed;
+pub use events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
 pub use explain::{Explanation, Reason};
 pub use insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
 pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
@@ -56,6 +59,7 @@ use crate::job::EventName;
 use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
+use events::Events;
 use insight::Insight;
 use known::Known;
 use queues::Queues;
@@ -104,6 +108,7 @@ pub(in crate::manager) struct Shared {
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
+    events: Events,
     insight: Insight,
     surveys: Surveys,
     /// The events that somebody wants to be told of, whichever job they happen to.
@@ -140,6 +145,7 @@ impl Manager {
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
+            events: Events::new(!realtime),
             insight: Insight::new(clock.now()),
             surveys: Surveys::default(),
             wanted: RwLock::default(),
