@@ -59,6 +59,8 @@ pub struct AppState {
     pub metrics: PrometheusHandle,
     /// What the server takes on.
     pub limits: Limits,
+    /// How the server is set up, for its health page; nothing secret.
+    pub configuration: serde_json::Value,
 }
 
 /// What a server takes on.
@@ -99,6 +101,7 @@ struct App {
     access: Arc<Access>,
     metrics: PrometheusHandle,
     limits: Arc<Limits>,
+    configuration: Arc<serde_json::Value>,
     budget: BodyBudget,
     /// Places for streams of events.
     streams: Arc<Semaphore>,

@@ -49,6 +49,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(events::events))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
+        .routes(routes!(system::health))
         .routes(routes!(system::metrics))
         .routes(routes!(system::openapi))
 }

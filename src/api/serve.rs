@@ -85,7 +85,7 @@ async fn serve_routes(
 }
 
 fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
-    let AppState { manager, subscriptions, access, metrics, limits } = state;
+    let AppState { manager, subscriptions, access, metrics, limits, configuration } = state;
     Ok(App {
         manager,
         subscriptions,
@@ -95,6 +95,7 @@ fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io:
         budget: BodyBudget::new(limits.body_bytes),
         streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
         limits: Arc::new(limits),
+        configuration: Arc::new(configuration),
         shutdown,
         openapi: openapi_json().map_err(io::Error::other)?,
     })

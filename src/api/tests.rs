@@ -36,6 +36,7 @@ impl Fixture {
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),
             limits: Arc::new(limits),
+            configuration: Arc::default(),
             trusts_its_machine: false,
             shutdown: CancellationToken::new(),
             openapi: Bytes::new(),

@@ -11,6 +11,7 @@ pub mod bulk;
 pub mod check;
 pub mod event;
 pub mod explanation;
+pub mod health;
 pub mod job;
 pub mod lists;
 pub mod problem;
@@ -28,6 +29,7 @@ pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem}
 pub use check::{FieldError, Invalid};
 pub use event::{EventJob, JobEvent};
 pub use explanation::{Explanation, Reason};
+pub use health::{Capacity, Distribution, HealthStatus, JobCounts, KindLoad, Performance, ServerHealth};
 pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
 pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList};
 pub use problem::Problem;

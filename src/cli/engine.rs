@@ -11,6 +11,7 @@ use super::settings::Settings;
 use crate::store::Store;
 use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use crate::store::measured::Measured;
 use crate::worker::backoff::Backoff;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
@@ -93,7 +94,7 @@ pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure
     let directory = directory.to_owned();
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(directory, &EmbeddedOptions::default())).await;
     match opened {
-        Ok(Ok(store)) => Ok(Arc::new(store)),
+        Ok(Ok(store)) => Ok(Measured::around(Arc::new(store))),
         Ok(Err(error)) => Err(Failure::Failed(error.to_string())),
         Err(error) => Err(Failure::Failed(error.to_string())),
     }
@@ -105,7 +106,7 @@ async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failu
     let mut backoff = Backoff::default();
     loop {
         match ElasticsearchStore::connect(options.clone()).await {
-            Ok(store) => return Ok(Arc::new(store)),
+            Ok(store) => return Ok(Measured::around(Arc::new(store))),
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "the store is not there yet; trying again");
                 backoff.wait().await;

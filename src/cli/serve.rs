@@ -7,7 +7,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::{self, StoreArgs};
+use super::engine::{self, EngineSettings, StoreArgs, StoreKind};
 use super::failure::{ExitStatus, Failure};
 use super::limits;
 use super::log::{self, LogFormat};
@@ -80,6 +80,7 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
     let no_monitor = args.no_monitor.or(settings.no_monitor).unwrap_or(false);
     let oversight = args.oversight.over(&settings.monitor).map_err(|error| wrong(&error))?;
     let engine = args.store.over(settings);
+    let configuration = configuration(&engine, &access, !no_monitor);
     let store = tokio::select! {
         store = engine::open(engine) => store?,
         () = gently.reached(Stop::Drain) => return Ok(()),
@@ -98,7 +99,8 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
 
     let shutdown = CancellationToken::new();
     let subscriptions = Some(notifier.subscriptions().clone());
-    let state = AppState { manager: manager.clone(), subscriptions, access, metrics, limits: Limits::default() };
+    let limits = Limits::default();
+    let state = AppState { manager: manager.clone(), subscriptions, access, metrics, limits, configuration };
     let serve = async {
         api::serve(listener, state, shutdown.clone()).await.map_err(cannot)?;
         notifier.shutdown().await;
@@ -117,4 +119,26 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
         served = serve => served,
         () = stop => Err(Failure::Told(signals.status().unwrap_or(ExitStatus::Terminated))),
     }
+}
+
+/// How the server is set up, for its health page: nothing secret, and so no address, which may hold a password.
+fn configuration(engine: &EngineSettings, access: &Access, watches: bool) -> serde_json::Value {
+    let (manager, limits) = (ManagerConfig::default(), Limits::default());
+    let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let store = match engine.kind {
+        StoreKind::Embedded => "embedded",
+        StoreKind::Elasticsearch => "elasticsearch",
+    };
+    serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "store": store,
+        "index_prefix": engine.index_prefix,
+        "monitor": watches,
+        "tokens_needed": !access.is_open(),
+        "candidates_per_queue": manager.candidates_per_queue,
+        "poll_interval_ms": millis(manager.poll_interval),
+        "survey_interval_ms": millis(manager.survey_interval),
+        "connections": limits.connections,
+        "body_bytes": limits.body_bytes,
+    })
 }

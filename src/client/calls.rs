@@ -11,7 +11,8 @@ use crate::api::wire::{
     AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
     CountAnswer, CountBy, Explanation, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob,
     HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PauseQueue, Queue, QueueList, ReleaseJob,
-    ReleaseMany, RetryJob, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList, WorkerJobs, WorkerList,
+    ReleaseMany, RetryJob, ServerHealth, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList, WorkerJobs,
+    WorkerList,
 };
 use crate::job::JobId;
 
@@ -392,6 +393,14 @@ impl Client {
     /// See [`ClientError`].
     pub async fn ready(&self) -> Result<Health, ClientError> {
         self.send(self.call(Method::GET, &["readyz"], Repeat::Safe)).await
+    }
+
+    /// How the server is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn health(&self) -> Result<ServerHealth, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "health"], Repeat::Safe)).await
     }
 
     /// The server's metrics in Prometheus' text format.

@@ -195,7 +195,7 @@ impl Manager {
             report.next = Some(BULK_ORDER.key(&last.job));
             left -= page.len();
             let ids: Vec<JobId> = page.into_iter().map(|found| found.job.id.clone()).collect();
-            let store_failed = report.add(self.change_page(&order, &filter, ids).await);
+            let store_failed = report.add(order.action, self.change_page(&order, &filter, ids).await);
             if !more {
                 return Ok(BulkReport { next: None, ..report });
             }
@@ -273,10 +273,17 @@ impl Shared {
 
 impl BulkReport {
     /// Adds a page's jobs. Returns whether the store failed at any, so that there is no use in going on at once.
-    fn add(&mut self, fates: Vec<(JobId, Fate)>) -> bool {
+    fn add(&mut self, action: BulkAction, fates: Vec<(JobId, Fate)>) -> bool {
         let mut store_failed = false;
         for (id, fate) in fates {
             self.matched += 1;
+            let outcome = match &fate {
+                Fate::Changed => "changed",
+                Fate::Skipped => "skipped",
+                Fate::Failed(_) => "failed",
+            };
+            metrics::counter!("leasehold_bulk_changes_total", "action" => action.as_str(), "outcome" => outcome)
+                .increment(1);
             match fate {
                 Fate::Changed => self.changed += 1,
                 Fate::Skipped => self.skipped += 1,

@@ -162,7 +162,7 @@ impl Manager {
             };
             let claimed = self.take_leases(offer, Arc::clone(&request), delivery.clone()).await?;
             if !claimed.jobs.is_empty() {
-                metrics::histogram!("leasehold_claim_wait_seconds").record(started.elapsed().as_secs_f64());
+                self.shared.insight.claim_waited(started.elapsed(), self.shared.clock.now());
                 return Ok(claimed);
             }
         }
@@ -357,12 +357,13 @@ impl Shared {
                     if matches!(versioned.job.state, State::Running(_)) {
                         claimed.push(versioned);
                     } else {
+                        self.insight.changed(&candidate.job, &versioned.job, self.clock.now());
                         self.untold.note(&versioned.job);
                         self.watchers.tell(&versioned.job.id);
                     }
                 }
                 Err(WriteError::Conflict(current)) => {
-                    metrics::counter!("leasehold_conflicts_total", "operation" => "claim").increment(1);
+                    self.insight.conflicted("claim", self.clock.now());
                     if let Some(current) = &current {
                         self.known.learn(current);
                     }
@@ -385,7 +386,7 @@ impl Shared {
         }
         self.events.publish(told.iter().map(|(job, history_before)| (&**job, *history_before)));
         self.dispatch.settle_all(&gone);
-        metrics::counter!("leasehold_claims_total").increment(claimed.len() as u64);
+        self.insight.claimed(&claimed, self.clock.now());
         (claimed, failure)
     }
 

@@ -6,14 +6,16 @@
 //! not run),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
 //! remembers of its own writes), [`events`] (what has happened, for those who follow it), [`oversee`] (what the monitor
-//! asks of it), [`untold`] (whose events are yet to be told), [`bulk`] and [`orphans`] (what administrators do), [`refill`]
-//! (how candidates come back from the store).
+//! asks of it), [`untold`] (whose events are yet to be told), [`bulk`] and [`orphans`] (what administrators do), [`insight`]
+//! and [`survey`] (what it knows of itself and the store without asking), [`refill`] (how candidates come back from the
+//! store).
 
 mod bulk;
 mod claim;
 mod dispatch;
 mod events;
 mod explain;
+mod insight;
 mod known;
 mod orphans;
 mod oversee;
@@ -22,6 +24,7 @@ mod read;
 mod refill;
 pub mod request;
 mod submit;
+mod survey;
 mod throughput;
 mod untold;
 mod update;
@@ -40,12 +43,14 @@ pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPre
 pub use claim::Claimed;
 pub use events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
 pub use explain::{Explanation, Reason};
+pub use insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
 pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
 pub use queues::{Pause, QueueSettings};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
 };
+pub use survey::{Survey, SurveyState};
 pub use throughput::Throughput;
 pub use workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
 
@@ -55,9 +60,11 @@ use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
 use events::Events;
+use insight::Insight;
 use known::Known;
 use queues::Queues;
 use read::Watchers;
+use survey::Surveys;
 use throughput::Ends;
 use untold::Untold;
 use workers::Workers;
@@ -70,11 +77,17 @@ pub struct ManagerConfig {
     pub poll_interval: Duration,
     /// How many candidates are kept in memory for each queue.
     pub candidates_per_queue: usize,
+    /// How often the jobs are counted for the gauges.
+    pub survey_interval: Duration,
 }
 
 impl Default for ManagerConfig {
     fn default() -> Self {
-        Self { poll_interval: Duration::from_millis(500), candidates_per_queue: 10_000 }
+        Self {
+            poll_interval: Duration::from_millis(500),
+            candidates_per_queue: 10_000,
+            survey_interval: Duration::from_secs(15),
+        }
     }
 }
 
@@ -96,6 +109,8 @@ pub(in crate::manager) struct Shared {
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
     events: Events,
+    insight: Insight,
+    surveys: Surveys,
     /// The events that somebody wants to be told of, whichever job they happen to.
     wanted: RwLock<BTreeSet<EventName>>,
     untold: Untold,
@@ -131,6 +146,8 @@ impl Manager {
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
             events: Events::new(!realtime),
+            insight: Insight::new(clock.now()),
+            surveys: Surveys::default(),
             wanted: RwLock::default(),
             untold: Untold::default(),
             caught_up: OnceCell::new(),
@@ -143,8 +160,28 @@ impl Manager {
         let background = Arc::clone(&shared);
         shared.spawn(async move { background.keep_filled().await });
         let background = Arc::clone(&shared);
+        shared.spawn(async move { background.keep_surveyed(config.survey_interval).await });
+        let background = Arc::clone(&shared);
         shared.spawn(async move { background.keep_queues_known().await });
         Self { shared }
+    }
+
+    /// What this manager has seen of its work lately. Never asks the store.
+    #[must_use]
+    pub fn insights(&self) -> Insights {
+        self.shared.insight.told(self.shared.clock.now())
+    }
+
+    /// How the store stood when it was last looked at. Never asks it.
+    #[must_use]
+    pub fn survey(&self) -> SurveyState {
+        self.shared.surveys.state()
+    }
+
+    /// The time by this manager's clock.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
     }
 
     /// Ends the background work, lets what is being written finish, and closes the store.

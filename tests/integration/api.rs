@@ -7,6 +7,7 @@ mod calling;
 mod connections;
 mod description;
 mod lives;
+mod observed;
 mod queues;
 mod reading;
 mod refusals;

@@ -109,7 +109,9 @@ pub(super) async fn run(args: MonitorArgs, settings: Settings) -> Result<(), Fai
 
     let shutdown = CancellationToken::new();
     let subscriptions = Some(notifier.subscriptions().clone());
-    let state = AppState { manager: manager.clone(), subscriptions, access, metrics, limits: Limits::default() };
+    let configuration = serde_json::Value::Null;
+    let limits = Limits::default();
+    let state = AppState { manager: manager.clone(), subscriptions, access, metrics, limits, configuration };
     let serve = async {
         api::serve_monitor(listener, state, shutdown.clone()).await.map_err(cannot)?;
         monitor.shutdown().await;

@@ -228,13 +228,3 @@ impl Rounds {
         true
     }
 }
-
-/// The word for what a write came to, in counters.
-pub(super) fn outcome_word<T>(result: &WriteResult<T>) -> &'static str {
-    match result {
-        Ok(_) => "ok",
-        Err(WriteError::Conflict(_)) => "conflict",
-        Err(WriteError::Refused(_)) => "refused",
-        Err(WriteError::Unknown(_)) => "unknown",
-    }
-}

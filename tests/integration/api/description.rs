@@ -52,6 +52,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /v1/admin/orphans",
         "GET /v1/admin/signing-key",
         "GET /v1/events",
+        "GET /v1/health",
         "GET /v1/jobs",
         "GET /v1/jobs/count",
         "GET /v1/jobs/{id}",
