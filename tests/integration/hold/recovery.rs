@@ -91,7 +91,9 @@ impl Site {
     /// A worker process.
     fn worker(&self, name: &str, lease: &str) -> Started {
         let url = self.server.url();
-        let arguments = ["worker", "--server", &url, "--queue", "q", "--worker-id", name, "--lease", lease];
+        // One slot: a worker that is stopped must not have another claim waiting, which would be given its own job.
+        let arguments =
+            ["worker", "--server", &url, "--queue", "q", "--worker-id", name, "--lease", lease, "--slots", "1"];
         Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_LOG", "error"))
     }
 
