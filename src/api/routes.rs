@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, system, work};
+use super::{App, admin, jobs, lists, openapi, queues, subscriptions, system, work, workers};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -20,6 +20,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(jobs::submit_bulk))
         .routes(routes!(lists::count))
         .routes(routes!(jobs::get))
+        .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
         .routes(routes!(work::claim))
@@ -29,8 +30,22 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::fail))
         .routes(routes!(work::release))
         .routes(routes!(work::completions))
-        .routes(routes!(lists::queues))
-        .routes(routes!(jobs::admin_release))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::get, queues::change))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(workers::workers))
+        .routes(routes!(workers::worker))
+        .routes(routes!(subscriptions::subscribe, subscriptions::list))
+        .routes(routes!(subscriptions::get, subscriptions::remove))
+        .routes(routes!(subscriptions::enable))
+        .routes(routes!(subscriptions::change_secret))
+        .routes(routes!(subscriptions::signing_key))
+        .routes(routes!(admin::orphans))
+        .routes(routes!(admin::release))
+        .routes(routes!(admin::release_many))
+        .routes(routes!(admin::cancel_many))
+        .routes(routes!(admin::retry_many))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

@@ -84,9 +84,10 @@ async fn serve_routes(
 }
 
 fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
-    let AppState { manager, access, metrics, limits } = state;
+    let AppState { manager, subscriptions, access, metrics, limits } = state;
     Ok(App {
         manager,
+        subscriptions,
         trusts_its_machine: access.is_open() && address.ip().is_loopback(),
         access: Arc::new(access),
         metrics,

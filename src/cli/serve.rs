@@ -12,6 +12,7 @@ use super::failure::{ExitStatus, Failure};
 use super::limits;
 use super::log::{self, LogFormat};
 use super::monitor::{self, OversightArgs};
+use super::notify;
 use super::output::print;
 use super::settings::Settings;
 use super::signals::Signals;
@@ -52,6 +53,8 @@ pub(super) struct ServeArgs {
     /// Listen beyond this machine though no tokens are configured: anyone can submit and take jobs then
     #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
+    #[command(flatten)]
+    notify: notify::NotifyArgs,
     /// How log lines look [default: text]
     #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
@@ -73,6 +76,7 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
         Stop::Drain | Stop::No => tracing::info!("stopping once the calls have ended; again to stop at once"),
     })?;
     let (mut gently, mut at_once) = (signals.stop().listen(), signals.stop().listen());
+    let notifications = notify::Notifications::of(&args.notify, &settings.notify)?;
     let no_monitor = args.no_monitor.or(settings.no_monitor).unwrap_or(false);
     let oversight = args.oversight.over(&settings.monitor).map_err(|error| wrong(&error))?;
     let engine = args.store.over(settings);
@@ -85,6 +89,7 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
     let cannot = |error: std::io::Error| Failure::Failed(format!("cannot listen on {listen}: {error}"));
     let listener = TcpListener::bind(listen).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
+    let notifier = notify::start(notifications, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
     let monitor = match no_monitor {
         true => None,
         false => Some(monitor::start(&manager, store, clock, oversight).await?),
@@ -92,9 +97,11 @@ pub(super) async fn run(args: ServeArgs, settings: Settings) -> Result<(), Failu
     print(&format!("listening on http://{address}"))?;
 
     let shutdown = CancellationToken::new();
-    let state = AppState { manager: manager.clone(), access, metrics, limits: Limits::default() };
+    let subscriptions = Some(notifier.subscriptions().clone());
+    let state = AppState { manager: manager.clone(), subscriptions, access, metrics, limits: Limits::default() };
     let serve = async {
         api::serve(listener, state, shutdown.clone()).await.map_err(cannot)?;
+        notifier.shutdown().await;
         if let Some(monitor) = monitor {
             monitor.shutdown().await;
         }

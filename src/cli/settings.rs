@@ -22,6 +22,7 @@
 //! slots = 8
 //! ```
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,7 @@ pub(super) struct Settings {
     #[serde(default)]
     pub(super) tokens: Vec<Token>,
     #[serde(default)]
+    pub(super) notify: NotifySettings,
     pub(super) monitor: OversightSettings,
     #[serde(default)]
     pub(super) client: ClientSettings,
@@ -66,12 +68,25 @@ pub(super) struct ClientSettings {
     pub(super) token: Option<String>,
 }
 
+/// How others are told of what happens to jobs.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NotifySettings {
+    pub(super) public_url: Option<String>,
+    pub(super) allow_private_targets: Option<bool>,
+    pub(super) allow_target: Option<Vec<String>>,
+    pub(super) retry_base: Option<DurationSetting>,
+    pub(super) max_attempts: Option<u32>,
+    pub(super) timeout: Option<DurationSetting>,
+}
+
 /// How a worker works.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkerSettings {
     pub(super) queues: Option<Vec<String>>,
     pub(super) slots: Option<usize>,
+    pub(super) resources: Option<BTreeMap<String, u64>>,
     pub(super) worker_id: Option<String>,
     pub(super) lease: Option<DurationSetting>,
     pub(super) drain_timeout: Option<DurationSetting>,

@@ -20,7 +20,7 @@ use crate::job::{Claim, Fence, Job, JobId, Refusal, RequestId, State, WorkerId};
 use crate::query::{Filter, Search, Sort};
 use crate::store::{StoreError, Versioned, Write, WriteError};
 
-use super::dispatch::Offer;
+use super::dispatch::{Offer, Wish};
 use super::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
 use super::update::manager_actor;
 use super::{Manager, Shared};
@@ -141,6 +141,8 @@ impl Manager {
             return Err(ManagerError::ShuttingDown);
         }
         let started = Instant::now();
+        self.shared.workers.asks(&request, self.shared.clock.now());
+        self.shared.know_queues().await?;
         let delivery = match &request.request_id {
             None => None,
             Some(request_id) => {
@@ -222,17 +224,19 @@ impl Manager {
         deadline: Instant,
     ) -> Result<Option<Offer>, ManagerError> {
         let dispatch = &self.shared.dispatch;
-        if let Some(offer) = dispatch.take(&request.queues, request.max_jobs) {
+        let wish = request.wish();
+        if let Some(offer) = dispatch.take(&wish) {
             return Ok(Some(offer));
         }
         self.shared.refresh(&request.queues).await?;
         if request.wait.is_zero() {
-            return Ok(dispatch.take(&request.queues, request.max_jobs));
+            return Ok(dispatch.take(&wish));
         }
-        let mut waiting = match dispatch.take_or_wait(&request.queues, request.max_jobs) {
+        let mut waiting = match dispatch.take_or_wait(&wish) {
             Ok(offer) => return Ok(Some(offer)),
             Err(waiting) => waiting,
         };
+        let _waits = self.shared.workers.waits(&request.worker_id);
         let superseded = async {
             match delivery {
                 Some(delivery) => delivery.superseded.cancelled().await,
@@ -312,6 +316,12 @@ impl Manager {
     }
 }
 
+impl ClaimRequest {
+    fn wish(&self) -> Wish<'_> {
+        Wish { queues: &self.queues, max_jobs: self.max_jobs, resources: &self.resources }
+    }
+}
+
 impl Shared {
     /// Makes sure that a search for a named claim sees what was claimed before this manager started, and what any
     /// manager has claimed until now if `repeated`.
@@ -345,6 +355,7 @@ impl Shared {
                     if matches!(versioned.job.state, State::Running(_)) {
                         claimed.push(versioned);
                     } else {
+                        self.untold.note(&versioned.job);
                         self.watchers.tell(&versioned.job.id);
                     }
                 }

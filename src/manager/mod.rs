@@ -1,19 +1,29 @@
 //! The manager: the only writer of jobs.
 //!
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
-//! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
+//! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker), [`queues`]
+//! (what is set for a queue), [`workers`] (who asks for jobs), [`throughput`] (how many end), [`explain`] (why a job does
+//! not run),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told),
+//! [`bulk`] and [`orphans`] (what administrators do), [`refill`] (how candidates come back from the store).
 
+mod bulk;
 mod claim;
 mod dispatch;
+mod explain;
 mod known;
+mod orphans;
 mod oversee;
+mod queues;
 mod read;
 mod refill;
 pub mod request;
 mod submit;
+mod throughput;
+mod untold;
 mod update;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,19 +34,29 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
 pub use claim::Claimed;
+pub use explain::{Explanation, Reason};
+pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
+pub use queues::{Pause, QueueSettings};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
 };
+pub use throughput::Throughput;
+pub use workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::job::EventName;
 use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
 use known::Known;
+use queues::Queues;
 use read::Watchers;
+use throughput::Ends;
+use untold::Untold;
+use workers::Workers;
 
 /// The manager's settings.
 #[derive(Clone, Debug)]
@@ -64,11 +84,16 @@ pub(in crate::manager) struct Shared {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     dispatch: Dispatch,
+    queues: Queues,
+    workers: Workers,
+    ends: Ends,
+    started_at: Timestamp,
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
     /// The events that somebody wants to be told of, whichever job they happen to.
     wanted: RwLock<BTreeSet<EventName>>,
+    untold: Untold,
     /// Set once searches see everything that was written before this manager started.
     caught_up: OnceCell<()>,
     /// Claims are answered with nothing from then on.
@@ -82,7 +107,7 @@ pub(in crate::manager) struct Shared {
 const REMOTE_PAGE: usize = 2_000;
 
 impl Manager {
-    /// Starts a manager and its background task on the current tokio runtime.
+    /// Starts a manager and its background tasks on the current tokio runtime.
     #[must_use]
     pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, config: ManagerConfig) -> Self {
         let realtime = store.is_realtime();
@@ -93,10 +118,15 @@ impl Manager {
         };
         let shared = Arc::new(Shared {
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
+            queues: Queues::default(),
+            workers: Workers::default(),
+            ends: Ends::default(),
+            started_at: clock.now(),
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
             wanted: RwLock::default(),
+            untold: Untold::default(),
             caught_up: OnceCell::new(),
             no_claims: CancellationToken::new(),
             stopping: CancellationToken::new(),
@@ -106,6 +136,8 @@ impl Manager {
         });
         let background = Arc::clone(&shared);
         shared.spawn(async move { background.keep_filled().await });
+        let background = Arc::clone(&shared);
+        shared.spawn(async move { background.keep_queues_known().await });
         Self { shared }
     }
 

@@ -43,6 +43,12 @@ struct Item {
     outcome: Option<Result<Versioned, ManagerError>>,
 }
 
+/// Whose write it is, and whether it ends the job.
+struct Place {
+    index: usize,
+    ends: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Freshness {
     Remembered,
@@ -80,13 +86,16 @@ impl Shared {
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (writes, indices) = self.decide_all(&mut items, &decide);
+            let (writes, places) = self.decide_all(&mut items, &decide);
             if !writes.is_empty() {
                 let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
                 let results = self.store.write(writes).await;
                 let mut accepted = Vec::with_capacity(results.len());
-                for ((index, job), result) in indices.into_iter().zip(written).zip(results) {
-                    self.settle_write(&mut items[index], &ids[index], job, result, &mut accepted);
+                for ((place, job), result) in places.into_iter().zip(written).zip(results) {
+                    if place.ends && result.is_ok() {
+                        self.ends.count(&job.spec.queue, job.state.name(), self.clock.now());
+                    }
+                    self.settle_write(&mut items[place.index], &ids[place.index], job, result, &mut accepted);
                 }
                 self.accepted(&accepted);
             }
@@ -127,20 +136,21 @@ impl Shared {
     }
 
     /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
-    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<usize>)
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<Place>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
         let now = self.clock.now();
         let mut writes = Vec::new();
-        let mut indices = Vec::new();
+        let mut places = Vec::new();
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
                 Ok(Decision::Write(mut job, bodies)) => {
                     self.announce(&versioned.job, &mut job);
+                    let ends = job.state.name().is_final() && !versioned.job.state.name().is_final();
                     writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
-                    indices.push(index);
+                    places.push(Place { index, ends });
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
@@ -151,7 +161,7 @@ impl Shared {
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
-        (writes, indices)
+        (writes, places)
     }
 
     fn settle_write(
@@ -190,6 +200,7 @@ impl Shared {
     pub(super) fn accepted(&self, written: &[Versioned]) {
         for versioned in written {
             self.known.learn(versioned);
+            self.untold.note(&versioned.job);
             if versioned.job.state.name().is_final() {
                 self.watchers.tell(&versioned.job.id);
             }
@@ -206,6 +217,7 @@ impl Manager {
         beats: Vec<Heartbeat>,
     ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
         metrics::counter!("leasehold_heartbeats_total").increment(beats.len() as u64);
+        self.shared.workers.is_alive(worker, self.shared.clock.now());
         let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
         let results = self
             .shared
@@ -230,6 +242,7 @@ impl Manager {
     /// Completes, fails or gives back attempts; answers in order with each job as it is then. The same end again is
     /// answered as the first time.
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
+        self.shared.workers.is_alive(worker, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
         let ids: Vec<JobId> = finishes.iter().map(|finish| finish.id.clone()).collect();
         let ends: Vec<End> = finishes.into_iter().map(|finish| End::of(finish, worker, inline_limit)).collect();
@@ -261,8 +274,9 @@ impl Manager {
     ///
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`].
-    pub async fn retry(&self, caller: &Caller, id: &JobId) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(job.retry(caller, now)?), Vec::new()))).await
+    pub async fn retry(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
+        let retry = |job: &Job, now| job.retry(caller, reason.clone(), now);
+        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(retry(job, now)?), Vec::new()))).await
     }
 
     /// Ends a running job's lease without its worker.

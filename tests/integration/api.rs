@@ -2,10 +2,12 @@
 //! store in a directory of its own.
 
 mod access;
+mod admin;
 mod calling;
 mod connections;
 mod description;
 mod lives;
+mod queues;
 mod reading;
 mod refusals;
 mod server;

@@ -10,6 +10,7 @@ mod hold;
 mod load;
 mod manager;
 mod monitor;
+mod notify;
 mod process;
 mod program;
 mod proxy;

@@ -14,6 +14,7 @@ pub(super) use settings::{OversightArgs, OversightSettings};
 use super::engine::{self, StoreArgs, StoreKind};
 use super::failure::{ExitStatus, Failure};
 use super::log::{self, LogFormat};
+use super::notify;
 use super::output::print;
 use super::settings::Settings;
 use super::signals::Signals;
@@ -52,6 +53,8 @@ pub(super) struct MonitorArgs {
     /// Listen beyond this machine though no tokens are configured: anyone can release and cancel jobs then
     #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
+    #[command(flatten)]
+    notify: notify::NotifyArgs,
     /// How log lines look [default: text]
     #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
@@ -77,6 +80,7 @@ pub(super) async fn run(args: MonitorArgs, settings: Settings) -> Result<(), Fai
     let insecure = args.insecure.or(settings.insecure).unwrap_or(false);
     check_exposure(listen, &access, insecure).map_err(|error| wrong(&error))?;
     let config = args.oversight.over(&settings.monitor).map_err(|error| wrong(&error))?;
+    let notifications = notify::Notifications::of(&args.notify, &settings.notify)?;
     let engine = args.store.over(settings);
     if engine.kind == StoreKind::Embedded {
         let message = "the embedded store belongs to one process, the server, which has its monitor in it; a monitor of \
@@ -98,14 +102,18 @@ pub(super) async fn run(args: MonitorArgs, settings: Settings) -> Result<(), Fai
     let cannot = |error: std::io::Error| Failure::Failed(format!("cannot listen on {listen}: {error}"));
     let listener = TcpListener::bind(listen).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
+    // What the monitor does is told of as well, and nobody else may be there to do it.
+    let notifier = notify::start(notifications, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
     let monitor = start(&manager, store, clock, config).await?;
     print(&format!("listening on http://{address}"))?;
 
     let shutdown = CancellationToken::new();
-    let state = AppState { manager: manager.clone(), access, metrics, limits: Limits::default() };
+    let subscriptions = Some(notifier.subscriptions().clone());
+    let state = AppState { manager: manager.clone(), subscriptions, access, metrics, limits: Limits::default() };
     let serve = async {
         api::serve_monitor(listener, state, shutdown.clone()).await.map_err(cannot)?;
         monitor.shutdown().await;
+        notifier.shutdown().await;
         manager.shutdown().await;
         Ok(())
     };

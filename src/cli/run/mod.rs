@@ -175,6 +175,7 @@ async fn work(
                 .map_err(|error| Failure::Failed(error.to_string()))?,
             queues,
             slots: args.slots.map_or(cores, usize::from),
+            resources: std::collections::BTreeMap::new(),
             lease: LEASE,
             wait: WAIT,
             drain_timeout: args.drain_timeout,

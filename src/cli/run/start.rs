@@ -180,7 +180,7 @@ async fn take_in(
     };
     match state {
         _ if again => {
-            manager.retry(&actor(), &job.id).await.map_err(failed)?;
+            manager.retry(&actor(), &job.id, None).await.map_err(failed)?;
             started.waiting.insert(job.id.clone());
         }
         StateName::Available | StateName::Running => {

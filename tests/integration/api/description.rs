@@ -48,10 +48,19 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /metrics",
         "GET /openapi.json",
         "GET /readyz",
+        "GET /v1/admin/orphans",
         "GET /v1/jobs",
         "GET /v1/jobs/count",
         "GET /v1/jobs/{id}",
+        "GET /v1/jobs/{id}/explain",
         "GET /v1/queues",
+        "GET /v1/queues/{name}",
+        "GET /v1/workers",
+        "GET /v1/workers/{worker_id}",
+        "PATCH /v1/queues/{name}",
+        "POST /v1/admin/jobs/cancel",
+        "POST /v1/admin/jobs/release",
+        "POST /v1/admin/jobs/retry",
         "POST /v1/admin/jobs/{id}/release",
         "POST /v1/claims",
         "POST /v1/completions",
@@ -64,6 +73,8 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/jobs/{id}/heartbeat",
         "POST /v1/jobs/{id}/release",
         "POST /v1/jobs/{id}/retry",
+        "POST /v1/queues/{name}/pause",
+        "POST /v1/queues/{name}/resume",
     ];
     assert_eq!(calls.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }
