@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::config::{MonitorConfig, Retention};
 use super::rules::{Action, Rules, Suspicion, decide};
 use crate::clock::Timestamp;
-use crate::job::{Change, Job, JobId, OrphanPolicy, QueueName, StateName};
+use crate::job::{Change, Job, JobId, OrphanPolicy, StateName};
 use crate::manager::{Manager, ManagerError};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 
@@ -189,6 +189,8 @@ impl Scans {
         now: Timestamp,
         may_act: &(dyn Fn() -> bool + Send + Sync),
     ) -> Result<Report, ManagerError> {
+        // What becomes of a job hangs on the rules of its queue.
+        self.manager.know_queues().await?;
         let after = self.resume.lock().remove(&scan);
         let mut search = Search { filter: scan.filter(now), sort: ORDER, after, limit: PAGE };
         let mut report = Report::default();
@@ -225,13 +227,10 @@ impl Scans {
         decide(job, now, &self.rules).filter(|action| scan.does(*action))
     }
 
-    /// What becomes of the jobs of a queue whose leases are over, where they do not say so themselves.
-    fn policy_of(&self, _queue: &QueueName) -> OrphanPolicy {
-        self.policy
-    }
-
+    /// What becomes of a job whose lease is over: its own rule goes first, then its queue's.
     fn policy(&self, job: &Job) -> OrphanPolicy {
-        job.spec.oversight.orphan_policy.unwrap_or_else(|| self.policy_of(&job.spec.queue))
+        let own = job.spec.oversight.orphan_policy;
+        own.or_else(|| self.manager.orphan_policy_of(&job.spec.queue)).unwrap_or(self.policy)
     }
 
     /// Does what is to be done about these jobs, and what is to be done after that.

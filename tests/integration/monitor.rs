@@ -171,6 +171,7 @@ cases! {
     a_sign_of_life_takes_the_flag_off,
     a_slow_but_beating_job_is_told_overdue_once_and_never_released,
     each_policy_is_kept_and_a_held_job_is_left_alone,
+    a_queues_policy_goes_over_the_default_and_a_jobs_own_over_its_queues,
     a_job_whose_attempts_are_used_up_fails,
     a_cancellation_that_was_asked_for_holds_over_a_recovery,
     an_attempt_that_takes_too_long_is_ended,
@@ -263,6 +264,23 @@ async fn each_policy_is_kept_and_a_held_job_is_left_alone(site: Site) {
     site.clock.advance(LEASE * 100);
     site.scan(&scans, Scan::Watch).await;
     assert_eq!(site.job(&held).await, job);
+}
+
+async fn a_queues_policy_goes_over_the_default_and_a_jobs_own_over_its_queues(site: Site) {
+    let scans = site.scans(&config());
+    let queue = QueueName::new("q").expect("a name");
+    site.manager.set_orphan_policy(&queue, Some(OrphanPolicy::Fail)).await.expect("set");
+    let by_queue = site.submit_and_claim(new_job()).await.job.id.clone();
+    let by_itself = site.submit_and_claim(with_policy(OrphanPolicy::Flag)).await.job.id.clone();
+    site.clock.advance(LEASE + GRACE);
+    // A monitor that has only just started.
+    let later = manager(&site.store, &site.clock);
+    let scans_of_another = Scans::new(later, &config(), site.store.is_realtime());
+    let report = site.scan(&scans_of_another, Scan::Recovery).await;
+    assert_eq!((report.requeued, report.failed, report.held), (0, 1, 1));
+    assert_eq!(site.job(&by_queue).await.state.name(), StateName::Failed);
+    assert!(site.job(&by_itself).await.orphan().is_some_and(|orphan| orphan.held));
+    assert_eq!(site.scan(&scans, Scan::Recovery).await.recovered(), 0);
 }
 
 async fn a_job_whose_attempts_are_used_up_fails(site: Site) {

@@ -91,7 +91,9 @@ impl Site {
     /// A worker process.
     fn worker(&self, name: &str, lease: &str) -> Started {
         let url = self.server.url();
-        let arguments = ["worker", "--server", &url, "--queue", "q", "--worker-id", name, "--lease", lease];
+        // One slot: a worker that is stopped must not have another claim waiting, which would be given its own job.
+        let arguments =
+            ["worker", "--server", &url, "--queue", "q", "--worker-id", name, "--lease", lease, "--slots", "1"];
         Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_LOG", "error"))
     }
 
@@ -210,6 +212,23 @@ async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elas
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_jobs_outlive_their_workers_and_the_embedded_server() {
     jobs_outlive_their_workers(Site::embedded().await, async |site| site.server.kill_and_restart().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitor_of_its_own_serves_administrators_and_no_jobs() {
+    let place = TempDir::new().expect("a directory");
+    let log = place.path().join("monitor.log");
+    let monitor = Server::start_as("monitor", &ONE_CLOCK, on_elasticsearch().await, &log).await;
+    for (path, status) in [
+        ("/livez", StatusCode::OK),
+        ("/metrics", StatusCode::OK),
+        ("/v1/admin/orphans", StatusCode::OK),
+        ("/v1/jobs", StatusCode::NOT_FOUND),
+        ("/v1/queues", StatusCode::NOT_FOUND),
+    ] {
+        let answer = reqwest::get(format!("{}{path}", monitor.url())).await.expect("the monitor answers");
+        assert_eq!(answer.status(), status, "{path}");
+    }
 }
 
 async fn jobs_outlive_their_workers(mut site: Site, kill_the_leader: impl AsyncFnOnce(&mut Site)) {
