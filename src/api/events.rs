@@ -43,7 +43,8 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 /// where events are missing, because more happened than is kept or than was read in time. Each event comes at least
 /// once: after an interruption some come again, with the same `job.id` and `number`.
 ///
-/// The filter's parameters can have several values, as in a list.
+/// The filter's parameters can have several values, as in a list. Jobs of the system's own are passed over unless they or
+/// their queue are named.
 #[utoipa::path(get, path = "/v1/events", tag = "jobs",
     params(
         ("event" = Option<Vec<String>>, Query, description = "Any of these happened"),

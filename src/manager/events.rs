@@ -60,7 +60,8 @@ impl JobEvent {
     }
 }
 
-/// Which events: those that satisfy every part. An empty list leaves a part open.
+/// Which events: those that satisfy every part. An empty list leaves a part open. Jobs of the system's own are passed
+/// over unless they or their queue are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
     /// Any of these happened.
@@ -82,7 +83,9 @@ impl EventFilter {
         fn any<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
             wanted.is_empty() || value.is_some_and(|value| wanted.contains(value))
         }
-        any(&self.events, Some(&event.entry.event))
+        let named = !self.queues.is_empty() || !self.jobs.is_empty();
+        (named || !event.spec.queue.is_internal())
+            && any(&self.events, Some(&event.entry.event))
             && any(&self.queues, Some(&event.spec.queue))
             && any(&self.kinds, Some(&event.spec.kind))
             && any(&self.owners, event.spec.owner.as_ref())

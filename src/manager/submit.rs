@@ -49,7 +49,7 @@ impl Manager {
                 }
             });
         }
-        metrics::counter!("leasehold_submissions_total").increment(created.len() as u64);
+        self.shared.insight.submitted(created.iter().map(|write| &*write.versioned.job), now);
         self.shared.accepted(&created);
         submitted
     }

@@ -134,6 +134,20 @@ pub(super) async fn a_filter_lets_through_what_it_names(site: Site) {
     for id in [&a, &b] {
         site.manager.cancel(&caller(), id, None).await.expect("cancelled");
     }
+    let internal = QueueName::system("leasehold.test");
+    let of_the_system = site.submit(NewJob::new(internal.clone(), Kind::system("test"))).await.versioned.job.id.clone();
+    for (filter, seen) in [
+        (EventFilter::default(), false),
+        (EventFilter { queues: vec![internal], ..EventFilter::default() }, true),
+        (EventFilter { jobs: vec![of_the_system.clone()], ..EventFilter::default() }, true),
+    ] {
+        let mut feed = site.manager.events(filter, EventsFrom::Since(site.clock.now())).await.expect("a feed");
+        let mut told = false;
+        while let Told::Event(_, event) = next(&mut feed).await {
+            told |= event.job_id == of_the_system;
+        }
+        assert_eq!(told, seen, "the system's own jobs are told of only to who names them");
+    }
     let filters = [
         EventFilter { queues: vec![QueueName::new("b").expect("a name")], ..EventFilter::default() },
         EventFilter { kinds: vec![Kind::new("b").expect("a name")], ..EventFilter::default() },
