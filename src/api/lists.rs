@@ -64,8 +64,7 @@ pub(crate) struct Page {
 
 /// Finds the page that the query's `limit` and `cursor` ask for.
 pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -> Result<Page, ApiError> {
-    let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let limit = limit(query)?;
     let after = query.one("cursor")?.map(|text| decode_cursor(text, sort)).transpose()?.map(|cursor| cursor.after);
     // One more than asked for tells whether there is another page.
     let search = Search { filter, sort, after, limit: limit + 1 };
@@ -114,22 +113,32 @@ fn filter(query: &Query) -> Result<Filter, ApiError> {
     })
 }
 
-fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
+/// How many a page is to have.
+pub(crate) fn limit(query: &Query) -> Result<usize, ApiError> {
+    let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+    Ok(usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// The values of a part of a filter.
+pub(crate) fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
     if query.all(name).nth(MAX_VALUES).is_some() {
         return Err(ApiError::field(name, format!("must have at most {MAX_VALUES} values")));
     }
     query.all(name).map(|text| parse(name, text)).collect()
 }
 
-fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
+/// The value of a parameter.
+pub(crate) fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|error: T::Err| ApiError::field(name, error.to_string()))
 }
 
-fn encode_cursor(cursor: &Cursor) -> String {
+/// A cursor as text that means nothing to whoever gets it.
+pub(crate) fn encode_cursor(cursor: &Cursor) -> String {
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(cursor).unwrap_or_default())
 }
 
-fn decode_cursor(text: &str, sort: Sort) -> Result<Cursor, ApiError> {
+/// A cursor of this server's that belongs to a list in this order.
+pub(crate) fn decode_cursor(text: &str, sort: Sort) -> Result<Cursor, ApiError> {
     let cursor: Cursor = Some(text)
         .filter(|text| text.len() <= MAX_CURSOR_CHARS)
         .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())

@@ -2,12 +2,14 @@
 //!
 //! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
 //! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
-//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `system`), `delivery` (claimed jobs on their way out), `observe`
+//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `system`), `delivery`
+//! (claimed jobs on their way out), `observe`
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends).
 //!
 //! The handlers decide nothing: they check, ask the manager and write down its answer.
 
 pub mod access;
+mod admin;
 mod delivery;
 mod error;
 mod extract;
@@ -21,6 +23,7 @@ mod openapi;
 mod queues;
 mod routes;
 mod serve;
+mod subscriptions;
 mod system;
 pub mod wire;
 mod work;
@@ -34,9 +37,10 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use routes::openapi_json;
-pub use serve::serve;
+pub use serve::{serve, serve_monitor};
 
 use crate::manager::Manager;
+use crate::notify::Subscriptions;
 use access::Access;
 use extract::BodyBudget;
 
@@ -45,6 +49,8 @@ use extract::BodyBudget;
 pub struct AppState {
     /// Who does what is asked.
     pub manager: Manager,
+    /// Who is told of what; none where this server does not deal with notifications.
+    pub subscriptions: Option<Arc<Subscriptions>>,
     /// Who may ask.
     pub access: Access,
     /// Where the process's metrics are read: [`metrics::install`].
@@ -84,6 +90,7 @@ impl Default for Limits {
 #[derive(Clone)]
 struct App {
     manager: Manager,
+    subscriptions: Option<Arc<Subscriptions>>,
     access: Arc<Access>,
     metrics: PrometheusHandle,
     limits: Arc<Limits>,

@@ -30,6 +30,7 @@ impl Fixture {
         let limits = Limits::default();
         let app = App {
             manager,
+            subscriptions: None,
             access: Arc::default(),
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),

@@ -4,6 +4,7 @@
 
 mod bench;
 mod cancel;
+mod chosen;
 mod duration;
 mod engine;
 mod explain;
@@ -14,7 +15,11 @@ mod jobs;
 mod limits;
 mod list;
 mod log;
+mod many;
 mod meter;
+mod monitor;
+mod notify;
+mod orphans;
 mod output;
 mod queue;
 mod release;
@@ -25,6 +30,7 @@ mod server;
 mod settings;
 mod signals;
 mod submit;
+mod subscription;
 mod token;
 mod top;
 mod wait;
@@ -65,6 +71,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Serve(serve::ServeArgs),
+    Monitor(monitor::MonitorArgs),
     Worker(worker::WorkerArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
@@ -72,7 +79,9 @@ enum Command {
     Wait(wait::WaitArgs),
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
+    Orphans(orphans::OrphansArgs),
     Release(release::ReleaseArgs),
+    Subscription(subscription::SubscriptionArgs),
     Explain(explain::ExplainArgs),
     Queue(queue::QueueArgs),
     Workers(workers::WorkersArgs),
@@ -95,6 +104,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
     let settings = Settings::read(cli.config.as_deref())?;
     match cli.command {
         Command::Serve(args) => block_on(serve::run(args, settings)),
+        Command::Monitor(args) => block_on(monitor::run(args, settings)),
         Command::Worker(args) => block_on(worker::run(args, settings)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
@@ -103,7 +113,9 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Wait(args) => block_on(wait::run(args, settings)),
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),
+        Command::Orphans(args) => block_on(orphans::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Subscription(args) => block_on(subscription::run(args, settings)),
         Command::Explain(args) => block_on(explain::run(args, settings)),
         Command::Queue(args) => block_on(queue::run(args, settings)),
         Command::Workers(args) => block_on(workers::run(args, settings)),
@@ -141,7 +153,9 @@ mod tests {
             for flag in command.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().expect("filtered");
                 let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();
-                let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values();
+                // What an order over many jobs is about is said on the command line only.
+                let chooses = flag.get_help_heading().is_some_and(|heading| heading == "Many jobs at once");
+                let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values() || chooses;
                 let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
                 assert!(exempt || named == expected, "--{long} of {}: {named:?}", command.get_name());
             }

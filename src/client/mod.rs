@@ -32,6 +32,6 @@ mod calls;
 mod error;
 mod transport;
 
-pub use calls::{CountQuery, JobQuery};
+pub use calls::{CountQuery, JobQuery, OrphanQuery};
 pub use error::ClientError;
 pub use transport::Client;

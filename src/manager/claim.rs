@@ -355,6 +355,7 @@ impl Shared {
                     if matches!(versioned.job.state, State::Running(_)) {
                         claimed.push(versioned);
                     } else {
+                        self.untold.note(&versioned.job);
                         self.watchers.tell(&versioned.job.id);
                     }
                 }

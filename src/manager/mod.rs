@@ -5,12 +5,15 @@
 //! (what is set for a queue), [`workers`] (who asks for jobs), [`throughput`] (how many end), [`explain`] (why a job does
 //! not run),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told),
+//! [`bulk`] and [`orphans`] (what administrators do), [`refill`] (how candidates come back from the store).
 
+mod bulk;
 mod claim;
 mod dispatch;
 mod explain;
 mod known;
+mod orphans;
 mod oversee;
 mod queues;
 mod read;
@@ -18,6 +21,7 @@ mod refill;
 pub mod request;
 mod submit;
 mod throughput;
+mod untold;
 mod update;
 mod workers;
 
@@ -30,8 +34,10 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
 pub use claim::Claimed;
 pub use explain::{Explanation, Reason};
+pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
 pub use queues::{Pause, QueueSettings};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
@@ -49,6 +55,7 @@ use known::Known;
 use queues::Queues;
 use read::Watchers;
 use throughput::Ends;
+use untold::Untold;
 use workers::Workers;
 
 /// The manager's settings.
@@ -86,6 +93,7 @@ pub(in crate::manager) struct Shared {
     watchers: Watchers,
     /// The events that somebody wants to be told of, whichever job they happen to.
     wanted: RwLock<BTreeSet<EventName>>,
+    untold: Untold,
     /// Set once searches see everything that was written before this manager started.
     caught_up: OnceCell<()>,
     /// Claims are answered with nothing from then on.
@@ -118,6 +126,7 @@ impl Manager {
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
             wanted: RwLock::default(),
+            untold: Untold::default(),
             caught_up: OnceCell::new(),
             no_claims: CancellationToken::new(),
             stopping: CancellationToken::new(),

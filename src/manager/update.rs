@@ -200,6 +200,7 @@ impl Shared {
     pub(super) fn accepted(&self, written: &[Versioned]) {
         for versioned in written {
             self.known.learn(versioned);
+            self.untold.note(&versioned.job);
             if versioned.job.state.name().is_final() {
                 self.watchers.tell(&versioned.job.id);
             }
@@ -273,8 +274,9 @@ impl Manager {
     ///
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`].
-    pub async fn retry(&self, caller: &Caller, id: &JobId) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(job.retry(caller, now)?), Vec::new()))).await
+    pub async fn retry(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
+        let retry = |job: &Job, now| job.retry(caller, reason.clone(), now);
+        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(retry(job, now)?), Vec::new()))).await
     }
 
     /// Ends a running job's lease without its worker.

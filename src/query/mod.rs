@@ -34,6 +34,8 @@ pub struct Filter {
     pub updated_after: Option<Timestamp>,
     /// Whether it is flagged as an orphan.
     pub orphaned: Option<bool>,
+    /// Whether somebody is yet to be told of something that happened to it.
+    pub untold: Option<bool>,
     /// Running under a lease of this worker.
     pub worker_id: Option<WorkerId>,
     /// Running under a lease taken by this claim call.
@@ -59,6 +61,7 @@ impl Filter {
             && self.finished_after.is_none_or(|earliest| job.finished_at().is_some_and(|at| at > earliest))
             && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
             && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
+            && self.untold.is_none_or(|untold| job.outbox.is_empty() != untold)
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
@@ -71,6 +74,7 @@ impl Filter {
             || self.request_id.is_some()
             || self.watch_at_most.is_some()
             || self.orphaned == Some(true)
+            || self.untold == Some(true)
             || (!self.states.is_empty() && !self.states.iter().any(|state| state.is_final()))
     }
 }

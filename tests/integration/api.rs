@@ -2,6 +2,7 @@
 //! store in a directory of its own.
 
 mod access;
+mod admin;
 mod calling;
 mod connections;
 mod description;

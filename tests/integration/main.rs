@@ -9,6 +9,8 @@ mod engines;
 mod hold;
 mod load;
 mod manager;
+mod monitor;
+mod notify;
 mod process;
 mod program;
 mod proxy;

@@ -61,6 +61,7 @@ impl Server {
         let shutdown = CancellationToken::new();
         let state = AppState {
             manager: manager.clone(),
+            subscriptions: None,
             access: setup.access,
             metrics: metrics::install().expect("metrics"),
             limits: setup.limits,
