@@ -189,6 +189,8 @@ impl Scans {
         now: Timestamp,
         may_act: &(dyn Fn() -> bool + Send + Sync),
     ) -> Result<Report, ManagerError> {
+        // A queue's own rule must be known before anything is done by the general one.
+        self.manager.know_queues().await?;
         let after = self.resume.lock().remove(&scan);
         let mut search = Search { filter: scan.filter(now), sort: ORDER, after, limit: PAGE };
         let mut report = Report::default();
@@ -226,8 +228,8 @@ impl Scans {
     }
 
     /// What becomes of the jobs of a queue whose leases are over, where they do not say so themselves.
-    fn policy_of(&self, _queue: &QueueName) -> OrphanPolicy {
-        self.policy
+    fn policy_of(&self, queue: &QueueName) -> OrphanPolicy {
+        self.manager.orphan_policy_of(queue).unwrap_or(self.policy)
     }
 
     fn policy(&self, job: &Job) -> OrphanPolicy {

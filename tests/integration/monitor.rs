@@ -126,6 +126,7 @@ fn claim(name: &str, max_jobs: usize) -> ClaimRequest {
         worker_id: worker(name),
         queues: vec![QueueName::new("q").expect("a name")],
         max_jobs,
+        resources: Default::default(),
         wait: Duration::ZERO,
         lease: LEASE,
         request_id: None,
@@ -170,6 +171,7 @@ cases! {
     a_sign_of_life_takes_the_flag_off,
     a_slow_but_beating_job_is_told_overdue_once_and_never_released,
     each_policy_is_kept_and_a_held_job_is_left_alone,
+    a_queues_rule_goes_over_the_general_one_and_under_the_jobs_own,
     a_job_whose_attempts_are_used_up_fails,
     a_cancellation_that_was_asked_for_holds_over_a_recovery,
     an_attempt_that_takes_too_long_is_ended,
@@ -262,6 +264,20 @@ async fn each_policy_is_kept_and_a_held_job_is_left_alone(site: Site) {
     site.clock.advance(LEASE * 100);
     site.scan(&scans, Scan::Watch).await;
     assert_eq!(site.job(&held).await, job);
+}
+
+async fn a_queues_rule_goes_over_the_general_one_and_under_the_jobs_own(site: Site) {
+    let queue = QueueName::new("q").expect("a name");
+    site.manager.set_orphan_policy(&queue, Some(OrphanPolicy::Fail)).await.expect("set");
+    // Whoever starts anew must know it before the first scan acts.
+    let scans = Scans::new(manager(&site.store, &site.clock), &config(), site.store.is_realtime());
+    let by_queue = site.submit_and_claim(new_job()).await.job.id.clone();
+    let by_job = site.submit_and_claim(with_policy(OrphanPolicy::Requeue)).await.job.id.clone();
+    site.clock.advance(LEASE + GRACE);
+    let report = site.scan(&scans, Scan::Recovery).await;
+    assert_eq!((report.requeued, report.failed), (1, 1));
+    assert_eq!(site.job(&by_queue).await.state.name(), StateName::Failed);
+    assert_eq!(site.job(&by_job).await.state.name(), StateName::Available);
 }
 
 async fn a_job_whose_attempts_are_used_up_fails(site: Site) {
