@@ -119,7 +119,7 @@ pub(crate) fn limit(query: &Query) -> Result<usize, ApiError> {
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// The values of a part of a filter.
+/// The values of a parameter that may have many, each read as what it should be.
 pub(crate) fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
     if query.all(name).nth(MAX_VALUES).is_some() {
         return Err(ApiError::field(name, format!("must have at most {MAX_VALUES} values")));

@@ -34,5 +34,7 @@ fn start() -> Result<PrometheusHandle, BuildError> {
         "Time to the head of the answer, with what the call itself waited for"
     );
     metrics::describe_gauge!("leasehold_http_connections", "Open connections");
+    metrics::describe_gauge!("leasehold_event_streams", "Open streams of events");
+    metrics::describe_counter!("leasehold_event_gaps_total", "Times that a stream of events had to leave some out");
     Ok(handle)
 }

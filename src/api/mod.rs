@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
 //! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
-//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `system`), `delivery`
-//! (claimed jobs on their way out), `observe`
+//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`),
+//! `delivery` (claimed jobs on their way out), `observe`
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends).
 //!
 //! The handlers decide nothing: they check, ask the manager and write down its answer.
@@ -12,6 +12,7 @@ pub mod access;
 mod admin;
 mod delivery;
 mod error;
+mod events;
 mod extract;
 mod items;
 mod jobs;
@@ -34,6 +35,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use routes::openapi_json;
@@ -70,6 +72,8 @@ pub struct Limits {
     pub head_within: Duration,
     /// How long the body of a request may take to arrive.
     pub body_within: Duration,
+    /// How many streams of events it has open at once; more are refused.
+    pub event_streams: usize,
     /// How long calls may take to end once the server is told to.
     pub drain_within: Duration,
 }
@@ -81,6 +85,7 @@ impl Default for Limits {
             body_bytes: 512 * 1024 * 1024,
             head_within: Duration::from_secs(30),
             body_within: Duration::from_secs(30),
+            event_streams: 100,
             drain_within: Duration::from_secs(10),
         }
     }
@@ -95,6 +100,8 @@ struct App {
     metrics: PrometheusHandle,
     limits: Arc<Limits>,
     budget: BodyBudget,
+    /// Places for streams of events.
+    streams: Arc<Semaphore>,
     /// Whether everyone on this machine may call, and so every browser on it.
     trusts_its_machine: bool,
     shutdown: CancellationToken,

@@ -8,10 +8,14 @@ use super::App;
 use super::access::{Admin, Allowed, Read};
 use super::error::ApiError;
 use super::extract::{JsonBody, OptionalJsonBody, Query, QueuePath};
-use super::jobs::NoFields;
 use super::json::json;
 use super::wire::{ChangeQueue, PauseQueue, Queue, QueueList};
 use crate::job::QueueName;
+
+/// A body that says nothing: `{}`.
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoFields {}
 
 /// How every queue stands that has jobs or settings of its own.
 #[utoipa::path(get, path = "/v1/queues", tag = "queues",

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, admin, jobs, lists, openapi, queues, subscriptions, system, work, workers};
+use super::{App, admin, events, jobs, lists, openapi, queues, subscriptions, system, work, workers};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -46,6 +46,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::release_many))
         .routes(routes!(admin::cancel_many))
         .routes(routes!(admin::retry_many))
+        .routes(routes!(events::events))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

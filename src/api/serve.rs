@@ -36,7 +36,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the API on `listener` until `shutdown` is cancelled: then it accepts nothing more, answers waiting claims,
-/// lets calls end for [`super::Limits::drain_within`], and returns. The manager is left to the caller.
+/// ends streams of events, lets calls end for [`super::Limits::drain_within`], and returns. The manager is left to the
+/// caller.
 ///
 /// # Errors
 /// When the listener is none, or the API's description cannot be written.
@@ -92,6 +93,7 @@ fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io:
         access: Arc::new(access),
         metrics,
         budget: BodyBudget::new(limits.body_bytes),
+        streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
         limits: Arc::new(limits),
         shutdown,
         openapi: openapi_json().map_err(io::Error::other)?,

@@ -34,6 +34,7 @@ impl Fixture {
             access: Arc::default(),
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
+            streams: Arc::new(Semaphore::new(limits.event_streams)),
             limits: Arc::new(limits),
             trusts_its_machine: false,
             shutdown: CancellationToken::new(),

@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod bulk;
 pub mod check;
+pub mod event;
 pub mod explanation;
 pub mod job;
 pub mod lists;
@@ -25,6 +26,7 @@ pub use admin::{
 };
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
+pub use event::{EventJob, JobEvent};
 pub use explanation::{Explanation, Reason};
 pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
 pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList};

@@ -7,6 +7,7 @@ mod cancel;
 mod chosen;
 mod duration;
 mod engine;
+mod events;
 mod explain;
 mod failure;
 mod figures;
@@ -86,6 +87,7 @@ enum Command {
     Queue(queue::QueueArgs),
     Workers(workers::WorkersArgs),
     Top(top::TopArgs),
+    Events(events::EventsArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -120,6 +122,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Queue(args) => block_on(queue::run(args, settings)),
         Command::Workers(args) => block_on(workers::run(args, settings)),
         Command::Top(args) => block_on(top::run(args, settings)),
+        Command::Events(args) => block_on(events::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }

@@ -346,12 +346,14 @@ impl Shared {
         let mut claimed = Vec::with_capacity(results.len());
         let mut failure = None;
         let mut gone = Vec::with_capacity(results.len());
+        let mut told = Vec::with_capacity(results.len());
         for ((candidate, job), result) in candidates.into_iter().zip(written).zip(results) {
             match result {
                 Ok(version) => {
                     let versioned = Versioned { job, version };
                     self.known.learn(&versioned);
                     gone.push(candidate.job.id.clone());
+                    told.push((Arc::clone(&versioned.job), candidate.job.history.len()));
                     if matches!(versioned.job.state, State::Running(_)) {
                         claimed.push(versioned);
                     } else {
@@ -381,6 +383,7 @@ impl Shared {
                 }
             }
         }
+        self.events.publish(told.iter().map(|(job, history_before)| (&**job, *history_before)));
         self.dispatch.settle_all(&gone);
         metrics::counter!("leasehold_claims_total").increment(claimed.len() as u64);
         (claimed, failure)

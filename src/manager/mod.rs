@@ -5,12 +5,14 @@
 //! (what is set for a queue), [`workers`] (who asks for jobs), [`throughput`] (how many end), [`explain`] (why a job does
 //! not run),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`untold`] (whose events are yet to be told),
-//! [`bulk`] and [`orphans`] (what administrators do), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`events`] (what has happened, for those who follow it), [`oversee`] (what the monitor
+//! asks of it), [`untold`] (whose events are yet to be told), [`bulk`] and [`orphans`] (what administrators do), [`refill`]
+//! (how candidates come back from the store).
 
 mod bulk;
 mod claim;
 mod dispatch;
+mod events;
 mod explain;
 mod known;
 mod orphans;
@@ -36,6 +38,7 @@ use tokio_util::task::TaskTracker;
 
 pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
 pub use claim::Claimed;
+pub use events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
 pub use explain::{Explanation, Reason};
 pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
 pub use queues::{Pause, QueueSettings};
@@ -51,6 +54,7 @@ use crate::job::EventName;
 use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
+use events::Events;
 use known::Known;
 use queues::Queues;
 use read::Watchers;
@@ -91,6 +95,7 @@ pub(in crate::manager) struct Shared {
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
+    events: Events,
     /// The events that somebody wants to be told of, whichever job they happen to.
     wanted: RwLock<BTreeSet<EventName>>,
     untold: Untold,
@@ -125,6 +130,7 @@ impl Manager {
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
+            events: Events::new(!realtime),
             wanted: RwLock::default(),
             untold: Untold::default(),
             caught_up: OnceCell::new(),

@@ -8,7 +8,7 @@ use crate::job::{
     Actor, AdminRelease, Body, Change, Failure, Job, JobId, LeaseProof, NewBody, Refusal, State, StateName, WorkerId,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::{Versioned, Write, WriteError};
+use crate::store::{Versioned, Write, WriteError, WriteResult};
 
 use super::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
 use super::{Manager, Shared};
@@ -36,17 +36,29 @@ impl Decision {
     }
 }
 
+/// An acknowledged write.
+pub(super) struct Accepted {
+    /// The job as it is then.
+    pub(super) versioned: Versioned,
+    /// How long its history was before.
+    pub(super) history_before: usize,
+}
+
+/// A write that is asked for.
+struct Pending {
+    /// Whose it is, by index.
+    index: usize,
+    /// How long the job's history is before it.
+    history_before: usize,
+    /// Whether it ends the job.
+    ends: bool,
+}
+
 /// One job on its way through the loop.
 struct Item {
     /// The job as it is known, and whether that was read from the store rather than remembered.
     known: Option<(Versioned, Freshness)>,
     outcome: Option<Result<Versioned, ManagerError>>,
-}
-
-/// Whose write it is, and whether it ends the job.
-struct Place {
-    index: usize,
-    ends: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,16 +98,20 @@ impl Shared {
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (writes, places) = self.decide_all(&mut items, &decide);
+            let (writes, pending) = self.decide_all(&mut items, &decide);
             if !writes.is_empty() {
                 let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
                 let results = self.store.write(writes).await;
                 let mut accepted = Vec::with_capacity(results.len());
-                for ((place, job), result) in places.into_iter().zip(written).zip(results) {
-                    if place.ends && result.is_ok() {
+                for ((Pending { index, history_before, ends }, job), result) in
+                    pending.into_iter().zip(written).zip(results)
+                {
+                    if ends && result.is_ok() {
                         self.ends.count(&job.spec.queue, job.state.name(), self.clock.now());
                     }
-                    self.settle_write(&mut items[place.index], &ids[place.index], job, result, &mut accepted);
+                    if let Some(versioned) = self.settle_write(&mut items[index], &ids[index], job, result) {
+                        accepted.push(Accepted { versioned, history_before });
+                    }
                 }
                 self.accepted(&accepted);
             }
@@ -136,13 +152,13 @@ impl Shared {
     }
 
     /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
-    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<Place>)
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<Pending>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
         let now = self.clock.now();
         let mut writes = Vec::new();
-        let mut places = Vec::new();
+        let mut pending = Vec::new();
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
@@ -150,7 +166,7 @@ impl Shared {
                     self.announce(&versioned.job, &mut job);
                     let ends = job.state.name().is_final() && !versioned.job.state.name().is_final();
                     writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
-                    places.push(Place { index, ends });
+                    pending.push(Pending { index, history_before: versioned.job.history.len(), ends });
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
@@ -161,22 +177,16 @@ impl Shared {
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
-        (writes, places)
+        (writes, pending)
     }
 
-    fn settle_write(
-        &self,
-        item: &mut Item,
-        id: &JobId,
-        job: Arc<Job>,
-        result: Result<crate::store::Version, WriteError>,
-        accepted: &mut Vec<Versioned>,
-    ) {
+    /// Takes in what a write came to. Gives the job when it was acknowledged.
+    fn settle_write(&self, item: &mut Item, id: &JobId, job: Arc<Job>, result: WriteResult) -> Option<Versioned> {
         match result {
             Ok(version) => {
                 let versioned = Versioned { job, version };
-                accepted.push(versioned.clone());
-                item.outcome = Some(Ok(versioned));
+                item.outcome = Some(Ok(versioned.clone()));
+                return Some(versioned);
             }
             Err(WriteError::Conflict(Some(current))) => {
                 metrics::counter!("leasehold_conflicts_total", "operation" => "update").increment(1);
@@ -193,19 +203,23 @@ impl Shared {
                 item.outcome = Some(Err(ManagerError::Unknown(why)));
             }
         }
+        None
     }
 
-    /// What follows from acknowledged writes: they are remembered, jobs that are available are offered, those who wait
-    /// for a job's end are told.
-    pub(super) fn accepted(&self, written: &[Versioned]) {
-        for versioned in written {
+    /// What follows from acknowledged writes: they are remembered and published, jobs that are available are offered,
+    /// those who wait for a job's end are told. Published before they are offered, so that a job is told of as
+    /// submitted before it is told of as claimed.
+    pub(super) fn accepted(&self, written: &[Accepted]) {
+        self.events.publish(written.iter().map(|write| (&*write.versioned.job, write.history_before)));
+        for Accepted { versioned, .. } in written {
             self.known.learn(versioned);
             self.untold.note(&versioned.job);
             if versioned.job.state.name().is_final() {
                 self.watchers.tell(&versioned.job.id);
             }
         }
-        self.dispatch.add(written.iter().filter(|versioned| versioned.job.state == State::Available).cloned());
+        let available = written.iter().map(|write| &write.versioned);
+        self.dispatch.add(available.filter(|versioned| versioned.job.state == State::Available).cloned());
     }
 }
 

@@ -142,6 +142,7 @@ async fn work(manager: Manager, deliver: Deliver, concurrency: usize, stop: Stop
         worker_id,
         queues: vec![QueueName::system(QUEUE)],
         slots: concurrency,
+        resources: std::collections::BTreeMap::new(),
         lease: LEASE,
         wait: WAIT,
         drain_timeout: DRAIN,

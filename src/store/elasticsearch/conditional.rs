@@ -90,6 +90,9 @@ impl<T> ConditionalWrite<T> {
 
     /// Takes what it came to, once.
     pub(super) fn take_result(&mut self) -> Option<WriteResult<T>> {
+        if self.is_open() {
+            return None;
+        }
         match std::mem::replace(&mut self.step, Step::Answered) {
             Step::Decided(result) => Some(result),
             _ => None,

@@ -44,17 +44,22 @@ fn it_lists_exactly_the_calls_there_are() {
     let calls: BTreeSet<String> =
         operations(&document).into_iter().map(|(method, path, _)| format!("{method} {path}")).collect();
     let expected = [
+        "DELETE /v1/subscriptions/{id}",
         "GET /livez",
         "GET /metrics",
         "GET /openapi.json",
         "GET /readyz",
         "GET /v1/admin/orphans",
+        "GET /v1/admin/signing-key",
+        "GET /v1/events",
         "GET /v1/jobs",
         "GET /v1/jobs/count",
         "GET /v1/jobs/{id}",
         "GET /v1/jobs/{id}/explain",
         "GET /v1/queues",
         "GET /v1/queues/{name}",
+        "GET /v1/subscriptions",
+        "GET /v1/subscriptions/{id}",
         "GET /v1/workers",
         "GET /v1/workers/{worker_id}",
         "PATCH /v1/queues/{name}",
@@ -75,6 +80,9 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/jobs/{id}/retry",
         "POST /v1/queues/{name}/pause",
         "POST /v1/queues/{name}/resume",
+        "POST /v1/subscriptions",
+        "POST /v1/subscriptions/{id}/enable",
+        "POST /v1/subscriptions/{id}/secret",
     ];
     assert_eq!(calls.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }
