@@ -126,6 +126,7 @@ fn claim(name: &str, max_jobs: usize) -> ClaimRequest {
         worker_id: worker(name),
         queues: vec![QueueName::new("q").expect("a name")],
         max_jobs,
+        resources: Default::default(),
         wait: Duration::ZERO,
         lease: LEASE,
         request_id: None,

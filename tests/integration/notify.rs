@@ -61,6 +61,7 @@ impl Site {
             worker_id: worker(),
             queues: vec![job.queue],
             max_jobs: 1,
+            resources: Default::default(),
             wait: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             request_id: None,
