@@ -221,7 +221,10 @@ pub(super) async fn flagged_jobs_are_shown_with_what_there_is_to_judge_them_by(s
         site.manager.orphans(filter, None, 10).await.expect("a list")
     };
     let listed = orphans(Filter::default()).await;
-    assert_eq!(listed.iter().map(|status| status.versioned.job.id.clone()).collect::<Vec<_>>(), std::slice::from_ref(&id));
+    assert_eq!(
+        listed.iter().map(|status| status.versioned.job.id.clone()).collect::<Vec<_>>(),
+        std::slice::from_ref(&id)
+    );
     assert_eq!((listed[0].next, listed[0].expired_for()), (Prospect::WaitsForItsWorker, None), "not {untouched}");
     assert_eq!(listed[0].orphan.reason, "silent");
 
