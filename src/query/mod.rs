@@ -1,5 +1,8 @@
 //! What can be asked of a store: which jobs ([`Filter`]), in which order ([`Sort`]), from where on ([`Cursor`]).
 
+pub mod fields;
+pub mod kql;
+
 use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
 
