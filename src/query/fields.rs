@@ -128,7 +128,13 @@ impl Field {
         matches!(self.access, Access::History(_)).then_some(HISTORY)
     }
 
-    const fn new(name: &'static str, kind: FieldType, access: Access, meaning: &'static str, example: &'static str) -> Self {
+    const fn new(
+        name: &'static str,
+        kind: FieldType,
+        access: Access,
+        meaning: &'static str,
+        example: &'static str,
+    ) -> Self {
         Self { name, kind, meaning, example, sortable: false, groupable: false, default: false, access }
     }
 

@@ -217,9 +217,7 @@ impl fmt::Display for Literal {
 
 /// Writes a text without quotes, with all escaped that would end it or mean something else.
 fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    let starts = |rest: &str, word: &str| {
-        rest.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
-    };
+    let starts = |rest: &str, word: &str| rest.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     for (at, character) in text.char_indices() {
         let after = &text[at + character.len_utf8()..];
         match character {

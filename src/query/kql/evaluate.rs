@@ -24,9 +24,7 @@ impl Plan {
             Self::Or(plans) => plans.iter().any(|plan| plan.holds(subject, now)),
             Self::Not(plan) => !plan.holds(subject, now),
             Self::InHistory(plan) => match subject {
-                Subject::Job(job) => {
-                    job.history.entries().iter().any(|entry| plan.holds(Subject::Entry(entry), now))
-                }
+                Subject::Job(job) => job.history.entries().iter().any(|entry| plan.holds(Subject::Entry(entry), now)),
                 Subject::Entry(_) => false,
             },
             Self::Fields(clauses) | Self::Anywhere { clauses, .. } => {
@@ -39,9 +37,7 @@ impl Plan {
 impl Clause {
     fn holds(&self, subject: Subject<'_>, now: Timestamp) -> bool {
         match &self.target {
-            Target::Field(field) => {
-                has_value(field, subject, &mut |value| self.test.accepts(field.kind, value, now))
-            }
+            Target::Field(field) => has_value(field, subject, &mut |value| self.test.accepts(field.kind, value, now)),
             Target::Label(name) => match subject {
                 Subject::Job(job) => job
                     .spec
@@ -76,9 +72,7 @@ fn has_value(field: &Field, subject: Subject<'_>, wanted: &mut dyn FnMut(FieldVa
         (Access::History(get), Subject::Job(job)) => {
             job.history.entries().iter().any(|entry| get(entry).is_some_and(&mut indexed))
         }
-        (Access::Labels, Subject::Job(job)) => {
-            job.spec.labels.values().any(|text| indexed(FieldValue::Text(text)))
-        }
+        (Access::Labels, Subject::Job(job)) => job.spec.labels.values().any(|text| indexed(FieldValue::Text(text))),
         (Access::Job(_) | Access::Labels, Subject::Entry(_)) | (Access::None, _) => false,
     }
 }

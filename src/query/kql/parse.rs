@@ -137,12 +137,7 @@ fn sub_query(input: &mut Input<'_>, groups: usize, wanted: &'static [&'static st
 }
 
 /// What stands after `field:`, which is said of the field as a whole.
-fn one_or_list(
-    input: &mut Input<'_>,
-    groups: usize,
-    field: &Literal,
-    wanted: &'static [&'static str],
-) -> Parsed<Node> {
+fn one_or_list(input: &mut Input<'_>, groups: usize, field: &Literal, wanted: &'static [&'static str]) -> Parsed<Node> {
     if let Some(groups) = open(input, '(', groups)? {
         let node = chain(input, "or", Node::Or, |input| {
             chain(input, "and", Node::And, |input| {

@@ -273,7 +273,9 @@ impl Binder<'_> {
         }
         let full = format!("{within}{}", name.value.text().unwrap_or("null"));
         if let Some(field) = Field::named(&full).filter(|field| field.is_searchable()) {
-            if scope.is_none() && let Some(list) = field.nested_in() {
+            if scope.is_none()
+                && let Some(list) = field.nested_in()
+            {
                 let inside = field.name.trim_start_matches(list).trim_start_matches('.');
                 let problem = format!("`{full}` is a field of the entries of `{list}`");
                 return Err(self.error(name, problem).suggesting(format!("write `{list}: {{ {inside}: … }}`")));
@@ -312,7 +314,9 @@ impl Binder<'_> {
             return Ok(Test::Exists);
         }
         if *value == Value::Null {
-            return Err(Wrong::new("nothing is equal to `null`").suggesting("for jobs without a value write `not field: *`"));
+            return Err(
+                Wrong::new("nothing is equal to `null`").suggesting("for jobs without a value write `not field: *`")
+            );
         }
         match target {
             Target::Group(group) => {
@@ -352,8 +356,11 @@ impl Binder<'_> {
             }
             (FieldType::Integer { .. } | FieldType::Number, operator, value) => {
                 let number = Decimal::parse(&written(value)).ok_or_else(|| wrong("a number"))?;
-                Ok(within_type(field.kind, operator, number)
-                    .unwrap_or_else(|| Test::Number { operator, value: value.clone(), number }))
+                Ok(within_type(field.kind, operator, number).unwrap_or_else(|| Test::Number {
+                    operator,
+                    value: value.clone(),
+                    number,
+                }))
             }
             (FieldType::Flag, Some(_), _) => Err(wrong("true or false and has no order")),
             (FieldType::Flag, None, value) => match value.text() {
@@ -405,7 +412,8 @@ fn label(value: &Value) -> Result<Test, Wrong> {
     if pieces.iter().all(begins) {
         return Ok(Test::Parts { pattern: pattern.clone(), pieces });
     }
-    Err(Wrong::new("in one label's value, a wildcard can only stand at the end").suggesting("`labels: *x*` looks in all labels"))
+    Err(Wrong::new("in one label's value, a wildcard can only stand at the end")
+        .suggesting("`labels: *x*` looks in all labels"))
 }
 
 fn pieces(pattern: &Pattern) -> Vec<Piece> {

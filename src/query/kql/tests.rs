@@ -87,9 +87,15 @@ fn a_field_without_a_value_is_found_by_nothing_but_its_absence() {
 #[test]
 fn numbers_and_times_are_compared_as_such() {
     let job = available();
-    holds(&job, &["priority: -5", "priority: -5.0", "priority > -5.5", "priority < 10", "priority < 99999999999999999999"]);
+    holds(
+        &job,
+        &["priority: -5", "priority: -5.0", "priority > -5.5", "priority < 10", "priority < 99999999999999999999"],
+    );
     fails(&job, &["priority: -5.5", "priority >= -4.5", "priority > 99999999999999999999", "priority: 100000"]);
-    holds(&job, &["run_at: 2026-11-21", "run_at: \"2026-11-21T12\"", "run_at <= now", "run_at >= now/d", "run_at < now+1s"]);
+    holds(
+        &job,
+        &["run_at: 2026-11-21", "run_at: \"2026-11-21T12\"", "run_at <= now", "run_at >= now/d", "run_at < now+1s"],
+    );
     holds(&job, &["run_at <= 2026-11-21", "run_at >= 2026-11-21", "run_at: 1795262400000", "created_at > now-1d/d"]);
     fails(&job, &["run_at > 2026-11-21", "run_at < 2026-11-21", "run_at: 2026-11-20", "run_at > now/d"]);
 }
@@ -98,14 +104,23 @@ fn numbers_and_times_are_compared_as_such() {
 fn a_text_is_found_by_its_words() {
     let job = failed();
     holds(&job, &["error.message: memory", "error.message: disk MEMORY", "error.message: \"of memory\"", "memory"]);
-    holds(&job, &["error.message: mem*", "error.message: disk kil*", "error.message.keyword: Out*", "error: *", "\"out of\""]);
-    fails(&job, &["error.message: \"memory of\"", "error.message: mem", "error.message.keyword: out*", "error.code: Exit"]);
+    holds(
+        &job,
+        &["error.message: mem*", "error.message: disk kil*", "error.message.keyword: Out*", "error: *", "\"out of\""],
+    );
+    fails(
+        &job,
+        &["error.message: \"memory of\"", "error.message: mem", "error.message.keyword: out*", "error.code: Exit"],
+    );
 }
 
 #[test]
 fn labels_are_found_by_their_names_and_all_together() {
     let job = available();
-    holds(&job, &["labels.team: blue", "labels.team: \"blue\"", "labels.a.b: dotted", "labels: blue", "labels.empty: \"\""]);
+    holds(
+        &job,
+        &["labels.team: blue", "labels.team: \"blue\"", "labels.a.b: dotted", "labels: blue", "labels.empty: \"\""],
+    );
     holds(&job, &["labels.team: b*", "labels: *otte*", "labels.team: *", "labels: *", "labels.team: red b*", "blue"]);
     fails(&job, &["labels.team: red", "labels.a: dotted", "labels.team: Blue", "labels: bl", "labels.nope: *"]);
 }

@@ -198,7 +198,10 @@ fn test(field: String, asked: &Test, is_keyword: bool, zone: Zone) -> Dsl {
         Test::Exists => Dsl::Exists { field },
         Test::Never => Dsl::MatchNone {},
         Test::Equals(value) if is_keyword => Dsl::Term(Of { field, what: ValueOf { value: scalar(value) } }),
-        Test::Equals(value) | Test::Words { value, .. } | Test::Number { operator: None, value, .. } | Test::Flag { value, .. } => {
+        Test::Equals(value)
+        | Test::Words { value, .. }
+        | Test::Number { operator: None, value, .. }
+        | Test::Flag { value, .. } => {
             let what = scalar(value);
             match value {
                 Value::Phrase(_) => Dsl::MatchPhrase(Of { field, what }),
@@ -212,9 +215,7 @@ fn test(field: String, asked: &Test, is_keyword: bool, zone: Zone) -> Dsl {
             let bound = value.text().unwrap_or_default().to_owned();
             Dsl::Range(Of { field, what: Range::of(*operator, bound) })
         }
-        Test::Time { operator, text, .. } => {
-            Dsl::Range(Of { field, what: Range::of_time(*operator, text, zone) })
-        }
+        Test::Time { operator, text, .. } => Dsl::Range(Of { field, what: Range::of_time(*operator, text, zone) }),
     }
 }
 

@@ -47,7 +47,10 @@ impl Asked {
         let store = ElasticsearchStore::connect(options).await.expect("the store is reached");
         let made = jobs::made_up(seed, JOBS, SystemClock::default().now());
         for batch in made.chunks(BATCH) {
-            let create = |(job, bodies): &(Arc<Job>, Vec<NewBody>)| Write::Create { job: Arc::clone(job), bodies: bodies.clone() };
+            let create = |(job, bodies): &(Arc<Job>, Vec<NewBody>)| Write::Create {
+                job: Arc::clone(job),
+                bodies: bodies.clone(),
+            };
             for result in store.write(batch.iter().map(create).collect()).await {
                 result.expect("the job is written");
             }
@@ -91,7 +94,9 @@ impl Asked {
                 return Err(self.difference(expression, &found, &after));
             }
         }
-        if let Some(job) = self.jobs.iter().find(|job| found.contains(job.id.as_str()) && !within_bounds(expression, job)) {
+        if let Some(job) =
+            self.jobs.iter().find(|job| found.contains(job.id.as_str()) && !within_bounds(expression, job))
+        {
             return Err(format!("found, and outside of {:?}: {job:?}", expression.bounds()));
         }
         Ok(found.len())

@@ -12,7 +12,7 @@ use super::jobs::{CODES, KINDS, LABELS, MESSAGES, OWNERS, QUEUES, REASONS, WORKE
 #[rustfmt::skip]
 pub(super) const CASES: &[&str] = &[
     "", "*", "*:*", "not *",
-    "state: running", "state: RUNNING", "STATE: running or state: failed", "state: (running or failed and not completed)",
+    "state: running", "state: RUNNING", "state: running OR state: failed", "state: (running or failed and not completed)",
     "not state: running and not state: failed", "not (state: running or state: failed)", "state: run* and not state: *",
     "owner: team a", "owner: \"team a\"", "owner: \"Team a\"", "owner: true", "owner: \"null\"", "owner: gr\\u00f6\\u00dfe",
     "owner: \\ud83e\\udd80 x", "owner: a\\\\b", "owner: \"a\\\\b\"", "queue: a\\:b", "queue: \"a:b\"", "queue: a\\*b", "queue: \"a*b\"",
@@ -81,15 +81,42 @@ fn any_of(values: &'static [&'static str]) -> Text {
 }
 
 fn number() -> Text {
-    any_of(&["-100", "-5", "-5.5", "0", "0.5", "1", "2", "5", "5.0", "10", "33.5", "1e2", "60000", "99999", "1e20", "9223372036854775807"])
+    any_of(&[
+        "-100",
+        "-5",
+        "-5.5",
+        "0",
+        "0.5",
+        "1",
+        "2",
+        "5",
+        "5.0",
+        "10",
+        "33.5",
+        "1e2",
+        "60000",
+        "99999",
+        "1e20",
+        "9223372036854775807",
+    ])
 }
 
 fn time() -> Text {
     let anchored = any_of(&[
-        "now", "2026", "2026-11", "2026-11-20", "2026-12-01", "\"2026-11-21T12\"", "\"2026-11-21T12:30:00Z\"", "1795262400000",
+        "now",
+        "2026",
+        "2026-11",
+        "2026-11-20",
+        "2026-12-01",
+        "\"2026-11-21T12\"",
+        "\"2026-11-21T12:30:00Z\"",
+        "1795262400000",
         "\"2026-11-21T12:30:00.123+02:00\"",
     ]);
-    let steps = collection::vec(select(&["-1d", "+1d", "/d", "-90m", "+2h", "/h", "/w", "-1M", "/M", "+1y", "/y", "-30s"][..]), 0..3);
+    let steps = collection::vec(
+        select(&["-1d", "+1d", "/d", "-90m", "+2h", "/h", "/w", "-1M", "/M", "+1y", "/y", "-30s"][..]),
+        0..3,
+    );
     let relative = steps.prop_map(|steps| format!("now{}", steps.concat()));
     let math = (any_of(&["2026-11-21", "2026-01"]), select(&["+1M", "/M", "-40d/w", "/y"][..]))
         .prop_map(|(start, step)| format!("{start}||{step}"));
@@ -98,11 +125,13 @@ fn time() -> Text {
 
 /// A value for a field, or a list of such values.
 fn listed(value: Text) -> Text {
-    let list = (collection::vec((option::weighted(0.2, Just("not ")), value.clone()), 1..4), select(&[" or ", " and "][..]))
-        .prop_map(|(values, between)| {
-            let values: Vec<String> = values.into_iter().map(|(not, value)| format!("{}{value}", not.unwrap_or_default())).collect();
-            format!("({})", values.join(between))
-        });
+    let list =
+        (collection::vec((option::weighted(0.2, Just("not ")), value.clone()), 1..4), select(&[" or ", " and "][..]))
+            .prop_map(|(values, between)| {
+                let values: Vec<String> =
+                    values.into_iter().map(|(not, value)| format!("{}{value}", not.unwrap_or_default())).collect();
+                format!("({})", values.join(between))
+            });
     prop_oneof![4 => value, 1 => list, 1 => Just("*".to_owned())].boxed()
 }
 
@@ -144,7 +173,11 @@ fn label() -> Text {
 
 fn leaf() -> Text {
     let bare = prop_oneof![
-        written(QUEUES), written(OWNERS), states(), written(MESSAGES), written(&["blue", "bl ue", "exit", "w-1", "5", "true"])
+        written(QUEUES),
+        written(OWNERS),
+        states(),
+        written(MESSAGES),
+        written(&["blue", "bl ue", "exit", "w-1", "5", "true"])
     ];
     prop_oneof![
         6 => keyword_field(),

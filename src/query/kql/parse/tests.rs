@@ -92,7 +92,8 @@ fn keywords_are_read_in_any_case() {
 
 #[test]
 fn a_keyword_is_one_only_between_white_space() {
-    for text in ["and", "or", "not", "foo and", "and foo", "or foo", "android", "nothing", "foo andbar", "corand more"] {
+    for text in ["and", "or", "not", "foo and", "and foo", "or foo", "android", "nothing", "foo andbar", "corand more"]
+    {
         assert_eq!(read(text), bare(text), "{text}");
     }
     assert_eq!(read("foo and and bar"), Node::And(vec![bare("foo"), bare("and bar")]));
@@ -147,7 +148,13 @@ fn a_star_is_a_wildcard_in_names_and_values() {
     assert_eq!(read("* "), Node::Is { field: None, value: wild("*") });
     assert_eq!(read("f:\"a*\""), Node::Is { field: Some(words("f")), value: phrase("a*") });
     assert_eq!(read("f:a\\*"), is("f", "a*"));
-    assert_eq!(read("f:\\**"), Node::Is { field: Some(words("f")), value: literal(Value::Pattern(Pattern::new(vec!["*".to_owned(), String::new()]).expect("two"))) });
+    assert_eq!(
+        read("f:\\**"),
+        Node::Is {
+            field: Some(words("f")),
+            value: literal(Value::Pattern(Pattern::new(vec!["*".to_owned(), String::new()]).expect("two")))
+        }
+    );
 }
 
 #[test]
@@ -256,7 +263,10 @@ fn an_error_says_what_could_stand_there() {
          use quotes\n  state:(running or )\n                    ^"
     );
     let error = parse("a and").and(parse("a and ")).expect_err("something is missing");
-    assert_eq!(error.render(), "the query ends too early (at character 7); expected a field, a value, `(` or `not`\n  a and \n        ^");
+    assert_eq!(
+        error.render(),
+        "the query ends too early (at character 7); expected a field, a value, `(` or `not`\n  a and \n        ^"
+    );
     let long = format!("{} x:y:z {}", "ü".repeat(200), "b".repeat(200));
     let error = parse(&long).expect_err("two colons");
     let lines: Vec<String> = error.render().lines().map(str::to_owned).collect();
@@ -294,7 +304,8 @@ fn any_literal() -> impl Strategy<Value = Literal> {
         ]
         .prop_map(|text| trimmed(&text).to_owned())
     };
-    let words = plain().prop_filter("is read as something else", |text| !matches!(text.as_str(), "null" | "true" | "false"));
+    let words =
+        plain().prop_filter("is read as something else", |text| !matches!(text.as_str(), "null" | "true" | "false"));
     let pattern = proptest::collection::vec(plain(), 2..4).prop_filter_map("a wildcard", Pattern::new);
     prop_oneof![
         4 => words.prop_map(Value::Words),
@@ -312,8 +323,11 @@ fn any_node() -> impl Strategy<Value = Node> {
         prop_oneof![Just(Operator::Less), Just(Operator::AtMost), Just(Operator::Greater), Just(Operator::AtLeast)];
     let leaf = prop_oneof![
         (proptest::option::of(field()), any_literal()).prop_map(|(field, value)| Node::Is { field, value }),
-        (any_literal(), operator, any_literal())
-            .prop_map(|(field, operator, value)| Node::Range { field, operator, value }),
+        (any_literal(), operator, any_literal()).prop_map(|(field, operator, value)| Node::Range {
+            field,
+            operator,
+            value
+        }),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![

@@ -31,7 +31,8 @@ fn everything_and_nothing() {
 
 #[test]
 fn and_or_and_not() {
-    let (a, b) = (one(json!({ "term": { "kind": { "value": "a" } } })), one(json!({ "term": { "kind": { "value": "b" } } })));
+    let (a, b) =
+        (one(json!({ "term": { "kind": { "value": "a" } } })), one(json!({ "term": { "kind": { "value": "b" } } })));
     compiles("kind: a and kind: b", &json!({ "bool": { "filter": [a, b] } }));
     compiles("kind: (a or b)", &json!({ "bool": { "should": [a, b], "minimum_should_match": 1 } }));
     compiles("not kind: a", &json!({ "bool": { "must_not": a } }));
@@ -130,12 +131,19 @@ fn names_with_wildcards() {
 #[test]
 fn values_without_a_field() {
     let fields = [
-        "id", "queue", "kind", "state", "owner", "schedule_id", "labels", "lease.worker_id", "orphan.reason", "error.code",
+        "id",
+        "queue",
+        "kind",
+        "state",
+        "owner",
+        "schedule_id",
+        "labels",
+        "lease.worker_id",
+        "orphan.reason",
+        "error.code",
         "error.message",
     ];
-    let bare = |r#type: &str, query: Json| {
-        json!({ "multi_match": { "type": r#type, "query": query, "lenient": true, "fields": fields } })
-    };
+    let bare = |r#type: &str, query: Json| json!({ "multi_match": { "type": r#type, "query": query, "lenient": true, "fields": fields } });
     compiles("out of memory", &bare("best_fields", json!("out of memory")));
     compiles("\"out of memory\"", &bare("phrase", json!("out of memory")));
     compiles("true", &bare("best_fields", json!(true)));
