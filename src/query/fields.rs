@@ -158,7 +158,6 @@ impl Field {
 const KEYWORD: FieldType = FieldType::Keyword { longest: None };
 const BOUNDED: FieldType = FieldType::Keyword { longest: Some(LONGEST_KEYWORD) };
 const LONG: FieldType = FieldType::Integer { least: i64::MIN, most: i64::MAX };
-#[expect(clippy::cast_lossless, reason = "`From` is not for constants")]
 const SHORT: FieldType = FieldType::Integer { least: i16::MIN as i64, most: i16::MAX as i64 };
 
 use Access::{History, Job as Of};
