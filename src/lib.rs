@@ -12,15 +12,17 @@
 //! 3. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
 //! 4. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
 //! 5. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
-//! 6. [`api`] – HTTP in, domain out.
-//! 7. [`client`] – the HTTP API from the other side, for programs.
-//! 8. [`worker`] – takes jobs from a server or a manager and runs them.
-//! 9. [`cli`] – the command line; the only place that names a concrete store.
+//! 6. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
+//! 7. [`api`] – HTTP in, domain out.
+//! 8. [`client`] – the HTTP API from the other side, for programs.
+//! 9. [`worker`] – takes jobs from a server or a manager and runs them.
+//! 10. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
 pub mod client;
 pub mod clock;
+pub mod executor;
 pub mod job;
 pub mod manager;
 pub mod query;

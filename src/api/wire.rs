@@ -16,7 +16,7 @@ pub mod work;
 
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
-pub use job::{HistoryEntry, Job, JobError, JobState, Lease, Orphan, Progress, RetryPolicy, Version};
+pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
 pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList, Queue, QueueList};
 pub use problem::Problem;
 pub use submit::{RetryOptions, SubmitJob};

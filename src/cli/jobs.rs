@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::failure::Failure;
-use crate::api::wire::{RetryOptions, SubmitJob};
-use crate::job::Json;
+use crate::api::wire::{NotifyTarget, RetryOptions, SubmitJob};
+use crate::job::{Json, OrphanPolicy};
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// The queue of a job that names none.
@@ -57,6 +57,9 @@ struct Line {
     retry: Option<RetryOptions>,
     #[serde(default)]
     resources: BTreeMap<String, u64>,
+    orphan_policy: Option<OrphanPolicy>,
+    #[serde(default)]
+    notify: Vec<NotifyTarget>,
 }
 
 /// Reads a file, or standard input for `-`.
@@ -143,6 +146,8 @@ impl Line {
             max_attempts: self.max_attempts,
             retry: self.retry,
             resources: self.resources,
+            orphan_policy: self.orphan_policy,
+            notify: self.notify,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::event::EventName;
 use super::names::Actor;
 use super::state::{Attempt, Fence, StateName};
 use crate::clock::Timestamp;
@@ -22,6 +23,8 @@ pub struct HistoryEntry {
     pub fence: Fence,
     /// The attempts counted after it.
     pub attempt: Attempt,
+    /// What happened, in a word.
+    pub event: EventName,
     /// Who did it.
     pub actor: Actor,
     /// Why, where there is more to say than the states do.
@@ -90,6 +93,7 @@ mod tests {
                 to: StateName::Available,
                 fence: Fence::default(),
                 attempt: Attempt::default(),
+                event: EventName::Submitted,
                 actor: Actor::system("test"),
                 reason: None,
             });

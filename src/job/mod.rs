@@ -1,12 +1,15 @@
 //! The job: one unit of work, one document.
 //!
 //! In reading order: [`names`] (ids and other checked strings), [`spec`] (what was asked for), [`state`] (where it
-//! stands, each state with its own data), [`history`], [`retry`] (backoff), and [`transition`] (every way from one
-//! state to another: pure functions, no I/O, no clock, no randomness).
+//! stands, each state with its own data), [`history`], [`event`] (what happened, and who is yet to be told), [`retry`]
+//! (backoff), [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness), and
+//! [`oversight`] (what the monitor does to a job, and when it looks at it next).
 
 pub mod body;
+pub mod event;
 pub mod history;
 pub mod names;
+pub mod oversight;
 pub mod retry;
 pub mod spec;
 pub mod state;
@@ -15,8 +18,10 @@ pub mod transition;
 use std::sync::Arc;
 
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
+pub use event::{EventName, Notice, NoticeFormat, NoticeTarget};
 pub use history::{History, HistoryEntry};
-pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RequestId, WorkerId};
+pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RecordName, RequestId, WorkerId};
+pub use oversight::{OrphanPolicy, Oversight, Recovery};
 pub use retry::RetryPolicy;
 pub use spec::{Fingerprint, JobSpec, Priority};
 pub use state::{Attempt, Fence, JobError, Lease, Orphan, Progress, Running, State, StateName};
@@ -47,6 +52,8 @@ pub struct Job {
     pub error: Option<JobError>,
     /// Every transition since the submission.
     pub history: History,
+    /// What somebody is yet to be told of.
+    pub outbox: Vec<Notice>,
     /// When it was submitted.
     pub created_at: Timestamp,
     /// When the document was last written.
@@ -61,6 +68,15 @@ impl Job {
     pub fn lease(&self) -> Option<&Lease> {
         match &self.state {
             State::Running(running) => Some(&running.lease),
+            _ => None,
+        }
+    }
+
+    /// The flag of a running job that looks abandoned.
+    #[must_use]
+    pub fn orphan(&self) -> Option<&Orphan> {
+        match &self.state {
+            State::Running(running) => running.orphan.as_ref(),
             _ => None,
         }
     }

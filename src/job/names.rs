@@ -141,6 +141,10 @@ name! {
     /// Who did something: a token's name, a worker, or a part of the system.
     Actor
 }
+name! {
+    /// What a record of the store is called, among those of its kind.
+    RecordName
+}
 
 impl JobId {
     /// A new id, unique without asking anyone, and later in order than those made before it.
@@ -166,6 +170,20 @@ impl JobId {
 impl From<&WorkerId> for Actor {
     fn from(worker: &WorkerId) -> Self {
         Self(worker.0.clone())
+    }
+}
+
+impl From<&QueueName> for RecordName {
+    fn from(queue: &QueueName) -> Self {
+        Self(queue.0.clone())
+    }
+}
+
+impl RecordName {
+    /// The record that a part of the system keeps under `name`, a literal in the code.
+    #[must_use]
+    pub fn system(name: &'static str) -> Self {
+        Self(Arc::from(name))
     }
 }
 

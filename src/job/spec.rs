@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::names::{Kind, Owner, QueueName};
+use super::oversight::Oversight;
 use super::retry::RetryPolicy;
 use crate::clock::Timestamp;
 
@@ -69,6 +70,8 @@ pub struct JobSpec {
     pub retry: RetryPolicy,
     /// What it needs of a machine, by the resource's name: `cpu_millis`, `memory_mib`, `gpus`, …
     pub resources: BTreeMap<String, u64>,
+    /// How it is watched over while it runs, and who is told what becomes of it.
+    pub oversight: Oversight,
     /// The schedule that it is a trigger of.
     pub schedule_id: Option<String>,
     /// When that schedule meant it to run.

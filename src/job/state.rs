@@ -106,6 +106,8 @@ pub struct Orphan {
     pub flagged_at: Timestamp,
     /// Why.
     pub reason: String,
+    /// Whether it is left alone until a person decides.
+    pub held: bool,
 }
 
 /// What went wrong in an attempt.
@@ -128,6 +130,8 @@ pub struct Running {
     pub cancel_requested_at: Option<Timestamp>,
     /// Whether it looks abandoned.
     pub orphan: Option<Orphan>,
+    /// Since when it is known to run for longer than expected.
+    pub overdue_at: Option<Timestamp>,
 }
 
 /// Where a job stands.

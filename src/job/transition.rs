@@ -1,4 +1,5 @@
-//! Every way from one state to another.
+//! Every way from one state to another that workers, submitters and administrators ask for; [`super::oversight`] has
+//! what the monitor does.
 //!
 //! Each function takes the job as it is, a request and the time, and gives the job as it should be written, or says
 //! why not. Nothing here does I/O, reads a clock or draws a random number: the caller writes the answer back under the
@@ -13,10 +14,11 @@ use std::time::Duration;
 
 use super::Job;
 use super::body::Body;
+use super::event::EventName;
 use super::history::{History, HistoryEntry};
 use super::names::{Actor, JobId, RequestId, WorkerId};
 use super::spec::JobSpec;
-use super::state::{Attempt, Fence, JobError, Lease, Orphan, Progress, Running, State, StateName};
+use super::state::{Attempt, Fence, JobError, Lease, Progress, Running, State, StateName};
 use crate::clock::Timestamp;
 
 /// What a worker shows to be heard: that the lease it speaks of is the current one.
@@ -123,11 +125,12 @@ pub enum Refusal {
 }
 
 /// Where a transition leads and how it is told.
-struct Step<'a> {
-    to: State,
-    actor: &'a Actor,
-    reason: Option<String>,
-    now: Timestamp,
+pub(super) struct Step<'a> {
+    pub(super) to: State,
+    pub(super) event: EventName,
+    pub(super) actor: &'a Actor,
+    pub(super) reason: Option<String>,
+    pub(super) now: Timestamp,
 }
 
 impl Job {
@@ -148,6 +151,7 @@ impl Job {
             to: StateName::Available,
             fence: Fence::default(),
             attempt: Attempt::default(),
+            event: EventName::Submitted,
             actor: actor.clone(),
             reason: None,
         });
@@ -162,6 +166,7 @@ impl Job {
             fence: Fence::default(),
             error: None,
             history,
+            outbox: Vec::new(),
             created_at: now,
             updated_at: now,
             started_at: None,
@@ -194,9 +199,10 @@ impl Job {
         claimed.fence = self.fence.next();
         claimed.attempt = self.attempt.next();
         claimed.started_at = Some(now);
-        let running = Running { lease, progress: None, cancel_requested_at: None, orphan: None };
+        let running = Running { lease, progress: None, cancel_requested_at: None, orphan: None, overdue_at: None };
         let actor = Actor::from(&claim.worker_id);
-        claimed.step(Step { to: State::Running(Box::new(running)), actor: &actor, reason: None, now });
+        let to = State::Running(Box::new(running));
+        claimed.step(Step { to, event: EventName::Claimed, actor: &actor, reason: None, now });
         Ok(claimed)
     }
 
@@ -234,7 +240,7 @@ impl Job {
         done.error = None;
         let actor = Actor::from(&proof.worker_id);
         let to = State::Completed { finished_at: now, result: result.clone() };
-        done.step(Step { to, actor: &actor, reason: None, now });
+        done.step(Step { to, event: EventName::Completed, actor: &actor, reason: None, now });
         Ok(Change::To(Box::new(done)))
     }
 
@@ -260,7 +266,7 @@ impl Job {
         if running.cancel_requested_at.is_some() {
             return Ok(Change::To(Box::new(self.cancelled(&actor, Some("ended as asked".to_owned()), now))));
         }
-        Ok(Change::To(Box::new(self.failed(failure, &actor, now))))
+        Ok(Change::To(Box::new(self.failed(failure, EventName::Retried, &actor, now))))
     }
 
     /// `running → available`: the worker gives the job back unharmed, and the attempt with it; or `running →
@@ -284,7 +290,8 @@ impl Job {
         }
         let mut released = self.clone();
         released.attempt = self.attempt.given_back();
-        released.step(Step { to: State::Available, actor: &actor, reason: Some(reason.to_owned()), now });
+        let reason = Some(reason.to_owned());
+        released.step(Step { to: State::Available, event: EventName::Returned, actor: &actor, reason, now });
         Ok(Change::To(Box::new(released)))
     }
 
@@ -301,14 +308,10 @@ impl Job {
                 asked.state =
                     State::Running(Box::new(Running { cancel_requested_at: Some(now), ..running.as_ref().clone() }));
                 asked.updated_at = now.max(self.updated_at);
-                asked.record(
-                    (StateName::Running, StateName::Running),
-                    actor,
-                    Some(
-                        reason.map_or_else(|| "cancel requested".to_owned(), |why| format!("cancel requested: {why}")),
-                    ),
-                    now,
-                );
+                let reason =
+                    reason.map_or_else(|| "cancel requested".to_owned(), |why| format!("cancel requested: {why}"));
+                let states = (StateName::Running, StateName::Running);
+                asked.record(states, EventName::CancelRequested, actor, Some(reason), now);
                 Ok(Change::To(Box::new(asked)))
             }
             State::Cancelled { .. } => Ok(Change::Already),
@@ -330,104 +333,21 @@ impl Job {
         let reason = Some(order.reason.clone());
         let mut released = self.clone();
         let asked_to_stop = running.cancel_requested_at.is_some();
-        let to = match order.then {
+        let (to, event) = match order.then {
             // A cancellation that was acknowledged holds, whoever ends the attempt.
-            Then::Requeue if asked_to_stop => State::Cancelled { finished_at: now },
+            Then::Requeue if asked_to_stop => (State::Cancelled { finished_at: now }, EventName::Cancelled),
             Then::Requeue => {
                 released.run_at = now;
-                State::Available
+                (State::Available, EventName::Released)
             }
             Then::Fail => {
                 released.error = Some(JobError { code: "released".to_owned(), message: order.reason.clone() });
-                State::Failed { finished_at: now }
+                (State::Failed { finished_at: now }, EventName::Failed)
             }
-            Then::Cancel => State::Cancelled { finished_at: now },
+            Then::Cancel => (State::Cancelled { finished_at: now }, EventName::Cancelled),
         };
-        released.step(Step { to, actor: &order.actor, reason, now });
+        released.step(Step { to, event, actor: &order.actor, reason, now });
         Ok(released)
-    }
-
-    /// Flags a running job that looks abandoned. Not a transition; the first flag of a lease stays.
-    ///
-    /// # Errors
-    /// [`Refusal::NotRunning`].
-    pub fn flag_orphan(&self, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
-        let State::Running(running) = &self.state else {
-            return Err(Refusal::NotRunning(self.state.name()));
-        };
-        if running.orphan.is_some() {
-            return Ok(Change::Already);
-        }
-        let orphan = Some(Orphan { flagged_at: now, reason: reason.to_owned() });
-        let mut flagged = self.clone();
-        flagged.state = State::Running(Box::new(Running { orphan, ..running.as_ref().clone() }));
-        flagged.updated_at = now.max(self.updated_at);
-        Ok(Change::To(Box::new(flagged)))
-    }
-
-    /// Takes the job from a worker whose lease expired at least `grace` ago: the attempt counts, and it waits for the
-    /// next one or has failed when there is none left.
-    ///
-    /// # Errors
-    /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
-    pub fn recover(&self, actor: &Actor, grace: Duration, chance: f64, now: Timestamp) -> Result<Self, Refusal> {
-        let State::Running(running) = &self.state else {
-            return Err(Refusal::NotRunning(self.state.name()));
-        };
-        if running.lease.expires_at.plus(grace) > now {
-            return Err(Refusal::NotYet);
-        }
-        if running.cancel_requested_at.is_some() {
-            return Ok(self.cancelled(actor, Some("lease expired after a cancel request".to_owned()), now));
-        }
-        let message = format!(
-            "worker {} was last heard of at {}; its lease ended at {}",
-            running.lease.worker_id, running.lease.heartbeat_at, running.lease.expires_at
-        );
-        let error = JobError { code: "lease_expired".to_owned(), message };
-        Ok(self.failed(&Failure { error, retryable: true, retry_after: None, chance }, actor, now))
-    }
-
-    /// Ends an attempt that has run for longer than the job's `timeout`.
-    ///
-    /// # Errors
-    /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
-    pub fn time_out(&self, actor: &Actor, chance: f64, now: Timestamp) -> Result<Self, Refusal> {
-        let State::Running(running) = &self.state else {
-            return Err(Refusal::NotRunning(self.state.name()));
-        };
-        let Some(timeout) = self.spec.timeout.filter(|timeout| running.lease.acquired_at.plus(*timeout) <= now) else {
-            return Err(Refusal::NotYet);
-        };
-        if running.cancel_requested_at.is_some() {
-            return Ok(self.cancelled(actor, Some("timed out after a cancel request".to_owned()), now));
-        }
-        let message = format!("the attempt ran for longer than {} ms", timeout.as_millis());
-        let error = JobError { code: "timeout".to_owned(), message };
-        Ok(self.failed(&Failure { error, retryable: true, retry_after: None, chance }, actor, now))
-    }
-
-    /// When the job expires: a deadline for its start, so none once an attempt counts. One that waits for its next
-    /// attempt does not expire.
-    fn start_deadline(&self) -> Option<Timestamp> {
-        self.expires_at.filter(|_| self.attempt == Attempt::default())
-    }
-
-    /// `available → expired`, once the start deadline has passed.
-    ///
-    /// # Errors
-    /// [`Refusal::NotAvailable`], [`Refusal::NotYet`].
-    pub fn expire(&self, actor: &Actor, now: Timestamp) -> Result<Self, Refusal> {
-        if self.state != State::Available {
-            return Err(Refusal::NotAvailable(self.state.name()));
-        }
-        if self.start_deadline().is_none_or(|deadline| deadline > now) {
-            return Err(Refusal::NotYet);
-        }
-        let mut expired = self.clone();
-        let reason = Some("not claimed before its start deadline".to_owned());
-        expired.step(Step { to: State::Expired { finished_at: now }, actor, reason, now });
-        Ok(expired)
     }
 
     /// `failed | cancelled | expired → available`, with a fresh budget of attempts and no start deadline; the fence
@@ -447,7 +367,8 @@ impl Job {
         again.error = None;
         again.run_at = now;
         again.expires_at = None;
-        again.step(Step { to: State::Available, actor, reason: Some("retried on request".to_owned()), now });
+        let reason = Some("retried on request".to_owned());
+        again.step(Step { to: State::Available, event: EventName::Retried, actor, reason, now });
         Ok(again)
     }
 
@@ -469,40 +390,47 @@ impl Job {
         (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)
     }
 
-    /// The job after a failed attempt: to be tried again, or failed.
-    fn failed(&self, failure: &Failure, actor: &Actor, now: Timestamp) -> Self {
+    /// The job after a failed attempt: to be tried again, of which `again` is told, or failed.
+    pub(super) fn failed(&self, failure: &Failure, again: EventName, actor: &Actor, now: Timestamp) -> Self {
         let mut failed = self.clone();
         failed.error = Some(failure.error.clone());
-        let again = failure.retryable && self.attempt.get() < self.spec.max_attempts;
-        let to = if again {
+        let (to, event) = if failure.retryable && self.attempt.get() < self.spec.max_attempts {
             let backoff = self.spec.retry.backoff(self.attempt.get(), failure.chance);
             failed.run_at = now.plus(backoff.max(failure.retry_after.unwrap_or_default()));
-            State::Available
+            (State::Available, again)
         } else {
-            State::Failed { finished_at: now }
+            (State::Failed { finished_at: now }, EventName::Failed)
         };
         let reason = Some(failure.error.code.clone());
-        failed.step(Step { to, actor, reason, now });
+        failed.step(Step { to, event, actor, reason, now });
         failed
     }
 
-    fn cancelled(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Self {
+    pub(super) fn cancelled(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Self {
         let mut cancelled = self.clone();
-        cancelled.step(Step { to: State::Cancelled { finished_at: now }, actor, reason, now });
+        let to = State::Cancelled { finished_at: now };
+        cancelled.step(Step { to, event: EventName::Cancelled, actor, reason, now });
         cancelled
     }
 
     /// Moves to another state and records it.
-    fn step(&mut self, step: Step<'_>) {
+    pub(super) fn step(&mut self, step: Step<'_>) {
         let from = self.state.name();
         self.state = step.to;
         self.updated_at = step.now.max(self.updated_at);
-        self.record((from, self.state.name()), step.actor, step.reason, step.now);
+        self.record((from, self.state.name()), step.event, step.actor, step.reason, step.now);
     }
 
-    fn record(&mut self, (from, to): (StateName, StateName), actor: &Actor, reason: Option<String>, now: Timestamp) {
-        let (fence, attempt) = (self.fence, self.attempt);
-        self.history.push(HistoryEntry { at: now, from: Some(from), to, fence, attempt, actor: actor.clone(), reason });
+    pub(super) fn record(
+        &mut self,
+        (from, to): (StateName, StateName),
+        event: EventName,
+        actor: &Actor,
+        reason: Option<String>,
+        now: Timestamp,
+    ) {
+        let (fence, attempt, actor) = (self.fence, self.attempt, actor.clone());
+        self.history.push(HistoryEntry { at: now, from: Some(from), to, fence, attempt, event, actor, reason });
     }
 }
 

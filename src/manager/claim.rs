@@ -389,7 +389,8 @@ impl Shared {
                 decided => decided,
             };
             match job {
-                Ok(job) => {
+                Ok(mut job) => {
+                    self.announce(&candidate.job, &mut job);
                     let job = Arc::new(job);
                     writes.push(Write::Replace { job, expected: candidate.version, bodies: Vec::new() });
                     kept.push(candidate);

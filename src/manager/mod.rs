@@ -3,21 +3,23 @@
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
 //! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker),
 //! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`refill`] (how candidates come back from the store).
+//! remembers of its own writes), [`oversee`] (what the monitor asks of it), [`refill`] (how candidates come back from the store).
 
 mod claim;
 mod dispatch;
 mod known;
+mod oversee;
 mod read;
 mod refill;
 pub mod request;
 mod submit;
 mod update;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,6 +31,7 @@ pub use request::{
 };
 
 use crate::clock::Clock;
+use crate::job::EventName;
 use crate::store::Store;
 use claim::Deliveries;
 use dispatch::{Dispatch, DispatchConfig};
@@ -64,6 +67,8 @@ pub(in crate::manager) struct Shared {
     known: Known,
     deliveries: Mutex<Deliveries>,
     watchers: Watchers,
+    /// The events that somebody wants to be told of, whichever job they happen to.
+    wanted: RwLock<BTreeSet<EventName>>,
     /// Set once searches see everything that was written before this manager started.
     caught_up: OnceCell<()>,
     /// Claims are answered with nothing from then on.
@@ -91,6 +96,7 @@ impl Manager {
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
+            wanted: RwLock::default(),
             caught_up: OnceCell::new(),
             no_claims: CancellationToken::new(),
             stopping: CancellationToken::new(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Fence, JobError, JobId, Json, Kind, Owner, Priority, Progress, QueueName, Refusal, RequestId, RetryPolicy,
-    WorkerId,
+    Actor, Fence, JobError, JobId, Json, Kind, Oversight, Owner, Priority, Progress, QueueName, Refusal, RequestId,
+    RetryPolicy, WorkerId,
 };
 use crate::store::{StoreError, Versioned};
 
@@ -43,6 +43,8 @@ pub struct NewJob {
     pub retry: RetryPolicy,
     /// What it needs of a machine.
     pub resources: BTreeMap<String, u64>,
+    /// How it is watched over, and who is told what becomes of it.
+    pub oversight: Oversight,
     /// The schedule it is a trigger of.
     pub schedule_id: Option<String>,
     /// When that schedule meant it to run.
@@ -72,6 +74,7 @@ impl NewJob {
             max_attempts: Self::DEFAULT_MAX_ATTEMPTS,
             retry: RetryPolicy::default(),
             resources: BTreeMap::new(),
+            oversight: Oversight::default(),
             schedule_id: None,
             due_at: None,
         }

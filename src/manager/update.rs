@@ -28,7 +28,7 @@ pub(super) enum Decision {
 }
 
 impl Decision {
-    fn from_change(change: Change, bodies: impl IntoIterator<Item = NewBody>) -> Self {
+    pub(super) fn from_change(change: Change, bodies: impl IntoIterator<Item = NewBody>) -> Self {
         match change {
             Change::To(job) => Self::Write(job, bodies.into_iter().collect()),
             Change::Already => Self::Already,
@@ -55,10 +55,29 @@ impl Shared {
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
-        let mut items: Vec<Item> = ids
-            .iter()
-            .map(|id| Item { known: self.known.latest(id).map(|job| (job, Freshness::Remembered)), outcome: None })
-            .collect();
+        let remembered = |id| self.known.latest(id).map(|job| (job, Freshness::Remembered));
+        let items = ids.iter().map(|id| Item { known: remembered(id), outcome: None }).collect();
+        self.update_items(ids, items, decide).await
+    }
+
+    /// [`Shared::update`], decided on what the store holds now and not on what is remembered.
+    pub(super) async fn update_as_read<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
+    where
+        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+    {
+        let items = ids.iter().map(|_| Item { known: None, outcome: None }).collect();
+        self.update_items(ids, items, decide).await
+    }
+
+    async fn update_items<F>(
+        &self,
+        ids: &[JobId],
+        mut items: Vec<Item>,
+        decide: F,
+    ) -> Vec<Result<Versioned, ManagerError>>
+    where
+        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+    {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
             let (writes, indices) = self.decide_all(&mut items, &decide);
@@ -118,7 +137,8 @@ impl Shared {
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
-                Ok(Decision::Write(job, bodies)) => {
+                Ok(Decision::Write(mut job, bodies)) => {
+                    self.announce(&versioned.job, &mut job);
                     writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
                     indices.push(index);
                 }

@@ -182,6 +182,8 @@ pub static FIELDS: &[Field] = &[
     Field::new("finished_at", Date, Of(|job| job.finished_at().and_then(time)), "When it ended.", "finished_at: \"2030-01-31\"").sortable(),
     Field::new("due_at", Date, Of(|job| job.spec.due_at.and_then(time)), "When its schedule meant it to run.", "due_at: *"),
     Field::new("cancel_requested_at", Date, Of(|job| running(job)?.cancel_requested_at.and_then(time)), "Since when its worker is asked to stop.", "cancel_requested_at: *"),
+    Field::new("overdue_at", Date, Of(|job| running(job)?.overdue_at.and_then(time)), "Since when it is known to run for longer than expected.", "overdue_at: *"),
+    Field::new("watch_at", Date, Of(|job| job.watch_at().and_then(time)), "When the monitor looks at it next.", "watch_at <= now").sortable(),
     Field::new("expected_runtime_ms", LONG, Of(|job| duration(job.spec.expected_runtime?)), "How long an attempt is expected to take, in milliseconds.", "expected_runtime_ms < 60000"),
     Field::new("timeout_ms", LONG, Of(|job| duration(job.spec.timeout?)), "How long an attempt may take at most, in milliseconds.", "not timeout_ms: *"),
     Field::new("max_attempts", LONG, Of(|job| integer(job.spec.max_attempts)), "How many attempts it gets.", "max_attempts: 1"),
@@ -189,6 +191,9 @@ pub static FIELDS: &[Field] = &[
     Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())), "How often it was ever claimed.", "fence: 0"),
     Field::kept("retry", "How long to wait between attempts.", "{\"base_ms\": 1000}"),
     Field::kept("resources", "What it needs of a machine.", "{\"memory_mib\": 512}"),
+    Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())), "What becomes of it when its lease expires: requeue, fail or flag.", "orphan_policy: flag"),
+    Field::kept("notify", "Who is told of its events.", "[{\"url\": \"https://example.org/hook\"}]"),
+    Field::kept("outbox", "Events that are yet to be told of.", "[{\"number\": 3}]"),
     Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())), "Who runs it.", "lease.worker_id: worker-7").by_default(),
     Field::new("lease.request_id", KEYWORD, Of(|job| text(lease(job)?.request_id.as_ref()?.as_str())), "The claim call that took it.", "lease.request_id: c-19"),
     Field::new("lease.acquired_at", Date, Of(|job| time(lease(job)?.acquired_at)), "Since when its worker has it.", "lease.acquired_at < now-1h"),
@@ -199,6 +204,7 @@ pub static FIELDS: &[Field] = &[
     Field::kept("progress.message", "How far it is, in words.", "\"page 7 of 12\""),
     Field::new("orphan.flagged_at", Date, Of(|job| time(orphan(job)?.flagged_at)), "Since when it looks abandoned.", "orphan.flagged_at: *"),
     Field::new("orphan.reason", BOUNDED, Of(|job| text(&orphan(job)?.reason)), "Why it looks abandoned.", "orphan.reason: *heartbeat*").by_default(),
+    Field::new("orphan.held", FieldType::Flag, Of(|job| Some(FieldValue::Flag(orphan(job)?.held))), "Whether it is left alone until a person decides.", "orphan.held: true"),
     Field::new("error.code", BOUNDED, Of(|job| text(&job.error.as_ref()?.code)), "How the latest attempt failed, as a word.", "error.code: timeout").by_default(),
     Field::new("error.message", Text, Of(|job| text(&job.error.as_ref()?.message)), "How the latest attempt failed, in a sentence.", "error.message: \"out of memory\"").by_default(),
     Field::new("error.message.keyword", BOUNDED, Of(|job| text(&job.error.as_ref()?.message)), "The same sentence as a whole.", "error.message.keyword: \"exit status 1\""),
@@ -211,6 +217,7 @@ pub static FIELDS: &[Field] = &[
     Field::kept("result_ref.id", "The name of an output that is kept apart.", "\"9f21…\""),
     Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())), "How long an output is that is kept apart.", "result_ref.bytes > 100000"),
     Field::new("history.at", Date, History(|entry| time(entry.at)), "When a transition was.", "history: { to: failed and at > now-1d }"),
+    Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())), "What happened: submitted, claimed, retried, released, …", "history: { event: released }"),
     Field::new("history.from", KEYWORD, History(|entry| entry.from.map(StateName::as_str).and_then(text)), "From which state; none for the submission.", "history: { from: running and to: available }"),
     Field::new("history.to", KEYWORD, History(|entry| text(entry.to.as_str())), "To which state.", "history: { to: running }"),
     Field::new("history.fence", LONG, History(|entry| unsigned(entry.fence.get())), "The fence after it.", "history: { to: running and fence > 3 }"),
@@ -256,7 +263,7 @@ fn lease(job: &Job) -> Option<&Lease> {
 }
 
 fn orphan(job: &Job) -> Option<&Orphan> {
-    running(job)?.orphan.as_ref()
+    job.orphan()
 }
 
 fn stored(body: &Body) -> Option<FieldValue<'static>> {

@@ -28,6 +28,14 @@ pub struct Filter {
     pub run_at_most: Option<Timestamp>,
     /// Due after this time.
     pub run_after: Option<Timestamp>,
+    /// With something to do for the monitor at this time or before ([`Job::watch_at`]).
+    pub watch_at_most: Option<Timestamp>,
+    /// Ended at this time or before.
+    pub finished_at_most: Option<Timestamp>,
+    /// Last written after this time.
+    pub updated_after: Option<Timestamp>,
+    /// Whether it is flagged as an orphan.
+    pub orphaned: Option<bool>,
     /// Running under a lease of this worker.
     pub worker_id: Option<WorkerId>,
     /// Running under a lease taken by this claim call.
@@ -48,15 +56,22 @@ impl Filter {
             && any(&self.owners, job.spec.owner.as_ref())
             && self.run_at_most.is_none_or(|latest| job.run_at <= latest)
             && self.run_after.is_none_or(|earliest| job.run_at > earliest)
+            && self.watch_at_most.is_none_or(|latest| job.watch_at().is_some_and(|at| at <= latest))
+            && self.finished_at_most.is_none_or(|latest| job.finished_at().is_some_and(|at| at <= latest))
+            && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
+            && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
 
-    /// Whether only jobs in a state that is not final can match.
+    /// Whether no settled job ([`Job::is_settled`]) can match, and none that has ended unless its end is yet to be told
+    /// of.
     #[must_use]
     pub fn only_live(&self) -> bool {
         self.worker_id.is_some()
             || self.request_id.is_some()
+            || self.watch_at_most.is_some()
+            || self.orphaned == Some(true)
             || (!self.states.is_empty() && !self.states.iter().any(|state| state.is_final()))
     }
 }
@@ -75,11 +90,14 @@ pub enum SortField {
     FinishedAt,
     /// How urgent it is.
     Priority,
+    /// When the monitor looks at it next; jobs that it need not look at come last in either direction.
+    WatchAt,
 }
 
 impl SortField {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::CreatedAt, Self::UpdatedAt, Self::RunAt, Self::FinishedAt, Self::Priority];
+    pub const ALL: [Self; 6] =
+        [Self::CreatedAt, Self::UpdatedAt, Self::RunAt, Self::FinishedAt, Self::Priority, Self::WatchAt];
 
     /// Its name, the same in the API and in the index.
     #[must_use]
@@ -90,6 +108,7 @@ impl SortField {
             Self::RunAt => "run_at",
             Self::FinishedAt => "finished_at",
             Self::Priority => "priority",
+            Self::WatchAt => "watch_at",
         }
     }
 
@@ -101,6 +120,7 @@ impl SortField {
             Self::RunAt => Some(values.run_at.as_millis()),
             Self::FinishedAt => values.finished_at.map(Timestamp::as_millis),
             Self::Priority => Some(i64::from(values.priority.get())),
+            Self::WatchAt => values.watch_at.map(Timestamp::as_millis),
         }
     }
 }
@@ -118,6 +138,8 @@ pub struct SortValues {
     pub finished_at: Option<Timestamp>,
     /// How urgent it is.
     pub priority: Priority,
+    /// When the monitor looks at it next, if ever.
+    pub watch_at: Option<Timestamp>,
 }
 
 impl From<&Job> for SortValues {
@@ -128,6 +150,7 @@ impl From<&Job> for SortValues {
             run_at: job.run_at,
             finished_at: job.finished_at(),
             priority: job.spec.priority,
+            watch_at: job.watch_at(),
         }
     }
 }

@@ -6,14 +6,19 @@
 //!
 //! Writes travel in batches: a caller hands over all it has, an engine adds what other callers have brought meanwhile,
 //! and each write is answered on its own.
+//!
+//! Beside the jobs there are [`record`]s: small documents of other kinds, under the same rules.
 
 pub mod elasticsearch;
 pub mod embedded;
+pub mod record;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+
+pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 
 use crate::job::{BodyRef, Job, JobId, Json, NewBody};
 use crate::query::{Filter, Group, GroupField, Search};
@@ -84,13 +89,13 @@ impl Write {
     }
 }
 
-/// Why a write was not acknowledged.
+/// Why a write of a job, or of a record as `T`, was not acknowledged.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum WriteError {
-    /// Somebody else wrote first. Normal traffic, not a failure. Holds the job as it is now, read in real time; none
-    /// when there is no such job.
+pub enum WriteError<T = Versioned> {
+    /// Somebody else wrote first. Normal traffic, not a failure. Holds the document as it is now, read in real time;
+    /// none when there is no such document.
     #[error("the document has another version")]
-    Conflict(Option<Versioned>),
+    Conflict(Option<T>),
     /// Not written: the store refused or could not be reached.
     #[error(transparent)]
     Refused(#[from] StoreError),
@@ -116,10 +121,10 @@ pub enum StoreError {
     Corrupt(String),
 }
 
-/// What each write of a batch came to: the new version, or why not. A removal gives the version it removed.
-pub type WriteResult = Result<Version, WriteError>;
+/// What a write came to: the new version, or why not. A removal gives the version it removed.
+pub type WriteResult<T = Versioned> = Result<Version, WriteError<T>>;
 
-/// A store of jobs.
+/// A store of jobs and records.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Does every write on its own condition, and answers each, in order, once it is durable. Dropping the future does
@@ -137,6 +142,20 @@ pub trait Store: Send + Sync + 'static {
 
     /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
+
+    /// Does one write of a record on its condition, and answers once it is durable. When the future is dropped before
+    /// that, it may be done or not.
+    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record>;
+
+    /// Reads a record in real time: what was acknowledged is seen.
+    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
+
+    /// Lists the records of a kind, by name. May be behind as [`Store::search`] may: then a record just written is
+    /// missing or comes in a former version, under which it can no longer be written.
+    ///
+    /// # Errors
+    /// When there are more than [`MAX_RECORDS`], besides what any read can meet.
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
 
     /// Makes what was acknowledged visible to searches. Costly where searches lag; not for the hot path.
     ///

@@ -26,6 +26,7 @@ const LAYERS: &[(&str, May)] = &[
     ("store::embedded",      Use(&["store", "query", "job", "clock"])),
     ("store::elasticsearch", Use(&["store", "query", "job", "clock"])),
     ("manager",              Use(&["store", "query", "job", "clock"])),
+    ("executor",             Use(&["job", "clock"])),
     ("api",                  Use(&["api::wire", "manager", "store", "query", "job", "clock"])),
     ("api::wire",            Use(&["manager", "store", "query", "job", "clock"])),
     ("client",               Use(&["api::wire", "query", "job", "clock"])),

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Priority, QueueName, RetryPolicy,
-    StateName, WorkerId,
+    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Oversight, Priority, QueueName,
+    RecordName, RetryPolicy, StateName, WorkerId,
 };
 use leasehold::query::{Filter, GroupField};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use leasehold::store::{Store, StoreError, Version, Write, WriteError};
+use leasehold::store::{RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, Write, WriteError};
 use rand::RngExt;
 
 mod trace;
@@ -119,6 +119,7 @@ fn new_job(id: JobId) -> Job {
         max_attempts: 3,
         retry: RetryPolicy::default(),
         resources: [].into(),
+        oversight: Oversight::default(),
         schedule_id: None,
         due_at: None,
         fingerprint: None,
@@ -157,6 +158,30 @@ async fn live_once(store: &EmbeddedStore, id: JobId) {
     say(&done, version.expect("the version is current"));
 }
 
+/// Counts up in a record, each number said once it is acknowledged, from where the record stands.
+async fn count_up(store: &EmbeddedStore, times: u32) {
+    let found = store.record(&counter()).await.expect("readable");
+    let mut last = found.map(|record| (record.version, record.read::<u64>().expect("a number")));
+    for _ in 0..times {
+        let count = last.map_or(0, |(_, count)| count + 1);
+        let (key, body) = (counter(), Json::of(&count).expect("JSON"));
+        let write = match last {
+            None => RecordWrite::Create { key, body },
+            Some((expected, _)) => RecordWrite::Replace { key, body, expected },
+        };
+        let version = store.write_record(write).await.expect("nobody else counts");
+        println!("{ACKNOWLEDGED}{} {} {COUNTED} {count}", version.primary_term, version.seq_no);
+        last = Some((version, count));
+    }
+}
+
+fn counter() -> RecordKey {
+    RecordKey::new(RecordKind::Setting, RecordName::system("counter"))
+}
+
+/// Stands for the state of a job where it is the counter that was written.
+const COUNTED: &str = "counted";
+
 /// Many lives at a time, until killed.
 fn write_until_killed(directory: &Path) -> ! {
     /// A process that nobody kills ends by itself.
@@ -174,21 +199,36 @@ fn write_until_killed(directory: &Path) -> ! {
                 }
             })
         });
+        let counting = {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { count_up(&store, LIVES).await })
+        };
         for life in lives.collect::<Vec<_>>() {
             life.await.expect("every write is accepted");
         }
+        counting.await.expect("every write is accepted");
     });
     panic!("nobody has killed this process");
 }
 
-/// The last that a job's writer heard of it.
-type Acknowledged = HashMap<JobId, (Version, StateName)>;
+/// The last that the writers heard.
+#[derive(Default)]
+struct Acknowledged {
+    /// Of each job.
+    jobs: HashMap<JobId, (Version, StateName)>,
+    /// Of the counter.
+    count: Option<(Version, u64)>,
+}
 
 fn hear(acknowledged: &mut Acknowledged, line: &str) {
     let [term, seq_no, state, id] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
     let version = Version { primary_term: term.parse().expect("a number"), seq_no: seq_no.parse().expect("a number") };
+    if state == COUNTED {
+        acknowledged.count = Some((version, id.parse().expect("a number")));
+        return;
+    }
     let id = JobId::new(id).expect("a job id");
-    acknowledged.insert(id, (version, state.parse().expect("a state")));
+    acknowledged.jobs.insert(id, (version, state.parse().expect("a state")));
 }
 
 #[test]
@@ -200,7 +240,7 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
     const LINES_BEFORE_THE_KILL: usize = 1_500;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let mut acknowledged = Acknowledged::new();
+    let mut acknowledged = Acknowledged::default();
     for round in 0..ROUNDS {
         let name = "durability::a_killed_process_loses_nothing_that_it_acknowledged";
         let mut writer = Writer::start(writer_command(name, directory.path(), &[]));
@@ -216,17 +256,33 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
 
         let store = open(directory.path());
         runtime.block_on(async {
-            all_acknowledged_is_there(&store, &acknowledged).await;
+            all_acknowledged_is_there(&store, &acknowledged.jobs).await;
+            the_count_is_there(&store, acknowledged.count).await;
             counts_are_those_of_the_jobs(&store).await;
             store.close().await;
         });
-        println!("round {round}: {} jobs", acknowledged.len());
+        println!("round {round}: {} jobs, count {:?}", acknowledged.jobs.len(), acknowledged.count);
     }
-    assert!(!acknowledged.is_empty(), "no round got to write anything");
+    assert!(!acknowledged.jobs.is_empty(), "no round got to write a job");
+    assert!(acknowledged.count.is_some(), "no round got to write the record");
+}
+
+/// The counter is as its writer heard last, or one further.
+async fn the_count_is_there(store: &EmbeddedStore, acknowledged: Option<(Version, u64)>) {
+    let Some((version, count)) = acknowledged else { return };
+    let found = store.record(&counter()).await.expect("readable").expect("the record was acknowledged and is gone");
+    let now: u64 = found.read().expect("a number");
+    match found.version == version {
+        true => assert_eq!(now, count),
+        false => {
+            assert!(found.version > version, "the record is older than what was acknowledged");
+            assert_eq!(now, count + 1);
+        }
+    }
 }
 
 /// Each job is as its writer heard last, or one write further: one that was durable and not yet acknowledged.
-async fn all_acknowledged_is_there(store: &EmbeddedStore, acknowledged: &Acknowledged) {
+async fn all_acknowledged_is_there(store: &EmbeddedStore, acknowledged: &HashMap<JobId, (Version, StateName)>) {
     let ids: Vec<JobId> = acknowledged.keys().cloned().collect();
     let found = store.get(&ids).await.expect("readable");
     for (id, found) in ids.iter().zip(found) {

@@ -9,6 +9,7 @@ mod elasticsearch;
 mod embedded;
 mod lost_answers;
 mod model;
+mod records;
 mod roundtrip;
 mod sample;
 mod searches;
@@ -79,6 +80,19 @@ macro_rules! conformance {
                 counts::of_what_a_filter_matches,
                 counts::without_a_field_are_one_group_even_of_none,
                 counts::follow_jobs_from_state_to_state,
+                records::create_refuses_an_existing_key_and_shows_its_record,
+                records::a_record_replaced_under_its_version_gets_a_larger_one,
+                records::a_stale_version_conflicts_shows_the_record_and_changes_nothing,
+                records::a_record_that_is_not_there_conflicts_with_nothing,
+                records::removing_a_record_gives_the_version_removed,
+                records::a_record_created_again_has_a_version_never_seen,
+                records::the_records_of_a_kind_are_listed_by_name_and_no_others,
+                records::more_records_than_a_page_are_listed_once_each,
+                records::of_many_replaces_of_one_version_at_once_one_wins,
+                records::of_many_creates_of_one_record_at_once_one_wins,
+                records::a_records_body_comes_back_to_the_letter,
+                records::jobs_and_records_written_at_once_do_not_mix,
+                records::a_closed_store_refuses_records,
                 model::random_commands_agree_with_a_simple_model,
             );
         }

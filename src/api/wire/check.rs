@@ -10,8 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::NotifyTarget;
 use crate::clock::Timestamp;
-use crate::job::{InvalidName, Json};
+use crate::job::{EventName, InvalidName, Json};
 
 /// The longest payload or result, in bytes of its JSON text.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -45,6 +46,11 @@ pub const MAX_SUBMITTED_JOBS: usize = 10_000;
 pub const MAX_BULK_ITEMS: usize = 1000;
 /// The most attempts that can be asked for.
 pub const MAX_ATTEMPTS: u64 = 1000;
+
+/// The most targets that a job's events are told to.
+pub const MAX_NOTIFY_TARGETS: usize = 10;
+/// The longest URL, in bytes.
+pub const MAX_URL_BYTES: usize = 2048;
 
 /// Names that stand where a job's id does in a path, and so cannot be ids.
 pub const RESERVED_IDS: [&str; 2] = ["bulk", "count"];
@@ -113,6 +119,42 @@ impl Checks {
         match values {
             Some(values) if self.errors.is_empty() => Ok(values),
             _ => Err(Invalid { errors: self.errors, too_large: self.too_large }),
+        }
+    }
+
+    /// Checks whom a job's events are told to.
+    pub(crate) fn notify(&mut self, field: &str, targets: &[NotifyTarget]) {
+        if targets.len() > MAX_NOTIFY_TARGETS {
+            self.fault(field, format!("has more than {MAX_NOTIFY_TARGETS} targets"));
+        }
+        for (index, target) in targets.iter().enumerate() {
+            self.url(&format!("{field}[{index}].url"), &target.url);
+            self.notifiable(&format!("{field}[{index}].events"), &target.events);
+        }
+    }
+
+    /// Checks a URL that is to be called.
+    pub(crate) fn url(&mut self, field: &str, url: &str) {
+        if url.len() > MAX_URL_BYTES {
+            return self.fault(field, format!("is longer than {MAX_URL_BYTES} bytes"));
+        }
+        match reqwest::Url::parse(url) {
+            Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
+                self.fault(field, "must be an http or https URL");
+            }
+            Ok(parsed) if !parsed.username().is_empty() || parsed.password().is_some() => {
+                self.fault(field, "must not carry a user name or password");
+            }
+            Ok(_) => {}
+            Err(error) => self.fault(field, format!("is not a URL: {error}")),
+        }
+    }
+
+    /// Checks events that a notification is asked for.
+    pub(crate) fn notifiable(&mut self, field: &str, events: &[EventName]) {
+        for event in events.iter().filter(|event| !EventName::NOTIFIABLE.contains(event)) {
+            let words: Vec<&str> = EventName::NOTIFIABLE.iter().map(|event| event.as_str()).collect();
+            self.fault(field, format!("`{event}` cannot be told of; {} can", words.join(", ")));
         }
     }
 

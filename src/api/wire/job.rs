@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::clock::{Timestamp, rfc3339};
-use crate::job::{self, Body, Json, State, StateName};
+use crate::job::{self, Body, EventName, Json, NoticeFormat, NoticeTarget, OrphanPolicy, State, StateName};
 use crate::manager::JobView;
 use crate::store::Versioned;
 
@@ -59,6 +59,11 @@ pub struct Job {
     pub retry: RetryPolicy,
     /// What it needs of a machine.
     pub resources: BTreeMap<String, u64>,
+    /// What happens when its lease expires: `requeue`, `fail` or `flag`; the queue's rule when null.
+    #[schema(value_type = Option<String>)]
+    pub orphan_policy: Option<OrphanPolicy>,
+    /// Who is told of its events.
+    pub notify: Vec<NotifyTarget>,
     /// Who runs it; only a running job has one.
     pub lease: Option<Lease>,
     /// How far the work is, as its worker tells it.
@@ -69,6 +74,10 @@ pub struct Job {
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
+    /// Since when its attempt is known to run for longer than expected.
+    #[serde(with = "rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub overdue_at: Option<Timestamp>,
     /// Its output: any JSON. Left out of a list when it is kept apart from the job.
     #[serde(default)]
     #[schema(value_type = Option<Value>)]
@@ -226,6 +235,38 @@ pub struct Orphan {
     pub flagged_at: Timestamp,
     /// Why.
     pub reason: String,
+    /// Whether it is left alone until a person decides.
+    pub held: bool,
+}
+
+/// Somebody who is told of a job's events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NotifyTarget {
+    /// Where to: an `http` or `https` URL.
+    #[schema(example = "https://example.org/hook")]
+    pub url: String,
+    /// Of which: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`, `retried`. Of all of
+    /// them when none is named.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub events: Vec<EventName>,
+    /// In which form: `cloud_events`, `slack` or `alertmanager`. `cloud_events` when not said.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub format: NoticeFormat,
+}
+
+impl From<&NoticeTarget> for NotifyTarget {
+    fn from(target: &NoticeTarget) -> Self {
+        Self { url: target.url.clone(), events: target.events.clone(), format: target.format }
+    }
+}
+
+impl From<NotifyTarget> for NoticeTarget {
+    fn from(target: NotifyTarget) -> Self {
+        Self { url: target.url, events: target.events, format: target.format }
+    }
 }
 
 /// What went wrong in an attempt.
@@ -255,6 +296,9 @@ pub struct HistoryEntry {
     pub fence: u64,
     /// The attempts counted after it.
     pub attempt: u32,
+    /// What happened, in a word: `submitted`, `claimed`, `retried`, …
+    #[schema(value_type = String, example = "claimed")]
+    pub event: EventName,
     /// Who did it.
     pub actor: String,
     /// Why, where there is more to say than the states do.
@@ -327,11 +371,15 @@ pub(crate) struct JobOut<'a> {
     fence: u64,
     retry: RetryPolicy,
     resources: &'a BTreeMap<String, u64>,
+    orphan_policy: Option<OrphanPolicy>,
+    notify: Vec<NotifyTarget>,
     lease: Option<LeaseOut<'a>>,
     progress: Option<&'a job::Progress>,
     orphan: Option<OrphanOut<'a>>,
     #[serde(with = "rfc3339::option")]
     cancel_requested_at: Option<Timestamp>,
+    #[serde(with = "rfc3339::option")]
+    overdue_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "BodyOut::is_apart")]
     result: BodyOut<'a>,
     error: Option<&'a job::JobError>,
@@ -385,10 +433,13 @@ impl<'a> From<&'a Versioned> for JobOut<'a> {
             fence: job.fence.get(),
             retry: spec.retry.into(),
             resources: &spec.resources,
+            orphan_policy: spec.oversight.orphan_policy,
+            notify: spec.oversight.notify.iter().map(NotifyTarget::from).collect(),
             lease: running.map(|running| LeaseOut::new(&running.lease, job.fence)),
             progress: running.and_then(|running| running.progress.as_ref()),
             orphan: running.and_then(|running| running.orphan.as_ref()).map(OrphanOut::from),
             cancel_requested_at: running.and_then(|running| running.cancel_requested_at),
+            overdue_at: running.and_then(|running| running.overdue_at),
             result: BodyOut::from(job.result()),
             error: job.error.as_ref(),
             history: HistoryOut(job.history.entries()),
@@ -440,11 +491,12 @@ struct OrphanOut<'a> {
     #[serde(with = "rfc3339")]
     flagged_at: Timestamp,
     reason: &'a str,
+    held: bool,
 }
 
 impl<'a> From<&'a job::Orphan> for OrphanOut<'a> {
     fn from(orphan: &'a job::Orphan) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: &orphan.reason }
+        Self { flagged_at: orphan.flagged_at, reason: &orphan.reason, held: orphan.held }
     }
 }
 
@@ -460,6 +512,7 @@ impl Serialize for HistoryOut<'_> {
                 to: entry.to.into(),
                 fence: entry.fence.get(),
                 attempt: entry.attempt.get(),
+                event: entry.event,
                 actor: entry.actor.as_str(),
                 reason: entry.reason.as_deref(),
             })?;
@@ -476,6 +529,7 @@ struct EntryOut<'a> {
     to: JobState,
     fence: u64,
     attempt: u32,
+    event: EventName,
     actor: &'a str,
     reason: Option<&'a str>,
 }

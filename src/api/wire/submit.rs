@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::NotifyTarget;
 use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, RESERVED_IDS};
-use crate::job::{self, Json, Priority};
+use crate::job::{self, Json, OrphanPolicy, Oversight, Priority};
 use crate::manager::NewJob;
 
 /// A job to be submitted. Only `queue` and `kind` must be said.
@@ -75,6 +76,13 @@ pub struct SubmitJob {
     /// What it needs of a machine, by the resource's name: `cpu_millis`, `memory_mib`, `gpus`, …; at most 32.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: BTreeMap<String, u64>,
+    /// What happens when its lease expires: `requeue`, `fail` or `flag`. The queue's rule when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub orphan_policy: Option<OrphanPolicy>,
+    /// Who is told of its events; at most 10.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notify: Vec<NotifyTarget>,
 }
 
 /// How long to wait between attempts; what is not said has its default.
@@ -126,6 +134,7 @@ impl SubmitJob {
         checks.body("payload", self.payload.as_ref());
         checks.labels(&self.labels);
         checks.resources(&self.resources);
+        checks.notify("notify", &self.notify);
         let run_at = checks.time("run_at", self.run_at.as_deref());
         let expires_at = checks.time("expires_at", self.expires_at.as_deref());
         let mut runtime =
@@ -150,6 +159,10 @@ impl SubmitJob {
             max_attempts: u32::try_from(max_attempts).unwrap_or(u32::MAX),
             retry,
             resources: self.resources,
+            oversight: Oversight {
+                orphan_policy: self.orphan_policy,
+                notify: self.notify.into_iter().map(Into::into).collect(),
+            },
             ..NewJob::new(queue, kind)
         })
     }

@@ -10,7 +10,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::job::{BodyId, BodyRef, JobSpec, Json, Kind, Priority, QueueName, RetryPolicy};
+use crate::job::{
+    BodyId, BodyRef, EventName, JobSpec, Json, Kind, OrphanPolicy, Oversight, Priority, QueueName, Recovery,
+    RetryPolicy,
+};
 
 const START: i64 = 1_900_000_000_000;
 const TERM: Duration = Duration::from_secs(60);
@@ -36,11 +39,12 @@ fn job(max_attempts: u32, timeout: Option<Duration>, expires_at: Option<Timestam
         priority: Priority::default(),
         owner: None,
         labels: BTreeMap::new(),
-        expected_runtime: None,
+        expected_runtime: Some(Duration::from_secs(30)),
         timeout,
         max_attempts,
         retry: POLICY,
         resources: BTreeMap::new(),
+        oversight: Oversight::default(),
         schedule_id: None,
         due_at: None,
         fingerprint: None,
@@ -60,6 +64,10 @@ fn failure(code: &str) -> Failure {
 
 fn order(then: Then, expected_fence: Option<Fence>) -> AdminRelease {
     AdminRelease { actor: Actor::system("admin"), reason: "by hand".to_owned(), then, expected_fence }
+}
+
+fn recovery(grace_ms: u64) -> Recovery {
+    Recovery { grace: Duration::from_millis(grace_ms), policy: OrphanPolicy::Requeue, chance: 1.0 }
 }
 
 fn changed(change: Result<Change, Refusal>) -> Job {
@@ -96,8 +104,10 @@ mod sequences {
         Release(Shown),
         Cancel,
         AdminRelease(Then, bool),
-        FlagOrphan,
-        Recover { grace_ms: u64, chance: f64 },
+        FlagOrphan { held: bool },
+        MarkOverdue,
+        Recover { grace_ms: u64, chance: f64, policy: OrphanPolicy },
+        HandOn,
         TimeOut,
         Expire,
         Retry,
@@ -127,8 +137,11 @@ mod sequences {
             2 => shown().prop_map(Request::Release),
             1 => Just(Request::Cancel),
             1 => (then(), any::<bool>()).prop_map(|(then, looked)| Request::AdminRelease(then, looked)),
-            1 => Just(Request::FlagOrphan),
-            1 => (0_u64..20_000, 0.0..=1.0).prop_map(|(grace_ms, chance)| Request::Recover { grace_ms, chance }),
+            1 => any::<bool>().prop_map(|held| Request::FlagOrphan { held }),
+            1 => Just(Request::MarkOverdue),
+            2 => (0_u64..20_000, 0.0..=1.0, prop::sample::select(&OrphanPolicy::ALL[..]))
+                .prop_map(|(grace_ms, chance, policy)| Request::Recover { grace_ms, chance, policy }),
+            1 => Just(Request::HandOn),
             1 => Just(Request::TimeOut),
             1 => Just(Request::Expire),
             2 => Just(Request::Retry),
@@ -180,9 +193,15 @@ mod sequences {
                 Request::AdminRelease(then, looked) => {
                     job.admin_release(&order(*then, looked.then_some(job.fence)), now).map(written)
                 }
-                Request::FlagOrphan => job.flag_orphan("silent", now),
-                Request::Recover { grace_ms, chance } => {
-                    job.recover(&system, Duration::from_millis(*grace_ms), *chance, now).map(written)
+                Request::FlagOrphan { held } => job.flag_orphan(&system, "silent", *held, now),
+                Request::MarkOverdue => job.mark_overdue(&system, now),
+                Request::Recover { grace_ms, chance, policy } => {
+                    let grace = Duration::from_millis(*grace_ms);
+                    job.recover(&system, &Recovery { grace, policy: *policy, chance: *chance }, now)
+                }
+                Request::HandOn => {
+                    let first: Vec<u32> = job.outbox.iter().take(2).map(|notice| notice.number).collect();
+                    Ok(job.notices_handed_on(&first, now).map_or(Change::Already, written))
                 }
                 Request::TimeOut => job.time_out(&system, 0.5, now).map(written),
                 Request::Expire => job.expire(&system, now).map(written),
@@ -214,6 +233,8 @@ mod sequences {
             assert!(folded_between || pair[1].from == Some(pair[0].to), "a gap in the history at {place}: {pair:?}");
             assert!(pair[0].fence <= pair[1].fence, "the fence went back at {place}");
         }
+        let mut numbers = job.outbox.iter().map(|notice| notice.number);
+        assert!(numbers.clone().is_sorted() && numbers.all(|number| number as usize <= job.history.len()));
         let last = entries.last().expect("a history is never empty");
         assert_eq!((last.to, last.fence, last.attempt), (job.state.name(), job.fence, job.attempt));
     }
@@ -222,12 +243,13 @@ mod sequences {
         let (from, to) = (before.state.name(), after.state.name());
         let claimed = matches!(request, Request::Claim { .. });
         assert_eq!(after.fence.get(), before.fence.get() + u64::from(claimed), "one fence a claim, and none else");
-        assert!(!from.is_final() || matches!(request, Request::Retry), "{from} was left by {request:?}");
+        let may_leave = matches!(request, Request::Retry | Request::HandOn);
+        assert!(!from.is_final() || may_leave, "{from} was left by {request:?}");
         assert!(after.updated_at >= before.updated_at && after.updated_at >= now, "the last write went back in time");
         assert_eq!((&after.id, &after.spec, after.created_at), (&before.id, &before.spec, before.created_at));
 
-        // Of what is no change of state only a cancel request is recorded.
-        let recorded = from != to || matches!(request, Request::Cancel);
+        // Of what is no change of state a beat and a notice handed on leave no trace.
+        let recorded = !matches!(request, Request::Heartbeat(_) | Request::HandOn);
         assert_eq!(after.history.len(), before.history.len() + usize::from(recorded), "{request:?}: {from} → {to}");
 
         match request {
@@ -254,6 +276,16 @@ mod sequences {
             let ended = before.lease().map(|lease| lease.expires_at.plus(Duration::from_millis(*grace_ms)));
             assert!(ended <= Some(now), "taken from a worker within its lease");
         }
+    }
+
+    /// What the history gained, the outbox gained, where it is to be told of.
+    fn holds_for_the_outbox(before: &Job, after: &Job) {
+        let gained = after.history.len() - before.history.len();
+        let entry = after.history.entries().last().expect("a history is never empty");
+        let told = gained == 1 && EventName::NOTIFIABLE.contains(&entry.event) && entry.event != EventName::Retried;
+        let last = after.outbox.last().filter(|notice| notice.number as usize == after.history.len());
+        assert_eq!(last.map(|notice| &notice.entry), told.then_some(entry).or(last.map(|notice| &notice.entry)));
+        assert_eq!(told, gained == 1 && last.is_some(), "{:?}", entry.event);
     }
 
     fn holds_for_proofs(run: &Run, request: &Request, answer: &Result<Change, Refusal>, now: Timestamp) {
@@ -291,7 +323,9 @@ mod sequences {
                 let now = at(clock);
                 let answer = run.ask(&request, now);
                 holds_for_proofs(&run, &request, &answer, now);
-                let Ok(Change::To(after)) = answer else { continue };
+                let Ok(Change::To(mut after)) = answer else { continue };
+                after.announce(&run.job, |event| event != EventName::Retried);
+                holds_for_the_outbox(&run.job, &after);
                 holds_for_a_change(&run.job, &request, &after, now);
                 run.job = *after;
                 match request {
@@ -331,13 +365,13 @@ fn a_job_is_not_claimed_twice_nor_before_it_is_due_nor_from_its_start_deadline_o
 #[test]
 fn a_heartbeat_prolongs_the_lease_takes_the_orphans_flag_off_and_is_no_transition() {
     let (job, proof) = running(3);
-    let flagged = changed(job.flag_orphan("silent", at(70_000)));
+    let flagged = changed(job.flag_orphan(&Actor::system("monitor"), "silent", false, at(70_000)));
     let progress = Progress { percent: Some(40.0), message: None };
     let beating = flagged.heartbeat(&proof, Some(progress.clone()), at(80_000)).expect("the holder is heard, late");
     let State::Running(running) = &beating.state else { panic!("runs on: {:?}", beating.state) };
     assert_eq!(running.lease.expires_at, at(140_000));
     assert_eq!((&running.orphan, &running.progress), (&None, &Some(progress.clone())));
-    assert_eq!(beating.history, job.history);
+    assert_eq!(beating.history, flagged.history);
 
     let silent_on_progress = beating.heartbeat(&proof, None, at(81_000)).expect("heard");
     let State::Running(running) = &silent_on_progress.state else { panic!("runs on") };
@@ -354,7 +388,7 @@ fn a_worker_whose_lease_has_expired_still_finishes_when_nobody_took_the_job() {
 #[test]
 fn a_worker_whose_job_was_given_to_another_is_refused_and_the_other_is_heard() {
     let (job, old) = running(3);
-    let waiting = job.recover(&Actor::system("monitor"), Duration::ZERO, 1.0, at(60_000)).expect("recovered");
+    let waiting = changed(job.recover(&Actor::system("monitor"), &recovery(0), at(60_000)));
     let taken = waiting.claim(&claim_by("other"), at(90_000)).expect("claimed anew");
     let lost = Refusal::LeaseLost { state: StateName::Running, fence: Fence::new(2) };
     assert_eq!(taken.heartbeat(&old, None, at(90_001)), Err(lost.clone()));
@@ -489,17 +523,80 @@ fn an_administrator_ends_the_lease_looked_at_and_no_newer_one() {
 #[test]
 fn the_first_flag_of_a_silent_job_stays() {
     let (job, _) = running(3);
-    let flagged = changed(job.flag_orphan("silent", at(1)));
-    assert_eq!(flagged.flag_orphan("still silent", at(2)), Ok(Change::Already));
-    assert_eq!(flagged.history, job.history);
+    let monitor = Actor::system("monitor");
+    let flagged = changed(job.flag_orphan(&monitor, "silent", false, at(1)));
+    assert_eq!(flagged.flag_orphan(&monitor, "still silent", false, at(2)), Ok(Change::Already));
+    let held = changed(flagged.flag_orphan(&monitor, "for a person", true, at(3)));
+    let orphan = held.running().expect("running").orphan.clone().expect("flagged");
+    assert_eq!((orphan.flagged_at, orphan.reason.as_str(), orphan.held), (at(1), "for a person", true));
+    assert_eq!(held.flag_orphan(&monitor, "again", true, at(4)), Ok(Change::Already));
+    let events: Vec<EventName> = held.history.entries().iter().map(|entry| entry.event).collect();
+    assert_eq!(events, [EventName::Submitted, EventName::Claimed, EventName::Orphaned, EventName::Orphaned]);
+}
+
+#[test]
+fn a_sign_of_life_takes_the_flag_off_and_a_held_job_is_looked_at_again() {
+    let (job, proof) = running(3);
+    let held = changed(job.flag_orphan(&Actor::system("monitor"), "silent", true, at(60_000)));
+    let beating = held.heartbeat(&proof, None, at(60_001)).expect("heard");
+    assert_eq!(beating.running().expect("running").orphan, None);
+    assert!(held.watch_at() < Some(at(60_000)), "it is overdue, and that is yet to be said");
+    let told = changed(held.mark_overdue(&Actor::system("monitor"), at(60_000)));
+    assert_eq!(told.watch_at(), None, "nothing is left to do but a person's decision");
+    assert_eq!(beating.watch_at(), Some(at(30_000)));
+}
+
+#[test]
+fn an_overdue_attempt_is_told_of_once_and_the_next_attempt_anew() {
+    let (job, proof) = running(3);
+    let monitor = Actor::system("monitor");
+    assert_eq!(job.mark_overdue(&monitor, at(29_999)), Err(Refusal::NotYet));
+    let overdue = changed(job.mark_overdue(&monitor, at(30_000)));
+    assert_eq!(overdue.mark_overdue(&monitor, at(40_000)), Ok(Change::Already));
+    let failed = changed(overdue.fail(&proof, &failure("exit"), at(40_000)));
+    let again = failed.claim(&claim_by("w"), at(90_000)).expect("claimed");
+    assert!(matches!(again.mark_overdue(&monitor, at(120_000)), Ok(Change::To(_))));
+}
+
+#[test]
+fn a_job_is_looked_at_no_later_than_anything_can_be_done_with_it() {
+    let waiting = job(3, None, Some(at(500)));
+    assert_eq!(waiting.watch_at(), Some(at(500)));
+    assert_eq!(job(3, None, None).watch_at(), None, "nothing but a claim moves it");
+    let limited = job(3, Some(Duration::from_secs(20)), None).claim(&claim_by("w"), at(0)).expect("claimed");
+    assert_eq!(limited.watch_at(), Some(at(20_000)));
+    let (running, proof) = running(3);
+    assert_eq!(running.watch_at(), Some(at(30_000)), "when it becomes overdue");
+    let overdue = changed(running.mark_overdue(&Actor::system("monitor"), at(30_000)));
+    assert_eq!(overdue.watch_at(), Some(at(30_000)), "half its lease has passed in silence");
+    let beating = overdue.heartbeat(&proof, None, at(30_001)).expect("heard");
+    assert_eq!(beating.watch_at(), Some(at(60_001)));
+    let mut told = changed(beating.complete(&proof, &Body::Empty, at(31_000)));
+    assert_eq!((told.watch_at(), told.is_settled()), (None, true));
+    told.announce(&beating, |_| true);
+    assert_eq!((told.watch_at(), told.is_settled()), (Some(at(31_000)), false), "somebody is yet to be told");
+}
+
+#[test]
+fn only_what_somebody_wants_to_hear_of_is_put_into_the_outbox() {
+    let (running, proof) = running(3);
+    let mut failed = changed(running.fail(&proof, &failure("exit"), at(1)));
+    failed.announce(&running, |_| false);
+    assert_eq!(failed.outbox, []);
+    failed.announce(&running, |event| event == EventName::Retried);
+    let numbers: Vec<(u32, EventName)> =
+        failed.outbox.iter().map(|notice| (notice.number, notice.entry.event)).collect();
+    assert_eq!(numbers, [(3, EventName::Retried)]);
+    assert_eq!(failed.notices_handed_on(&[2], at(2)), None);
+    assert_eq!(failed.notices_handed_on(&[3], at(2)).expect("it was there").outbox, []);
 }
 
 #[test]
 fn a_job_is_taken_from_its_worker_only_after_its_lease_and_the_grace() {
     let (job, _) = running(2);
-    let (monitor, grace) = (Actor::system("monitor"), Duration::from_secs(10));
-    assert_eq!(job.recover(&monitor, grace, 1.0, at(69_999)), Err(Refusal::NotYet));
-    let recovered = job.recover(&monitor, grace, 1.0, at(70_000)).expect("recovered");
+    let (monitor, grace) = (Actor::system("monitor"), recovery(10_000));
+    assert_eq!(job.recover(&monitor, &grace, at(69_999)), Err(Refusal::NotYet));
+    let recovered = changed(job.recover(&monitor, &grace, at(70_000)));
     assert_eq!(
         (&recovered.state, recovered.attempt, recovered.run_at),
         (&State::Available, Attempt::new(1), at(71_000))
@@ -510,7 +607,7 @@ fn a_job_is_taken_from_its_worker_only_after_its_lease_and_the_grace() {
 #[test]
 fn a_lost_job_whose_end_was_asked_for_is_cancelled() {
     let asked = changed(running(2).0.cancel(&Actor::system("user"), None, at(1)));
-    let ended = asked.recover(&Actor::system("monitor"), Duration::ZERO, 1.0, at(60_000)).expect("recovered");
+    let ended = changed(asked.recover(&Actor::system("monitor"), &recovery(0), at(60_000)));
     assert_eq!(ended.state, State::Cancelled { finished_at: at(60_000) });
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::board::{LANE_IDLE, MAX_CLAIM_BYTES};
 use super::*;
 use crate::clock::ManualClock;
-use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority, RetryPolicy};
+use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Oversight, Priority, RetryPolicy};
 use crate::store::Version;
 
 const START: i64 = 1_000_000;
@@ -37,6 +37,7 @@ fn job(queue_name: &str, id: &str, priority: i64, after: i64) -> Versioned {
         max_attempts: 1,
         retry: RetryPolicy::default(),
         resources: Default::default(),
+        oversight: Oversight::default(),
         schedule_id: None,
         due_at: None,
         fingerprint: None,

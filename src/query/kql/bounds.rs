@@ -123,5 +123,6 @@ fn states(test: &Test) -> Vec<StateName> {
 }
 
 fn is_of_running(field: &str) -> bool {
-    ["lease.", "progress.", "orphan."].iter().any(|group| field.starts_with(group)) || field == "cancel_requested_at"
+    ["lease.", "progress.", "orphan."].iter().any(|group| field.starts_with(group))
+        || ["cancel_requested_at", "overdue_at"].contains(&field)
 }

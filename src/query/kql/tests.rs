@@ -26,6 +26,7 @@ fn available() -> Job {
         max_attempts: 3,
         retry: RetryPolicy::default(),
         resources: BTreeMap::new(),
+        oversight: crate::job::Oversight::default(),
         schedule_id: None,
         due_at: None,
         fingerprint: None,

@@ -12,6 +12,7 @@ use super::{ElasticsearchOptions, Indices};
 const MAPPING_VERSION: u64 = 1;
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
+const RECORDS: &str = include_str!("../../../mappings/records.json");
 
 /// Why no store could be opened.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -49,10 +50,13 @@ pub(super) async fn prepare(
 ) -> Result<Server, ConnectError> {
     let link = Link { nodes, deadline: Instant::now() + options.request_timeout.saturating_mul(3) };
     let server = link.server().await?;
-    let bodies: Value =
-        serde_json::from_str(BODIES).map_err(|error| ConnectError::refused(BODIES, error.to_string()))?;
-    let jobs: Value = serde_json::from_str(JOBS).map_err(|error| ConnectError::refused(JOBS, error.to_string()))?;
-    for (index, definition) in [(&indices.bodies, bodies), (&indices.jobs, server.flavour.adapt(jobs))] {
+    let definition = |text| -> Result<Value, ConnectError> {
+        serde_json::from_str(text).map_err(|error| ConnectError::refused(text, error.to_string()))
+    };
+    let jobs = server.flavour.adapt(definition(JOBS)?);
+    for (index, definition) in
+        [(&indices.bodies, definition(BODIES)?), (&indices.records, definition(RECORDS)?), (&indices.jobs, jobs)]
+    {
         link.index(index, with_options(definition, options)).await?;
     }
     Ok(server)
@@ -86,7 +90,7 @@ impl Link<'_> {
             )),
             403 => Err(ConnectError::refused(
                 format!("the credentials do not suffice ({})", reason(403, &reply.body)),
-                "they need the cluster privilege `monitor`, and on the two indices `manage`, `read` and `write`",
+                "they need the cluster privilege `monitor`, and on the three indices `manage`, `read` and `write`",
             )),
             500.. => {
                 Err(ConnectError::NotYet(format!("the store cannot serve: {}", reason(reply.status, &reply.body))))

@@ -15,9 +15,9 @@ use serde_json::value::RawValue;
 use super::write_id::WriteId;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::{
-    Actor, Attempt, Body, BodyRef, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec, Json,
-    Kind, Lease, Orphan, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName,
-    WorkerId,
+    Actor, Attempt, Body, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
+    Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
+    RequestId, RetryPolicy, Running, State, StateName, WorkerId,
 };
 
 /// How inline bodies are written.
@@ -85,6 +85,14 @@ struct JobDocument<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     resources: &'a BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    orphan_policy: Option<OrphanPolicy>,
+    #[serde(skip_serializing_if = "<[NoticeTarget]>::is_empty")]
+    notify: &'a [NoticeTarget],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    outbox: Vec<NoticeDocument<'a>>,
+    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    watch_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<LeaseDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Progress>,
@@ -92,6 +100,8 @@ struct JobDocument<'a> {
     orphan: Option<OrphanDocument<'a>>,
     #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
     cancel_requested_at: Option<Timestamp>,
+    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    overdue_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a JobError>,
     history: Vec<HistoryDocument<'a>>,
@@ -155,6 +165,7 @@ struct OrphanDocument<'a> {
     #[serde(with = "rfc3339")]
     flagged_at: Timestamp,
     reason: &'a str,
+    held: bool,
 }
 
 #[derive(Serialize)]
@@ -166,9 +177,16 @@ struct HistoryDocument<'a> {
     to: &'static str,
     fence: u64,
     attempt: u32,
+    event: EventName,
     actor: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct NoticeDocument<'a> {
+    number: u32,
+    entry: HistoryDocument<'a>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -226,10 +244,15 @@ impl<'a> JobDocument<'a> {
             fence: job.fence.get(),
             retry: RetryDocument::from(&spec.retry),
             resources: &spec.resources,
+            orphan_policy: spec.oversight.orphan_policy,
+            notify: &spec.oversight.notify,
+            outbox: job.outbox.iter().map(NoticeDocument::from).collect(),
+            watch_at: job.watch_at(),
             lease: running.map(|running| LeaseDocument::from(&running.lease)),
             progress: running.and_then(|running| running.progress.as_ref()),
             orphan: running.and_then(|running| running.orphan.as_ref()).map(OrphanDocument::from),
             cancel_requested_at: running.and_then(|running| running.cancel_requested_at),
+            overdue_at: running.and_then(|running| running.overdue_at),
             error: job.error.as_ref(),
             history: job.history.entries().iter().map(HistoryDocument::from).collect(),
             history_folded: job.history.folded(),
@@ -279,7 +302,7 @@ impl<'a> From<&'a Lease> for LeaseDocument<'a> {
 
 impl<'a> From<&'a Orphan> for OrphanDocument<'a> {
     fn from(orphan: &'a Orphan) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: &orphan.reason }
+        Self { flagged_at: orphan.flagged_at, reason: &orphan.reason, held: orphan.held }
     }
 }
 
@@ -291,9 +314,16 @@ impl<'a> From<&'a HistoryEntry> for HistoryDocument<'a> {
             to: entry.to.as_str(),
             fence: entry.fence.get(),
             attempt: entry.attempt.get(),
+            event: entry.event,
             actor: entry.actor.as_str(),
             reason: entry.reason.as_deref(),
         }
+    }
+}
+
+impl<'a> From<&'a Notice> for NoticeDocument<'a> {
+    fn from(notice: &'a Notice) -> Self {
+        Self { number: notice.number, entry: HistoryDocument::from(&notice.entry) }
     }
 }
 
@@ -325,6 +355,12 @@ struct StoredDocument<'a> {
     #[serde(default)]
     resources: BTreeMap<String, u64>,
     #[serde(default)]
+    orphan_policy: Option<OrphanPolicy>,
+    #[serde(default)]
+    notify: Vec<NoticeTarget>,
+    #[serde(default)]
+    outbox: Vec<StoredNotice>,
+    #[serde(default)]
     lease: Option<StoredLease>,
     #[serde(default)]
     progress: Option<Progress>,
@@ -332,6 +368,8 @@ struct StoredDocument<'a> {
     orphan: Option<StoredOrphan>,
     #[serde(with = "rfc3339::option", default)]
     cancel_requested_at: Option<Timestamp>,
+    #[serde(with = "rfc3339::option", default)]
+    overdue_at: Option<Timestamp>,
     #[serde(default)]
     error: Option<JobError>,
     history: Vec<StoredHistoryEntry>,
@@ -388,6 +426,8 @@ struct StoredOrphan {
     #[serde(with = "rfc3339")]
     flagged_at: Timestamp,
     reason: String,
+    #[serde(default)]
+    held: bool,
 }
 
 #[derive(Deserialize)]
@@ -399,13 +439,20 @@ struct StoredHistoryEntry {
     to: StateName,
     fence: u64,
     attempt: u32,
+    event: EventName,
     actor: Actor,
     #[serde(default)]
     reason: Option<String>,
 }
 
+#[derive(Deserialize)]
+struct StoredNotice {
+    number: u32,
+    entry: StoredHistoryEntry,
+}
+
 /// Keeps a body that is the JSON `null` apart from one that is not there.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
 
@@ -435,6 +482,7 @@ impl StoredDocument<'_> {
             max_attempts: self.max_attempts,
             retry: self.retry.into(),
             resources: self.resources,
+            oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify },
             schedule_id: self.schedule_id,
             due_at: self.due_at,
             fingerprint: self.fingerprint.map(|hex| fingerprint(&hex)).transpose()?,
@@ -447,6 +495,7 @@ impl StoredDocument<'_> {
                 progress: self.progress,
                 cancel_requested_at: self.cancel_requested_at,
                 orphan: self.orphan.map(Orphan::from),
+                overdue_at: self.overdue_at,
             })),
             StateName::Completed => State::Completed {
                 finished_at: finished_at()?,
@@ -468,6 +517,7 @@ impl StoredDocument<'_> {
             fence: Fence::new(self.fence),
             error: self.error,
             history: History::from_parts(entries, self.history_folded),
+            outbox: self.outbox.into_iter().map(Notice::from).collect(),
             created_at: self.created_at,
             updated_at: self.updated_at,
             started_at: self.started_at,
@@ -494,7 +544,7 @@ impl From<StoredLease> for Lease {
 
 impl From<StoredOrphan> for Orphan {
     fn from(orphan: StoredOrphan) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: orphan.reason }
+        Self { flagged_at: orphan.flagged_at, reason: orphan.reason, held: orphan.held }
     }
 }
 
@@ -506,9 +556,16 @@ impl From<StoredHistoryEntry> for HistoryEntry {
             to: entry.to,
             fence: Fence::new(entry.fence),
             attempt: Attempt::new(entry.attempt),
+            event: entry.event,
             actor: entry.actor,
             reason: entry.reason,
         }
+    }
+}
+
+impl From<StoredNotice> for Notice {
+    fn from(notice: StoredNotice) -> Self {
+        Self { number: notice.number, entry: notice.entry.into() }
     }
 }
 

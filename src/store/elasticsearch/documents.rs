@@ -54,13 +54,18 @@ impl<'a> RawDocument<'a> {
         }
     }
 
+    /// The version it came under.
+    pub(super) fn version(&self) -> Result<Version, StoreError> {
+        match (self.primary_term, self.seq_no) {
+            (Some(primary_term), Some(seq_no)) => Ok(Version { primary_term, seq_no }),
+            _ => Err(StoreError::Corrupt(format!("`{}` came without its version", self.id))),
+        }
+    }
+
     /// The job in it; none when there is no such document.
     pub(super) fn job(&self) -> Result<Option<Present<'a>>, StoreError> {
         let Some(source) = self.source()? else { return Ok(None) };
-        let (Some(primary_term), Some(seq_no)) = (self.primary_term, self.seq_no) else {
-            return Err(StoreError::Corrupt(format!("job `{}` came without its version", self.id)));
-        };
-        let version = Version { primary_term, seq_no };
+        let version = self.version()?;
         let decoded = decode(source).map_err(|error| StoreError::Corrupt(format!("job `{}`: {error}", self.id)))?;
         Ok(Some(Present { version, source, decoded }))
     }

@@ -1,12 +1,14 @@
 //! The store on Elasticsearch, or OpenSearch: for many machines.
 //!
-//! A job is one document of the index `{prefix}jobs`, a long payload or result one of `{prefix}bodies`. A write is
+//! A job is one document of the index `{prefix}jobs`, a long payload or result one of `{prefix}bodies`, a record one of
+//! `{prefix}records`. A write is
 //! conditional on `if_seq_no` and `if_primary_term` (`op_type=create` for a new job); a search finds candidates and may lag.
 //!
 //! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
-//! (what a lost answer means), `intake`, `writer`, `batch`, `bulk` and `bodies` (the way of a write), `reader`,
-//! `search` and [`kql`] (Kibana's query language as the server's).
+//! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
+//! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); and beside the jobs,
+//! [`records`].
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
@@ -15,6 +17,7 @@
 mod batch;
 mod bodies;
 mod bulk;
+mod conditional;
 mod connect;
 mod document;
 mod documents;
@@ -25,6 +28,7 @@ pub mod kql;
 mod nodes;
 mod options;
 mod reader;
+mod records;
 mod resolution;
 mod search;
 mod write_id;
@@ -45,10 +49,11 @@ pub use options::ElasticsearchOptions;
 use self::documents::answered;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
+use self::records::Records;
 use self::search::Scope;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::{Shared, Writer};
-use super::{Store, StoreError, Versioned, Write, WriteResult};
+use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -63,6 +68,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(3);
 struct Indices {
     jobs: String,
     bodies: String,
+    records: String,
 }
 
 /// A store of jobs on Elasticsearch or OpenSearch.
@@ -72,6 +78,7 @@ pub struct ElasticsearchStore {
     recent: Arc<RecentWrites>,
     writer: Writer,
     reader: Reader,
+    records: Records,
     read_timeout: Duration,
     closed: AtomicBool,
 }
@@ -87,6 +94,7 @@ impl ElasticsearchStore {
         let server = connect::prepare(&nodes, &indices, &options).await?;
         tracing::info!(server = %server.flavour, version = server.version, "connected to the store");
         let recent = Arc::new(RecentWrites::default());
+        let records = Records::new(Arc::clone(&nodes), indices.records.clone(), &options);
         let shared = Shared {
             nodes: Arc::clone(&nodes),
             indices: indices.clone(),
@@ -104,6 +112,7 @@ impl ElasticsearchStore {
                 options.read_queue,
                 options.read_timeout,
             ),
+            records,
             nodes,
             indices,
             recent,
@@ -162,9 +171,24 @@ impl Store for ElasticsearchStore {
         observed("count", started, search::count(self.scope()?, filter, by).await)
     }
 
+    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+        self.records.write(write).await
+    }
+
+    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        let (started, scope) = (Instant::now(), self.scope()?);
+        observed("record", started, self.records.get(key, scope.deadline).await)
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        let (started, scope) = (Instant::now(), self.scope()?);
+        observed("records", started, self.records.list(kind, scope.deadline).await)
+    }
+
     async fn refresh(&self) -> Result<(), StoreError> {
         let (started, scope) = (Instant::now(), self.scope()?);
-        let request = Request::command(format!("{}/_refresh", self.indices.jobs));
+        let Indices { jobs, records, .. } = &self.indices;
+        let request = Request::command(format!("{jobs},{records}/_refresh"));
         let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
         observed("refresh", started, search::refreshed(&body))
     }
@@ -184,8 +208,8 @@ impl Store for ElasticsearchStore {
         }
         let scope = self.scope()?;
         let deadline = scope.deadline.min(Instant::now() + READY_TIMEOUT);
-        let Indices { jobs, bodies } = &self.indices;
-        let request = Request::get(format!("_cluster/health/{jobs},{bodies}?timeout=1s&filter_path=status"));
+        let Indices { jobs, bodies, records } = &self.indices;
+        let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
         let body = answered(scope.nodes.try_call(&request, deadline).await)?;
         let health: Health = serde_json::from_slice(&body)
             .map_err(|error| StoreError::Unavailable(format!("not an answer about health: {error}")))?;
@@ -199,5 +223,6 @@ impl Store for ElasticsearchStore {
         self.closed.store(true, Ordering::Release);
         self.writer.close().await;
         self.reader.close().await;
+        self.records.close().await;
     }
 }

@@ -91,7 +91,11 @@ impl ElasticsearchOptions {
                 "use lower-case letters, digits, `-`, `_` and `.`, with a letter or a digit first",
             ));
         }
-        Ok(Indices { jobs: format!("{prefix}jobs"), bodies: format!("{prefix}bodies") })
+        Ok(Indices {
+            jobs: format!("{prefix}jobs"),
+            bodies: format!("{prefix}bodies"),
+            records: format!("{prefix}records"),
+        })
     }
 
     pub(super) fn nodes(&self) -> Result<Nodes, ConnectError> {

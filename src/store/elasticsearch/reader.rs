@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::documents::{Present, mget, parse_mget};
 use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
 use super::nodes::Nodes;
-use super::write_id::RecentWrites;
+use super::write_id::{KnownWrite, RecentWrites};
 use crate::job::JobId;
 use crate::store::{StoreError, Versioned};
 
@@ -129,6 +129,7 @@ fn answer(recent: &RecentWrites, found: Vec<Result<Option<Present<'_>>, StoreErr
 pub(super) fn remember<'a, 'b: 'a>(recent: &RecentWrites, found: impl Iterator<Item = &'a Present<'b>>) {
     recent.remember(found.filter_map(|found| {
         let write_id = found.decoded.write_id?;
-        Some((&found.decoded.job, found.version, write_id))
+        let job = &found.decoded.job;
+        Some((&job.id, found.version, KnownWrite::of_job(write_id, job)))
     }));
 }

@@ -25,14 +25,25 @@ fn query(filter: &Filter) -> Value {
         let values: Vec<&str> = values.iter().map(text).collect();
         (!values.is_empty()).then(|| json!({ "terms": { field: values } }))
     }
-    let run_at = |comparison: &str, time: Timestamp| json!({ "range": { "run_at": { comparison: time.as_millis(), "format": "epoch_millis" } } });
+    fn range(field: &str, comparison: &str, time: Option<Timestamp>) -> Option<Value> {
+        let bound = json!({ comparison: time?.as_millis(), "format": "epoch_millis" });
+        Some(json!({ "range": { field: bound } }))
+    }
+    let flagged = json!({ "exists": { "field": "orphan.flagged_at" } });
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
         terms("kind", &filter.kinds, |kind| kind.as_str()),
         terms("owner", &filter.owners, |owner| owner.as_str()),
-        filter.run_at_most.map(|latest| run_at("lte", latest)),
-        filter.run_after.map(|earliest| run_at("gt", earliest)),
+        range("run_at", "lte", filter.run_at_most),
+        range("run_at", "gt", filter.run_after),
+        range("watch_at", "lte", filter.watch_at_most),
+        range("finished_at", "lte", filter.finished_at_most),
+        range("updated_at", "gt", filter.updated_after),
+        filter.orphaned.map(|orphaned| match orphaned {
+            true => flagged,
+            false => json!({ "bool": { "must_not": flagged } }),
+        }),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
     ];
@@ -131,6 +142,20 @@ fn unreadable(error: &serde_json::Error) -> StoreError {
     StoreError::Unavailable(format!("not a search's answer: {error}"))
 }
 
+impl Scope<'_> {
+    /// One search, with what `read` makes of its hits.
+    pub(super) async fn hits<T>(
+        &self,
+        body: &Value,
+        read: impl FnOnce(&[RawDocument<'_>]) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let reply = self.post("_search", body).await?;
+        let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        complete(&reply.shards, reply.timed_out)?;
+        read(&reply.hits.hits)
+    }
+}
+
 /// Finds jobs.
 pub(super) async fn search(
     scope: Scope<'_>,
@@ -142,13 +167,14 @@ pub(super) async fn search(
     // Ends: every round adds a page, or is the last.
     while jobs.len() < search.limit {
         let size = (search.limit - jobs.len()).min(MAX_PAGE);
-        let reply = scope.post("_search", &search_body(search, after.as_ref(), size)).await?;
-        let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
-        complete(&reply.shards, reply.timed_out)?;
-        let hits = reply.hits.hits.iter().map(RawDocument::job).collect::<Result<Vec<_>, StoreError>>()?;
-        remember(recent, hits.iter().flatten());
-        let found = hits.len();
-        jobs.extend(hits.into_iter().flatten().map(Present::into_versioned));
+        let page = |hits: &[RawDocument<'_>]| {
+            let found = hits.iter().map(RawDocument::job).collect::<Result<Vec<_>, StoreError>>()?;
+            remember(recent, found.iter().flatten());
+            Ok(found.into_iter().flatten().map(Present::into_versioned).collect::<Vec<_>>())
+        };
+        let page = scope.hits(&search_body(search, after.as_ref(), size), page).await?;
+        let found = page.len();
+        jobs.extend(page);
         if found < size {
             break;
         }

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::job::{BodyId, Job, JobId};
+use crate::job::{BodyId, Job};
 use crate::store::Version;
 
 /// How many writes each of the two generations of [`RecentWrites`] remembers.
@@ -77,6 +77,18 @@ pub(super) struct KnownWrite {
     pub(super) bodies: Box<[BodyId]>,
 }
 
+impl KnownWrite {
+    /// The write of this job.
+    pub(super) fn of_job(write_id: WriteId, job: &Job) -> Self {
+        Self { write_id, bodies: job.stored_bodies().map(|body| body.id).collect() }
+    }
+
+    /// The write of a record.
+    pub(super) fn of_record(write_id: WriteId) -> Self {
+        Self { write_id, bodies: Box::default() }
+    }
+}
+
 /// Which write made which version, as far as this process has read or written it lately. A version that is not
 /// remembered costs the successor its `previous_write_id`, and with it, in the rare case, an answer *conflict* to a
 /// write that went through and was built upon before its writer heard of it; and a body that the successor no longer
@@ -94,20 +106,19 @@ struct Generations {
 }
 
 impl RecentWrites {
-    /// Remembers all of `writes`.
-    pub(super) fn remember<'a>(&self, writes: impl Iterator<Item = (&'a Job, Version, WriteId)>) {
+    /// Remembers all of `writes`, each of the document named.
+    pub(super) fn remember(&self, writes: impl Iterator<Item = (impl Hash, Version, KnownWrite)>) {
         let mut generations = self.generations.lock();
-        for (job, version, write_id) in writes {
+        for (id, version, known) in writes {
             if generations.young.len() >= GENERATION {
                 generations.old = std::mem::take(&mut generations.young);
             }
-            let known = KnownWrite { write_id, bodies: job.stored_bodies().map(|body| body.id).collect() };
-            generations.young.insert((self.hasher.hash_one(&job.id), version), known);
+            generations.young.insert((self.hasher.hash_one(id), version), known);
         }
     }
 
-    /// The write that made `version` of the job.
-    pub(super) fn get(&self, id: &JobId, version: Version) -> Option<KnownWrite> {
+    /// The write that made `version` of the document.
+    pub(super) fn get(&self, id: impl Hash, version: Version) -> Option<KnownWrite> {
         let key = (self.hasher.hash_one(id), version);
         let generations = self.generations.lock();
         generations.young.get(&key).or_else(|| generations.old.get(&key)).cloned()
@@ -136,11 +147,11 @@ mod tests {
         let version = |seq_no| Version { primary_term: 1, seq_no };
         let count = 3 * GENERATION as u64;
         let written: Vec<(Version, WriteId)> = (0..count).map(|seq_no| (version(seq_no), source.next())).collect();
-        recent.remember(written.iter().map(|(version, write_id)| (&job, *version, *write_id)));
+        recent.remember(written.iter().map(|(version, write_id)| (&id, *version, KnownWrite::of_job(*write_id, &job))));
 
         let (last, last_id) = written[written.len() - 1];
         assert_eq!(recent.get(&id, last).map(|known| known.write_id), Some(last_id));
-        assert_eq!(recent.get(&JobId::new("b").expect("an id"), last), None);
+        assert_eq!(recent.get(crate::job::JobId::new("b").expect("an id"), last), None);
         assert_eq!(recent.get(&id, version(0)), None);
         let generations = recent.generations.lock();
         assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION);

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 use uuid::Uuid;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, Body, BodyId, BodyRef, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
-    Json, Kind, Lease, Orphan, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName,
-    WorkerId,
+    Actor, Attempt, Body, BodyId, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId,
+    JobSpec, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority,
+    Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
 };
-use crate::store::{Version, Versioned};
+use crate::store::{Record, RecordKey, RecordKind, Version, Versioned};
 
 /// Any job under any version.
 pub(super) fn head() -> impl Strategy<Value = Versioned> {
@@ -23,12 +24,30 @@ pub(super) fn head() -> impl Strategy<Value = Versioned> {
     })
 }
 
+/// Any record under any version.
+pub(super) fn record() -> impl Strategy<Value = Record> {
+    let version = (any::<u64>(), any::<u64>());
+    (record_key(), any::<i64>(), version).prop_map(|(key, body, (primary_term, seq_no))| Record {
+        key,
+        body: Json::of(&body).expect("JSON"),
+        version: Version { primary_term, seq_no },
+    })
+}
+
+/// The key of any record.
+pub(super) fn record_key() -> impl Strategy<Value = RecordKey> {
+    (prop::sample::select(RecordKind::ALL.to_vec()), name(RecordName::new))
+        .prop_map(|(kind, name)| RecordKey::new(kind, name))
+}
+
 /// Any job.
 pub(super) fn job() -> impl Strategy<Value = Job> {
     let places = (name(JobId::new), spec(), body(), state());
     let numbers = (time(), option::of(time()), any::<u32>(), any::<u64>(), time(), time(), option::of(time()));
-    let rest = (option::of((".*", ".*")), prop::collection::vec(entry(), 0..5), any::<u32>());
-    (places, numbers, rest).prop_map(|((id, spec, payload, state), numbers, (error, entries, folded))| {
+    let notice = (any::<u32>(), entry()).prop_map(|(number, entry)| Notice { number, entry });
+    let told = prop::collection::vec(notice, 0..3);
+    let rest = (option::of((".*", ".*")), prop::collection::vec(entry(), 0..5), any::<u32>(), told);
+    (places, numbers, rest).prop_map(|((id, spec, payload, state), numbers, (error, entries, folded, outbox))| {
         let (run_at, expires_at, attempt, fence, created_at, updated_at, started_at) = numbers;
         Job {
             id,
@@ -41,6 +60,7 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
             fence: Fence::new(fence),
             error: error.map(|(code, message)| JobError { code, message }),
             history: History::from_parts(entries, folded),
+            outbox,
             created_at,
             updated_at,
             started_at,
@@ -68,7 +88,8 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let times = (any::<Option<Duration>>(), any::<Option<Duration>>(), any::<u32>());
     let retry = (any::<Duration>(), number(), any::<Duration>(), number());
     let origin = (any::<Option<String>>(), option::of(time()), any::<Option<u128>>());
-    (named, labels, resources, times, retry, origin).prop_map(|(named, labels, resources, times, retry, origin)| {
+    let rest = (retry, origin, oversight());
+    (named, labels, resources, times, rest).prop_map(|(named, labels, resources, times, (retry, origin, oversight))| {
         JobSpec {
             queue: named.0,
             kind: named.1,
@@ -80,11 +101,21 @@ fn spec() -> impl Strategy<Value = JobSpec> {
             max_attempts: times.2,
             retry: RetryPolicy { base: retry.0, factor: retry.1, max: retry.2, jitter: retry.3 },
             resources,
+            oversight,
             schedule_id: origin.0,
             due_at: origin.1,
             fingerprint: origin.2.map(Fingerprint),
         }
     })
+}
+
+fn oversight() -> impl Strategy<Value = Oversight> {
+    let events = prop::collection::vec(select(&EventName::ALL[..]), 0..3);
+    let target = (".*", events, select(&NoticeFormat::ALL[..]));
+    let target = target.prop_map(|(url, events, format)| NoticeTarget { url, events, format });
+    let policy = option::of(select(&OrphanPolicy::ALL[..]));
+    (policy, prop::collection::vec(target, 0..2))
+        .prop_map(|(orphan_policy, notify)| Oversight { orphan_policy, notify })
 }
 
 fn body() -> impl Strategy<Value = Body> {
@@ -114,8 +145,9 @@ fn state() -> impl Strategy<Value = State> {
 fn running() -> impl Strategy<Value = Running> {
     let lease = (name(WorkerId::new), option::of(name(RequestId::new)), time(), time(), time(), any::<Duration>());
     let progress = option::of((option::of(number()), any::<Option<String>>()));
-    let orphan = option::of((time(), ".*"));
-    (lease, progress, option::of(time()), orphan).prop_map(|(lease, progress, cancel_requested_at, orphan)| Running {
+    let orphan = option::of((time(), ".*", any::<bool>()));
+    let marks = (option::of(time()), option::of(time()));
+    (lease, progress, marks, orphan).prop_map(|(lease, progress, (cancel_requested_at, overdue_at), orphan)| Running {
         lease: Lease {
             worker_id: lease.0,
             request_id: lease.1,
@@ -126,19 +158,21 @@ fn running() -> impl Strategy<Value = Running> {
         },
         progress: progress.map(|(percent, message)| Progress { percent, message }),
         cancel_requested_at,
-        orphan: orphan.map(|(flagged_at, reason)| Orphan { flagged_at, reason }),
+        orphan: orphan.map(|(flagged_at, reason, held)| Orphan { flagged_at, reason, held }),
+        overdue_at,
     })
 }
 
 fn entry() -> impl Strategy<Value = HistoryEntry> {
     let states = (option::of(0..6_usize), 0..6_usize);
-    let rest = (any::<u64>(), any::<u32>(), name(Actor::new), any::<Option<String>>());
-    (time(), states, rest).prop_map(|(at, (from, to), (fence, attempt, actor, reason))| HistoryEntry {
+    let rest = (any::<u64>(), any::<u32>(), select(&EventName::ALL[..]), name(Actor::new), any::<Option<String>>());
+    (time(), states, rest).prop_map(|(at, (from, to), (fence, attempt, event, actor, reason))| HistoryEntry {
         at,
         from: from.map(|from| StateName::ALL[from]),
         to: StateName::ALL[to],
         fence: Fence::new(fence),
         attempt: Attempt::new(attempt),
+        event,
         actor,
         reason,
     })

@@ -2,10 +2,11 @@
 //!
 //! | keyspace | key | value |
 //! | --- | --- | --- |
-//! | `live` | job id | the record of a job that has not ended |
-//! | `done` | job id | the record of a finished job |
+//! | `live` | job id | the record of a job that has not ended, or of whose end somebody is yet to be told |
+//! | `done` | job id | the record of any other: a finished job |
 //! | `summaries` | creation time falling, job id | the summary of a finished job |
 //! | `bodies` | body id | a payload or result that is kept apart |
+//! | `records` | kind, name | a record |
 //! | `meta` | see [`MetaKey`] | one number |
 //!
 //! A job is in exactly one of `live` and `done`, and in `summaries` exactly while it is in `done`. Opening reads
@@ -27,9 +28,10 @@ use super::directory::Directory;
 use super::live::Live;
 use super::machine::{Effects, HeadChange};
 use super::state::{Finished, FinishedCount, Published};
-use super::{Corrupt, EmbeddedOptions, OpenError, record, summary};
+use super::{Corrupt, EmbeddedOptions, OpenError, record, records, summary};
 use crate::job::{BodyRef, JobId, Json, QueueName, StateName};
-use crate::store::{StoreError, Version, Versioned};
+use crate::store::record::too_many;
+use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
 
 /// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
 /// open the store after a crash.
@@ -51,6 +53,7 @@ pub(super) struct Disk {
     done: Keyspace,
     summaries: Keyspace,
     bodies: Keyspace,
+    records: Keyspace,
     meta: Keyspace,
     db: Database,
     /// Last, so that it is let go when the database is closed.
@@ -92,8 +95,8 @@ impl Disk {
             db.persist(PersistMode::SyncAll)
         })?;
         let db = open_database(&database, options).map_err(broken)?;
-        let [live, done, summaries, bodies, meta] = open_keyspaces(&db).map_err(broken)?;
-        let disk = Self { live, done, summaries, bodies, meta, db, _directory: directory };
+        let [live, done, summaries, bodies, records, meta] = open_keyspaces(&db).map_err(broken)?;
+        let disk = Self { live, done, summaries, bodies, records, meta, db, _directory: directory };
         let published = disk.recover().map_err(|failure| match failure {
             RecoverError::Database(source) => broken(source),
             RecoverError::Corrupt(Corrupt(what)) => OpenError::Corrupt { directory: path.clone(), what },
@@ -105,7 +108,7 @@ impl Disk {
     /// would be written after: an `fsync` that failed once may have dropped what it could not write, and the next
     /// one would not tell. The caller must stop.
     pub(super) fn commit(&self, effects: &Effects, counts: &[FinishedCount]) -> Result<(), StoreError> {
-        let items = 3 * effects.heads.len() + effects.bodies.len() + 1;
+        let items = 3 * effects.heads.len() + effects.bodies.len() + effects.records.len() + counts.len() + 1;
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
         let mut buffer = Vec::new();
         for change in &effects.heads {
@@ -115,6 +118,16 @@ impl Disk {
             match body {
                 Some(json) => batch.insert(&self.bodies, *id.0.as_bytes(), json.as_str()),
                 None => batch.remove(&self.bodies, *id.0.as_bytes()),
+            }
+        }
+        for (key, change) in &effects.records {
+            let place = records::key(key);
+            match &change.after {
+                Some(record) => {
+                    records::encode(record, &mut buffer)?;
+                    batch.insert(&self.records, place, buffer.as_slice());
+                }
+                None => batch.remove(&self.records, place),
             }
         }
         for (state, queue, count) in counts {
@@ -149,6 +162,25 @@ impl Disk {
         Ok(Some(Json::parse(text).map_err(|error| broken(error.to_string()))?))
     }
 
+    /// A record.
+    pub(super) fn record(&self, snapshot: &Snapshot, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        let Some(bytes) = snapshot.get(&self.records, records::key(key)).map_err(failed)? else { return Ok(None) };
+        Ok(Some(records::decode(key, &bytes)?))
+    }
+
+    /// The records of a kind, by name.
+    pub(super) fn records(&self, snapshot: &Snapshot, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        let mut found = Vec::new();
+        for entry in snapshot.prefix(&self.records, records::key_prefix(kind)) {
+            if found.len() == MAX_RECORDS {
+                return Err(too_many(kind));
+            }
+            let (key, value) = entry.into_inner().map_err(failed)?;
+            found.push(records::decode(&records::key_of(&key)?, &value)?);
+        }
+        Ok(found)
+    }
+
     /// The summaries of the finished jobs with keys in `range`, newest first; read backwards, oldest first.
     pub(super) fn summaries(
         &self,
@@ -175,20 +207,20 @@ impl Disk {
         buffer: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
         let id = change.id.as_str();
-        let is_final = |head: &Versioned| head.job.state.name().is_final();
+        let is_settled = |head: &Versioned| head.job.is_settled();
         // Out of where it was, unless it is written to the same place: one key twice in a batch has no order.
         if let Some(before) = &change.before {
-            let after_is_final = change.after.as_ref().map(is_final);
-            if !is_final(before) {
-                if after_is_final != Some(false) {
+            let after_is_settled = change.after.as_ref().map(is_settled);
+            if !is_settled(before) {
+                if after_is_settled != Some(false) {
                     batch.remove(&self.live, id);
                 }
             } else {
-                if after_is_final != Some(true) {
+                if after_is_settled != Some(true) {
                     batch.remove(&self.done, id);
                 }
                 let key = summary::key(&before.job);
-                let finished = change.after.as_ref().filter(|after| is_final(after));
+                let finished = change.after.as_ref().filter(|after| is_settled(after));
                 if finished.is_none_or(|after| summary::key(&after.job) != key) {
                     batch.remove(&self.summaries, key);
                 }
@@ -196,7 +228,7 @@ impl Disk {
         }
         let Some(after) = &change.after else { return Ok(()) };
         record::encode(after, buffer)?;
-        if is_final(after) {
+        if is_settled(after) {
             batch.insert(&self.done, id, buffer.as_slice());
             summary::encode(&after.job, buffer)?;
             batch.insert(&self.summaries, summary::key(&after.job), buffer.as_slice());
@@ -268,7 +300,7 @@ fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fja
 
 /// The keyspaces, created where they are missing. Their options are kept by the database from then on. Filters, on
 /// by default, let the creation of a job with a fresh id pass `done` without reading from it.
-fn open_keyspaces(db: &Database) -> Result<[Keyspace; 5], fjall::Error> {
+fn open_keyspaces(db: &Database) -> Result<[Keyspace; 6], fjall::Error> {
     let options = |memtable| move || KeyspaceCreateOptions::default().max_memtable_size(memtable);
     let separate = KvSeparationOptions::default().separation_threshold(SEPARATE_BODY_BYTES);
     Ok([
@@ -276,6 +308,7 @@ fn open_keyspaces(db: &Database) -> Result<[Keyspace; 5], fjall::Error> {
         db.keyspace("done", options(MEMTABLE_BYTES))?,
         db.keyspace("summaries", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("bodies", || options(MEMTABLE_BYTES)().with_kv_separation(Some(separate)))?,
+        db.keyspace("records", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("meta", options(SMALL_MEMTABLE_BYTES))?,
     ])
 }

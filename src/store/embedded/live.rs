@@ -1,7 +1,8 @@
 //! The jobs that have not ended, in memory, with the indexes that dispatch and leases ask for.
 //!
-//! Every index is derived from `by_id`: a job is in `available` exactly while it is available, and in `by_worker` and
-//! `by_request` exactly while it runs under such a lease.
+//! Every index is derived from `by_id`: a job is in `available` exactly while it is available, in `by_worker` and
+//! `by_request` exactly while it runs under such a lease, in `watched` while time alone can bring the monitor something
+//! to do with it. A job that has ended stays here until nobody has to be told of it any more.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, btree_map};
@@ -29,6 +30,10 @@ pub(super) struct Live {
     available: HashMap<QueueName, Line>,
     by_worker: HashMap<WorkerId, BTreeSet<JobId>>,
     by_request: HashMap<RequestId, BTreeSet<JobId>>,
+    /// The jobs that the monitor has to look at, by when.
+    watched: BTreeSet<(Timestamp, JobId)>,
+    /// The jobs that have ended and of whose end somebody is yet to be told.
+    untold: BTreeSet<JobId>,
     counts: HashMap<(StateName, QueueName), u64>,
 }
 
@@ -41,7 +46,7 @@ impl Live {
     /// Puts a live job in the place of its former version. Gives the former version, so that the caller can free it
     /// when no lock is held.
     pub(super) fn put(&mut self, head: Versioned) -> Option<Versioned> {
-        debug_assert!(!head.job.state.name().is_final(), "only live jobs are kept here");
+        debug_assert!(!head.job.is_settled(), "settled jobs are not kept here");
         let former = self.remove(&head.job.id);
         self.index(&head);
         self.by_id.insert(head.job.id.clone(), head);
@@ -83,7 +88,10 @@ impl Live {
             return Box::new(self.lines(filter).flat_map(Line::values).flat_map(between));
         }
         if !filter.states.is_empty() && !filter.states.iter().any(|state| !state.is_final()) {
-            return Box::new(std::iter::empty());
+            return by_ids(Some(&self.untold));
+        }
+        if let Some(latest) = filter.watch_at_most {
+            return Box::new(self.watched(Some(latest), None));
         }
         Box::new(self.by_id.values())
     }
@@ -101,6 +109,19 @@ impl Live {
             heads.extend(Head::next_of(LineWalk::new(line, from.clone(), filter.run_at_most)));
         }
         Dispatch { heads }
+    }
+
+    /// The jobs that are watched up to `latest`, in the order of time, after `after`.
+    pub(super) fn watched<'a>(
+        &'a self,
+        latest: Option<Timestamp>,
+        after: Option<&SortKey>,
+    ) -> impl Iterator<Item = &'a Versioned> + use<'a> {
+        let after = after.map(|key| (Timestamp::from_millis(key.ranks().0), key.id().clone()));
+        let first = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let latest = latest.unwrap_or(Timestamp::MAX);
+        let due = self.watched.range((first, Bound::Unbounded)).take_while(move |(at, _)| *at <= latest);
+        due.filter_map(|(_, id)| self.by_id.get(id))
     }
 
     fn lines<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a Line> + use<'a> {
@@ -128,7 +149,12 @@ impl Live {
                     self.by_request.entry(request.clone()).or_default().insert(job.id.clone());
                 }
             }
-            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {
+                self.untold.insert(job.id.clone());
+            }
+        }
+        if let Some(at) = job.watch_at() {
+            self.watched.insert((at, job.id.clone()));
         }
     }
 
@@ -148,7 +174,12 @@ impl Live {
                     leave_set(&mut self.by_request, request, &job.id);
                 }
             }
-            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {
+                self.untold.remove(&job.id);
+            }
+        }
+        if let Some(at) = job.watch_at() {
+            self.watched.remove(&(at, job.id.clone()));
         }
     }
 

@@ -1,30 +1,52 @@
 //! The state machine: what a batch of commands makes of the store.
 //!
 //! [`apply`] is a pure function of the state it reads and the commands: no clock, no randomness, and no I/O but what
-//! the reader does to look a job up. The same commands on the same state give the same outcomes and effects on every
+//! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects on every
 //! machine, so that it can sit behind a replicated log as it is.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::job::{BodyId, Job, JobId, Json, NewBody, QueueName, StateName};
-use crate::store::{StoreError, Version, Versioned, Write, WriteError, WriteResult};
+use crate::store::{Record, RecordKey, RecordWrite, StoreError, Version, Versioned, Write, WriteError, WriteResult};
+
+/// What is asked of the state machine.
+#[derive(Clone, Debug)]
+pub(super) enum Command {
+    /// A write of a job.
+    Job(Write),
+    /// A write of a record.
+    Record(RecordWrite),
+}
 
 /// Where the state machine looks its own state up.
 pub(super) trait Heads {
     /// The job as the last batch left it.
     fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError>;
+
+    /// The record as the last batch left it.
+    fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
 }
 
 /// What a batch came to.
 #[derive(Debug)]
 pub(super) struct Applied {
-    /// The answer to each command, in order. They hold once the effects are durable.
-    pub(super) outcomes: Vec<WriteResult>,
+    /// The answers to the commands. They hold once the effects are durable.
+    pub(super) outcomes: Outcomes,
     /// What is to be made durable.
     pub(super) effects: Effects,
 }
 
-/// The difference that a batch makes. Each job and each body is in it at most once, as it is after the whole batch:
+/// The answers to a batch: each sort in the order of its commands.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    /// To the writes of jobs.
+    pub(super) jobs: Vec<WriteResult>,
+    /// To the writes of records.
+    pub(super) records: Vec<WriteResult<Record>>,
+}
+
+/// The difference that a batch makes. Each job, body and record is in it at most once, as it is after the whole batch:
 /// a storage engine gives all parts of a batch one sequence number, so two writes of one key would have no order.
 #[derive(Debug)]
 pub(super) struct Effects {
@@ -32,6 +54,8 @@ pub(super) struct Effects {
     pub(super) heads: Vec<HeadChange>,
     /// The bodies written (`Some`) and dropped (`None`).
     pub(super) bodies: BTreeMap<BodyId, Option<Json>>,
+    /// The records written.
+    pub(super) records: BTreeMap<RecordKey, RecordChange>,
     /// The version given last.
     pub(super) last: Version,
 }
@@ -47,17 +71,32 @@ pub(super) struct HeadChange {
     pub(super) after: Option<Versioned>,
 }
 
+/// A record before and after a batch.
+#[derive(Debug, PartialEq)]
+pub(super) struct RecordChange {
+    /// Before, if there was one.
+    pub(super) before: Option<Record>,
+    /// After, if there is one.
+    pub(super) after: Option<Record>,
+}
+
 /// Decides a batch of commands on the state that `heads` shows, where `last` is the version given last.
-pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Write>) -> Applied {
-    let effects = Effects { heads: Vec::with_capacity(commands.len()), bodies: BTreeMap::new(), last };
+pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -> Applied {
+    let (heads_changed, bodies, records) = (Vec::with_capacity(commands.len()), BTreeMap::new(), BTreeMap::new());
+    let effects = Effects { heads: heads_changed, bodies, records, last };
     let mut batch = Batch { heads, effects, touched: HashMap::with_capacity(commands.len()) };
-    let outcomes = commands.into_iter().map(|command| batch.decide(command)).collect();
-    // A job that came and went within the batch, or was only looked at, is no change.
-    batch.effects.heads.retain(|change| match (&change.before, &change.after) {
-        (None, None) => false,
-        (Some(before), Some(after)) => before.version != after.version,
-        _ => true,
-    });
+    let mut outcomes = Outcomes { jobs: Vec::with_capacity(commands.len()), records: Vec::new() };
+    for command in commands {
+        match command {
+            Command::Job(write) => outcomes.jobs.push(batch.decide(write)),
+            Command::Record(write) => outcomes.records.push(batch.decide_record(write)),
+        }
+    }
+    // What came and went within the batch, or was only looked at, is no change.
+    let version = |head: &Versioned| head.version;
+    batch.effects.heads.retain(|change| change.before.as_ref().map(version) != change.after.as_ref().map(version));
+    let version = |record: &Record| record.version;
+    batch.effects.records.retain(|_, change| change.before.as_ref().map(version) != change.after.as_ref().map(version));
     Applied { outcomes, effects: batch.effects }
 }
 
@@ -68,7 +107,7 @@ impl Effects {
         for change in &self.heads {
             for (head, by) in [(&change.before, -1), (&change.after, 1)] {
                 let Some(job) = head.as_ref().map(|head| &head.job) else { continue };
-                if job.state.name().is_final() {
+                if job.is_settled() {
                     *deltas.entry((job.state.name(), job.spec.queue.clone())).or_insert(0) += by;
                 }
             }
@@ -97,8 +136,7 @@ impl<H: Heads> Batch<'_, H> {
         if !met {
             return Err(WriteError::Conflict(current.cloned()));
         }
-        self.effects.last.seq_no += 1;
-        let version = self.effects.last;
+        let version = self.next_version();
         match command {
             Write::Create { job, bodies } | Write::Replace { job, bodies, .. } => {
                 self.keep_bodies(&job, bodies);
@@ -108,6 +146,43 @@ impl<H: Heads> Batch<'_, H> {
             Write::Remove { expected, .. } => {
                 self.put(place, None);
                 Ok(expected)
+            }
+        }
+    }
+
+    fn decide_record(&mut self, write: RecordWrite) -> WriteResult<Record> {
+        let current = &self.look_up_record(write.key())?.after;
+        let found = current.as_ref().map(|current| current.version);
+        let met = match &write {
+            RecordWrite::Create { .. } => found.is_none(),
+            RecordWrite::Replace { expected, .. } | RecordWrite::Remove { expected, .. } => found == Some(*expected),
+        };
+        if !met {
+            return Err(WriteError::Conflict(current.clone()));
+        }
+        let version = self.next_version();
+        let key = write.key().clone();
+        let (after, answer) = match write {
+            RecordWrite::Create { body, .. } | RecordWrite::Replace { body, .. } => {
+                (Some(Record { key: key.clone(), body, version }), version)
+            }
+            RecordWrite::Remove { expected, .. } => (None, expected),
+        };
+        self.look_up_record(&key)?.after = after;
+        Ok(answer)
+    }
+
+    fn next_version(&mut self) -> Version {
+        self.effects.last.seq_no += 1;
+        self.effects.last
+    }
+
+    fn look_up_record(&mut self, key: &RecordKey) -> Result<&mut RecordChange, StoreError> {
+        match self.effects.records.entry(key.clone()) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let before = self.heads.record(key)?;
+                Ok(entry.insert(RecordChange { after: before.clone(), before }))
             }
         }
     }

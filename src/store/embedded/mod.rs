@@ -1,8 +1,8 @@
 //! The embedded store: one process, one data directory, no server beside it.
 //!
 //! In reading order: `machine` (what a batch of commands makes of the store: a pure function), `state` (what readers
-//! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` and
-//! `summary` (as what), `live` (the indexes in memory) and `scan` (searches).
+//! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` (a job),
+//! `summary` and `records` (as what), `live` (the indexes in memory) and `scan` (searches).
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced, and seen by readers from then on.
@@ -19,6 +19,7 @@ mod disk;
 mod live;
 mod machine;
 mod record;
+mod records;
 mod scan;
 mod state;
 mod summary;
@@ -36,7 +37,9 @@ use tokio::task::spawn_blocking;
 
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::{Filter, Group, GroupField, Search};
-use crate::store::{Store, StoreError, Versioned, Write, WriteError, WriteResult};
+use crate::store::{
+    Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult,
+};
 use directory::Directory;
 use disk::Disk;
 use state::Engine;
@@ -205,6 +208,10 @@ fn closed() -> StoreError {
     StoreError::Unavailable("it is closed".to_owned())
 }
 
+fn writer_ended<T>() -> WriteError<T> {
+    WriteError::Unknown("the store's writer ended".to_owned())
+}
+
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
@@ -216,8 +223,7 @@ impl Store for EmbeddedStore {
             Ok(answer) => answer,
             Err(refusal) => return (0..count).map(|_| Err(refusal.clone().into())).collect(),
         };
-        let unknown = |_| (0..count).map(|_| Err(WriteError::Unknown("the store's writer ended".to_owned()))).collect();
-        answer.await.unwrap_or_else(unknown)
+        answer.await.unwrap_or_else(|_| (0..count).map(|_| Err(writer_ended())).collect())
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
@@ -264,6 +270,27 @@ impl Store for EmbeddedStore {
         }
         let (filter, by) = (filter.clone(), by.to_vec());
         self.on_disk(&self.scans, move |engine| scan::count(engine, &filter, &by)).await
+    }
+
+    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+        self.queue.push_record(write)?.await.unwrap_or_else(|_| Err(writer_ended()))
+    }
+
+    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        let key = key.clone();
+        let read = move |engine: &Engine| {
+            let snapshot = Arc::clone(&engine.published.read().snapshot);
+            engine.disk.record(&snapshot, &key)
+        };
+        self.on_disk(&self.lookups, read).await
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        let read = move |engine: &Engine| {
+            let snapshot = Arc::clone(&engine.published.read().snapshot);
+            engine.disk.records(&snapshot, kind)
+        };
+        self.on_disk(&self.scans, read).await
     }
 
     fn is_realtime(&self) -> bool {

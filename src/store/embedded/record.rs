@@ -6,6 +6,7 @@
 //!
 //! Reading never panics: whatever does not make a job is [`Corrupt`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +17,9 @@ use uuid::Uuid;
 use super::Corrupt;
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, Body, BodyId, BodyRef, Fence, Fingerprint, History, HistoryEntry, InvalidName, Job, JobError,
-    JobId, JobSpec, Json, Kind, Lease, Orphan, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running,
-    State, StateName, WorkerId,
+    Actor, Attempt, Body, BodyId, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, InvalidName, Job,
+    JobError, JobId, JobSpec, Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner,
+    Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
 };
 use crate::store::{Version, Versioned};
 
@@ -95,6 +96,8 @@ struct RecordV1<'a> {
     #[serde(borrow)]
     history: Vec<EntryV1<'a>>,
     folded: u32,
+    #[serde(borrow)]
+    outbox: Vec<(u32, EntryV1<'a>)>,
     created_at: i64,
     updated_at: i64,
     started_at: Option<i64>,
@@ -117,6 +120,8 @@ struct SpecV1<'a> {
     retry_jitter: f64,
     #[serde(borrow)]
     resources: Vec<(&'a str, u64)>,
+    orphan_policy: Option<OrphanPolicy>,
+    notify: Cow<'a, [NoticeTarget]>,
     schedule_id: Option<&'a str>,
     due_at: Option<i64>,
     fingerprint: Option<[u8; 16]>,
@@ -162,7 +167,8 @@ struct RunningV1<'a> {
     progress: Option<ProgressV1<'a>>,
     cancel_requested_at: Option<i64>,
     #[serde(borrow)]
-    orphan: Option<(i64, &'a str)>,
+    orphan: Option<(i64, &'a str, bool)>,
+    overdue_at: Option<i64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -184,6 +190,7 @@ struct EntryV1<'a> {
     to: u8,
     fence: u64,
     attempt: u32,
+    event: EventName,
     actor: &'a str,
     reason: Option<&'a str>,
 }
@@ -204,6 +211,7 @@ impl<'a> From<&'a Versioned> for RecordV1<'a> {
             error: job.error.as_ref().map(|error| ErrorV1 { code: &error.code, message: &error.message }),
             history: job.history.entries().iter().map(EntryV1::from).collect(),
             folded: job.history.folded(),
+            outbox: job.outbox.iter().map(|notice| (notice.number, EntryV1::from(&notice.entry))).collect(),
             created_at: job.created_at.as_millis(),
             updated_at: job.updated_at.as_millis(),
             started_at: job.started_at.map(Timestamp::as_millis),
@@ -214,6 +222,8 @@ impl<'a> From<&'a Versioned> for RecordV1<'a> {
 impl RecordV1<'_> {
     fn into_head(self, id: JobId) -> Result<Versioned, String> {
         let history = self.history.into_iter().map(EntryV1::into_entry).collect::<Result<_, _>>()?;
+        let notices = self.outbox.into_iter().map(|(number, entry)| Ok(Notice { number, entry: entry.into_entry()? }));
+        let outbox = notices.collect::<Result<_, String>>()?;
         let job = Job {
             id,
             spec: Arc::new(self.spec.into_spec()?),
@@ -225,6 +235,7 @@ impl RecordV1<'_> {
             fence: Fence::new(self.fence),
             error: self.error.map(|error| JobError { code: error.code.to_owned(), message: error.message.to_owned() }),
             history: History::from_parts(history, self.folded),
+            outbox,
             created_at: Timestamp::from_millis(self.created_at),
             updated_at: Timestamp::from_millis(self.updated_at),
             started_at: self.started_at.map(Timestamp::from_millis),
@@ -250,6 +261,8 @@ impl<'a> From<&'a JobSpec> for SpecV1<'a> {
             retry_max: spec.retry.max,
             retry_jitter: spec.retry.jitter,
             resources: spec.resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
+            orphan_policy: spec.oversight.orphan_policy,
+            notify: Cow::Borrowed(&spec.oversight.notify),
             schedule_id: spec.schedule_id.as_deref(),
             due_at: spec.due_at.map(Timestamp::as_millis),
             fingerprint: spec.fingerprint.map(|fingerprint| fingerprint.0.to_be_bytes()),
@@ -278,6 +291,7 @@ impl SpecV1<'_> {
                 jitter: self.retry_jitter,
             },
             resources: self.resources.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect(),
+            oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
             schedule_id: self.schedule_id.map(str::to_owned),
             due_at: self.due_at.map(Timestamp::from_millis),
             fingerprint: self.fingerprint.map(|bytes| Fingerprint(u128::from_be_bytes(bytes))),
@@ -350,7 +364,11 @@ impl<'a> From<&'a Running> for RunningV1<'a> {
                 .as_ref()
                 .map(|progress| ProgressV1 { percent: progress.percent, message: progress.message.as_deref() }),
             cancel_requested_at: running.cancel_requested_at.map(Timestamp::as_millis),
-            orphan: running.orphan.as_ref().map(|orphan| (orphan.flagged_at.as_millis(), orphan.reason.as_str())),
+            orphan: running
+                .orphan
+                .as_ref()
+                .map(|orphan| (orphan.flagged_at.as_millis(), orphan.reason.as_str(), orphan.held)),
+            overdue_at: running.overdue_at.map(Timestamp::as_millis),
         }
     }
 }
@@ -371,9 +389,12 @@ impl RunningV1<'_> {
                 .progress
                 .map(|progress| Progress { percent: progress.percent, message: progress.message.map(str::to_owned) }),
             cancel_requested_at: self.cancel_requested_at.map(Timestamp::from_millis),
-            orphan: self
-                .orphan
-                .map(|(at, reason)| Orphan { flagged_at: Timestamp::from_millis(at), reason: reason.to_owned() }),
+            orphan: self.orphan.map(|(at, reason, held)| Orphan {
+                flagged_at: Timestamp::from_millis(at),
+                reason: reason.to_owned(),
+                held,
+            }),
+            overdue_at: self.overdue_at.map(Timestamp::from_millis),
         })
     }
 }
@@ -386,6 +407,7 @@ impl<'a> From<&'a HistoryEntry> for EntryV1<'a> {
             to: state_code(entry.to),
             fence: entry.fence.get(),
             attempt: entry.attempt.get(),
+            event: entry.event,
             actor: entry.actor.as_str(),
             reason: entry.reason.as_deref(),
         }
@@ -400,6 +422,7 @@ impl EntryV1<'_> {
             to: state_of(self.to)?,
             fence: Fence::new(self.fence),
             attempt: Attempt::new(self.attempt),
+            event: self.event,
             actor: Actor::new(self.actor).map_err(in_field("actor"))?,
             reason: self.reason.map(str::to_owned),
         })

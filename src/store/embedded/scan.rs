@@ -17,16 +17,13 @@ use crate::store::{StoreError, Versioned};
 /// Whether a search is answered from the indexes in memory at once, without scanning anything.
 pub(super) fn is_indexed(search: &Search) -> bool {
     let filter = &search.filter;
-    is_dispatch(search) || filter.request_id.is_some() || filter.worker_id.is_some()
+    is_dispatch(search) || is_watch(search) || filter.request_id.is_some() || filter.worker_id.is_some()
 }
 
 /// Whether a count is answered from the counts that are kept.
 pub(super) fn is_counted(filter: &Filter, by: &[GroupField]) -> bool {
-    let Filter { states: _, queues: _, kinds, owners, run_at_most, run_after, worker_id, request_id } = filter;
-    let open = kinds.is_empty() && owners.is_empty() && run_at_most.is_none() && run_after.is_none();
-    open && worker_id.is_none()
-        && request_id.is_none()
-        && by.iter().all(|field| matches!(field, GroupField::State | GroupField::Queue))
+    let of_these = Filter { states: filter.states.clone(), queues: filter.queues.clone(), ..Filter::default() };
+    *filter == of_these && by.iter().all(|field| matches!(field, GroupField::State | GroupField::Queue))
 }
 
 /// Finds jobs.
@@ -40,6 +37,11 @@ pub(super) fn search(engine: &Engine, search: &Search) -> Result<Vec<Versioned>,
         if is_dispatch(search) {
             let line = published.live.dispatch(&search.filter, search.after.as_ref());
             let found = line.filter(|head| search.filter.matches(&head.job)).take(search.limit);
+            return Ok(found.cloned().collect());
+        }
+        if is_watch(search) {
+            let watched = published.live.watched(search.filter.watch_at_most, search.after.as_ref());
+            let found = watched.filter(|head| search.filter.matches(&head.job)).take(search.limit);
             return Ok(found.cloned().collect());
         }
         for head in published.live.candidates(&search.filter) {
@@ -100,6 +102,11 @@ fn is_dispatch(search: &Search) -> bool {
         && search.filter.states.iter().all(|state| *state == StateName::Available)
 }
 
+/// Jobs that the monitor has to look at, in the order of time.
+fn is_watch(search: &Search) -> bool {
+    search.filter.watch_at_most.is_some() && search.sort == Sort::By(SortField::WatchAt, Direction::Ascending)
+}
+
 fn may_be_finished(filter: &Filter) -> bool {
     !filter.only_live()
 }
@@ -117,7 +124,17 @@ fn scan_finished(disk: &Disk, snapshot: &Snapshot, search: &Search, best: &mut B
             // Up to the keys of the next younger time; there is none beyond the first key.
             let until = page_start.and_then(|rank| u64::from_be_bytes(prefix_of(rank)).checked_add(1));
             let until = until.map_or(Bound::Unbounded, |next| Bound::Excluded(next.to_be_bytes()));
-            offer_all(disk.summaries(snapshot, (Bound::Unbounded, until)).rev(), search, best, Ordered::AsScanned)
+            // What was created later has not ended by then.
+            let from = search
+                .filter
+                .finished_at_most
+                .map_or(Bound::Unbounded, |latest| Bound::Included(prefix_of(latest.as_millis())));
+            if let (Bound::Included(from), Bound::Excluded(until)) = (from, until)
+                && from >= until
+            {
+                return Ok(());
+            }
+            offer_all(disk.summaries(snapshot, (from, until)).rev(), search, best, Ordered::AsScanned)
         }
         _ => offer_all(disk.summaries(snapshot, ..), search, best, Ordered::Otherwise),
     }

@@ -11,9 +11,9 @@ use parking_lot::RwLock;
 
 use super::disk::Disk;
 use super::live::Live;
-use super::machine::{self, Applied, Effects, Heads};
+use super::machine::{self, Applied, Command, Effects, Heads, Outcomes};
 use crate::job::{JobId, QueueName, StateName};
-use crate::store::{StoreError, Version, Versioned, Write, WriteError, WriteResult};
+use crate::store::{Record, RecordKey, StoreError, Version, Versioned, WriteError};
 
 /// The store's state as of the last commit.
 pub(super) struct Published {
@@ -68,11 +68,12 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Decides a batch, makes it durable, shows it to readers, and gives the answers. Only the writer calls this, one
-    /// batch after the other. No lock is held while the disk is written to, but a shared one while jobs are looked up.
+    /// batch after the other. No lock is held while the disk is written to, but a shared one while documents are looked
+    /// up.
     ///
     /// # Errors
     /// When the batch could not be made durable: then none of its answers holds, and the caller must stop.
-    pub(super) fn commit(&self, commands: Vec<Write>) -> Result<Committed, StoreError> {
+    pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Committed, StoreError> {
         let (Applied { outcomes, effects }, counts) = {
             let published = self.published.read();
             let heads = Reader { published: &published, disk: &self.disk };
@@ -99,7 +100,7 @@ impl Engine {
         for change in &effects.heads {
             // `effects` still holds what this displaces, so nothing is freed under the lock.
             match &change.after {
-                Some(head) if !head.job.state.name().is_final() => published.live.put(head.clone()),
+                Some(head) if !head.job.is_settled() => published.live.put(head.clone()),
                 _ => published.live.remove(&change.id),
             };
         }
@@ -108,8 +109,8 @@ impl Engine {
 
 /// A durable batch.
 pub(super) struct Committed {
-    /// The answer to each command.
-    pub(super) outcomes: Vec<WriteResult>,
+    /// The answers to its commands.
+    pub(super) outcomes: Outcomes,
     /// Freed by the caller once it has answered.
     _effects: Effects,
 }
@@ -126,6 +127,10 @@ impl Heads for Reader<'_> {
             None => self.disk.finished(&self.published.snapshot, id),
         }
     }
+
+    fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        self.disk.record(&self.published.snapshot, key)
+    }
 }
 
 impl From<super::Corrupt> for StoreError {
@@ -135,6 +140,6 @@ impl From<super::Corrupt> for StoreError {
 }
 
 /// The answer to every command of a batch that could not be made durable.
-pub(super) fn undecided(failure: &StoreError) -> WriteError {
+pub(super) fn undecided<T>(failure: &StoreError) -> WriteError<T> {
     WriteError::Unknown(failure.to_string())
 }

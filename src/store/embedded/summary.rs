@@ -86,6 +86,8 @@ pub(super) fn decode<'a>(key: &'a [u8], value: &'a [u8]) -> Result<Summary<'a>, 
             updated_at: Timestamp::from_millis(record.updated_at),
             run_at: Timestamp::from_millis(record.run_at),
             finished_at: record.finished_at.map(Timestamp::from_millis),
+            // A job that the monitor still has to do with is among the live ones.
+            watch_at: None,
             priority: Priority::new(i64::from(record.priority))
                 .ok_or_else(|| broken(format!("the priority {} is out of bounds", record.priority)))?,
         },
@@ -102,6 +104,8 @@ impl Summary<'_> {
             && (filter.owners.is_empty() || filter.owners.iter().map(Owner::as_str).any(|it| Some(it) == self.owner))
             && filter.run_at_most.is_none_or(|latest| self.values.run_at <= latest)
             && filter.run_after.is_none_or(|earliest| self.values.run_at > earliest)
+            && filter.finished_at_most.is_none_or(|latest| self.values.finished_at.is_some_and(|at| at <= latest))
+            && filter.updated_after.is_none_or(|earliest| self.values.updated_at > earliest)
     }
 
     /// [`GroupField::value`].

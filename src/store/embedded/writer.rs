@@ -10,8 +10,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use super::machine::{Command, Outcomes};
 use super::state::{Engine, undecided};
-use crate::store::{StoreError, Write, WriteResult};
+use crate::job::Json;
+use crate::store::{Record, RecordWrite, StoreError, Write, WriteResult};
 
 /// How many writes may wait.
 const WAITING_ITEMS: usize = 65_536;
@@ -28,14 +30,87 @@ const BATCH_BYTES: usize = 8 << 20;
 /// When to come again after a refusal: several batches later.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What a job takes without its bodies, roughly.
+/// What a job takes without its bodies, or a record, roughly.
 const HEAD_BYTES: usize = 512;
 
-/// The writes of one caller.
+/// What one caller wants written.
 pub(super) struct Request {
-    writes: Vec<Write>,
+    work: Work,
     bytes: usize,
-    answer: oneshot::Sender<Vec<WriteResult>>,
+}
+
+enum Work {
+    Jobs { writes: Vec<Write>, answer: oneshot::Sender<Vec<WriteResult>> },
+    Record { write: RecordWrite, answer: oneshot::Sender<WriteResult<Record>> },
+}
+
+impl Request {
+    fn items(&self) -> usize {
+        match &self.work {
+            Work::Jobs { writes, .. } => writes.len(),
+            Work::Record { .. } => 1,
+        }
+    }
+
+    /// Hands its commands over and keeps who is to be answered.
+    fn split(self, commands: &mut Vec<Command>) -> Caller {
+        match self.work {
+            Work::Jobs { writes, answer } => {
+                let count = writes.len();
+                commands.extend(writes.into_iter().map(Command::Job));
+                Caller::Jobs { count, answer }
+            }
+            Work::Record { write, answer } => {
+                commands.push(Command::Record(write));
+                Caller::Record(answer)
+            }
+        }
+    }
+}
+
+/// Who waits for an answer.
+enum Caller {
+    Jobs { count: usize, answer: oneshot::Sender<Vec<WriteResult>> },
+    Record(oneshot::Sender<WriteResult<Record>>),
+}
+
+/// Gives each of `callers` its own of the outcomes. A caller may have gone; its answer is no use to anyone else then.
+fn answer(callers: Vec<Caller>, outcomes: Outcomes) {
+    let (mut jobs, mut records) = (outcomes.jobs.into_iter(), outcomes.records.into_iter());
+    for caller in callers {
+        match caller {
+            Caller::Jobs { count, answer } => drop(answer.send(jobs.by_ref().take(count).collect())),
+            // Without an outcome there would be nothing to send, and the caller would hear that it is unknown.
+            Caller::Record(answer) => drop(records.next().map(|outcome| answer.send(outcome))),
+        }
+    }
+}
+
+impl Caller {
+    /// Answers with a failure.
+    fn fail(self, failure: &Failure<'_>) {
+        match self {
+            Self::Jobs { count, answer } => drop(answer.send((0..count).map(|_| failure.answer()).collect())),
+            Self::Record(answer) => drop(answer.send(failure.answer())),
+        }
+    }
+}
+
+/// Why writes are not acknowledged.
+enum Failure<'a> {
+    /// They were not done.
+    Refused(&'a str),
+    /// Their batch could not be made durable.
+    Undecided(&'a StoreError),
+}
+
+impl Failure<'_> {
+    fn answer<T>(&self) -> WriteResult<T> {
+        match self {
+            Self::Refused(reason) => Err(StoreError::Unavailable((*reason).to_owned()).into()),
+            Self::Undecided(failure) => Err(undecided(failure)),
+        }
+    }
 }
 
 /// Writes on their way to the writer, bounded.
@@ -62,21 +137,38 @@ impl Queue {
     /// nothing else waits: it could never be otherwise.
     pub(super) fn push(&self, writes: Vec<Write>) -> Result<oneshot::Receiver<Vec<WriteResult>>, StoreError> {
         let bytes = writes.iter().map(bytes_of).sum();
+        let (answer, receiver) = oneshot::channel();
+        self.put(Request { work: Work::Jobs { writes, answer }, bytes })?;
+        Ok(receiver)
+    }
+
+    /// Hands a write of a record over.
+    ///
+    /// # Errors
+    /// As [`Queue::push`].
+    pub(super) fn push_record(&self, write: RecordWrite) -> Result<oneshot::Receiver<WriteResult<Record>>, StoreError> {
+        let bytes = HEAD_BYTES + write.body().map_or(0, Json::bytes);
+        let (answer, receiver) = oneshot::channel();
+        self.put(Request { work: Work::Record { write, answer }, bytes })?;
+        Ok(receiver)
+    }
+
+    fn put(&self, request: Request) -> Result<(), StoreError> {
+        let (items, bytes) = (request.items(), request.bytes);
         let mut waiting = self.waiting.lock();
         if let Some(reason) = &waiting.closed {
             return Err(StoreError::Unavailable(reason.clone()));
         }
-        let too_much = waiting.items + writes.len() > WAITING_ITEMS || waiting.bytes + bytes > WAITING_BYTES;
+        let too_much = waiting.items + items > WAITING_ITEMS || waiting.bytes + bytes > WAITING_BYTES;
         if too_much && !waiting.requests.is_empty() {
             return Err(StoreError::Overloaded { retry_after: RETRY_AFTER });
         }
-        let (answer, receiver) = oneshot::channel();
-        waiting.items += writes.len();
+        waiting.items += items;
         waiting.bytes += bytes;
-        waiting.requests.push(Request { writes, bytes, answer });
+        waiting.requests.push(request);
         drop(waiting);
         self.arrived.notify_one();
-        Ok(receiver)
+        Ok(())
     }
 
     /// Takes no more; what waits is still written. The first reason stays.
@@ -102,14 +194,14 @@ impl Queue {
         let (mut items, mut bytes) = (0, 0);
         let taken = waiting.requests.iter().take_while(|request| {
             let fits = items < BATCH_ITEMS && bytes < BATCH_BYTES;
-            items += request.writes.len();
+            items += request.items();
             bytes += request.bytes;
             fits
         });
         let taken = taken.count();
         let rest = waiting.requests.split_off(taken);
         let batch = mem::replace(&mut waiting.requests, rest);
-        waiting.items -= batch.iter().map(|request| request.writes.len()).sum::<usize>();
+        waiting.items -= batch.iter().map(Request::items).sum::<usize>();
         waiting.bytes -= batch.iter().map(|request| request.bytes).sum::<usize>();
         Some(batch)
     }
@@ -119,10 +211,7 @@ impl Queue {
         self.close(reason);
         let refused = mem::take(&mut self.waiting.lock().requests);
         for request in refused {
-            let refusal = || Err(StoreError::Unavailable(reason.to_owned()).into());
-            let answers = request.writes.iter().map(|_| refusal()).collect();
-            // The caller may have gone; it is no use to anyone else then.
-            drop(request.answer.send(answers));
+            request.split(&mut Vec::new()).fail(&Failure::Refused(reason));
         }
     }
 }
@@ -131,25 +220,14 @@ impl Queue {
 pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
     let _guard = FailOnExit(Arc::clone(queue));
     while let Some(requests) = queue.take() {
-        let mut commands = Vec::with_capacity(requests.iter().map(|request| request.writes.len()).sum());
-        let mut callers = Vec::with_capacity(requests.len());
-        for request in requests {
-            callers.push((request.writes.len(), request.answer));
-            commands.extend(request.writes);
-        }
+        let mut commands = Vec::with_capacity(requests.iter().map(Request::items).sum());
+        let callers: Vec<Caller> = requests.into_iter().map(|request| request.split(&mut commands)).collect();
         match engine.commit(commands) {
-            Ok(committed) => {
-                let mut outcomes = committed.outcomes.into_iter();
-                for (count, answer) in callers {
-                    drop(answer.send(outcomes.by_ref().take(count).collect()));
-                }
-            }
+            Ok(committed) => answer(callers, committed.outcomes),
             Err(failure) => {
                 tracing::error!(%failure, "a batch could not be made durable; the store takes no more writes");
                 queue.fail(&format!("an earlier write could not be made durable ({failure}); restart to recover"));
-                for (count, answer) in callers {
-                    drop(answer.send((0..count).map(|_| Err(undecided(&failure))).collect()));
-                }
+                callers.into_iter().for_each(|caller| caller.fail(&Failure::Undecided(&failure)));
                 return;
             }
         }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, Json, Kind, Lease, NewBody,
-    Orphan, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
+    Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, Json, Kind, Lease,
+    NewBody, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running,
+    State, StateName, WorkerId,
 };
 
 pub(super) const QUEUES: &[&str] = &["alpha", "beta", "Beta", "nacht lauf", "a:b", "a*b"];
@@ -103,6 +104,10 @@ impl Dice {
             max_attempts: 1 + self.below(3) as u32,
             retry: RetryPolicy::default(),
             resources: BTreeMap::new(),
+            oversight: Oversight {
+                orphan_policy: self.perhaps(|dice| dice.one(&OrphanPolicy::ALL)),
+                ..Oversight::default()
+            },
             schedule_id: self.perhaps(|dice| dice.one(&["nightly", "every hour"]).to_owned()),
             due_at: self.perhaps(|dice| dice.time(now)),
             fingerprint: None,
@@ -124,7 +129,12 @@ impl Dice {
                 message: dice.perhaps(|_| "page 7".to_owned()),
             }),
             cancel_requested_at: self.perhaps(|dice| dice.time(now)),
-            orphan: self.perhaps(|dice| Orphan { flagged_at: dice.time(now), reason: dice.one(REASONS).to_owned() }),
+            overdue_at: self.perhaps(|dice| dice.time(now)),
+            orphan: self.perhaps(|dice| Orphan {
+                flagged_at: dice.time(now),
+                reason: dice.one(REASONS).to_owned(),
+                held: dice.below(2) == 0,
+            }),
         }
     }
 
@@ -145,6 +155,7 @@ impl Dice {
             at: self.time(now),
             from: self.perhaps(Self::state_name),
             to: self.state_name(),
+            event: self.one(&EventName::ALL),
             fence: self.fence(),
             attempt: self.attempt(),
             actor: Actor::new(self.one(WORKERS)).expect("an actor"),
@@ -183,6 +194,7 @@ impl Dice {
             fence: self.fence(),
             error: self.perhaps(Self::error),
             history: History::from_parts(entries, self.one(&[0, 0, 7])),
+            outbox: Vec::new(),
             created_at: self.time(now),
             updated_at: self.time(now),
             started_at: self.perhaps(|dice| dice.time(now)),

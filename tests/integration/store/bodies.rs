@@ -9,7 +9,7 @@ use super::sample::{at, claimed, json, submitted};
 use super::{Engine, conflict, create, get, remove, replace, write};
 
 /// JSON that a store would change if it looked into it.
-const TEXTS: &[&str] = &[
+pub(crate) const TEXTS: &[&str] = &[
     "null",
     "true",
     "0",

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use leasehold::job::{Body, Job, NewBody, State, StateName};
 use leasehold::query::{Filter, GroupField, Search, Sort};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
-use leasehold::store::{Store, StoreError, Version, Write};
+use leasehold::store::{MAX_RECORDS, RecordKind, Store, StoreError, Version, Write};
 use tempfile::TempDir;
 
+use super::records;
 use super::sample::{at, claimed, full, full_states, id, in_state, json, submitted};
 use super::searches::assorted;
 
@@ -70,6 +72,9 @@ async fn everything_is_there_when_the_directory_is_opened_again() {
     create_all(&store, &jobs).await;
     let answers = store.write(vec![Write::Create { job: with_body, bodies: vec![stored] }]).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let record = records::key(RecordKind::Lease, "leader");
+    records::create(&store, &record, &records::number(1)).await.expect("a new record is created");
+    let listed = store.records(RecordKind::Lease).await.expect("readable");
     let before = store.search(&everything).await.expect("searchable");
     let counted = store.count(&Filter::default(), &by).await.expect("countable");
     store.close().await;
@@ -78,6 +83,8 @@ async fn everything_is_there_when_the_directory_is_opened_again() {
         let store = open(directory.path());
         assert_eq!(store.search(&everything).await.expect("searchable"), before);
         assert_eq!(store.count(&Filter::default(), &by).await.expect("countable"), counted);
+        assert_eq!(store.records(RecordKind::Lease).await.expect("readable"), listed);
+        assert_eq!(store.record(&record).await.expect("readable").as_slice(), listed);
         assert_eq!(store.bodies(&[reference]).await.expect("readable"), [Some(json("{\"large\": 1.0}"))]);
         store.close().await;
     }
@@ -95,9 +102,14 @@ async fn a_version_is_never_given_twice_over_openings() {
         given.push(created);
         let removal = Write::Remove { job: Arc::clone(&job), expected: created };
         assert!(store.write(vec![removal]).await[0].is_ok());
+        let key = records::key(RecordKind::Lease, "leader");
+        let created = records::create(&store, &key, &records::number(1)).await.expect("a new record is created");
+        assert!(given.iter().all(|earlier| created > *earlier), "{created:?} does not follow {given:?}");
+        given.push(created);
+        records::remove(&store, &key, created).await.expect("the version is current");
         store.close().await;
     }
-    assert_eq!(given.iter().map(|version| version.primary_term).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(given.iter().map(|version| version.primary_term).collect::<Vec<_>>(), [1, 1, 2, 2, 3, 3]);
 }
 
 #[tokio::test]
@@ -202,6 +214,42 @@ async fn a_damaged_record_of_a_finished_job_is_reported_and_the_others_are_serve
     let answers = store.write(vec![Write::Create { job: submitted("broken"), bodies: vec![] }]).await;
     assert!(matches!(&answers[0], Err(leasehold::store::WriteError::Refused(StoreError::Corrupt(_)))), "{answers:?}");
     assert_eq!(create_all(&store, &[submitted("another")]).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_record_is_reported_and_the_others_are_served() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (whole, broken) = (records::key(RecordKind::Lease, "whole"), records::key(RecordKind::Queue, "broken"));
+    let store = open(directory.path());
+    records::create(&store, &whole, &records::number(1)).await.expect("a new record is created");
+    store.close().await;
+    damage(directory.path(), "records", b"\x01broken", b"\x01nonsense");
+
+    let store = open(directory.path());
+
+    let found = store.record(&broken).await;
+    assert!(matches!(&found, Err(StoreError::Corrupt(what)) if what.contains("queue/broken")), "{found:?}");
+    assert!(matches!(store.records(RecordKind::Queue).await, Err(StoreError::Corrupt(_))));
+    let refused = records::create(&store, &broken, &records::number(1)).await;
+    assert!(matches!(&refused, Err(leasehold::store::WriteError::Refused(StoreError::Corrupt(_)))), "{refused:?}");
+    assert_eq!(store.records(RecordKind::Lease).await.expect("readable").len(), 1);
+    records::create(&store, &records::key(RecordKind::Queue, "a"), &records::number(1)).await.expect("another record");
+}
+
+#[tokio::test]
+async fn more_records_than_can_be_listed_are_an_error_and_no_half_list() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = open(directory.path());
+    let body = records::number(1);
+    let keys: Vec<_> = (0..MAX_RECORDS).map(|number| records::key(RecordKind::Queue, &format!("{number}"))).collect();
+    let answers = join_all(keys.iter().map(|key| records::create(&store, key, &body))).await;
+    assert!(answers.iter().all(Result::is_ok), "every new record is created");
+    assert_eq!(store.records(RecordKind::Queue).await.expect("as many as can be listed").len(), MAX_RECORDS);
+
+    records::create(&store, &records::key(RecordKind::Queue, "more"), &body).await.expect("a new record is created");
+
+    assert!(matches!(store.records(RecordKind::Queue).await, Err(StoreError::Corrupt(_))));
+    assert_eq!(store.records(RecordKind::Setting).await.expect("another kind"), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

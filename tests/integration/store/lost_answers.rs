@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use leasehold::job::Job;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
-use leasehold::store::{Store, Version, Write, WriteError};
+use leasehold::store::{Record, RecordKind, Store, Version, Write, WriteError};
 
+use super::records;
 use super::sample::{counted, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers::{self, Cluster};
@@ -68,6 +69,58 @@ async fn of_many_creates_of_one_id_behind_a_bad_network_one_wins() {
 
     let wins: Vec<usize> = wins.into_iter().map(AtomicUsize::into_inner).collect();
     assert_eq!(wins, [1; JOBS]);
+    assert!(proxy.counts().spoiled() > 0, "some answers were spoiled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_writer_of_a_record_sees_no_conflict_behind_a_bad_network() {
+    let (store, proxy) = &behind(vec![Fault::Swallow, Fault::Delay(DELAY), Fault::Reset, Fault::Cut]).await;
+
+    join_all((0..WRITERS).map(|writer| async move {
+        let key = records::key(RecordKind::Lease, &format!("{writer}"));
+        for _ in 0..ROUNDS {
+            let mut version = records::create(store, &key, &records::number(0)).await.expect("nobody else creates it");
+            for count in 1..=ROUNDS as u64 {
+                let counted = records::replace(store, &key, &records::number(count), version).await;
+                version = counted.expect("nobody else replaces it");
+            }
+            let found = store.record(&key).await.expect("the store can be read");
+            let expected = Record { key: key.clone(), body: records::number(ROUNDS as u64), version };
+            assert_eq!(found, Some(expected));
+            assert_eq!(records::remove(store, &key, version).await.expect("nobody else removes it"), version);
+            assert_eq!(store.record(&key).await.expect("the store can be read"), None);
+        }
+    }))
+    .await;
+
+    assert!(proxy.counts().spoiled() > 0, "some answers were spoiled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_replaces_of_one_record_behind_a_bad_network_one_wins() {
+    let (store, proxy) = &behind(vec![Fault::Swallow, Fault::Reset, Fault::Cut]).await;
+    let key = &records::key(RecordKind::Lease, "leader");
+    let mut version = records::create(store, key, &records::number(0)).await.expect("nobody else creates it");
+
+    for round in 0..ROUNDS {
+        let answers = join_all((0..WRITERS).map(|writer| async move {
+            let body = records::number((WRITERS * round + writer) as u64);
+            (records::replace(store, key, &body, version).await, body)
+        }))
+        .await;
+        let mut winners = Vec::new();
+        for (answer, body) in answers {
+            match answer {
+                Ok(version) => winners.push(Record { key: key.clone(), body, version }),
+                Err(WriteError::Conflict(Some(_))) => {}
+                Err(other) => panic!("neither won nor lost: {other}"),
+            }
+        }
+        let [winner] = <[_; 1]>::try_from(winners).expect("exactly one wins");
+        assert_eq!(store.record(key).await.expect("the store can be read").as_ref(), Some(&winner));
+        version = winner.version;
+    }
+
     assert!(proxy.counts().spoiled() > 0, "some answers were spoiled");
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, Claim, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec, Json, Kind,
-    Lease, Orphan, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
+    Actor, Attempt, Body, Claim, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
+    Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress,
+    QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
 };
 
 /// The time at which sample jobs are submitted.
@@ -63,6 +64,7 @@ pub(crate) fn plain_spec() -> JobSpec {
         max_attempts: 3,
         retry: RetryPolicy::default(),
         resources: BTreeMap::new(),
+        oversight: Oversight::default(),
         schedule_id: None,
         due_at: None,
         fingerprint: None,
@@ -114,7 +116,12 @@ pub(crate) fn full_states() -> Vec<State> {
                 message: Some("zeile\n\"2\" \\ 🦀".into()),
             }),
             cancel_requested_at: Some(at(4)),
-            orphan: Some(Orphan { flagged_at: at(5), reason: "kein Lebenszeichen: <b>&amp;</b>".to_owned() }),
+            orphan: Some(Orphan {
+                flagged_at: at(5),
+                reason: "kein Lebenszeichen: <b>&amp;</b>".to_owned(),
+                held: true,
+            }),
+            overdue_at: Some(at(6)),
         })),
         State::Completed { finished_at, result: Body::Inline(json("{\"ok\": true,  \"n\": 1.0}")) },
         State::Failed { finished_at },
@@ -136,7 +143,13 @@ pub(crate) fn bare_states() -> Vec<State> {
     };
     vec![
         State::Available,
-        State::Running(Box::new(Running { lease, progress: None, cancel_requested_at: None, orphan: None })),
+        State::Running(Box::new(Running {
+            lease,
+            progress: None,
+            cancel_requested_at: None,
+            orphan: None,
+            overdue_at: None,
+        })),
         State::Completed { finished_at, result: Body::Empty },
         State::Failed { finished_at },
         State::Cancelled { finished_at },
@@ -152,6 +165,7 @@ pub(crate) fn full(name: &str, state: State) -> Job {
         to: StateName::ALL[(number as usize + 1) % 6],
         fence: Fence::new(number as u64),
         attempt: Attempt::new(number as u32),
+        event: EventName::ALL[number as usize % 12],
         actor: actor("jürgen@example.org"),
         reason: (number % 2 == 0).then(|| format!("Grund {number}: „weil“\t'darum'")),
     };
@@ -185,6 +199,14 @@ pub(crate) fn full(name: &str, state: State) -> Job {
             .into_iter()
             .map(|(name, amount)| (name.to_owned(), amount))
             .collect(),
+        oversight: Oversight {
+            orphan_policy: Some(OrphanPolicy::Flag),
+            notify: vec![NoticeTarget {
+                url: "https://example.org/häken?a=1#b".to_owned(),
+                events: EventName::NOTIFIABLE.to_vec(),
+                format: NoticeFormat::Alertmanager,
+            }],
+        },
         schedule_id: Some("täglich um 3".to_owned()),
         due_at: Some(Timestamp::MIN),
         fingerprint: Some(Fingerprint(u128::MAX - 1)),
@@ -200,6 +222,7 @@ pub(crate) fn full(name: &str, state: State) -> Job {
         fence: Fence::new(9_223_372_036_854_775_807),
         error: Some(JobError { code: "exit".to_owned(), message: "Fehler: \"nein\"\n\tat line 1 🦀".to_owned() }),
         history: History::from_parts((0..50).map(entry).collect(), 4_000_000_000),
+        outbox: [7, u32::MAX].map(|number| Notice { number, entry: entry(i64::from(number % 50)) }).to_vec(),
         created_at: at(-999),
         updated_at: at(999),
         started_at: Some(at(77)),

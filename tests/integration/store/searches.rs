@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Timestamp;
-use leasehold::job::{Claim, Job, JobSpec, Lease, Priority, Running, State, StateName};
+use leasehold::job::{Claim, Job, JobSpec, Lease, Notice, Orphan, Priority, Running, State, StateName};
 use leasehold::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use leasehold::store::Versioned;
 
@@ -24,16 +24,19 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
             priority: Priority::new([0, 100, -100, 0, 1][number as usize % 5]).expect("a priority"),
             ..plain_spec()
         };
-        let finished_at = at(number / 4);
+        // No job ends before it is created.
+        let finished_at = at(11 + number / 4);
         let lease = Lease {
             worker_id: worker(["worker-1", "worker-2"][number as usize % 2]),
             request_id: [None, Some("request-1"), Some("request-2")][number as usize % 3].map(request),
             acquired_at: at(0),
             heartbeat_at: at(0),
-            expires_at: at(1),
+            expires_at: at(1 + number % 3 * 200),
             term: Duration::from_millis(1),
         };
-        let running = Running { lease, progress: None, cancel_requested_at: None, orphan: None };
+        let flagged = Orphan { flagged_at: at(1), reason: "silent".to_owned(), held: number % 8 == 1 };
+        let orphan = (number % 4 == 1).then_some(flagged);
+        let running = Running { lease, progress: None, cancel_requested_at: None, orphan, overdue_at: None };
         let state = match number * 7 % 10 {
             0..=3 => State::Available,
             4 | 5 => State::Running(Box::new(running)),
@@ -44,7 +47,11 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
         };
         // Not in the order of the ids, and several at a time.
         let job = submit(&format!("job-{:02}", number * 37 % JOBS), spec, at(number % 8 * 100), at(number % 11));
-        Arc::new(Job { state, updated_at: at(1_000 - number % 6), ..job })
+        let entry = job.history.entries()[0].clone();
+        let untold = (number % 5 == 3).then_some(Notice { number: 1, entry });
+        let expires_at = (number % 3 == 1).then_some(at(number % 7 * 100));
+        let outbox = untold.into_iter().collect();
+        Arc::new(Job { state, outbox, expires_at, updated_at: at(1_000 - number % 6), ..job })
     };
     (0..JOBS).map(make).collect()
 }
@@ -105,9 +112,17 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     for latest in [at(-1), at(0), at(300), at(10_000), Timestamp::MAX] {
         filters.push(Filter { run_at_most: Some(latest), ..Filter::default() });
         filters.push(Filter { run_after: Some(latest), ..Filter::default() });
+        filters.push(Filter { watch_at_most: Some(latest), ..Filter::default() });
+        filters.push(Filter { finished_at_most: Some(latest), ..Filter::default() });
+        filters.push(Filter { updated_after: Some(latest), ..Filter::default() });
     }
     filters.push(Filter { run_after: Some(at(0)), run_at_most: Some(at(300)), ..Filter::default() });
     filters.push(Filter { states: vec![StateName::Available], run_after: Some(at(0)), ..Filter::default() });
+    filters.extend([true, false].map(|flag| Filter { orphaned: Some(flag), ..Filter::default() }));
+    for times in [(at(15), at(997)), (at(22), at(996))] {
+        let (finished_at_most, updated_after) = (Some(times.0), Some(times.1));
+        filters.push(Filter { finished_at_most, updated_after, ..Filter::default() });
+    }
     for name in ["worker-1", "worker-2", "worker"] {
         filters.push(Filter { worker_id: Some(worker(name)), ..Filter::default() });
     }
@@ -144,6 +159,10 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         owners: vec![owner("team-a"), owner("team-b")],
         run_at_most: Some(at(700)),
         run_after: Some(at(-1)),
+        watch_at_most: Some(at(401)),
+        finished_at_most: None,
+        updated_after: Some(at(990)),
+        orphaned: Some(true),
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
     };
@@ -155,7 +174,9 @@ pub(crate) async fn every_order_in_both_directions(engine: &impl Engine) {
     let available = Filter { states: vec![StateName::Available], ..Filter::default() };
     let ended = Filter { states: vec![StateName::Completed, StateName::Expired], ..Filter::default() };
     for sort in every_sort() {
-        for filter in [Filter::default(), available.clone(), ended.clone()] {
+        let watched = Filter { watch_at_most: Some(at(400)), ..Filter::default() };
+        let old = Filter { finished_at_most: Some(at(19)), ..Filter::default() };
+        for filter in [Filter::default(), available.clone(), ended.clone(), watched, old] {
             agree(engine, &jobs, &Search { sort, ..all(filter) }).await;
         }
     }
@@ -167,6 +188,8 @@ pub(crate) async fn pages_neither_skip_nor_repeat(engine: &impl Engine) {
         Filter::default(),
         Filter { states: vec![StateName::Available], run_at_most: Some(at(400)), ..Filter::default() },
         Filter { states: vec![StateName::Failed, StateName::Cancelled], ..Filter::default() },
+        Filter { watch_at_most: Some(at(400)), ..Filter::default() },
+        Filter { finished_at_most: Some(at(19)), ..Filter::default() },
     ];
     for filter in filters {
         for sort in every_sort() {

@@ -19,6 +19,14 @@ fn full() -> Versioned {
         max_attempts: 5,
         retry: job::RetryPolicy::default(),
         resources: BTreeMap::from([("gpus".to_owned(), 2)]),
+        oversight: job::Oversight {
+            orphan_policy: Some(OrphanPolicy::Flag),
+            notify: vec![NoticeTarget {
+                url: "https://example.org/hook".to_owned(),
+                events: vec![EventName::Failed],
+                format: NoticeFormat::Slack,
+            }],
+        },
         schedule_id: Some("nightly".to_owned()),
         due_at: Some(at(1)),
         fingerprint: None,
@@ -43,7 +51,8 @@ fn full() -> Versioned {
         lease,
         progress: Some(job::Progress { percent: Some(42.5), message: Some("page 17".to_owned()) }),
         cancel_requested_at: Some(at(8)),
-        orphan: Some(job::Orphan { flagged_at: at(9), reason: "silent".to_owned() }),
+        orphan: Some(job::Orphan { flagged_at: at(9), reason: "silent".to_owned(), held: true }),
+        overdue_at: Some(at(7)),
     }));
     Versioned { job: Arc::new(job), version: store::Version { primary_term: 4, seq_no: 11 } }
 }

@@ -18,9 +18,12 @@ fn refusal(change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn an_index_as_it_is_made_here_is_accepted() {
-    for (definition, flavour) in
-        [(JOBS, Flavour::Elasticsearch), (JOBS, Flavour::OpenSearch), (BODIES, Flavour::Elasticsearch)]
-    {
+    for (definition, flavour) in [
+        (JOBS, Flavour::Elasticsearch),
+        (JOBS, Flavour::OpenSearch),
+        (BODIES, Flavour::Elasticsearch),
+        (RECORDS, Flavour::Elasticsearch),
+    ] {
         let definition = with_options(
             flavour.adapt(serde_json::from_str(definition).expect("json")),
             &ElasticsearchOptions::default(),

@@ -28,6 +28,7 @@ pub(in super::super) fn available(payload: Body) -> Job {
         max_attempts: 5,
         retry: RetryPolicy::default(),
         resources: BTreeMap::from([("cpu_millis".to_owned(), u64::MAX)]),
+        oversight: Oversight::default(),
         schedule_id: Some("nightly".to_owned()),
         due_at: Some(at(1)),
         fingerprint: Some(Fingerprint(u128::MAX - 5)),
@@ -73,7 +74,7 @@ fn a_job_in_any_state_reads_back_as_it_was_written() {
     if let State::Running(data) = &mut flagged.state {
         data.progress = Some(Progress { percent: Some(12.5), message: None });
         data.cancel_requested_at = Some(now);
-        data.orphan = Some(Orphan { flagged_at: now, reason: "gone".to_owned() });
+        data.orphan = Some(Orphan { flagged_at: now, reason: "gone".to_owned(), held: true });
     }
     let result = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes: 9_000 });
     let completed = changed(running.complete(&proof(&running), &result, now).expect("completed"));
@@ -151,7 +152,7 @@ fn every_field_that_is_written_is_in_the_mapping() {
     if let State::Running(data) = &mut flagged.state {
         data.progress = Some(Progress { percent: None, message: None });
         data.cancel_requested_at = Some(now);
-        data.orphan = Some(Orphan { flagged_at: now, reason: String::new() });
+        data.orphan = Some(Orphan { flagged_at: now, reason: String::new(), held: false });
     }
     flagged.history = History::from_parts(flagged.history.entries().to_vec(), 3);
     let reference = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::nil()), bytes: 1 });

@@ -14,7 +14,7 @@ const NO_VERSION: Version = Version { primary_term: 0, seq_no: 0 };
 /// Live jobs with few ids, so that some replace others.
 fn heads() -> impl Strategy<Value = Vec<Versioned>> {
     let head = (arbitrary::job(), 0..30_u8, -1..2_i64, 0..3_u8).prop_map(|(job, id, priority, queue)| {
-        let state = if job.state.name().is_final() { State::Available } else { job.state.clone() };
+        let state = if job.is_settled() { State::Available } else { job.state.clone() };
         let spec = JobSpec {
             queue: QueueName::new(format!("queue-{queue}")).expect("a name"),
             priority: crate::job::Priority::new(priority).expect("a priority"),

@@ -1,0 +1,74 @@
+//! Why a call has no answer.
+
+use std::error::Error;
+use std::time::Duration;
+
+use super::resolve::ResolveError;
+use super::target::RefusedTarget;
+
+/// Why a call has no answer. No message names more of the target's URL than its host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The policy forbids it. Nothing was sent.
+    #[error("the target is refused: {0}")]
+    Refused(#[from] RefusedTarget),
+    /// The request cannot be sent as it is. Nothing was sent.
+    #[error("the request cannot be sent: {0}")]
+    Unsendable(String),
+    /// The host's name has no address, or nobody could be asked.
+    #[error("{host} cannot be resolved: {reason}")]
+    Unresolvable {
+        /// The host in the URL.
+        host: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// No connection could be made: nobody listens, or TLS does not come about. The request was not sent.
+    #[error("no connection: {0}")]
+    Unreachable(String),
+    /// The answer was not whole in this time. The request may have been carried out.
+    #[error("no whole answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    /// The connection ended before the answer was whole, or the answer was no HTTP. The request may have been carried
+    /// out.
+    #[error("the answer broke off: {0}")]
+    Broken(String),
+    /// Too many calls are under way. Nothing was sent.
+    #[error("too many calls are under way")]
+    Busy,
+}
+
+impl CallError {
+    /// Whether the same call may succeed later, without anybody changing it or the policy.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::Unsendable(_) => false,
+            Self::Unresolvable { .. } | Self::Unreachable(_) | Self::TimedOut(_) | Self::Broken(_) | Self::Busy => true,
+        }
+    }
+
+    /// What the HTTP client's error means.
+    pub(super) fn of(error: &reqwest::Error) -> Self {
+        let mut innermost: &dyn Error = error;
+        // A chain of causes has an end.
+        while let Some(cause) = innermost.source() {
+            if let Some(resolving) = cause.downcast_ref::<ResolveError>() {
+                return match resolving.clone() {
+                    ResolveError::Refused(refused) => Self::Refused(refused),
+                    ResolveError::Unresolvable { host, reason } => Self::Unresolvable { host, reason },
+                };
+            }
+            innermost = cause;
+        }
+        // The outermost message has the URL in it, the innermost says what happened.
+        let reason = if innermost.is::<reqwest::Error>() { "unknown".to_owned() } else { innermost.to_string() };
+        if error.is_builder() {
+            Self::Unsendable(reason)
+        } else if error.is_connect() {
+            Self::Unreachable(reason)
+        } else {
+            Self::Broken(reason)
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! HTTP calls on behalf of users: the one place from which the server calls addresses that users name.
+//!
+//! That makes it a boundary. A user must not reach, through the server, what only the server can reach: its own
+//! machine, its network, its cloud's metadata service. So:
+//!
+//! - every address is checked against [`TargetPolicy`] before a connection is made to it, whether it stands in the URL
+//!   or a name resolves to it, and the connection goes to the very address that was checked;
+//! - no redirect is followed and no proxy of the environment is used: both lead where nobody checked;
+//! - time, bytes and the number of calls under way are bounded, whatever the other side does.
+//!
+//! In reading order: [`AddressClass`], [`TargetPolicy`], the checked [`Resolve`]r, [`HttpExecutor`] here, and
+//! [`webhook`] (what is sent to receivers, and what their answers mean).
+
+mod address;
+mod error;
+mod resolve;
+mod target;
+pub mod webhook;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use chrono::DateTime;
+use http::header::{self, HeaderName, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+pub use address::AddressClass;
+pub use error::CallError;
+pub use resolve::{Resolve, SystemResolver};
+pub use target::{AllowedTarget, InvalidTarget, MAX_URL_BYTES, RefusedTarget, TargetPolicy, TargetUrl};
+
+use crate::clock::Timestamp;
+use resolve::CheckedResolver;
+
+/// How long an idle connection is kept, and how many for one host.
+const IDLE: (Duration, usize) = (Duration::from_secs(15), 2);
+/// Headers that say how a message is carried. They are the client's, or a message could be made to look like two.
+const CARRIAGE: [HeaderName; 8] = [
+    header::HOST,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::EXPECT,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// How much calls may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a connection may take to be made, with the name's resolution and the TLS handshake.
+    pub connect_timeout: Duration,
+    /// The longest a call may take, whatever it asks for.
+    pub max_timeout: Duration,
+    /// How much of an answer's body is read, in bytes; the rest is left unread. An answer's headers have the HTTP
+    /// client's bounds: 100 of them, and 408 KiB.
+    pub max_answer_bytes: usize,
+    /// How many calls may be under way at once.
+    pub max_concurrent: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            max_timeout: Duration::from_secs(60),
+            max_answer_bytes: 64 * 1024,
+            max_concurrent: 64,
+        }
+    }
+}
+
+/// One call.
+#[derive(Clone, Debug)]
+pub struct HttpCall {
+    /// Any but `CONNECT` and `TRACE`.
+    pub method: Method,
+    /// Whom to call.
+    pub url: TargetUrl,
+    /// The request's headers, but for those that say how a message is carried.
+    pub headers: HeaderMap,
+    /// The request's body.
+    pub body: Bytes,
+    /// How long it may take until the answer is whole; at most [`Limits::max_timeout`].
+    pub timeout: Duration,
+}
+
+/// What came back, whatever its status. A redirect is an answer like another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// The status.
+    pub status: StatusCode,
+    /// When the other side wants to be asked again, if it said so.
+    pub retry_after: Option<RetryAfter>,
+    /// The body, as far as it was read; compressed if the other side compressed it unasked.
+    pub body: Bytes,
+    /// Whether the body was longer than [`Limits::max_answer_bytes`].
+    pub truncated: bool,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// The header of this name (RFC 9110, section 10.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// So much later than now.
+    In(Duration),
+    /// From then on.
+    At(Timestamp),
+}
+
+impl RetryAfter {
+    fn parse(value: &HeaderValue) -> Option<Self> {
+        let text = value.to_str().ok()?.trim();
+        if let Ok(seconds) = text.parse() {
+            return Some(Self::In(Duration::from_secs(seconds)));
+        }
+        let time = DateTime::parse_from_rfc2822(text).ok()?;
+        Some(Self::At(Timestamp::from_millis(time.timestamp_millis())))
+    }
+}
+
+/// No HTTP client can be made on this machine.
+#[derive(Debug, thiserror::Error)]
+#[error("no HTTP client can be made: {0}")]
+pub struct NoHttpClient(#[from] reqwest::Error);
+
+/// Makes calls. Cheap to clone: clones share connections and limits.
+#[derive(Clone)]
+pub struct HttpExecutor {
+    http: reqwest::Client,
+    policy: Arc<TargetPolicy>,
+    limits: Limits,
+    permits: Arc<Semaphore>,
+}
+
+impl HttpExecutor {
+    /// An executor that asks the operating system for addresses.
+    ///
+    /// # Errors
+    /// [`NoHttpClient`] when TLS cannot be set up.
+    pub fn new(policy: TargetPolicy, limits: Limits) -> Result<Self, NoHttpClient> {
+        Self::with_resolver(policy, limits, Arc::new(SystemResolver::default()))
+    }
+
+    /// An executor that asks `resolver` for addresses; it checks them all the same.
+    ///
+    /// # Errors
+    /// [`NoHttpClient`] when TLS cannot be set up.
+    pub fn with_resolver(
+        policy: TargetPolicy,
+        limits: Limits,
+        resolver: Arc<dyn Resolve>,
+    ) -> Result<Self, NoHttpClient> {
+        let policy = Arc::new(policy);
+        let (idle_timeout, idle_per_host) = IDLE;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .dns_resolver(Arc::new(CheckedResolver { resolver, policy: policy.clone() }))
+            .connect_timeout(limits.connect_timeout)
+            .pool_idle_timeout(idle_timeout)
+            .pool_max_idle_per_host(idle_per_host)
+            .http1_only()
+            // What is unpacked here could be far more than what was sent.
+            .no_gzip()
+            .no_brotli()
+            .no_zstd()
+            .no_deflate()
+            .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
+            .build()?;
+        let permits = Arc::new(Semaphore::new(limits.max_concurrent));
+        Ok(Self { http, policy, limits, permits })
+    }
+
+    /// The policy that it keeps to.
+    #[must_use]
+    pub fn policy(&self) -> &TargetPolicy {
+        &self.policy
+    }
+
+    /// Makes one call, once. It waits for its turn as long as the call itself may take.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no whole answer; a status of any kind is an answer.
+    pub async fn call(&self, call: &HttpCall) -> Result<HttpAnswer, CallError> {
+        // The client asks its resolver for names only, so an address in the URL is checked here or nowhere.
+        self.policy.check(&call.url)?;
+        check_form(call)?;
+        let timeout = call.timeout.min(self.limits.max_timeout);
+        let turn = tokio::time::timeout(timeout, self.permits.acquire()).await;
+        let Ok(Ok(_permit)) = turn else { return Err(CallError::Busy) };
+        tokio::time::timeout(timeout, self.exchange(call)).await.unwrap_or(Err(CallError::TimedOut(timeout)))
+    }
+
+    async fn exchange(&self, call: &HttpCall) -> Result<HttpAnswer, CallError> {
+        let started = Instant::now();
+        let request = self.http.request(call.method.clone(), call.url.url());
+        let request = request.headers(call.headers.clone()).body(call.body.clone());
+        let mut response = request.send().await.map_err(|error| CallError::of(&error))?;
+        let status = response.status();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(RetryAfter::parse);
+        let (body, truncated) = self.read_body(&mut response).await?;
+        Ok(HttpAnswer { status, retry_after, body, truncated, took: started.elapsed() })
+    }
+
+    /// Reads the body as far as the limit, and whether there was more.
+    async fn read_body(&self, response: &mut reqwest::Response) -> Result<(Bytes, bool), CallError> {
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| CallError::of(&error))? {
+            let room = self.limits.max_answer_bytes - body.len();
+            body.extend_from_slice(&chunk[..room.min(chunk.len())]);
+            if chunk.len() > room {
+                return Ok((body.freeze(), true));
+            }
+        }
+        Ok((body.freeze(), false))
+    }
+}
+
+fn check_form(call: &HttpCall) -> Result<(), CallError> {
+    if matches!(call.method, Method::CONNECT | Method::TRACE) {
+        return Err(CallError::Unsendable(format!("the method {} is not for calls like these", call.method)));
+    }
+    match CARRIAGE.iter().find(|name| call.headers.contains_key(*name)) {
+        Some(name) => Err(CallError::Unsendable(format!("the header {name} is not the caller's to set"))),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Debug for HttpExecutor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpExecutor").field("policy", &self.policy).field("limits", &self.limits).finish()
+    }
+}

@@ -1,0 +1,99 @@
+//! From names to addresses, and the check that stands between the two.
+//!
+//! The check is the HTTP client's only way to an address: it resolves a name once for a connection, and connects to
+//! what came out. So a name that leads elsewhere a moment later (DNS rebinding) leads nowhere.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use reqwest::dns::{Addrs, Name, Resolving};
+use tokio::sync::Semaphore;
+
+use super::target::{RefusedTarget, TargetPolicy};
+
+/// How many of a name's addresses are looked at; a name with more is used as if it had these only.
+const MAX_ADDRESSES: usize = 32;
+/// How many lookups run at once. Each takes a thread until the system's resolver gives up.
+const MAX_LOOKUPS: usize = 16;
+
+/// Finds a name's addresses.
+#[async_trait]
+pub trait Resolve: Send + Sync + 'static {
+    /// The addresses of `host`.
+    ///
+    /// # Errors
+    /// When it has none, or nobody could be asked.
+    async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>>;
+}
+
+/// The operating system's resolver, with its `hosts` file and search domains.
+#[derive(Debug)]
+pub struct SystemResolver {
+    lookups: Arc<Semaphore>,
+}
+
+impl Default for SystemResolver {
+    fn default() -> Self {
+        Self { lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
+    }
+}
+
+#[async_trait]
+impl Resolve for SystemResolver {
+    async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
+        let permit = self.lookups.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let host = host.to_owned();
+        // The permit goes with the thread, which outlives a call that has run out of time.
+        let lookup = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            (host.as_str(), 0).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect())
+        });
+        lookup.await.map_err(io::Error::other)?
+    }
+}
+
+/// Why a name did not become addresses.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum ResolveError {
+    #[error(transparent)]
+    Refused(#[from] RefusedTarget),
+    #[error("{host} cannot be resolved: {reason}")]
+    Unresolvable { host: String, reason: String },
+}
+
+/// Resolves, and lets nothing through unless everything passes.
+#[derive(Clone)]
+pub(super) struct CheckedResolver {
+    pub(super) resolver: Arc<dyn Resolve>,
+    pub(super) policy: Arc<TargetPolicy>,
+}
+
+impl CheckedResolver {
+    /// The addresses of `host`, all of which may be called: one that may not spoils the others, since which of them a
+    /// connection takes is up to chance.
+    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        let unresolvable = |reason: String| ResolveError::Unresolvable { host: host.to_owned(), reason };
+        let mut addresses = self.resolver.resolve(host).await.map_err(|error| unresolvable(error.to_string()))?;
+        if addresses.is_empty() {
+            return Err(unresolvable("it has no address".to_owned()));
+        }
+        addresses.truncate(MAX_ADDRESSES);
+        for address in &addresses {
+            self.policy.check_address(host, *address)?;
+        }
+        Ok(addresses)
+    }
+}
+
+impl reqwest::dns::Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let this = self.clone();
+        Box::pin(async move {
+            let addresses = this.addresses(name.as_str()).await?;
+            // Port 0 stands for the URL's.
+            Ok(Box::new(addresses.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
+        })
+    }
+}

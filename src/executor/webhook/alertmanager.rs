@@ -1,0 +1,116 @@
+//! Alerts for Alertmanager (`POST /api/v2/alerts`).
+//!
+//! An alert is known by its labels, so an event that ends a trouble says again the very labels that began it: nothing
+//! that changes over a job's life (its attempt, its error, who did it) is a label. Troubles are an attempt's
+//! ([`EventName::Orphaned`], [`EventName::Overdue`]), over when the attempt is; or the job's ([`EventName::Failed`],
+//! [`EventName::Expired`]), over when somebody retries it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{JobEvent, Origin};
+use crate::clock::{Timestamp, rfc3339};
+use crate::job::EventName;
+
+/// How long an alert stays without being resolved. Each event is told once, and Alertmanager would drop an alert that
+/// says nothing of its end after five minutes.
+const FIRES_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// One alert.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Alert {
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<&'static str, String>,
+    #[serde(with = "rfc3339")]
+    starts_at: Timestamp,
+    #[serde(with = "rfc3339")]
+    ends_at: Timestamp,
+    #[serde(rename = "generatorURL", skip_serializing_if = "Option::is_none")]
+    generator_url: Option<String>,
+}
+
+/// A kind of trouble: the event that begins it, its alert's name, and how bad it is.
+struct Trouble {
+    begins: EventName,
+    alertname: &'static str,
+    severity: &'static str,
+}
+
+const FAILED: Trouble = Trouble { begins: EventName::Failed, alertname: "LeaseholdJobFailed", severity: "critical" };
+const EXPIRED: Trouble = Trouble { begins: EventName::Expired, alertname: "LeaseholdJobExpired", severity: "warning" };
+const ORPHANED: Trouble =
+    Trouble { begins: EventName::Orphaned, alertname: "LeaseholdJobOrphaned", severity: "warning" };
+const OVERDUE: Trouble = Trouble { begins: EventName::Overdue, alertname: "LeaseholdJobOverdue", severity: "warning" };
+
+/// The troubles that an event ends.
+const fn ended_by(event: EventName) -> &'static [Trouble] {
+    match event {
+        EventName::Retried => &[FAILED, EXPIRED, ORPHANED, OVERDUE],
+        EventName::Completed
+        | EventName::Failed
+        | EventName::Cancelled
+        | EventName::Expired
+        | EventName::Released
+        | EventName::Returned => &[ORPHANED, OVERDUE],
+        EventName::Submitted
+        | EventName::Claimed
+        | EventName::CancelRequested
+        | EventName::Orphaned
+        | EventName::Overdue => &[],
+    }
+}
+
+/// The alerts that an event begins and ends. Alertmanager tells nobody of the end of an alert that never began.
+pub(super) fn alerts(event: &JobEvent, origin: &Origin) -> Vec<Alert> {
+    let begun = [FAILED, EXPIRED, ORPHANED, OVERDUE].into_iter().find(|trouble| trouble.begins == event.event);
+    let begun = begun.map(|trouble| alert(&trouble, event, origin, event.at.plus(FIRES_FOR)));
+    let ended = ended_by(event.event).iter().map(|trouble| alert(trouble, event, origin, event.at));
+    begun.into_iter().chain(ended).collect()
+}
+
+fn alert(trouble: &Trouble, event: &JobEvent, origin: &Origin, ends_at: Timestamp) -> Alert {
+    Alert {
+        labels: labels(trouble, event),
+        annotations: annotations(event),
+        starts_at: event.at,
+        ends_at,
+        generator_url: origin.page_of(&event.job_id).map(String::from),
+    }
+}
+
+fn labels(trouble: &Trouble, event: &JobEvent) -> BTreeMap<String, String> {
+    let own = event.labels.iter().map(|(name, value)| (format!("label_{}", label_name(name)), value.as_str()));
+    let fixed = [
+        ("alertname", trouble.alertname),
+        ("severity", trouble.severity),
+        ("job", event.job_id.as_str()),
+        ("queue", event.queue.as_str()),
+        ("kind", event.kind.as_str()),
+        ("owner", event.owner.as_ref().map_or("", |owner| owner.as_str())),
+    ];
+    let fixed = fixed.map(|(name, value)| (name.to_owned(), value));
+    // An empty label is none to Alertmanager.
+    let filled = own.chain(fixed).filter(|(_, value)| !value.is_empty());
+    filled.map(|(name, value)| (name, value.to_owned())).collect()
+}
+
+/// A name that every version of Alertmanager takes: `[a-zA-Z0-9_]`, as Prometheus makes of Kubernetes' labels.
+fn label_name(name: &str) -> String {
+    name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
+}
+
+fn annotations(event: &JobEvent) -> BTreeMap<&'static str, String> {
+    let summary = format!("Job {} {}: {} in {}", event.job_id, event.event, event.kind, event.queue);
+    let error = event.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
+    let annotations = [
+        ("summary", Some(summary)),
+        ("description", event.reason.clone()),
+        ("error", error),
+        ("actor", Some(event.actor.as_str().to_owned())),
+        ("attempt", Some(event.attempt.get().to_string())),
+    ];
+    annotations.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}

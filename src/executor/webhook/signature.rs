@@ -1,0 +1,154 @@
+//! Signatures as Standard Webhooks has them: HMAC-SHA256 over `{id}.{timestamp}.{body}`
+//! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>).
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use uuid::Uuid;
+
+use crate::clock::Timestamp;
+
+/// The message's id: the same in every try to deliver it.
+pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+/// When this try was signed, in seconds since the epoch.
+pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+/// The signatures, `v1,` and base64 each, with spaces between them.
+pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+/// How far a message's time may be from the verifier's, either way.
+pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
+
+const SECRET_PREFIX: &str = "whsec_";
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+/// How many bytes a new secret has: as many as the hash.
+const NEW_SECRET_BYTES: usize = 32;
+const SIGNATURE_PREFIX: &str = "v1,";
+/// How many signatures of one message are looked at.
+const MAX_SIGNATURES: usize = 16;
+
+/// Why a text is no secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSecret {
+    /// Neither `whsec_` and base64 nor base64 alone.
+    #[error("is not `whsec_` followed by base64")]
+    Form,
+    /// Too short to be safe, or longer than the standard has it.
+    #[error("must have 24 to 64 bytes")]
+    Length,
+}
+
+/// What a receiver shares with the server, to know its messages by. Never printed by `Debug`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// A new one.
+    #[must_use]
+    pub fn generate() -> Self {
+        let bytes: [u8; NEW_SECRET_BYTES] = rand::random();
+        Self(bytes.to_vec())
+    }
+
+    /// The secret as it is handed to the receiver: `whsec_` and base64.
+    #[must_use]
+    pub fn reveal(&self) -> String {
+        format!("{SECRET_PREFIX}{}", BASE64.encode(&self.0))
+    }
+
+    fn mac(&self, id: &[u8], seconds: i64, body: &[u8]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        for part in [id, b".", seconds.to_string().as_bytes(), b".", body] {
+            mac.update(part);
+        }
+        mac
+    }
+
+    fn sign(&self, id: &str, seconds: i64, body: &[u8]) -> String {
+        let signature = self.mac(id.as_bytes(), seconds, body).finalize().into_bytes();
+        format!("{SIGNATURE_PREFIX}{}", BASE64.encode(signature))
+    }
+}
+
+impl FromStr for Secret {
+    type Err = InvalidSecret;
+    fn from_str(text: &str) -> Result<Self, InvalidSecret> {
+        let encoded = text.strip_prefix(SECRET_PREFIX).unwrap_or(text);
+        let bytes = BASE64.decode(encoded).map_err(|_| InvalidSecret::Form)?;
+        if SECRET_BYTES.contains(&bytes.len()) { Ok(Self(bytes)) } else { Err(InvalidSecret::Length) }
+    }
+}
+
+impl TryFrom<String> for Secret {
+    type Error = InvalidSecret;
+    fn try_from(text: String) -> Result<Self, InvalidSecret> {
+        text.parse()
+    }
+}
+
+impl From<Secret> for String {
+    fn from(secret: Secret) -> Self {
+        secret.reveal()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// The headers of one try to deliver a message. Without a secret there is an id and a time, and no signature.
+#[must_use]
+pub fn headers(id: Uuid, now: Timestamp, body: &[u8], secrets: &[Secret]) -> HeaderMap {
+    let (id, seconds) = (id.to_string(), now.as_millis().div_euclid(1000));
+    let signatures: Vec<String> = secrets.iter().map(|secret| secret.sign(&id, seconds, body)).collect();
+    let value = |text: &str| HeaderValue::from_str(text).expect("a UUID or base64 can stand in a header");
+    let mut headers = HeaderMap::from_iter([(WEBHOOK_ID, value(&id)), (WEBHOOK_TIMESTAMP, seconds.into())]);
+    if !signatures.is_empty() {
+        headers.insert(WEBHOOK_SIGNATURE, value(&signatures.join(" ")));
+    }
+    headers
+}
+
+/// Why a message is not to be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSignature {
+    /// A header is missing or unreadable.
+    #[error("a header is missing or unreadable")]
+    Header,
+    /// Signed too long ago, or in the future: perhaps a message that somebody sends again.
+    #[error("signed too long ago, or in the future")]
+    Time,
+    /// No signature fits.
+    #[error("no signature fits")]
+    Mismatch,
+}
+
+/// Checks a message for its receiver: that one of `secrets` signed this body, at a time near `now`.
+///
+/// # Errors
+/// [`InvalidSignature`] says why the message is not to be trusted.
+pub fn verify(secrets: &[Secret], headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), InvalidSignature> {
+    let header = |name: HeaderName| headers.get(name).ok_or(InvalidSignature::Header);
+    let text = |name: HeaderName| header(name)?.to_str().map_err(|_| InvalidSignature::Header);
+    let id = header(WEBHOOK_ID)?.as_bytes();
+    let seconds: i64 = text(WEBHOOK_TIMESTAMP)?.parse().map_err(|_| InvalidSignature::Header)?;
+    let signed_at = Timestamp::from_millis(seconds.saturating_mul(1000));
+    if now.since(signed_at) > TOLERANCE || signed_at.since(now) > TOLERANCE {
+        return Err(InvalidSignature::Time);
+    }
+    let signatures = text(WEBHOOK_SIGNATURE)?.split(' ').take(MAX_SIGNATURES);
+    let mut decoded = signatures.filter_map(|one| BASE64.decode(one.strip_prefix(SIGNATURE_PREFIX)?).ok());
+    // The comparison takes the same time wherever the two differ.
+    let fits = |signature: &Vec<u8>| {
+        secrets.iter().any(|secret| secret.mac(id, seconds, body).verify_slice(signature).is_ok())
+    };
+    if decoded.any(|signature| fits(&signature)) { Ok(()) } else { Err(InvalidSignature::Mismatch) }
+}

@@ -1,0 +1,80 @@
+//! Messages for Slack's incoming webhooks, which others (Mattermost, Rocket.Chat) take too.
+
+use serde::Serialize;
+
+use super::{JobEvent, Origin};
+
+/// How many characters of one text are shown; Slack takes 3000 in a block, of escaped text.
+const MAX_SHOWN: usize = 400;
+
+/// A message.
+#[derive(Serialize)]
+pub(super) struct SlackMessage {
+    /// What notifications show.
+    text: String,
+    blocks: Vec<Block>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Block {
+    Section { text: Text },
+    Context { elements: Vec<Text> },
+}
+
+#[derive(Serialize)]
+struct Text {
+    #[serde(rename = "type")]
+    markup: &'static str,
+    text: String,
+}
+
+fn mrkdwn(text: String) -> Text {
+    Text { markup: "mrkdwn", text }
+}
+
+/// The event as a message.
+pub(super) fn message(event: &JobEvent, origin: &Origin) -> SlackMessage {
+    let job = shown(event.job_id.as_str());
+    let (kind, queue) = (shown(event.kind.as_str()), shown(event.queue.as_str()));
+    let text = format!("Job {}: {job} ({kind} in {queue})", event.event);
+    let linked = match origin.page_of(&event.job_id) {
+        // A bar would end the address.
+        Some(page) => format!("<{}|{job}>", escape(&page.as_str().replace('|', "%7C"))),
+        None => job,
+    };
+    let mut blocks = vec![section(format!("*Job {}*: {linked}\n{kind} in {queue}", event.event))];
+    if let Some(reason) = &event.reason {
+        blocks.push(section(shown(reason)));
+    }
+    if let Some(error) = &event.error {
+        blocks.push(section(format!("{}: {}", shown(&error.code), shown(&error.message))));
+    }
+    let owner = event.owner.as_ref().map(|owner| format!(", owner {}", shown(owner.as_str()))).unwrap_or_default();
+    let context = format!(
+        "{} by {}, attempt {}, now {}{owner}",
+        event.at,
+        shown(event.actor.as_str()),
+        event.attempt.get(),
+        event.state,
+    );
+    blocks.push(Block::Context { elements: vec![mrkdwn(context)] });
+    SlackMessage { text, blocks }
+}
+
+fn section(text: String) -> Block {
+    Block::Section { text: mrkdwn(text) }
+}
+
+/// A text of others, cut off and escaped: it can call nobody (`<!channel>`) and hide no link.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => escape(&text[..end]) + "…",
+        None => escape(text),
+    }
+}
+
+/// Escapes the three characters that Slack gives a meaning (<https://docs.slack.dev/messaging/formatting-message-text>).
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,209 @@
+//! What happens to a job, in one word each, and the outbox of what others want to be told of.
+//!
+//! Every history entry names its event. When somebody wants to hear of one, the write that records it also puts a
+//! [`Notice`] into the job's outbox: the need to tell is part of the same conditional write, so that no crash can come
+//! between the two. The notice stays until what it asks for has been handed on.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Job;
+use super::history::HistoryEntry;
+use crate::clock::Timestamp;
+
+/// What happened to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventName {
+    /// It was submitted.
+    Submitted,
+    /// A worker took it.
+    Claimed,
+    /// It was completed.
+    Completed,
+    /// It was given up.
+    Failed,
+    /// It waits again: an attempt failed with attempts left, or somebody asked for another try.
+    Retried,
+    /// It was called off.
+    Cancelled,
+    /// Its worker was asked to stop.
+    CancelRequested,
+    /// Nobody took it before its start deadline.
+    Expired,
+    /// Its lease was ended by somebody else than its worker, and it waits again.
+    Released,
+    /// Its worker gave it back unharmed.
+    Returned,
+    /// It looks abandoned.
+    Orphaned,
+    /// It runs for longer than it was expected to.
+    Overdue,
+}
+
+impl EventName {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Submitted,
+        Self::Claimed,
+        Self::Completed,
+        Self::Failed,
+        Self::Retried,
+        Self::Cancelled,
+        Self::CancelRequested,
+        Self::Expired,
+        Self::Released,
+        Self::Returned,
+        Self::Orphaned,
+        Self::Overdue,
+    ];
+
+    /// Those that a notification can be asked for. The others happen to every job, so that telling of them would cost
+    /// every job a second write; a live stream shows them all.
+    pub const NOTIFIABLE: [Self; 8] = [
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Expired,
+        Self::Orphaned,
+        Self::Overdue,
+        Self::Released,
+        Self::Retried,
+    ];
+
+    /// The word for it, in the API and the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Submitted => "submitted",
+            Self::Claimed => "claimed",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Retried => "retried",
+            Self::Cancelled => "cancelled",
+            Self::CancelRequested => "cancel_requested",
+            Self::Expired => "expired",
+            Self::Released => "released",
+            Self::Returned => "returned",
+            Self::Orphaned => "orphaned",
+            Self::Overdue => "overdue",
+        }
+    }
+}
+
+impl fmt::Display for EventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for EventName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|event| event.as_str() == text).ok_or_else(|| {
+            let words: Vec<&str> = Self::ALL.iter().map(|event| event.as_str()).collect();
+            format!("`{text}` is not an event; the events are {}", words.join(", "))
+        })
+    }
+}
+
+/// How a receiver wants to be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoticeFormat {
+    /// CloudEvents 1.0 as JSON, signed.
+    #[default]
+    CloudEvents,
+    /// A message for a Slack-compatible webhook.
+    Slack,
+    /// An alert for an Alertmanager.
+    Alertmanager,
+}
+
+impl NoticeFormat {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::CloudEvents, Self::Slack, Self::Alertmanager];
+
+    /// The word for it, in the API and the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CloudEvents => "cloud_events",
+            Self::Slack => "slack",
+            Self::Alertmanager => "alertmanager",
+        }
+    }
+}
+
+/// Somebody whom a job's submitter wants told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeTarget {
+    /// Where to: an `http` or `https` URL.
+    pub url: String,
+    /// Of which events; of all that can be told of when there are none.
+    pub events: Vec<EventName>,
+    /// In which form.
+    pub format: NoticeFormat,
+}
+
+impl NoticeTarget {
+    /// Whether it is to be told of this.
+    #[must_use]
+    pub fn wants(&self, event: EventName) -> bool {
+        EventName::NOTIFIABLE.contains(&event) && (self.events.is_empty() || self.events.contains(&event))
+    }
+}
+
+/// An event that somebody is yet to be told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Which event of the job it is, counted from one: with the job's id it names the event for good.
+    pub number: u32,
+    /// What happened, as the history has it.
+    pub entry: HistoryEntry,
+}
+
+/// The most notices that wait in one job. They wait only while what hands them on cannot write, when little else
+/// happens either; beyond this the oldest goes.
+pub const MAX_NOTICES: usize = 50;
+
+impl Job {
+    /// Puts those events that happened since `before` into the outbox that the job's own targets want, or `wanted`
+    /// says yes to.
+    pub fn announce(&mut self, before: &Self, wanted: impl Fn(EventName) -> bool) {
+        let new = self.history.len().saturating_sub(before.history.len()).min(self.history.entries().len());
+        let first = self.history.entries().len() - new;
+        for (place, entry) in self.history.entries().iter().enumerate().skip(first) {
+            let told = EventName::NOTIFIABLE.contains(&entry.event)
+                && (wanted(entry.event) || self.spec.oversight.notify.iter().any(|target| target.wants(entry.event)));
+            if !told {
+                continue;
+            }
+            if self.outbox.len() >= MAX_NOTICES {
+                self.outbox.remove(0);
+            }
+            let number = self.history.len() - (self.history.entries().len() - 1 - place);
+            self.outbox.push(Notice { number: u32::try_from(number).unwrap_or(u32::MAX), entry: entry.clone() });
+        }
+    }
+
+    /// Takes notices out of the outbox that have been handed on. `None` when none of them is there any more.
+    #[must_use]
+    pub fn notices_handed_on(&self, numbers: &[u32], now: Timestamp) -> Option<Self> {
+        if !self.outbox.iter().any(|notice| numbers.contains(&notice.number)) {
+            return None;
+        }
+        let mut rest = self.clone();
+        rest.outbox.retain(|notice| !numbers.contains(&notice.number));
+        rest.updated_at = now.max(self.updated_at);
+        Some(rest)
+    }
+
+    /// Whether nothing is left to do for the job: it has ended, and everybody who is to be told of it has been.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.state.name().is_final() && self.outbox.is_empty()
+    }
+}

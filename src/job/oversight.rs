@@ -1,0 +1,231 @@
+//! What is done to a job from outside its worker when something takes too long: flags, recovery, time limits, start
+//! deadlines. And [`Job::watch_at`], the earliest moment at which any of that can be due: a store keeps it as a field,
+//! so that a scan asks for `watch_at` up to now and reads nothing else, however many jobs there are.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Job;
+use super::event::{EventName, NoticeTarget};
+use super::names::Actor;
+use super::state::{Attempt, JobError, Orphan, Running, State, StateName};
+use super::transition::{Change, Failure, Refusal, Step};
+use crate::clock::Timestamp;
+
+/// What becomes of a job whose lease has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrphanPolicy {
+    /// The attempt counts as failed: the job waits for its next one, and has failed when there is none left.
+    #[default]
+    Requeue,
+    /// It has failed.
+    Fail,
+    /// It is flagged and left alone until a person decides.
+    Flag,
+}
+
+impl OrphanPolicy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Requeue, Self::Fail, Self::Flag];
+
+    /// The word for it, in the API and the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requeue => "requeue",
+            Self::Fail => "fail",
+            Self::Flag => "flag",
+        }
+    }
+}
+
+/// How a job is watched over, and who is told of what becomes of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Oversight {
+    /// What happens when its lease expires; the queue's rule when it names none.
+    pub orphan_policy: Option<OrphanPolicy>,
+    /// Who is told of its events.
+    pub notify: Vec<NoticeTarget>,
+}
+
+/// How to recover a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovery {
+    /// How long its lease must have been over.
+    pub grace: Duration,
+    /// What becomes of it, where its own rule says nothing.
+    pub policy: OrphanPolicy,
+    /// The caller's random number from 0 to 1, for the backoff.
+    pub chance: f64,
+}
+
+impl Job {
+    /// The earliest moment at which there is something to do for the job without its worker: a deadline, a limit, a
+    /// flag, a recovery, a notice to hand on. `None` when time alone changes nothing.
+    ///
+    /// It may come too early, for what is done also depends on settings; it must never come too late.
+    #[must_use]
+    pub fn watch_at(&self) -> Option<Timestamp> {
+        let notice = self.outbox.first().map(|notice| notice.entry.at);
+        let deadline = match &self.state {
+            State::Available => self.start_deadline(),
+            State::Running(running) => self.watch_running_at(running),
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => None,
+        };
+        [notice, deadline].into_iter().flatten().min()
+    }
+
+    fn watch_running_at(&self, running: &Running) -> Option<Timestamp> {
+        let lease = &running.lease;
+        let timeout = self.times_out_at(running);
+        let expected = self.expected_until(running);
+        let overdue = expected.filter(|_| running.overdue_at.is_none());
+        let silent = expected.filter(|_| running.orphan.is_none()).map(|expected| {
+            let stale = lease.heartbeat_at.plus(lease.term / 2);
+            expected.max(stale)
+        });
+        let expired = Some(lease.expires_at).filter(|_| running.orphan.as_ref().is_none_or(|orphan| !orphan.held));
+        [timeout, overdue, silent, expired].into_iter().flatten().min()
+    }
+
+    /// Until when the current attempt was expected to take.
+    #[must_use]
+    pub fn expected_until(&self, running: &Running) -> Option<Timestamp> {
+        self.spec.expected_runtime.map(|expected| running.lease.acquired_at.plus(expected))
+    }
+
+    /// When the current attempt has taken as long as it may.
+    #[must_use]
+    pub fn times_out_at(&self, running: &Running) -> Option<Timestamp> {
+        self.spec.timeout.map(|timeout| running.lease.acquired_at.plus(timeout))
+    }
+
+    /// The running data.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`].
+    pub fn running(&self) -> Result<&Running, Refusal> {
+        match &self.state {
+            State::Running(running) => Ok(running),
+            other => Err(Refusal::NotRunning(other.name())),
+        }
+    }
+
+    /// Notes that the attempt runs for longer than expected. Once for each lease.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
+    pub fn mark_overdue(&self, actor: &Actor, now: Timestamp) -> Result<Change, Refusal> {
+        let running = self.running()?;
+        let Some(expected) = self.expected_until(running).filter(|expected| *expected <= now) else {
+            return Err(Refusal::NotYet);
+        };
+        if running.overdue_at.is_some() {
+            return Ok(Change::Already);
+        }
+        let reason = format!("expected to end by {expected}");
+        let marked = Running { overdue_at: Some(now), ..running.clone() };
+        Ok(Change::To(Box::new(self.still_running(marked, EventName::Overdue, actor, reason, now))))
+    }
+
+    /// Flags a job that looks abandoned; `held` leaves it to a person from then on. A sign of life takes the flag off,
+    /// and a flag that is there stays as it is unless it has to hold the job now.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`].
+    pub fn flag_orphan(&self, actor: &Actor, reason: &str, held: bool, now: Timestamp) -> Result<Change, Refusal> {
+        let running = self.running()?;
+        let flagged_at = match &running.orphan {
+            Some(orphan) if orphan.held || !held => return Ok(Change::Already),
+            Some(orphan) => orphan.flagged_at,
+            None => now,
+        };
+        let orphan = Some(Orphan { flagged_at, reason: reason.to_owned(), held });
+        let flagged = Running { orphan, ..running.clone() };
+        Ok(Change::To(Box::new(self.still_running(flagged, EventName::Orphaned, actor, reason.to_owned(), now))))
+    }
+
+    /// Takes the job from a worker whose lease is over for longer than the grace, and does with it what the policy
+    /// says: its own, or else the one given.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
+    pub fn recover(&self, actor: &Actor, recovery: &Recovery, now: Timestamp) -> Result<Change, Refusal> {
+        let running = self.running()?;
+        let lease = &running.lease;
+        if lease.expires_at.plus(recovery.grace) > now {
+            return Err(Refusal::NotYet);
+        }
+        if running.cancel_requested_at.is_some() {
+            let reason = Some("lease expired after a cancel request".to_owned());
+            return Ok(Change::To(Box::new(self.cancelled(actor, reason, now))));
+        }
+        let message = format!(
+            "worker {} was last heard of at {}; its lease ended at {}",
+            lease.worker_id, lease.heartbeat_at, lease.expires_at
+        );
+        let policy = self.spec.oversight.orphan_policy.unwrap_or(recovery.policy);
+        let retryable = match policy {
+            OrphanPolicy::Requeue => true,
+            OrphanPolicy::Fail => false,
+            OrphanPolicy::Flag => return self.flag_orphan(actor, &message, true, now),
+        };
+        let error = JobError { code: "lease_expired".to_owned(), message };
+        let failure = Failure { error, retryable, retry_after: None, chance: recovery.chance };
+        Ok(Change::To(Box::new(self.failed(&failure, EventName::Released, actor, now))))
+    }
+
+    /// Ends an attempt that has run for longer than the job's `timeout`.
+    ///
+    /// # Errors
+    /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
+    pub fn time_out(&self, actor: &Actor, chance: f64, now: Timestamp) -> Result<Self, Refusal> {
+        let running = self.running()?;
+        if self.times_out_at(running).is_none_or(|limit| limit > now) {
+            return Err(Refusal::NotYet);
+        }
+        if running.cancel_requested_at.is_some() {
+            return Ok(self.cancelled(actor, Some("timed out after a cancel request".to_owned()), now));
+        }
+        let limit = self.spec.timeout.unwrap_or_default().as_millis();
+        let message = format!("the attempt ran for longer than {limit} ms");
+        let error = JobError { code: "timeout".to_owned(), message };
+        let failure = Failure { error, retryable: true, retry_after: None, chance };
+        Ok(self.failed(&failure, EventName::Retried, actor, now))
+    }
+
+    /// When the job expires: a deadline for its start, so none once an attempt counts. One that waits for its next
+    /// attempt does not expire.
+    pub(super) fn start_deadline(&self) -> Option<Timestamp> {
+        self.expires_at.filter(|_| self.attempt == Attempt::default())
+    }
+
+    /// `available → expired`, once the start deadline has passed.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAvailable`], [`Refusal::NotYet`].
+    pub fn expire(&self, actor: &Actor, now: Timestamp) -> Result<Self, Refusal> {
+        if self.state != State::Available {
+            return Err(Refusal::NotAvailable(self.state.name()));
+        }
+        if self.start_deadline().is_none_or(|deadline| deadline > now) {
+            return Err(Refusal::NotYet);
+        }
+        let mut expired = self.clone();
+        let reason = Some("not claimed before its start deadline".to_owned());
+        let to = State::Expired { finished_at: now };
+        expired.step(Step { to, event: EventName::Expired, actor, reason, now });
+        Ok(expired)
+    }
+
+    /// The job with other running data, and a word in its history of what happened.
+    fn still_running(&self, running: Running, event: EventName, actor: &Actor, reason: String, now: Timestamp) -> Self {
+        let mut job = self.clone();
+        job.state = State::Running(Box::new(running));
+        job.updated_at = now.max(self.updated_at);
+        job.record((StateName::Running, StateName::Running), event, actor, Some(reason), now);
+        job
+    }
+}

@@ -1,0 +1,62 @@
+//! What the monitor asks of the manager: changes that nobody who works on a job has asked for.
+
+use std::collections::BTreeSet;
+
+use crate::clock::Timestamp;
+use crate::job::{Change, EventName, Job, JobId, Refusal};
+use crate::store::{Versioned, Write, WriteError};
+
+use super::request::ManagerError;
+use super::update::Decision;
+use super::{Manager, Shared};
+
+impl Manager {
+    /// Changes many jobs as `decide(the job, now)` says. Every decision is made on a real-time read right before the
+    /// write, and made anew when somebody else wrote in between. Answers in order with each job as it is then.
+    pub async fn oversee<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
+    where
+        F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
+    {
+        let decide = |_: usize, job: &Job, now: Timestamp| Ok(Decision::from_change(decide(job, now)?, []));
+        self.shared.update_as_read(ids, decide).await
+    }
+
+    /// Removes jobs in the versions given, with their bodies, and answers in order whether each is gone. One that was
+    /// written since stays, which is no failure.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
+        self.shared.remove(jobs).await
+    }
+
+    /// Sets the events that are to be told of whichever job they happen to.
+    pub fn tell_of(&self, events: BTreeSet<EventName>) {
+        *self.shared.wanted.write() = events;
+    }
+}
+
+impl Shared {
+    /// Puts into the outbox of `after` what happened since `before` and somebody wants to be told of.
+    pub(super) fn announce(&self, before: &Job, after: &mut Job) {
+        after.announce(before, |event| self.wanted.read().contains(&event));
+    }
+
+    async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
+        let writes = jobs
+            .iter()
+            .map(|versioned| Write::Remove { job: versioned.job.clone(), expected: versioned.version })
+            .collect();
+        let results = self.store.write(writes).await;
+        let removed = jobs.iter().zip(results).map(|(versioned, result)| {
+            self.known.forget(&versioned.job.id);
+            match result {
+                Ok(_) | Err(WriteError::Conflict(None)) => Ok(true),
+                Err(WriteError::Conflict(Some(_))) => Ok(false),
+                Err(WriteError::Refused(error)) => Err(ManagerError::Store(error)),
+                Err(WriteError::Unknown(why)) => Err(ManagerError::Unknown(why)),
+            }
+        });
+        removed.collect()
+    }
+}

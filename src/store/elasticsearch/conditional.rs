@@ -1,0 +1,237 @@
+//! One conditional write on its way, be it of a job or of a record: what is to be done for it next, and when it is
+//! decided. What a lost answer means is judged by [`super::resolution`].
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tokio::time::{Instant, sleep};
+
+use super::bulk::{Action, ItemOutcome, Target};
+use super::resolution::{Condition, Lineage, ReadBack, Verdict, judge};
+use super::write_id::WriteId;
+use crate::store::{StoreError, Version, WriteError, WriteResult};
+
+/// The wait before what is not decided is sent again, growing with every round.
+const ROUND_BACKOFF: Duration = Duration::from_millis(50);
+/// The longest wait between two rounds.
+const LONGEST_ROUND_BACKOFF: Duration = Duration::from_secs(1);
+/// The version given for a write that was accepted and that somebody has since built upon, before its answer was known.
+/// No document has it any more, so that the next write under it meets a conflict and learns what the document is now.
+/// (The version of the document that was read must not be given: with it, the caller would overwrite what it never saw.)
+const BUILT_UPON: Version = Version { primary_term: 1, seq_no: 0 };
+
+/// One write of a document that is read as `T`.
+pub(super) struct ConditionalWrite<T> {
+    condition: Condition,
+    write_id: WriteId,
+    step: Step<T>,
+    /// A try may have got through without an answer.
+    maybe_applied: bool,
+    /// What stood in the way lately.
+    obstacle: String,
+}
+
+enum Step<T> {
+    /// To be sent.
+    Send,
+    /// Met a conflict; to be read back.
+    Look,
+    /// Was read back as accepted; to be confirmed by writing what was read once more.
+    Confirm { version: Version, source: Box<RawValue>, lineage: Lineage },
+    /// Decided.
+    Decided(WriteResult<T>),
+    /// Decided and answered.
+    Answered,
+}
+
+/// What was read back in a write's place.
+pub(super) struct Found<'a> {
+    pub(super) version: Version,
+    pub(super) source: &'a RawValue,
+    pub(super) write_id: Option<WriteId>,
+    pub(super) previous_write_id: Option<WriteId>,
+    /// It refers to a body that this write brought.
+    pub(super) has_our_body: bool,
+}
+
+/// What is to be sent for a write.
+pub(super) enum Content<'a> {
+    /// What it writes; nothing, for a removal.
+    Own,
+    /// What was read.
+    Again(&'a RawValue),
+}
+
+impl<T> ConditionalWrite<T> {
+    pub(super) fn new(condition: Condition, write_id: WriteId) -> Self {
+        Self { condition, write_id, step: Step::Send, maybe_applied: false, obstacle: String::new() }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(self.step, Step::Decided(_) | Step::Answered)
+    }
+
+    pub(super) fn is_to_be_sent(&self) -> bool {
+        matches!(self.step, Step::Send | Step::Confirm { .. })
+    }
+
+    pub(super) fn is_to_be_read(&self) -> bool {
+        matches!(self.step, Step::Look)
+    }
+
+    /// What it came to, until that was taken.
+    pub(super) fn decided(&self) -> Option<&WriteResult<T>> {
+        match &self.step {
+            Step::Decided(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    /// Takes what it came to, once.
+    pub(super) fn take_result(&mut self) -> Option<WriteResult<T>> {
+        match std::mem::replace(&mut self.step, Step::Answered) {
+            Step::Decided(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    pub(super) fn decide(&mut self, result: WriteResult<T>) {
+        self.step = Step::Decided(result);
+    }
+
+    /// Decides that nothing can be found out any more.
+    pub(super) fn give_up(&mut self, obstacle: &str) {
+        // A conflict that could not be looked into may be this write's own.
+        let undecided = self.maybe_applied || !matches!(self.step, Step::Send);
+        self.decide(Err(if undecided {
+            WriteError::Unknown(obstacle.to_owned())
+        } else {
+            WriteError::Refused(StoreError::Unavailable(obstacle.to_owned()))
+        }));
+    }
+
+    /// Decides that nothing can be found out in time.
+    pub(super) fn time_is_up(&mut self) {
+        let obstacle = std::mem::take(&mut self.obstacle);
+        self.give_up(&obstacle);
+    }
+
+    /// Notes that a try may have got through, if `maybe`.
+    pub(super) fn maybe_applied(&mut self, maybe: bool) {
+        self.maybe_applied |= maybe;
+    }
+
+    /// Notes what stands in the way.
+    pub(super) fn blocked(&mut self, obstacle: String) {
+        self.obstacle = obstacle;
+    }
+
+    /// Whether something stands in the way, so that the next round is to wait.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_open() && !self.obstacle.is_empty()
+    }
+
+    /// Begins another try: what is to be sent now, to the document `id`.
+    pub(super) fn begin_try<'a>(&'a mut self, id: &'a str) -> (Action<'a>, Content<'a>) {
+        self.obstacle.clear();
+        match (&self.step, self.condition) {
+            (Step::Confirm { version, source, .. }, _) => {
+                (Action::Index(Target::at(id, *version)), Content::Again(source))
+            }
+            (_, Condition::Absent) => (Action::Create(Target::any(id)), Content::Own),
+            (_, Condition::Replace(expected)) => (Action::Index(Target::at(id, expected)), Content::Own),
+            (_, Condition::Remove(expected)) => (Action::Delete(Target::at(id, expected)), Content::Own),
+        }
+    }
+
+    /// Takes note of what came of sending; `what` names the document.
+    pub(super) fn sent(&mut self, outcome: ItemOutcome, what: impl fmt::Display) {
+        match outcome {
+            ItemOutcome::Done(version) => {
+                let version = match (&self.step, self.condition) {
+                    (Step::Confirm { lineage: Lineage::BuiltOnOurs, .. }, _) => BUILT_UPON,
+                    (_, Condition::Remove(expected)) => expected,
+                    _ => version,
+                };
+                self.decide(Ok(version));
+            }
+            ItemOutcome::Conflict => self.step = Step::Look,
+            ItemOutcome::Busy(obstacle) => self.obstacle = obstacle,
+            ItemOutcome::Unsure(obstacle) => {
+                self.maybe_applied = true;
+                self.obstacle = obstacle;
+            }
+            ItemOutcome::Invalid(reason) if !self.maybe_applied => {
+                let message = format!("the index does not take {what} ({reason}); is its mapping the program's?");
+                self.decide(Err(WriteError::Refused(StoreError::Corrupt(message))));
+            }
+            ItemOutcome::Denied(obstacle) | ItemOutcome::Invalid(obstacle) => self.give_up(&obstacle),
+        }
+    }
+
+    /// Takes note of what was read back, which is `current` as others know it.
+    pub(super) fn looked(&mut self, found: Option<Found<'_>>, current: impl FnOnce() -> Option<T>) {
+        let read = found.as_ref().map_or(ReadBack::Missing, |found| ReadBack::Found {
+            version: found.version,
+            write_id: found.write_id,
+            previous: found.previous_write_id,
+            has_our_body: found.has_our_body,
+        });
+        match (judge(self.condition, self.write_id, self.maybe_applied, read), found) {
+            (Verdict::Confirm(lineage), Some(found)) => {
+                self.maybe_applied = true;
+                self.step = Step::Confirm { version: found.version, source: found.source.to_owned(), lineage };
+            }
+            (Verdict::Conflict, _) => self.decide(Err(WriteError::Conflict(current()))),
+            (Verdict::Removed, _) => {
+                if let Condition::Remove(expected) = self.condition {
+                    self.decide(Ok(expected));
+                }
+            }
+            (Verdict::SendAgain, _) => {
+                self.step = Step::Send;
+                "the copies of the document differ".clone_into(&mut self.obstacle);
+            }
+            (Verdict::LookAgain | Verdict::Confirm(_), _) => {
+                "it may have been removed since".clone_into(&mut self.obstacle)
+            }
+        }
+    }
+}
+
+/// The pace of the rounds in which writes are sent and looked into.
+pub(super) struct Rounds {
+    deadline: Instant,
+    backoff: Duration,
+}
+
+impl Rounds {
+    pub(super) fn until(deadline: Instant) -> Self {
+        Self { deadline, backoff: ROUND_BACKOFF }
+    }
+
+    /// Waits before the next round, if something stands in the way: what only waits to be confirmed, or to be written in
+    /// another form, need not wait. Gives whether there is time for another round at all.
+    pub(super) async fn next(&mut self, blocked: bool) -> bool {
+        let now = Instant::now();
+        if now >= self.deadline {
+            return false;
+        }
+        if blocked {
+            sleep(self.backoff.min(self.deadline - now)).await;
+            self.backoff = (self.backoff * 2).min(LONGEST_ROUND_BACKOFF);
+        }
+        true
+    }
+}
+
+/// The word for what a write came to, in counters.
+pub(super) fn outcome_word<T>(result: &WriteResult<T>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(WriteError::Conflict(_)) => "conflict",
+        Err(WriteError::Refused(_)) => "refused",
+        Err(WriteError::Unknown(_)) => "unknown",
+    }
+}

@@ -1,0 +1,317 @@
+//! Records: one document each in an index of their own.
+//!
+//! They are written seldom, so each write is a request of its own; but what an answer means, and what is done when none
+//! comes, is what it is for jobs ([`super::conditional`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::{Semaphore, TryAcquireError};
+use tokio::time::Instant;
+
+use super::ElasticsearchOptions;
+use super::bulk::{self, ItemOutcome};
+use super::conditional::{ConditionalWrite, Content, Found, Rounds, outcome_word};
+use super::document::{BodyForm, WriteIds, present};
+use super::documents::{RawDocument, mget, parse_mget};
+use super::nodes::{Nodes, Request};
+use super::resolution::Condition;
+use super::search::Scope;
+use super::write_id::{KnownWrite, RecentWrites, WriteId, WriteIdSource};
+use crate::job::{Json, RecordName};
+use crate::store::record::too_many;
+use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite, StoreError, WriteError, WriteResult};
+
+/// How many writes may be on their way at once.
+const IN_FLIGHT: u32 = 1_024;
+/// When to come again after more than that.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How many records one request lists.
+const PAGE: usize = 1_000;
+
+/// A record as a document.
+#[derive(Serialize)]
+struct RecordDocument<'a> {
+    kind: &'static str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<&'a Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_text: Option<&'a str>,
+    write_id: WriteId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_write_id: Option<WriteId>,
+}
+
+#[derive(Deserialize)]
+struct StoredRecord {
+    kind: String,
+    name: RecordName,
+    #[serde(default, deserialize_with = "present")]
+    body: Option<Json>,
+    #[serde(default)]
+    body_text: Option<String>,
+    #[serde(default)]
+    write_id: Option<WriteId>,
+    #[serde(default)]
+    previous_write_id: Option<WriteId>,
+}
+
+/// A record that is there, as it was read.
+struct Present<'a> {
+    record: Record,
+    source: &'a RawValue,
+    write_id: Option<WriteId>,
+    previous_write_id: Option<WriteId>,
+}
+
+fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a>>, StoreError> {
+    let Some(source) = document.source()? else { return Ok(None) };
+    let corrupt = |error: String| StoreError::Corrupt(format!("the record `{}`: {error}", document.id));
+    let stored: StoredRecord = serde_json::from_str(source.get()).map_err(|error| corrupt(error.to_string()))?;
+    let text = stored.body_text.map(Json::parse).transpose().map_err(|error| corrupt(error.to_string()))?;
+    let body = text.or(stored.body).ok_or_else(|| corrupt("it has no body".to_owned()))?;
+    let key = RecordKey::new(stored.kind.parse().map_err(corrupt)?, stored.name);
+    let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
+    Ok(Some(Present {
+        record: Record { key, body, version: document.version()? },
+        source,
+        write_id,
+        previous_write_id,
+    }))
+}
+
+/// The records of a store.
+pub(super) struct Records {
+    nodes: Arc<Nodes>,
+    index: String,
+    ids: WriteIdSource,
+    recent: RecentWrites,
+    room: Semaphore,
+    request_timeout: Duration,
+    write_timeout: Duration,
+}
+
+/// One write on its way.
+struct Task {
+    write: RecordWrite,
+    /// The document.
+    id: String,
+    ids: WriteIds,
+    form: BodyForm,
+    course: ConditionalWrite<Record>,
+}
+
+impl Task {
+    fn new(write: RecordWrite, ids: WriteIds) -> Self {
+        let condition = match &write {
+            RecordWrite::Create { .. } => Condition::Absent,
+            RecordWrite::Replace { expected, .. } => Condition::Replace(*expected),
+            RecordWrite::Remove { expected, .. } => Condition::Remove(*expected),
+        };
+        let id = write.key().to_string();
+        Self { write, id, ids, form: BodyForm::Json, course: ConditionalWrite::new(condition, ids.own) }
+    }
+
+    /// What is to be sent, as a bulk of one.
+    fn lines(&mut self) -> Result<Vec<u8>, serde_json::Error> {
+        let (action, content) = self.course.begin_try(&self.id);
+        let mut lines = serde_json::to_vec(&action)?;
+        lines.push(b'\n');
+        match (content, self.write.body()) {
+            (Content::Again(source), _) => lines.extend_from_slice(source.get().as_bytes()),
+            (Content::Own, Some(body)) => {
+                let key = self.write.key();
+                let document = RecordDocument {
+                    kind: key.kind.as_str(),
+                    name: key.name.as_str(),
+                    body: (self.form == BodyForm::Json).then_some(body),
+                    body_text: (self.form == BodyForm::Text).then_some(body.as_str()),
+                    write_id: self.ids.own,
+                    previous_write_id: self.ids.previous,
+                };
+                serde_json::to_writer(&mut lines, &document)?;
+            }
+            (Content::Own, None) => return Ok(lines),
+        }
+        lines.push(b'\n');
+        Ok(lines)
+    }
+
+    /// Takes note of what came of sending.
+    fn sent(&mut self, outcome: ItemOutcome) {
+        match outcome {
+            ItemOutcome::Invalid(_) if self.form == BodyForm::Json && self.write.body().is_some() => {
+                self.form = BodyForm::Text;
+            }
+            outcome => self.course.sent(outcome, format_args!("the record `{}`", self.id)),
+        }
+    }
+}
+
+impl Records {
+    pub(super) fn new(nodes: Arc<Nodes>, index: String, options: &ElasticsearchOptions) -> Self {
+        Self {
+            nodes,
+            index,
+            ids: WriteIdSource::new(),
+            recent: RecentWrites::default(),
+            room: Semaphore::new(IN_FLIGHT as usize),
+            request_timeout: options.request_timeout,
+            write_timeout: options.write_timeout,
+        }
+    }
+
+    /// Does a write and answers when it is decided, or time is up.
+    pub(super) async fn write(&self, write: RecordWrite) -> WriteResult<Record> {
+        let _room = self.room.try_acquire().map_err(|refused| match refused {
+            TryAcquireError::Closed => StoreError::Unavailable("it is closed".to_owned()),
+            TryAcquireError::NoPermits => StoreError::Overloaded { retry_after: RETRY_AFTER },
+        })?;
+        let started = Instant::now();
+        let result = self.bring_to_its_end(write, started + self.write_timeout).await;
+        let outcome = outcome_word(&result);
+        metrics::counter!("leasehold_store_operations_total", "operation" => "write_record", "outcome" => outcome)
+            .increment(1);
+        metrics::histogram!("leasehold_store_operation_duration_seconds", "operation" => "write_record")
+            .record(started.elapsed().as_secs_f64());
+        result
+    }
+
+    async fn bring_to_its_end(&self, write: RecordWrite, deadline: Instant) -> WriteResult<Record> {
+        let former = match &write {
+            RecordWrite::Replace { key, expected, .. } => self.recent.get(key, *expected),
+            RecordWrite::Create { .. } | RecordWrite::Remove { .. } => None,
+        };
+        let ids = WriteIds { own: self.ids.next(), previous: former.map(|known| known.write_id) };
+        let mut task = Task::new(write, ids);
+        let mut rounds = Rounds::until(deadline);
+        let result = loop {
+            if task.course.is_to_be_sent() {
+                self.send(&mut task, deadline).await;
+            }
+            if task.course.is_to_be_read() {
+                self.look(&mut task, deadline).await;
+            }
+            if let Some(result) = task.course.take_result() {
+                break result;
+            }
+            if !rounds.next(task.course.is_blocked()).await {
+                task.course.time_is_up();
+            }
+        };
+        if let (Ok(version), Some(_)) = (&result, task.write.body()) {
+            self.remember(task.write.key(), *version, ids.own);
+        }
+        result
+    }
+
+    async fn send(&self, task: &mut Task, deadline: Instant) {
+        let lines = match task.lines() {
+            Ok(lines) => lines,
+            Err(error) => {
+                return task.course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
+            }
+        };
+        let request = Request::lines(bulk::path(&self.index, self.request_timeout), lines);
+        match self.nodes.call(&request, deadline).await {
+            Ok(reply) => {
+                task.course.maybe_applied(reply.maybe_repeated);
+                for outcome in bulk::outcomes(reply.status, &reply.body, 1) {
+                    task.sent(outcome);
+                }
+            }
+            Err(error) => {
+                task.course.maybe_applied(error.maybe_received);
+                task.course.give_up(&error.message);
+            }
+        }
+    }
+
+    /// Reads back what met a conflict.
+    async fn look(&self, task: &mut Task, deadline: Instant) {
+        let reply = match mget(&self.nodes, &self.index, &[&task.id], deadline).await {
+            Ok(reply) => reply,
+            Err(error) => return task.course.blocked(error.to_string()),
+        };
+        let documents = parse_mget(&reply, 1);
+        match documents.and_then(|documents| documents.first().map(read).transpose()) {
+            Ok(found) => {
+                let found = found.flatten();
+                let seen = found.as_ref().map(|found| Found {
+                    version: found.record.version,
+                    source: found.source,
+                    write_id: found.write_id,
+                    previous_write_id: found.previous_write_id,
+                    has_our_body: false,
+                });
+                if let Some(Present { record, write_id: Some(write_id), .. }) = &found {
+                    self.remember(&record.key, record.version, *write_id);
+                }
+                task.course.looked(seen, || found.map(|found| found.record));
+            }
+            Err(error @ StoreError::Corrupt(_)) => task.course.decide(Err(WriteError::Refused(error))),
+            Err(error) => task.course.blocked(error.to_string()),
+        }
+    }
+
+    fn remember(&self, key: &RecordKey, version: crate::store::Version, write_id: WriteId) {
+        self.recent.remember(std::iter::once((key, version, KnownWrite::of_record(write_id))));
+    }
+
+    /// What was read, with which write made it remembered.
+    fn take(&self, found: Present<'_>) -> Record {
+        if let Some(write_id) = found.write_id {
+            self.remember(&found.record.key, found.record.version, write_id);
+        }
+        found.record
+    }
+
+    /// Reads a record in real time.
+    pub(super) async fn get(&self, key: &RecordKey, deadline: Instant) -> Result<Option<Record>, StoreError> {
+        let reply = mget(&self.nodes, &self.index, &[key.to_string()], deadline).await?;
+        let documents = parse_mget(&reply, 1)?;
+        let found = documents.first().map(read).transpose()?.flatten();
+        Ok(found.map(|found| self.take(found)))
+    }
+
+    /// Finds the records of a kind, by name.
+    pub(super) async fn list(&self, kind: RecordKind, deadline: Instant) -> Result<Vec<Record>, StoreError> {
+        let scope = Scope { nodes: &self.nodes, index: &self.index, deadline };
+        let mut records: Vec<Record> = Vec::new();
+        // Ends: every round adds a page, or is the last.
+        while records.len() <= MAX_RECORDS {
+            let mut body = json!({
+                "query": { "bool": { "filter": [{ "term": { "kind": kind.as_str() } }] } },
+                "sort": [{ "name": "asc" }],
+                "size": PAGE,
+                "seq_no_primary_term": true,
+                "track_total_hits": false,
+            });
+            if let Some(last) = records.last() {
+                body["search_after"] = json!([last.key.name.as_str()]);
+            }
+            let page = |hits: &[RawDocument<'_>]| {
+                let found = hits.iter().map(read).collect::<Result<Vec<_>, StoreError>>()?;
+                Ok(found.into_iter().flatten().map(|found| self.take(found)).collect::<Vec<_>>())
+            };
+            let page = scope.hits(&body, page).await?;
+            let found = page.len();
+            records.extend(page);
+            if found < PAGE && records.len() <= MAX_RECORDS {
+                return Ok(records);
+            }
+        }
+        Err(too_many(kind))
+    }
+
+    /// Takes no more and waits until every write on its way is decided.
+    pub(super) async fn close(&self) {
+        let all = self.room.acquire_many(IN_FLIGHT).await;
+        self.room.close();
+        drop(all);
+    }
+}

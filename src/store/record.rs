@@ -1,0 +1,201 @@
+//! Records: small documents beside the jobs, such as the monitor's lease or a queue's settings.
+//!
+//! A record is compared and swapped as a job is. What its body says is the business of whoever writes it; the store
+//! carries it and never looks inside. A record has no history and no bodies apart, and there are few of them: all of
+//! one kind are listed at once.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::DeserializeOwned;
+
+use super::{StoreError, Version};
+use crate::job::{Json, RecordName};
+
+/// The most records of one kind that [`super::Store::records`] lists; with more, it fails.
+pub const MAX_RECORDS: usize = 10_000;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RecordKind {
+    /// The term for which one of several processes does something that only one should.
+    Lease,
+    /// The settings of a queue.
+    Queue,
+    /// Somebody who wants to be told of what happens.
+    Subscription,
+    /// Anything that is set once for all.
+    Setting,
+}
+
+impl RecordKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Lease, Self::Queue, Self::Subscription, Self::Setting];
+
+    /// The word for it, in the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Queue => "queue",
+            Self::Subscription => "subscription",
+            Self::Setting => "setting",
+        }
+    }
+}
+
+impl fmt::Display for RecordKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for RecordKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| {
+            let words: Vec<&str> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
+            format!("`{text}` is not a kind of record; the kinds are {}", words.join(", "))
+        })
+    }
+}
+
+/// Which record. In the order of kinds, then of names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordKey {
+    /// What it is.
+    pub kind: RecordKind,
+    /// Its name among those of its kind.
+    pub name: RecordName,
+}
+
+impl RecordKey {
+    /// The record of `kind` called `name`.
+    #[must_use]
+    pub fn new(kind: RecordKind, name: RecordName) -> Self {
+        Self { kind, name }
+    }
+}
+
+/// As `kind/name`, which no other record has: no kind has a `/`.
+impl fmt::Display for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
+}
+
+/// A record as the store has it, and the version to write it back under.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Which one.
+    pub key: RecordKey,
+    /// What it says.
+    pub body: Json,
+    /// Its version as last read or written.
+    pub version: Version,
+}
+
+impl Record {
+    /// Reads the body as what it stands for.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when it is something else.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, StoreError> {
+        serde_json::from_str(self.body.as_str())
+            .map_err(|error| StoreError::Corrupt(format!("the record `{}`: {error}", self.key)))
+    }
+
+    /// The write of `body` over this version.
+    #[must_use]
+    pub fn replaced_by(&self, body: Json) -> RecordWrite {
+        RecordWrite::Replace { key: self.key.clone(), body, expected: self.version }
+    }
+
+    /// The removal of this version.
+    #[must_use]
+    pub fn removal(&self) -> RecordWrite {
+        RecordWrite::Remove { key: self.key.clone(), expected: self.version }
+    }
+}
+
+/// One conditional write of a record.
+#[derive(Clone, Debug)]
+pub enum RecordWrite {
+    /// Writes a record that must not exist yet.
+    Create {
+        /// Which one.
+        key: RecordKey,
+        /// What it is to say.
+        body: Json,
+    },
+    /// Writes a record over the version `expected` and no other.
+    Replace {
+        /// Which one.
+        key: RecordKey,
+        /// What it is to say.
+        body: Json,
+        /// The version it was read under.
+        expected: Version,
+    },
+    /// Removes the version `expected` of a record and no other.
+    Remove {
+        /// Which one.
+        key: RecordKey,
+        /// The version it was read under.
+        expected: Version,
+    },
+}
+
+impl RecordWrite {
+    /// Which record.
+    #[must_use]
+    pub fn key(&self) -> &RecordKey {
+        match self {
+            Self::Create { key, .. } | Self::Replace { key, .. } | Self::Remove { key, .. } => key,
+        }
+    }
+
+    /// What the record is to say; nothing for a removal.
+    #[must_use]
+    pub fn body(&self) -> Option<&Json> {
+        match self {
+            Self::Create { body, .. } | Self::Replace { body, .. } => Some(body),
+            Self::Remove { .. } => None,
+        }
+    }
+}
+
+/// What is told of more records of one kind than are listed.
+pub(super) fn too_many(kind: RecordKind) -> StoreError {
+    StoreError::Corrupt(format!("there are more than {MAX_RECORDS} records of the kind `{kind}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(body: &str) -> Record {
+        let name = RecordName::new("leader").expect("a name");
+        Record {
+            key: RecordKey::new(RecordKind::Lease, name),
+            body: Json::parse(body.to_owned()).expect("JSON"),
+            version: Version { primary_term: 1, seq_no: 2 },
+        }
+    }
+
+    #[test]
+    fn a_kind_is_read_as_it_is_written_and_no_other_word_is_one() {
+        for kind in RecordKind::ALL {
+            assert_eq!(kind.as_str().parse(), Ok(kind));
+        }
+        let refusal = "job".parse::<RecordKind>().expect_err("no such kind");
+        assert_eq!(refusal, "`job` is not a kind of record; the kinds are lease, queue, subscription, setting");
+    }
+
+    #[test]
+    fn a_body_that_is_something_else_names_its_record() {
+        assert_eq!(record("[1, 2]").read::<Vec<u8>>().expect("numbers"), [1, 2]);
+        let refusal = record("\"one\"").read::<Vec<u8>>().expect_err("no list");
+        assert!(matches!(&refusal, StoreError::Corrupt(what) if what.contains("lease/leader")), "{refusal}");
+    }
+}
