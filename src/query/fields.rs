@@ -217,7 +217,7 @@ pub static FIELDS: &[Field] = &[
     Field::kept("result_ref.id", "The name of an output that is kept apart.", "\"9f21…\""),
     Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())), "How long an output is that is kept apart.", "result_ref.bytes > 100000"),
     Field::new("history.at", Date, History(|entry| time(entry.at)), "When a transition was.", "history: { to: failed and at > now-1d }"),
-    Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())), "What happened: submitted, claimed, retried, released, …", "history: { event: released }"),
+    Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())), "What happened: submitted, claimed, retried, released and so on.", "history: { event: released }"),
     Field::new("history.from", KEYWORD, History(|entry| entry.from.map(StateName::as_str).and_then(text)), "From which state; none for the submission.", "history: { from: running and to: available }"),
     Field::new("history.to", KEYWORD, History(|entry| text(entry.to.as_str())), "To which state.", "history: { to: running }"),
     Field::new("history.fence", LONG, History(|entry| unsigned(entry.fence.get())), "The fence after it.", "history: { to: running and fence > 3 }"),
