@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::{Job, NewBody};
-use leasehold::query::kql::{Expression, MAX_DEPTH, Zone, plan};
+use leasehold::query::fields::LABELS;
+use leasehold::query::kql::plan::{self, Clause, Plan, Target, Test};
+use leasehold::query::kql::{Expression, MAX_DEPTH, Zone};
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, kql};
 use leasehold::store::{Store, Write};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -133,13 +135,31 @@ fn seed() -> u64 {
     std::env::var("LEASEHOLD_KQL_SEED").map_or(SEED, |seed| seed.parse().expect("LEASEHOLD_KQL_SEED is a number"))
 }
 
-/// Asks the server and the evaluator `count` random queries, and each query of [`queries::CASES`].
-async fn differ_nowhere(url: &str, count: u32) {
+/// Whether the query asks for labels otherwise than by a whole value. OpenSearch has another type of field for them, which
+/// has no bound on their length and other ideas of their parts and order.
+fn asks_for_parts_of_labels(plan: &Plan) -> bool {
+    let in_part = |clause: &Clause| match &clause.target {
+        Target::Field(field) => field.name == LABELS && !matches!(clause.test, Test::Equals(_)),
+        Target::Label(name) => name == "long",
+        Target::Group(_) => false,
+    };
+    match plan {
+        Plan::All | Plan::Nothing => false,
+        Plan::And(plans) | Plan::Or(plans) => plans.iter().any(asks_for_parts_of_labels),
+        Plan::Not(plan) | Plan::InHistory(plan) => asks_for_parts_of_labels(plan),
+        Plan::Fields(clauses) | Plan::Anywhere { clauses, .. } => clauses.iter().any(in_part),
+    }
+}
+
+/// Asks the server and the evaluator `count` random queries of those that are `fit`, and of [`queries::CASES`].
+async fn differ_nowhere(url: &str, count: u32, fit: fn(&Plan) -> bool) {
     let seed = seed();
     let asked = Asked::on(url, seed).await;
     for query in queries::CASES {
         let expression = Expression::parse(query).unwrap_or_else(|error| panic!("{}", error.render()));
-        asked.agree(&expression).await.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
+        if fit(expression.plan()) {
+            asked.agree(&expression).await.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
+        }
     }
 
     let mut bytes = [0; 32];
@@ -152,6 +172,9 @@ async fn differ_nowhere(url: &str, count: u32) {
         let zone = Zone::parse(zone).expect("a zone");
         // Some values do not fit their fields; what is refused is not asked.
         let expression = Expression::parse_in(&query, zone).map_err(|_| TestCaseError::reject("refused"))?;
+        if !fit(expression.plan()) {
+            return Err(TestCaseError::reject("not for this server"));
+        }
         let agreed = tokio::task::block_in_place(|| Handle::current().block_on(asked.agree(&expression)));
         let found = agreed.map_err(TestCaseError::fail)?;
         all_asked.fetch_add(1, Ordering::Relaxed);
@@ -169,12 +192,12 @@ async fn differ_nowhere(url: &str, count: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elasticsearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere(servers::elasticsearch().await.url(), 3_000).await;
+    differ_nowhere(servers::elasticsearch().await.url(), 3_000, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn opensearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere(servers::opensearch().await.url(), 1_000).await;
+    differ_nowhere(servers::opensearch().await.url(), 1_000, |plan| !asks_for_parts_of_labels(plan)).await;
 }
 
 #[tokio::test]
