@@ -13,10 +13,12 @@
 //! 4. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
 //! 5. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
 //! 6. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
-//! 7. [`api`] – HTTP in, domain out.
-//! 8. [`client`] – the HTTP API from the other side, for programs.
-//! 9. [`worker`] – takes jobs from a server or a manager and runs them.
-//! 10. [`cli`] – the command line; the only place that names a concrete store.
+//! 7. [`monitor`] – finds stale jobs, tells of them, recovers them.
+//! 8. [`notify`] – tells whoever asked what happened to jobs.
+//! 9. [`api`] – HTTP in, domain out.
+//! 10. [`client`] – the HTTP API from the other side, for programs.
+//! 11. [`worker`] – takes jobs from a server or a manager and runs them.
+//! 12. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
@@ -25,6 +27,8 @@ pub mod clock;
 pub mod executor;
 pub mod job;
 pub mod manager;
+pub mod monitor;
+pub mod notify;
 pub mod query;
 pub mod store;
 pub mod worker;

@@ -27,7 +27,7 @@ pub enum Role {
     Submit,
     /// Claim jobs, and whatever follows from it.
     Work,
-    /// Everything, and to end other workers' leases.
+    /// Everything, to end other workers' leases, and to pause queues.
     Admin,
 }
 

@@ -57,6 +57,9 @@ codes! {
     Forbidden FORBIDDEN "forbidden" "The token lacks a role";
     ForeignOrigin FORBIDDEN "foreign_origin" "The request comes from another site";
     NotFound NOT_FOUND "not_found" "There is no such job";
+    NoSuchSubscription NOT_FOUND "subscription_not_found" "There is no such subscription";
+    TooManySubscriptions CONFLICT "too_many_subscriptions" "There cannot be more subscriptions";
+    NoSuchWorker NOT_FOUND "no_such_worker" "Nothing is known of this worker";
     NoSuchRoute NOT_FOUND "no_such_route" "There is no such route";
     MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "The route does not take this method";
     BodyStalled REQUEST_TIMEOUT "body_stalled" "The body did not come in time";
@@ -110,6 +113,8 @@ pub(crate) struct ApiError {
     errors: Vec<FieldError>,
     /// In seconds.
     retry_after: Option<u64>,
+    /// The job's current fence, where another was expected.
+    fence: Option<u64>,
     /// What the log says and the answer does not.
     cause: Option<String>,
 }
@@ -118,7 +123,7 @@ impl ApiError {
     /// A refusal of this kind.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after = (code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(LATER_SECONDS);
-        Self { code, detail: detail.into(), errors: Vec::new(), retry_after, cause: None }
+        Self { code, detail: detail.into(), errors: Vec::new(), retry_after, fence: None, cause: None }
     }
 
     /// A refusal over one field.
@@ -167,6 +172,7 @@ impl ApiError {
             detail: self.detail.clone(),
             code: self.code.as_str().to_owned(),
             errors: self.errors.clone(),
+            fence: self.fence,
             request_id: request_id.to_owned(),
         }
     }
@@ -224,7 +230,13 @@ impl From<ManagerError> for ApiError {
             ManagerError::NotFound(_) => Self::new(Code::NotFound, text),
             ManagerError::Invalid { field, message } => Self::field(field, message),
             ManagerError::SubmissionDiffers(_) => Self::new(Code::SubmissionDiffers, text),
-            ManagerError::Refused(refusal) => Self::new(Code::from(&refusal), text),
+            ManagerError::Refused(refusal) => {
+                let fence = match refusal {
+                    Refusal::FenceMoved(fence) | Refusal::LeaseLost { fence, .. } => Some(fence.get()),
+                    _ => None,
+                };
+                Self { fence, ..Self::new(Code::from(&refusal), text) }
+            }
             ManagerError::Contended { .. } => Self::new(Code::Contended, text),
             ManagerError::Store(error) => Self::from(error),
             ManagerError::Unknown(why) => {

@@ -4,6 +4,7 @@
 //! a time, and against a budget of bytes for all requests together, so that no number of clients makes the server hold
 //! more than it has.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use super::App;
 use super::error::{ApiError, Code};
 use super::wire::Invalid;
-use crate::job::JobId;
+use crate::job::{InvalidName, JobId, QueueName, WorkerId};
 
 /// The longest body of a call about one job: a payload or result of the longest kind with room to spare, so that one
 /// a little too long is still read far enough to be named.
@@ -203,18 +204,47 @@ fn field_at_fault(path: &str, message: &str) -> String {
     }
 }
 
-/// The id in a path.
+/// The job's id in a path.
 pub(crate) struct JobPath(pub(crate) JobId);
+
+/// The queue's name in a path.
+pub(crate) struct QueuePath(pub(crate) QueueName);
+
+/// The worker's name in a path.
+pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
 impl FromRequestParts<App> for JobPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let Path(id) = Path::<String>::from_request_parts(parts, app)
-            .await
-            .map_err(|rejection| ApiError::field("id", rejection.body_text()))?;
-        JobId::new(id).map(Self).map_err(|error| ApiError::field("id", error.to_string()))
+        name_in_path("id", parts, app).await.map(Self)
     }
+}
+
+impl FromRequestParts<App> for QueuePath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        name_in_path("name", parts, app).await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for WorkerPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        name_in_path("worker_id", parts, app).await.map(Self)
+    }
+}
+
+async fn name_in_path<T>(field: &str, parts: &mut Parts, app: &App) -> Result<T, ApiError>
+where
+    T: FromStr<Err = InvalidName>,
+{
+    let Path(name) = Path::<String>::from_request_parts(parts, app)
+        .await
+        .map_err(|rejection| ApiError::field(field, rejection.body_text()))?;
+    name.parse().map_err(|error: InvalidName| ApiError::field(field, error.to_string()))
 }
 
 /// The query's parameters, in the order given.

@@ -8,14 +8,14 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::time::Duration;
 
 use super::App;
-use super::access::{Admin, Allowed, Read, Submit};
+use super::access::{Allowed, Read, Submit};
 use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
 use super::items::{in_order, only, sort_out};
 use super::json::json;
 use super::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use super::wire::job::JobOut;
-use super::wire::{AdminRelease, BulkAnswer, CancelJob, Job, SubmitItem, SubmitJob};
+use super::wire::{BulkAnswer, CancelJob, Explanation, Job, RetryJob, SubmitItem, SubmitJob};
 use crate::manager::{NewJob, Submitted};
 use crate::store::{Version, Versioned};
 
@@ -143,6 +143,23 @@ pub(crate) async fn get(
     Ok(response)
 }
 
+/// Says why a job does not run, or how it is doing.
+///
+/// In words, the most important first, each with a stable `code` and with what it rests on. What it says of workers is
+/// what this server knows: those that ask another one are not seen.
+#[utoipa::path(get, path = "/v1/jobs/{id}/explain", tag = "jobs",
+    params(("id" = String, Path, description = "The job's id")),
+    responses((status = 200, description = "Why", body = Explanation)))]
+pub(crate) async fn explain(
+    _: Allowed<Read>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    query: Query,
+) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    Ok(json(StatusCode::OK, &Explanation::from(app.manager.explain(&id).await?)))
+}
+
 fn entity_tag(version: Version) -> String {
     format!("\"{}-{}\"", version.primary_term, version.seq_no)
 }
@@ -177,7 +194,7 @@ pub(crate) async fn cancel(
 }
 
 /// Starts a failed, cancelled or expired job again, with a fresh budget of attempts.
-#[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs",
+#[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs", request_body = Option<RetryJob>,
     params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job as it is then", body = Job),
@@ -187,34 +204,12 @@ pub(crate) async fn retry(
     Allowed { caller, .. }: Allowed<Submit>,
     State(app): State<App>,
     JobPath(id): JobPath,
-    _: OptionalJsonBody<NoFields>,
+    OptionalJsonBody(retry): OptionalJsonBody<RetryJob>,
 ) -> Result<Response, ApiError> {
-    let job = app.manager.retry(&caller, &id).await?;
+    let reason = retry.into_reason()?;
+    let job = app.manager.retry(&caller, &id, reason).await?;
     job_as_written(&app, job).await
 }
-
-/// Ends a running job's lease without its worker.
-#[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", tag = "admin", request_body = AdminRelease,
-    params(("id" = String, Path, description = "The job's id")),
-    responses(
-        (status = 200, description = "The job as it is then", body = Job),
-        (status = 409, description = "`not_running` or `fence_moved`"),
-    ))]
-pub(crate) async fn admin_release(
-    Allowed { caller, .. }: Allowed<Admin>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-    JsonBody(release): JsonBody<AdminRelease>,
-) -> Result<Response, ApiError> {
-    let order = release.into_order(caller)?;
-    let job = app.manager.admin_release(&id, order).await?;
-    job_as_written(&app, job).await
-}
-
-/// The body of a call that has nothing to say.
-#[derive(Default, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NoFields {}
 
 /// The answer that shows a job just written, with its bodies. What was done is done: when the bodies cannot be read
 /// just now, the job is shown without those that are kept apart.

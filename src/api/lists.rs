@@ -1,4 +1,4 @@
-//! Lists and counts of jobs, and how the queues stand.
+//! Lists and counts of jobs.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -15,8 +15,9 @@ use super::extract::Query;
 use super::json::json;
 use super::wire::job::JobOut;
 use super::wire::lists::JobListOut;
-use super::wire::{CountAnswer, JobList, Queue, QueueList};
+use super::wire::{CountAnswer, JobList};
 use crate::query::{Cursor, Filter, GroupField, Search, Sort};
+use crate::store::Versioned;
 
 /// How many jobs a page has when nothing is said.
 const DEFAULT_LIMIT: u64 = 100;
@@ -50,18 +51,29 @@ pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query)
     query.only(&[&FILTER[..], &["sort", "limit", "cursor"]].concat())?;
     let filter = filter(&query)?;
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
-    let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let Page { jobs, next_cursor } = page(&app, &query, filter, sort).await?;
+    let items = jobs.iter().map(JobOut::from).collect();
+    Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }))
+}
+
+/// A page of jobs, and where the next one begins.
+pub(crate) struct Page {
+    pub(crate) jobs: Vec<Versioned>,
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// Finds the page that the query's `limit` and `cursor` ask for.
+pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -> Result<Page, ApiError> {
+    let limit = limit(query)?;
     let after = query.one("cursor")?.map(|text| decode_cursor(text, sort)).transpose()?.map(|cursor| cursor.after);
     // One more than asked for tells whether there is another page.
     let search = Search { filter, sort, after, limit: limit + 1 };
-    let mut found = app.manager.search(&search).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().filter(|_| more);
+    let mut jobs = app.manager.search(&search).await?;
+    let more = jobs.len() > limit;
+    jobs.truncate(limit);
+    let last = jobs.last().filter(|_| more);
     let next_cursor = last.map(|last| encode_cursor(&Cursor { sort, after: sort.key(&last.job) }));
-    let items = found.iter().map(JobOut::from).collect();
-    Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }))
+    Ok(Page { jobs, next_cursor })
 }
 
 /// Counts jobs, in all or by group.
@@ -91,15 +103,6 @@ pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query
     Ok(json(StatusCode::OK, &CountAnswer::new(&by, groups)))
 }
 
-/// How every queue stands that has jobs.
-#[utoipa::path(get, path = "/v1/queues", tag = "queues",
-    responses((status = 200, description = "The queues, in the order of their names", body = QueueList)))]
-pub(crate) async fn queues(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    query.only(&[])?;
-    let items = app.manager.queues().await?.into_iter().map(Queue::from).collect();
-    Ok(json(StatusCode::OK, &QueueList { items, next_cursor: None }))
-}
-
 fn filter(query: &Query) -> Result<Filter, ApiError> {
     Ok(Filter {
         states: values(query, "state")?,
@@ -110,22 +113,32 @@ fn filter(query: &Query) -> Result<Filter, ApiError> {
     })
 }
 
-fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
+/// How many a page is to have.
+pub(crate) fn limit(query: &Query) -> Result<usize, ApiError> {
+    let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+    Ok(usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// The values of a parameter that may have many, each read as what it should be.
+pub(crate) fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
     if query.all(name).nth(MAX_VALUES).is_some() {
         return Err(ApiError::field(name, format!("must have at most {MAX_VALUES} values")));
     }
     query.all(name).map(|text| parse(name, text)).collect()
 }
 
-fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
+/// The value of a parameter.
+pub(crate) fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|error: T::Err| ApiError::field(name, error.to_string()))
 }
 
-fn encode_cursor(cursor: &Cursor) -> String {
+/// A cursor as text that means nothing to whoever gets it.
+pub(crate) fn encode_cursor(cursor: &Cursor) -> String {
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(cursor).unwrap_or_default())
 }
 
-fn decode_cursor(text: &str, sort: Sort) -> Result<Cursor, ApiError> {
+/// A cursor of this server's that belongs to a list in this order.
+pub(crate) fn decode_cursor(text: &str, sort: Sort) -> Result<Cursor, ApiError> {
     let cursor: Cursor = Some(text)
         .filter(|text| text.len() <= MAX_CURSOR_CHARS)
         .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())

@@ -1,17 +1,139 @@
 //! The process's metrics, in Prometheus' text format.
+//!
+//! [`METRICS`] names every one. A test holds it to what `/metrics` gives; the alert rules and dashboards of `deploy/` are
+//! held to `/metrics` in turn. Counters are there from the start, at zero, so that a rule over an increase sees the first
+//! one. No label has a job's id, nor any other value of which there is no end.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use metrics::Label;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// The bounds of the buckets for durations, in seconds: from an answer out of memory to a claim's longest wait.
-const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0];
+/// The bounds of the buckets for answers, in seconds: from one out of memory to a claim's longest wait.
+const ANSWERS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0];
+/// The bounds of the buckets for how long jobs wait and run, in seconds: from at once to a day.
+const JOBS: [f64; 14] =
+    [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 21_600.0, 86_400.0];
 /// The bounds of the buckets for sizes of batches.
-const SIZES: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1000.0, 5000.0];
+const SIZES: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0];
 
 /// How often what was measured is put in its buckets. Until then it takes memory.
 pub(crate) const UPKEEP: Duration = Duration::from_secs(5);
+
+/// A metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// What it measures.
+    pub help: &'static str,
+    /// What sort it is.
+    pub sort: Sort,
+    /// A label and the values that it has from the start; none where values come with use.
+    pub label: Option<(&'static str, &'static [&'static str])>,
+}
+
+/// What sort a metric is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sort {
+    /// It only rises.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+    /// It counts values by size, up to these bounds.
+    Histogram(&'static [f64]),
+}
+use Sort::{Counter, Gauge, Histogram};
+
+const fn metric(name: &'static str, sort: Sort, help: &'static str) -> Metric {
+    Metric { name, help, sort, label: None }
+}
+
+const fn labelled(
+    name: &'static str,
+    sort: Sort,
+    label: (&'static str, &'static [&'static str]),
+    help: &'static str,
+) -> Metric {
+    Metric { name, help, sort, label: Some(label) }
+}
+
+/// With what values a label comes only in use.
+const IN_USE: &[&str] = &[];
+const ENDS: &[&str] = &["available", "completed", "failed", "cancelled"];
+const EVENTS: &[&str] = &[
+    "completed",
+    "failed",
+    "retried",
+    "cancelled",
+    "cancel_requested",
+    "expired",
+    "released",
+    "returned",
+    "orphaned",
+    "overdue",
+];
+
+const POLICIES: &[&str] = &["requeue", "fail", "flag"];
+const SCANS: &[&str] = &["watch", "recovery", "retention"];
+
+/// Every metric.
+#[rustfmt::skip]
+pub const METRICS: &[Metric] = &[
+    metric("leasehold_build_info", Gauge, "1; its label says which version this is"),
+
+    labelled("leasehold_http_requests_total", Counter, ("route", IN_USE), "Requests answered, by route, method and status"),
+    labelled("leasehold_http_request_duration_seconds", Histogram(&ANSWERS), ("route", IN_USE), "Time to the head of the answer, with what the call itself waited for"),
+    metric("leasehold_http_connections", Gauge, "Open connections"),
+
+    metric("leasehold_event_streams", Gauge, "Open streams of events"),
+    metric("leasehold_event_gaps_total", Counter, "Times that a stream of events had to leave some out"),
+
+    labelled("leasehold_jobs", Gauge, ("queue", IN_USE), "Jobs in the store by queue and state, as last counted; queues beyond the hundred with the most waiting and running jobs are counted together as ` others`"),
+    labelled("leasehold_queue_oldest_waiting_seconds", Gauge, ("queue", IN_USE), "For how long the longest-waiting due job of a queue could have been claimed, as last looked up"),
+    metric("leasehold_jobs_counted_timestamp_seconds", Gauge, "When the jobs were last counted"),
+    metric("leasehold_claims_waiting", Gauge, "Claims that wait for a job"),
+
+    metric("leasehold_submissions_total", Counter, "Jobs submitted; one that was submitted before does not count"),
+    metric("leasehold_claims_total", Counter, "Claims granted"),
+    metric("leasehold_claims_undelivered_total", Counter, "Jobs given back since their worker was gone before it was told of the claim"),
+    metric("leasehold_claims_redelivered_total", Counter, "Jobs told of again to a worker that lost the answer to its claim"),
+    labelled("leasehold_conflicts_total", Counter, ("operation", &["claim", "update"]), "Writes of a job that lost a race: somebody had written it since it was read"),
+    labelled("leasehold_mismatches_total", Counter, ("reason", &["stale_hit", "fence"]), "What spoke of a job as it no longer is: search hits older than what is known, and calls under another fence than the job's"),
+    metric("leasehold_heartbeats_total", Counter, "Signs of life that came in"),
+    metric("leasehold_leases_lost_total", Counter, "Workers refused because their lease was no longer the job's"),
+    labelled("leasehold_attempts_ended_total", Counter, ("state", ENDS), "Attempts that ended, by what became of the job, whoever ended them"),
+    metric("leasehold_retries_total", Counter, "Jobs put back for another attempt after a failure, or on request"),
+    labelled("leasehold_transitions_total", Counter, ("event", EVENTS), "What happened to jobs after their submission, but for claims"),
+    labelled("leasehold_bulk_changes_total", Counter, ("action", IN_USE), "Jobs gone through by administrators' orders over many, by order and outcome"),
+    metric("leasehold_claim_wait_seconds", Histogram(&ANSWERS), "For how long claims waited that got a job"),
+    metric("leasehold_claim_drift_seconds", Histogram(&JOBS), "How long after they were due jobs were claimed"),
+    labelled("leasehold_run_seconds", Histogram(&JOBS), ("state", ENDS), "How long attempts took, by what became of the job"),
+
+    metric("leasehold_monitor_leader", Gauge, "1 while this process's monitor leads; of all processes one does"),
+    metric("leasehold_orphans_flagged_total", Counter, "Running jobs that were flagged as orphans"),
+    labelled("leasehold_recoveries_total", Counter, ("policy", POLICIES), "Jobs taken from workers whose lease was over, by the rule that was followed"),
+    metric("leasehold_overdue_total", Counter, "Attempts found to run for longer than expected"),
+    metric("leasehold_timeouts_total", Counter, "Attempts ended at their time limit"),
+    metric("leasehold_expired_total", Counter, "Jobs expired that nobody had claimed before their start deadline"),
+    metric("leasehold_retention_removed_total", Counter, "Ended jobs removed at the end of their retention"),
+    labelled("leasehold_scan_duration_seconds", Histogram(&ANSWERS), ("scan", SCANS), "How long the monitor's scans took"),
+    labelled("leasehold_scan_last_success_timestamp_seconds", Gauge, ("scan", SCANS), "When a scan of this process's monitor last succeeded; 0 before that"),
+    labelled("leasehold_scan_lag_seconds", Gauge, ("scan", SCANS), "For how long the job has been due that the latest scan had no time for; 0 when it was through"),
+
+    metric("leasehold_notifications_delivered_total", Counter, "Notifications that their receiver took"),
+    metric("leasehold_notifications_failed_attempts_total", Counter, "Deliveries of notifications that failed and are tried again"),
+    metric("leasehold_notifications_dead_total", Counter, "Notifications given up"),
+    metric("leasehold_subscriptions_switched_off_total", Counter, "Subscriptions switched off since their receiver is gone"),
+
+    labelled("leasehold_store_operations_total", Counter, ("operation", IN_USE), "What the store was asked, by operation and outcome: ok, conflict, refused or unknown"),
+    labelled("leasehold_store_operation_duration_seconds", Histogram(&ANSWERS), ("operation", IN_USE), "How long the store took"),
+    metric("leasehold_store_bulk_items", Histogram(&SIZES), "How many writes travelled together"),
+    metric("leasehold_store_node_failures_total", Counter, "Requests that failed at one node of the store"),
+    metric("leasehold_store_copies_failed_total", Counter, "Acknowledged writes that not every replica took"),
+    metric("leasehold_store_bodies_left_total", Counter, "Payloads and results that could not be removed and that no job refers to"),
+];
 
 /// Starts to record the process's metrics and gives where to read them. There is one recorder in a process: another
 /// call gives the same.
@@ -24,15 +146,36 @@ pub fn install() -> Result<PrometheusHandle, String> {
 }
 
 fn start() -> Result<PrometheusHandle, BuildError> {
-    let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
-        .set_buckets_for_metric(Matcher::Suffix("_size".to_owned()), &SIZES)?
-        .install_recorder()?;
-    metrics::describe_counter!("leasehold_http_requests_total", "Requests answered, by route, method and status");
-    metrics::describe_histogram!(
-        "leasehold_http_request_duration_seconds",
-        "Time to the head of the answer, with what the call itself waited for"
-    );
-    metrics::describe_gauge!("leasehold_http_connections", "Open connections");
+    let mut builder = PrometheusBuilder::new();
+    for metric in METRICS {
+        if let Histogram(bounds) = metric.sort {
+            builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), bounds)?;
+        }
+    }
+    let handle = builder.install_recorder()?;
+    METRICS.iter().for_each(begin);
+    metrics::gauge!("leasehold_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
     Ok(handle)
+}
+
+/// Describes a metric, and starts its series at zero.
+fn begin(metric: &Metric) {
+    let Metric { name, help, sort, label } = *metric;
+    match sort {
+        Counter => metrics::describe_counter!(name, help),
+        Gauge => metrics::describe_gauge!(name, help),
+        Histogram(_) => metrics::describe_histogram!(name, help),
+    }
+    let series: Vec<Vec<Label>> = match label {
+        None if name == "leasehold_build_info" => Vec::new(),
+        None => vec![Vec::new()],
+        Some((label, values)) => values.iter().map(|value| vec![Label::from_static_parts(label, value)]).collect(),
+    };
+    for labels in series {
+        match sort {
+            Counter => metrics::counter!(name, labels).increment(0),
+            Gauge => drop(metrics::gauge!(name, labels)),
+            Histogram(_) => drop(metrics::histogram!(name, labels)),
+        }
+    }
 }

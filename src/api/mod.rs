@@ -2,14 +2,17 @@
 //!
 //! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
 //! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
-//! request), the handlers (`jobs`, `lists`, `work`, `system`), `delivery` (claimed jobs on their way out), `observe`
+//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`),
+//! `delivery` (claimed jobs on their way out), `observe`
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends).
 //!
 //! The handlers decide nothing: they check, ask the manager and write down its answer.
 
 pub mod access;
+mod admin;
 mod delivery;
 mod error;
+mod events;
 mod extract;
 mod items;
 mod jobs;
@@ -18,23 +21,28 @@ mod lists;
 pub mod metrics;
 mod observe;
 mod openapi;
+mod queues;
 mod routes;
 mod serve;
+mod subscriptions;
 mod system;
 pub mod wire;
 mod work;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use routes::openapi_json;
-pub use serve::serve;
+pub use serve::{serve, serve_monitor};
 
 use crate::manager::Manager;
+use crate::notify::Subscriptions;
 use access::Access;
 use extract::BodyBudget;
 
@@ -43,12 +51,16 @@ use extract::BodyBudget;
 pub struct AppState {
     /// Who does what is asked.
     pub manager: Manager,
+    /// Who is told of what; none where this server does not deal with notifications.
+    pub subscriptions: Option<Arc<Subscriptions>>,
     /// Who may ask.
     pub access: Access,
     /// Where the process's metrics are read: [`metrics::install`].
     pub metrics: PrometheusHandle,
     /// What the server takes on.
     pub limits: Limits,
+    /// How the server is set up, for its health page; nothing secret.
+    pub configuration: serde_json::Value,
 }
 
 /// What a server takes on.
@@ -62,6 +74,8 @@ pub struct Limits {
     pub head_within: Duration,
     /// How long the body of a request may take to arrive.
     pub body_within: Duration,
+    /// How many streams of events it has open at once; more are refused.
+    pub event_streams: usize,
     /// How long calls may take to end once the server is told to.
     pub drain_within: Duration,
 }
@@ -73,6 +87,7 @@ impl Default for Limits {
             body_bytes: 512 * 1024 * 1024,
             head_within: Duration::from_secs(30),
             body_within: Duration::from_secs(30),
+            event_streams: 100,
             drain_within: Duration::from_secs(10),
         }
     }
@@ -82,10 +97,14 @@ impl Default for Limits {
 #[derive(Clone)]
 struct App {
     manager: Manager,
+    subscriptions: Option<Arc<Subscriptions>>,
     access: Arc<Access>,
     metrics: PrometheusHandle,
     limits: Arc<Limits>,
+    configuration: Arc<serde_json::Value>,
     budget: BodyBudget,
+    /// Places for streams of events.
+    streams: Arc<Semaphore>,
     /// Whether everyone on this machine may call, and so every browser on it.
     trusts_its_machine: bool,
     shutdown: CancellationToken,

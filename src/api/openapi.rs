@@ -24,6 +24,7 @@ pub(crate) fn base() -> OpenApi {
         ("jobs", "For those who have work done"),
         ("work", "For those who do it"),
         ("queues", "Where jobs wait"),
+        ("notifications", "Who is told of what"),
         ("admin", "For administrators"),
         ("server", "About the server itself"),
     ];
@@ -50,7 +51,7 @@ pub(crate) fn round_off(openapi: &mut OpenApi) {
                 ("400", has_body || !public, "The request cannot be read"),
                 ("401", !public, "A valid token is needed"),
                 ("403", !public, "The token lacks the role"),
-                ("404", has_id, "There is no such job"),
+                ("404", has_id, "There is none of this id"),
                 ("408", has_body, "The body did not come in time"),
                 ("413", has_body, "The body is too long"),
                 ("415", has_body, "The body has the wrong content type"),

@@ -1,13 +1,17 @@
 //! The routes, and with them the API's description.
 
 use axum::Router;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, jobs, lists, openapi, system, work};
+use super::{App, admin, events, jobs, lists, openapi, queues, subscriptions, system, work, workers};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -16,6 +20,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(jobs::submit_bulk))
         .routes(routes!(lists::count))
         .routes(routes!(jobs::get))
+        .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
         .routes(routes!(work::claim))
@@ -25,10 +30,26 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::fail))
         .routes(routes!(work::release))
         .routes(routes!(work::completions))
-        .routes(routes!(lists::queues))
-        .routes(routes!(jobs::admin_release))
+        .routes(routes!(queues::queues))
+        .routes(routes!(queues::queue, queues::change_queue))
+        .routes(routes!(queues::pause_queue))
+        .routes(routes!(queues::resume_queue))
+        .routes(routes!(workers::workers))
+        .routes(routes!(workers::worker))
+        .routes(routes!(subscriptions::subscribe, subscriptions::list))
+        .routes(routes!(subscriptions::get, subscriptions::remove))
+        .routes(routes!(subscriptions::enable))
+        .routes(routes!(subscriptions::change_secret))
+        .routes(routes!(subscriptions::signing_key))
+        .routes(routes!(admin::orphans))
+        .routes(routes!(admin::release))
+        .routes(routes!(admin::release_many))
+        .routes(routes!(admin::cancel_many))
+        .routes(routes!(admin::retry_many))
+        .routes(routes!(events::events))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
+        .routes(routes!(system::health))
         .routes(routes!(system::metrics))
         .routes(routes!(system::openapi))
 }
@@ -37,6 +58,24 @@ fn routes() -> OpenApiRouter<App> {
 pub(super) fn router(app: App) -> Router {
     let (router, _) = routes().split_for_parts();
     surround(router, app)
+}
+
+/// The paths that a monitor serves which runs alone, and what its administrators' calls start with.
+const MONITOR_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json"];
+const ADMIN_PREFIX: &str = "/v1/admin/";
+
+/// The router of a monitor that runs alone: of the same routes, those that it serves.
+pub(super) fn monitor_router(app: App) -> Router {
+    let (router, _) = routes().split_for_parts();
+    surround(router.layer(axum::middleware::from_fn(only_what_a_monitor_serves)), app)
+}
+
+async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if MONITOR_PATHS.contains(&path) || path.starts_with(ADMIN_PREFIX) {
+        return next.run(request).await;
+    }
+    ApiError::new(Code::NoSuchRoute, "a monitor serves no jobs; ask a server").into_response()
 }
 
 /// Puts around the routes, and around requests that have none, what surrounds every call.

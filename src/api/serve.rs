@@ -21,7 +21,7 @@ use tower::ServiceExt;
 use tracing::{debug, info, warn};
 
 use super::extract::BodyBudget;
-use super::routes::{openapi_json, router};
+use super::routes::{monitor_router, openapi_json, router};
 use super::{App, AppState, metrics};
 
 /// How much of a request's head is read at most, in bytes: past that the connection is answered 431 and closed.
@@ -36,11 +36,30 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the API on `listener` until `shutdown` is cancelled: then it accepts nothing more, answers waiting claims,
-/// lets calls end for [`super::Limits::drain_within`], and returns. The manager is left to the caller.
+/// ends streams of events, lets calls end for [`super::Limits::drain_within`], and returns. The manager is left to the
+/// caller.
 ///
 /// # Errors
 /// When the listener is none, or the API's description cannot be written.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> io::Result<()> {
+    serve_routes(listener, state, shutdown, router).await
+}
+
+/// Serves what a monitor serves that runs alone: its health, its metrics and the administrators' calls. Otherwise as
+/// [`serve`].
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_monitor(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> io::Result<()> {
+    serve_routes(listener, state, shutdown, monitor_router).await
+}
+
+async fn serve_routes(
+    listener: TcpListener,
+    state: AppState,
+    shutdown: CancellationToken,
+    router: fn(App) -> Router,
+) -> io::Result<()> {
     let address = listener.local_addr()?;
     let app = app(state, address, shutdown.clone())?;
     let server = Server {
@@ -66,14 +85,17 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
 }
 
 fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
-    let AppState { manager, access, metrics, limits } = state;
+    let AppState { manager, subscriptions, access, metrics, limits, configuration } = state;
     Ok(App {
         manager,
+        subscriptions,
         trusts_its_machine: access.is_open() && address.ip().is_loopback(),
         access: Arc::new(access),
         metrics,
         budget: BodyBudget::new(limits.body_bytes),
+        streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
         limits: Arc::new(limits),
+        configuration: Arc::new(configuration),
         shutdown,
         openapi: openapi_json().map_err(io::Error::other)?,
     })

@@ -9,8 +9,9 @@ use http::header::CONTENT_TYPE;
 use super::App;
 use super::access::{Allowed, Read};
 use super::error::{ApiError, Code};
+use super::extract::Query;
 use super::json::{json, with_body};
-use super::wire::Health;
+use super::wire::{Health, ServerHealth};
 
 fn healthy() -> Response {
     json(StatusCode::OK, &Health { status: "ok".to_owned() })
@@ -37,10 +38,26 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
     Ok(healthy())
 }
 
+/// Tells how the server is: whether something is wrong and what, how fast jobs get to workers, how much there is to do
+/// and of what kind, and how many workers that needs.
+///
+/// Never asks the store, and answers 200 whatever there is to tell: probes ask `/livez` and `/readyz`.
+#[utoipa::path(get, path = "/v1/health", tag = "server",
+    responses((status = 200, description = "How it is", body = ServerHealth)))]
+pub(crate) async fn health(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    let manager = &app.manager;
+    let (insights, survey) = (manager.insights(), manager.survey());
+    let configuration = app.configuration.as_ref().clone();
+    let told = ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), manager.now());
+    Ok(json(StatusCode::OK, &told))
+}
+
 /// Gives the server's metrics in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(_: Allowed<Read>, State(app): State<App>) -> Response {
+    ::metrics::gauge!("leasehold_claims_waiting").set(app.manager.waiting_claims() as f64);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render()).into_response()
 }
 

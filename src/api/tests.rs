@@ -30,10 +30,13 @@ impl Fixture {
         let limits = Limits::default();
         let app = App {
             manager,
+            subscriptions: None,
             access: Arc::default(),
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
+            streams: Arc::new(Semaphore::new(limits.event_streams)),
             limits: Arc::new(limits),
+            configuration: Arc::default(),
             trusts_its_machine: false,
             shutdown: CancellationToken::new(),
             openapi: Bytes::new(),

@@ -6,21 +6,38 @@
 //! answer only through `From`. What the hot paths answer with is written straight from the domain type
 //! ([`job::JobOut`]), without copies.
 
+pub mod admin;
 pub mod bulk;
 pub mod check;
+pub mod event;
+pub mod explanation;
+pub mod health;
 pub mod job;
 pub mod lists;
 pub mod problem;
+pub mod queues;
 pub mod submit;
+pub mod subscriptions;
 pub mod work;
+pub mod workers;
 
+pub use admin::{
+    BulkFilter, ChangeFailure, ChangeMany, JobSummary, ManyChanged, OrphanAction, OrphanEvidence, OrphanList,
+    OrphanNext, OrphanedJob, ReleaseMany,
+};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
+pub use event::{EventJob, JobEvent};
+pub use explanation::{Explanation, Reason};
+pub use health::{Capacity, Distribution, HealthStatus, JobCounts, KindLoad, Performance, ServerHealth};
 pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
-pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList, Queue, QueueList};
+pub use lists::{CountAnswer, CountBy, CountGroup, Health, JobList};
 pub use problem::Problem;
+pub use queues::{ChangeQueue, PauseQueue, Queue, QueueList, QueuePause, QueueThroughput};
 pub use submit::{RetryOptions, SubmitJob};
+pub use subscriptions::{SigningKey, Subscribe, Subscription, SubscriptionList};
 pub use work::{
     AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
-    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, Then,
+    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, RetryJob, Then,
 };
+pub use workers::{Worker, WorkerJobs, WorkerList};

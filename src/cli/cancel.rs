@@ -2,36 +2,37 @@
 
 use clap::Args;
 
+use super::chosen::Chosen;
 use super::failure::Failure;
+use super::many::{self, Action};
 use super::output::{print, print_json};
-use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::api::wire::JobState;
 
 /// Call jobs off; a running one is asked to stop, and its worker hears of it with its next heartbeat
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  leasehold cancel my-job --reason 'wrong month'")]
+#[command(
+    after_help = "Examples:\n  leasehold cancel my-job --reason 'wrong month'\n  leasehold cancel --queue reports --reason 'wrong month' --dry-run"
+)]
 pub(super) struct CancelArgs {
-    /// The jobs
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
-    /// Why, for the history
+    /// Why, for the history; needed for many jobs at once
     #[arg(long, env = "LEASEHOLD_REASON")]
     reason: Option<String>,
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    jobs: Chosen,
 }
 
-/// Cancels them, one after the other.
+/// Cancels them: those of ids one after the other.
 pub(super) async fn run(args: CancelArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
-    for id in &args.ids {
-        let job = client.cancel(id, args.reason.as_deref()).await?;
+    let CancelArgs { reason, jobs } = args;
+    let client = jobs.answer.server.clone().connect(&settings.client)?;
+    if let Some(filter) = jobs.filter.filter() {
+        return many::run(&client, Action::Cancel, filter, reason, &jobs).await;
+    }
+    for id in &jobs.ids {
+        let job = client.cancel(id, reason.as_deref()).await?;
         match job.state {
-            _ if args.json => print_json(&job)?,
+            _ if jobs.answer.json => print_json(&job)?,
             JobState::Running => print(&format!("{id}: asked to stop"))?,
             state => print(&format!("{id}: {}", state.as_str()))?,
         }

@@ -3,12 +3,73 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
 use super::failure::Failure;
-use super::serve::StoreKind;
+use super::settings::Settings;
 use crate::store::Store;
 use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use crate::store::measured::Measured;
 use crate::worker::backoff::Backoff;
+
+const DEFAULT_DATA_DIR: &str = "leasehold-data";
+
+/// Where jobs are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum StoreKind {
+    /// In a directory of this machine
+    Embedded,
+    /// In Elasticsearch or OpenSearch
+    Elasticsearch,
+}
+
+/// Which store, and where, on the command line.
+#[derive(Debug, Args)]
+pub(super) struct StoreArgs {
+    /// Where the jobs are kept [default: embedded]
+    #[arg(long, value_enum, env = "LEASEHOLD_STORE")]
+    store: Option<StoreKind>,
+    /// The embedded store's directory [default: ./leasehold-data]
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// An Elasticsearch node (repeatable), with user and password in it where they are needed
+    /// [default: http://localhost:9200]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "LEASEHOLD_ELASTICSEARCH_URL",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    elasticsearch_url: Vec<String>,
+    /// The API key for Elasticsearch, encoded as the server gave it
+    #[arg(long, value_name = "KEY", env = "LEASEHOLD_ELASTICSEARCH_API_KEY", hide_env_values = true)]
+    elasticsearch_api_key: Option<String>,
+    /// The certificate, in PEM, of the private authority behind Elasticsearch's
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_ELASTICSEARCH_CA")]
+    elasticsearch_ca: Option<PathBuf>,
+    /// What the names of the indices start with [default: leasehold-]
+    #[arg(long, value_name = "PREFIX", env = "LEASEHOLD_INDEX_PREFIX")]
+    index_prefix: Option<String>,
+}
+
+impl StoreArgs {
+    /// These, over what the settings file says.
+    pub(super) fn over(self, file: Settings) -> EngineSettings {
+        let urls = Some(self.elasticsearch_url).filter(|urls| !urls.is_empty()).or(file.elasticsearch_url);
+        EngineSettings {
+            kind: self.store.or(file.store).unwrap_or(StoreKind::Embedded),
+            data_dir: self.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR)),
+            elasticsearch_urls: urls,
+            elasticsearch_api_key: self.elasticsearch_api_key.or(file.elasticsearch_api_key),
+            elasticsearch_ca: self.elasticsearch_ca.or(file.elasticsearch_ca),
+            index_prefix: self.index_prefix.or(file.index_prefix),
+        }
+    }
+}
 
 /// Which store, and where.
 pub(super) struct EngineSettings {
@@ -33,7 +94,7 @@ pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure
     let directory = directory.to_owned();
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(directory, &EmbeddedOptions::default())).await;
     match opened {
-        Ok(Ok(store)) => Ok(Arc::new(store)),
+        Ok(Ok(store)) => Ok(Measured::around(Arc::new(store))),
         Ok(Err(error)) => Err(Failure::Failed(error.to_string())),
         Err(error) => Err(Failure::Failed(error.to_string())),
     }
@@ -45,7 +106,7 @@ async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failu
     let mut backoff = Backoff::default();
     loop {
         match ElasticsearchStore::connect(options.clone()).await {
-            Ok(store) => return Ok(Arc::new(store)),
+            Ok(store) => return Ok(Measured::around(Arc::new(store))),
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "the store is not there yet; trying again");
                 backoff.wait().await;

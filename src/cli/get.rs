@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::chosen::Ids;
 use super::duration;
 use super::failure::Failure;
 use super::output::{clean, print, print_json};
-use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::api::wire::Job;
 use crate::clock::Timestamp;
@@ -19,22 +19,17 @@ use crate::clock::Timestamp;
     after_help = "Examples:\n  leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5\n  leasehold get --json my-job | jq .result"
 )]
 pub(super) struct GetArgs {
-    /// The jobs
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    jobs: Ids,
 }
 
 /// Reads and prints them.
 pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
-    for (index, id) in args.ids.iter().enumerate() {
+    let Ids { ids, answer } = args.jobs;
+    let client = answer.server.connect(&settings.client)?;
+    for (index, id) in ids.iter().enumerate() {
         let job = client.job(id).await?;
-        if args.json {
+        if answer.json {
             print_json(&job)?;
         } else {
             let gap = if index > 0 { "\n" } else { "" };

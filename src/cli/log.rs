@@ -16,8 +16,9 @@ pub(super) enum LogFormat {
     Json,
 }
 
-/// The storage engine tells of every file it opens; only its trouble is of use to whoever runs a server.
-const QUIET: &str = "fjall=warn,lsm_tree=warn";
+/// The storage engine tells of every file it opens, the scheduler of every step of its start; only their trouble is of
+/// use to whoever runs a server.
+const QUIET: &str = "fjall=warn,lsm_tree=warn,tokio_cron_scheduler=warn";
 
 /// Starts the log. `LEASEHOLD_LOG` chooses what is logged (`debug`, `leasehold::manager=trace`, …), else `default` does.
 pub(super) fn start(format: LogFormat, default: &str) {

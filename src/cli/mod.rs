@@ -1,18 +1,28 @@
 //! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
-//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`signals`].
+//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
+//! [`signals`].
 
 mod bench;
 mod cancel;
+mod chosen;
 mod duration;
 mod engine;
+mod events;
+mod explain;
 mod failure;
+mod figures;
 mod get;
 mod jobs;
 mod limits;
 mod list;
 mod log;
+mod many;
 mod meter;
+mod monitor;
+mod notify;
+mod orphans;
 mod output;
+mod queue;
 mod release;
 mod retry;
 mod run;
@@ -21,9 +31,12 @@ mod server;
 mod settings;
 mod signals;
 mod submit;
+mod subscription;
 mod token;
+mod top;
 mod wait;
 mod worker;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,6 +72,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Serve(serve::ServeArgs),
+    Monitor(monitor::MonitorArgs),
     Worker(worker::WorkerArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
@@ -66,7 +80,14 @@ enum Command {
     Wait(wait::WaitArgs),
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
+    Orphans(orphans::OrphansArgs),
     Release(release::ReleaseArgs),
+    Subscription(subscription::SubscriptionArgs),
+    Explain(explain::ExplainArgs),
+    Queue(queue::QueueArgs),
+    Workers(workers::WorkersArgs),
+    Top(top::TopArgs),
+    Events(events::EventsArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -85,6 +106,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
     let settings = Settings::read(cli.config.as_deref())?;
     match cli.command {
         Command::Serve(args) => block_on(serve::run(args, settings)),
+        Command::Monitor(args) => block_on(monitor::run(args, settings)),
         Command::Worker(args) => block_on(worker::run(args, settings)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
@@ -93,7 +115,14 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Wait(args) => block_on(wait::run(args, settings)),
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),
+        Command::Orphans(args) => block_on(orphans::run(args, settings)),
         Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Subscription(args) => block_on(subscription::run(args, settings)),
+        Command::Explain(args) => block_on(explain::run(args, settings)),
+        Command::Queue(args) => block_on(queue::run(args, settings)),
+        Command::Workers(args) => block_on(workers::run(args, settings)),
+        Command::Top(args) => block_on(top::run(args, settings)),
+        Command::Events(args) => block_on(events::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }
@@ -127,7 +156,9 @@ mod tests {
             for flag in command.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().expect("filtered");
                 let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();
-                let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values();
+                // What an order over many jobs is about is said on the command line only.
+                let chooses = flag.get_help_heading().is_some_and(|heading| heading == "Many jobs at once");
+                let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values() || chooses;
                 let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
                 assert!(exempt || named == expected, "--{long} of {}: {named:?}", command.get_name());
             }

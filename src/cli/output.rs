@@ -28,11 +28,25 @@ pub(super) fn complain(text: &str) {
     drop(writeln!(std::io::stderr(), "{text}"));
 }
 
+/// How wide a table may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// As the terminal is, or as it needs to be when nobody looks at it on one.
+    Terminal,
+    /// As it needs to be.
+    Content,
+}
+
 /// A table: within the terminal's width, or as wide as it needs to be when nobody looks at it on one.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    table_to(Fit::Terminal, header, rows)
+}
+
+/// A table of this width.
+pub(super) fn table_to(fit: Fit, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
-    table.set_content_arrangement(match std::io::stdout().is_terminal() {
+    table.set_content_arrangement(match fit == Fit::Terminal && std::io::stdout().is_terminal() {
         true => ContentArrangement::Dynamic,
         false => ContentArrangement::Disabled,
     });
@@ -41,6 +55,34 @@ pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
         table.add_row(row.iter().map(|cell| Cell::new(clean(cell))));
     }
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// A text indented, and broken between words where it is wider than the terminal; in one piece when nobody looks at it
+/// on one.
+pub(super) fn wrap(text: &str, indent: usize) -> String {
+    let columns = if std::io::stdout().is_terminal() { crossterm::terminal::size().ok() } else { None };
+    wrap_at(text, columns.map_or(usize::MAX, |(columns, _)| usize::from(columns)), indent)
+}
+
+fn wrap_at(text: &str, columns: usize, indent: usize) -> String {
+    let margin = " ".repeat(indent);
+    let mut lines = vec![margin.clone()];
+    let mut width = indent;
+    for word in text.split_whitespace() {
+        let characters = word.chars().count();
+        if width > indent && width + 1 + characters > columns {
+            lines.push(margin.clone());
+            width = indent;
+        }
+        let Some(line) = lines.last_mut() else { break };
+        if width > indent {
+            line.push(' ');
+            width += 1;
+        }
+        line.push_str(word);
+        width += characters;
+    }
+    lines.join("\n")
 }
 
 /// Text from elsewhere without what would steer the terminal.
@@ -65,6 +107,13 @@ mod tests {
     #[test]
     fn text_from_elsewhere_cannot_steer_the_terminal() {
         assert_eq!(clean("a\u{1b}[31mb\nc\u{7}"), "a\u{fffd}[31mb\nc\u{fffd}");
+    }
+
+    #[test]
+    fn a_text_is_broken_between_words_and_never_within_one() {
+        assert_eq!(wrap_at("one two three", 9, 2), "  one two\n  three");
+        assert_eq!(wrap_at("unbreakable word", 5, 2), "  unbreakable\n  word");
+        assert_eq!(wrap_at("one two three", usize::MAX, 0), "one two three");
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use clap::{Args, ValueEnum};
 
+use super::chosen::Chosen;
 use super::failure::Failure;
+use super::many::{self, Action};
 use super::output::{print, print_json};
-use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::api::wire::{AdminRelease, Then};
 
@@ -13,25 +14,20 @@ use crate::api::wire::{AdminRelease, Then};
 /// The worker's lease ends at once, and whatever it still says about the job is refused. The work itself goes on until
 /// the worker hears of it with its next heartbeat.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  leasehold release my-job --reason 'host7 burnt down'")]
+#[command(after_help = "Examples:\n  leasehold release my-job --reason 'host7 burnt down' --expected-fence 3\n  \
+                        leasehold release --worker host7:4711 --reason 'host7 burnt down' --dry-run")]
 pub(super) struct ReleaseArgs {
-    /// The jobs
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
-    /// Why, for the history
-    #[arg(long, env = "LEASEHOLD_REASON")]
-    reason: String,
+    /// Why, for the history; not needed for a dry run
+    #[arg(long, env = "LEASEHOLD_REASON", required_unless_present = "dry_run")]
+    reason: Option<String>,
     /// What becomes of them
     #[arg(long, env = "LEASEHOLD_THEN", value_enum, default_value_t = Fate::Requeue)]
     then: Fate,
-    /// Only while the job has this fence: a newer claim is left alone
-    #[arg(long, value_name = "FENCE", env = "LEASEHOLD_EXPECTED_FENCE")]
+    /// Only while the job has this fence, as `leasehold orphans` shows it: a newer claim is left alone
+    #[arg(long, value_name = "FENCE", env = "LEASEHOLD_EXPECTED_FENCE", conflicts_with = "filter")]
     expected_fence: Option<u64>,
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    jobs: Chosen,
 }
 
 /// What becomes of a job.
@@ -45,18 +41,22 @@ enum Fate {
     Cancel,
 }
 
-/// Releases them, one after the other.
+/// Releases them: those of ids one after the other.
 pub(super) async fn run(args: ReleaseArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
-    let then = match args.then {
+    let ReleaseArgs { reason, then, expected_fence, jobs } = args;
+    let client = jobs.answer.server.clone().connect(&settings.client)?;
+    let then = match then {
         Fate::Requeue => Then::Requeue,
         Fate::Fail => Then::Fail,
         Fate::Cancel => Then::Cancel,
     };
-    let order = AdminRelease { reason: args.reason, then, expected_fence: args.expected_fence };
-    for id in &args.ids {
+    if let Some(filter) = jobs.filter.filter() {
+        return many::run(&client, Action::Release(then), filter, reason, &jobs).await;
+    }
+    let order = AdminRelease { reason: reason.unwrap_or_default(), then, expected_fence };
+    for id in &jobs.ids {
         let job = client.admin_release(id, &order).await?;
-        if args.json {
+        if jobs.answer.json {
             print_json(&job)?;
         } else {
             print(&format!("{id}: {}", job.state.as_str()))?;

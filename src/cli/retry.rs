@@ -2,33 +2,35 @@
 
 use clap::Args;
 
+use super::chosen::Chosen;
 use super::failure::Failure;
+use super::many::{self, Action};
 use super::output::{print, print_json};
-use super::server::ServerArgs;
 use super::settings::Settings;
 
 /// Start failed, cancelled or expired jobs again, with a fresh budget of attempts
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  leasehold retry my-job\n  leasehold list --state failed --json -n 0 | jq -r .id | xargs leasehold retry"
+    after_help = "Examples:\n  leasehold retry my-job\n  leasehold retry --state failed --queue reports --reason 'the disk is mended' --dry-run"
 )]
 pub(super) struct RetryArgs {
-    /// The jobs
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
+    /// Why, for the history; needed for many jobs at once
+    #[arg(long, env = "LEASEHOLD_REASON")]
+    reason: Option<String>,
     #[command(flatten)]
-    server: ServerArgs,
+    jobs: Chosen,
 }
 
-/// Retries them, one after the other.
+/// Retries them: those of ids one after the other.
 pub(super) async fn run(args: RetryArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
-    for id in &args.ids {
-        let job = client.retry(id).await?;
-        if args.json {
+    let RetryArgs { reason, jobs } = args;
+    let client = jobs.answer.server.clone().connect(&settings.client)?;
+    if let Some(filter) = jobs.filter.filter() {
+        return many::run(&client, Action::Retry, filter, reason, &jobs).await;
+    }
+    for id in &jobs.ids {
+        let job = client.retry(id, reason.as_deref()).await?;
+        if jobs.answer.json {
             print_json(&job)?;
         } else {
             print(&format!("{id}: {}", job.state.as_str()))?;

@@ -13,20 +13,26 @@
 //! server = "http://jobs.example:7400"
 //! token = "lh_…"
 //!
+//! [monitor]
+//! orphan_grace_ms = 2000
+//! retention = "completed=7d,failed=90d"
+//!
 //! [worker]
 //! queues = ["reports"]
 //! slots = 8
 //! ```
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::duration;
+use super::engine::StoreKind;
 use super::failure::Failure;
 use super::log::LogFormat;
-use super::serve::StoreKind;
+use super::monitor::OversightSettings;
 use crate::api::access::Token;
 
 /// What the file says. A key that is not here is refused: most likely it is misspelt.
@@ -41,9 +47,13 @@ pub(super) struct Settings {
     pub(super) elasticsearch_ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
     pub(super) insecure: Option<bool>,
+    pub(super) no_monitor: Option<bool>,
     pub(super) log_format: Option<LogFormat>,
     #[serde(default)]
     pub(super) tokens: Vec<Token>,
+    #[serde(default)]
+    pub(super) notify: NotifySettings,
+    pub(super) monitor: OversightSettings,
     #[serde(default)]
     pub(super) client: ClientSettings,
     #[serde(default)]
@@ -58,12 +68,25 @@ pub(super) struct ClientSettings {
     pub(super) token: Option<String>,
 }
 
+/// How others are told of what happens to jobs.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NotifySettings {
+    pub(super) public_url: Option<String>,
+    pub(super) allow_private_targets: Option<bool>,
+    pub(super) allow_target: Option<Vec<String>>,
+    pub(super) retry_base: Option<DurationSetting>,
+    pub(super) max_attempts: Option<u32>,
+    pub(super) timeout: Option<DurationSetting>,
+}
+
 /// How a worker works.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkerSettings {
     pub(super) queues: Option<Vec<String>>,
     pub(super) slots: Option<usize>,
+    pub(super) resources: Option<BTreeMap<String, u64>>,
     pub(super) worker_id: Option<String>,
     pub(super) lease: Option<DurationSetting>,
     pub(super) drain_timeout: Option<DurationSetting>,

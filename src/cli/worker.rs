@@ -1,5 +1,6 @@
 //! `leasehold worker`: runs shell jobs of a server.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ its commands go with it, in a container or as a systemd service.
 
 Examples:
   leasehold worker --queue reports --slots 8
+  leasehold worker --resource memory_mib=4096 --resource gpus=1
   leasehold worker --server https://jobs.example --token lh_… --queue a --queue b";
 
 /// Run shell jobs of a server
@@ -47,6 +49,11 @@ pub(super) struct WorkerArgs {
     /// How many jobs to run at a time [default: 4]
     #[arg(long, value_name = "N", env = "LEASEHOLD_SLOTS", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
+    /// What it has for the jobs it runs at a time: it is given none that need more than is free (repeatable)
+    /// [default: it takes any job]
+    #[arg(long = "resource", value_name = "NAME=AMOUNT", env = "LEASEHOLD_RESOURCE", value_delimiter = ',',
+          value_parser = resource)]
+    resources: Vec<(String, u64)>,
     /// A name that no other worker has [default: the host's and a random number]
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WORKER_ID")]
     worker_id: Option<String>,
@@ -87,6 +94,10 @@ fn config(args: WorkerArgs, settings: &Settings) -> Result<WorkerConfig, Failure
     let queues = Some(args.queues).filter(|queues| !queues.is_empty()).or_else(|| file.queues.clone());
     let queues = queues.unwrap_or_else(|| vec![jobs::DEFAULT_QUEUE.to_owned()]);
     let queues: Result<Vec<QueueName>, _> = queues.iter().map(QueueName::new).collect();
+    let resources: BTreeMap<String, u64> = match args.resources.is_empty() {
+        true => file.resources.clone().unwrap_or_default(),
+        false => args.resources.into_iter().collect(),
+    };
     let setting = |flag: Option<Duration>, file: Option<super::settings::DurationSetting>, default| {
         flag.or(file.map(|setting| setting.0)).unwrap_or(default)
     };
@@ -94,6 +105,7 @@ fn config(args: WorkerArgs, settings: &Settings) -> Result<WorkerConfig, Failure
         worker_id: WorkerId::new(worker_id).map_err(|error| wrong("worker's name", error))?,
         queues: queues.map_err(|error| wrong("queue's name", error))?,
         slots: args.slots.map(usize::from).or(file.slots).unwrap_or(DEFAULT_SLOTS).max(1),
+        resources,
         lease: setting(args.lease, file.lease, DEFAULT_LEASE),
         wait: WAIT,
         drain_timeout: setting(args.drain_timeout, file.drain_timeout, DEFAULT_DRAIN),
@@ -101,8 +113,29 @@ fn config(args: WorkerArgs, settings: &Settings) -> Result<WorkerConfig, Failure
     })
 }
 
+/// Reads an amount of something, such as `memory_mib=4096`.
+fn resource(text: &str) -> Result<(String, u64), String> {
+    let wrong = || format!("`{text}` is not a name and a whole number, such as memory_mib=4096");
+    let (name, amount) = text.split_once('=').ok_or_else(wrong)?;
+    let amount = amount.trim().parse().map_err(|_| wrong())?;
+    if name.trim().is_empty() { Err(wrong()) } else { Ok((name.trim().to_owned(), amount)) }
+}
+
 fn random_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let number: u32 = rand::random();
     format!("{}:{}:{number:08x}", host.as_deref().unwrap_or("worker"), std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_is_a_name_and_a_whole_number() {
+        assert_eq!(resource("memory_mib=4096"), Ok(("memory_mib".to_owned(), 4096)));
+        for wrong in ["", "memory_mib", "=1", "memory_mib=", "memory_mib=-1", "memory_mib=4g"] {
+            assert!(resource(wrong).is_err_and(|said| said.contains("memory_mib=4096")), "{wrong}");
+        }
+    }
 }

@@ -3,15 +3,21 @@
 use std::time::Duration;
 
 use http::Method;
+use serde::Serialize;
 
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
-    AdminRelease, BulkAnswer, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, CountAnswer, CountBy,
-    FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, JobState,
-    QueueList, ReleaseJob, SubmitItem, SubmitJob,
+    AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
+    CountAnswer, CountBy, Explanation, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob,
+    HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PauseQueue, Queue, QueueList, ReleaseJob,
+    ReleaseMany, RetryJob, ServerHealth, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList, WorkerJobs,
+    WorkerList,
 };
 use crate::job::JobId;
+
+/// How long a server changes many jobs before it answers where to go on, and then some for the page it is at.
+const MANY_TAKE: Duration = Duration::from_secs(30);
 
 /// Which jobs are listed or counted: all that satisfy every part. An empty part is satisfied by any job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +46,33 @@ pub struct CountQuery {
     pub jobs: JobQuery,
     /// Grouped by these fields.
     pub by: Vec<CountBy>,
+}
+
+/// Which jobs that look abandoned are listed: all that satisfy every part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OrphanQuery {
+    /// In one of these queues.
+    pub queues: Vec<String>,
+    /// Of one of these kinds.
+    pub kinds: Vec<String>,
+    /// Belonging to one of these owners.
+    pub owners: Vec<String>,
+    /// Held by this worker.
+    pub worker: Option<String>,
+    /// How many on a page, at most 1,000. 100 when not said.
+    pub limit: Option<u64>,
+    /// Where the page begins: the page before's `next_cursor`.
+    pub cursor: Option<String>,
+}
+
+impl OrphanQuery {
+    fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let lists = [("queue", &self.queues), ("kind", &self.kinds), ("owner", &self.owners)];
+        let lists = lists.into_iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value.clone())));
+        let limit = self.limit.map(|limit| limit.to_string());
+        let single = [("worker", self.worker.clone()), ("limit", limit), ("cursor", self.cursor.clone())];
+        lists.chain(single.into_iter().filter_map(|(name, value)| Some((name, value?))))
+    }
 }
 
 impl Client {
@@ -189,8 +222,9 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`]; `not_retryable` when it is in another state.
-    pub async fn retry(&self, id: &str) -> Result<Job, ClientError> {
-        self.send(self.job_call(Method::POST, id, &["retry"], Repeat::Unsafe)).await
+    pub async fn retry(&self, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
+        let retry = RetryJob { reason: reason.map(str::to_owned) };
+        self.send(self.job_call(Method::POST, id, &["retry"], Repeat::Unsafe).json(&retry)?).await
     }
 
     /// Ends a running job's lease without its worker.
@@ -202,6 +236,92 @@ impl Client {
         self.send(call.json(order)?).await
     }
 
+    /// Subscribes a receiver to events; the answer is the only one with its secret.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn subscribe(&self, new: &Subscribe) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions"], Repeat::Unsafe).json(new)?).await
+    }
+
+    /// Every subscription.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn subscriptions(&self) -> Result<Vec<Subscription>, ClientError> {
+        let call = self.call(Method::GET, &["v1", "subscriptions"], Repeat::Safe);
+        Ok(self.send::<SubscriptionList>(call).await?.items)
+    }
+
+    /// Ends a subscription.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn unsubscribe(&self, id: &str) -> Result<(), ClientError> {
+        self.send_raw(self.call(Method::DELETE, &["v1", "subscriptions", id], Repeat::Unsafe)).await.map(drop)
+    }
+
+    /// Tells a receiver again that was told nothing any more.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn enable_subscription(&self, id: &str) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions", id, "enable"], Repeat::Safe)).await
+    }
+
+    /// Changes a subscription's secret, and gives the new one.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `subscription_not_found` when there is none.
+    pub async fn change_secret(&self, id: &str) -> Result<Subscription, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "subscriptions", id, "secret"], Repeat::Unsafe)).await
+    }
+
+    /// A page of the running jobs that look abandoned.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanList, ClientError> {
+        let call = self.call(Method::GET, &["v1", "admin", "orphans"], Repeat::Safe);
+        self.send(query.parameters().fold(call, |call, (name, value)| call.query(name, &value))).await
+    }
+
+    /// Takes many jobs from their workers, or counts them. Sent again only when it was not heard: the second time could
+    /// take jobs away that were claimed anew.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn release_many(&self, order: &ReleaseMany) -> Result<ManyChanged, ClientError> {
+        self.change_many("release", order.dry_run, order).await
+    }
+
+    /// Calls many jobs off, or counts them.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn cancel_many(&self, order: &ChangeMany) -> Result<ManyChanged, ClientError> {
+        self.change_many("cancel", order.dry_run, order).await
+    }
+
+    /// Starts many jobs again, or counts them.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn retry_many(&self, order: &ChangeMany) -> Result<ManyChanged, ClientError> {
+        self.change_many("retry", order.dry_run, order).await
+    }
+
+    async fn change_many(
+        &self,
+        action: &str,
+        dry_run: bool,
+        order: &impl Serialize,
+    ) -> Result<ManyChanged, ClientError> {
+        let repeat = if dry_run { Repeat::Safe } else { Repeat::Unsafe };
+        let call = self.call(Method::POST, &["v1", "admin", "jobs", action], repeat);
+        self.send(call.json(order)?.waiting(MANY_TAKE)).await
+    }
+
     /// How every queue stands.
     ///
     /// # Errors
@@ -210,12 +330,77 @@ impl Client {
         self.send(self.call(Method::GET, &["v1", "queues"], Repeat::Safe)).await
     }
 
+    /// How one queue stands.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn queue(&self, name: &str) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "queues", name], Repeat::Safe)).await
+    }
+
+    /// Holds a queue back and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<Queue, ClientError> {
+        let pause = PauseQueue { reason: reason.map(str::to_owned) };
+        self.send(self.call(Method::POST, &["v1", "queues", name, "pause"], Repeat::Safe).json(&pause)?).await
+    }
+
+    /// Hands a queue's jobs out again and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn resume_queue(&self, name: &str) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "queues", name, "resume"], Repeat::Safe)).await
+    }
+
+    /// Changes what is set for a queue and gives it as it is then.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn change_queue(&self, name: &str, change: &ChangeQueue) -> Result<Queue, ClientError> {
+        self.send(self.call(Method::PATCH, &["v1", "queues", name], Repeat::Safe).json(change)?).await
+    }
+
+    /// The workers that the server has heard of lately, and those that run jobs.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn workers(&self) -> Result<WorkerList, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "workers"], Repeat::Safe)).await
+    }
+
+    /// A worker with the first page of the jobs that it runs.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `no_such_worker` when nothing is known of it.
+    pub async fn worker(&self, id: &str) -> Result<WorkerJobs, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "workers", id], Repeat::Safe)).await
+    }
+
+    /// Why a job does not run, or how it is doing.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `not_found` when there is none.
+    pub async fn explain(&self, id: &str) -> Result<Explanation, ClientError> {
+        self.send(self.job_call(Method::GET, id, &["explain"], Repeat::Safe)).await
+    }
+
     /// Whether the server could serve now.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn ready(&self) -> Result<Health, ClientError> {
         self.send(self.call(Method::GET, &["readyz"], Repeat::Safe)).await
+    }
+
+    /// How the server is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn health(&self) -> Result<ServerHealth, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "health"], Repeat::Safe)).await
     }
 
     /// The server's metrics in Prometheus' text format.

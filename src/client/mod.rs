@@ -26,12 +26,16 @@
 //!
 //! A call is tried again, a few times and with growing waits, when the server could not be reached, did not answer in
 //! time or asked for another try; but one whose request may have been heard is sent again only where that does no
-//! harm. Submissions always can be: one without an id or a key is given an id before it is first sent.
+//! harm. Submissions always can be: one without an id or a key is given an id before it is first sent. A stream of events
+//! ([`Client::events`]) makes its connection anew for as long as it is asked for more.
 
 mod calls;
 mod error;
+mod events;
+mod sse;
 mod transport;
 
-pub use calls::{CountQuery, JobQuery};
+pub use calls::{CountQuery, JobQuery, OrphanQuery};
 pub use error::ClientError;
+pub use events::{EventMessage, EventQuery};
 pub use transport::Client;

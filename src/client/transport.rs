@@ -6,7 +6,7 @@ use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use reqwest::Url;
+use reqwest::{RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -128,15 +128,34 @@ impl Client {
             .await
     }
 
-    async fn attempt(&self, call: &Call, body: Option<&Bytes>) -> Result<Bytes, ClientError> {
-        let mut request = self
-            .http
-            .request(call.method.clone(), call.url.clone())
-            .headers(call.headers.clone())
-            .timeout(call.timeout);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(http::header::AUTHORIZATION, authorization.clone());
+    /// Sends the call once and gives the answer as it begins to arrive. What follows has no time limit.
+    pub(super) async fn open(&self, call: &Call) -> Result<Response, ClientError> {
+        let head = tokio::time::timeout(call.timeout, self.request(call).send()).await;
+        let answer = head.map_err(|_| ClientError::Timeout("the answer did not begin".to_owned()))??;
+        if answer.status().is_success() {
+            return Ok(answer);
         }
+        let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
+        let body = tokio::time::timeout(call.timeout, answer.bytes()).await;
+        let body = body.map_err(|_| ClientError::Timeout("the answer did not end".to_owned()))??;
+        Err(refusal(status, retry_after, &body))
+    }
+
+    /// How often a call is tried again.
+    pub(super) const fn max_retries(&self) -> usize {
+        self.max_retries
+    }
+
+    fn request(&self, call: &Call) -> RequestBuilder {
+        let request = self.http.request(call.method.clone(), call.url.clone()).headers(call.headers.clone());
+        match &self.authorization {
+            Some(authorization) => request.header(http::header::AUTHORIZATION, authorization.clone()),
+            None => request,
+        }
+    }
+
+    async fn attempt(&self, call: &Call, body: Option<&Bytes>) -> Result<Bytes, ClientError> {
+        let mut request = self.request(call).timeout(call.timeout);
         if let Some(body) = body {
             request = request.body(body.clone());
         }

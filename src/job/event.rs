@@ -171,8 +171,11 @@ pub const MAX_NOTICES: usize = 50;
 
 impl Job {
     /// Puts those events that happened since `before` into the outbox that the job's own targets want, or `wanted`
-    /// says yes to.
+    /// says yes to. Nobody is told of the system's own jobs: a notification that fails would be told of by another one.
     pub fn announce(&mut self, before: &Self, wanted: impl Fn(EventName) -> bool) {
+        if self.spec.queue.is_internal() {
+            return;
+        }
         let new = self.history.len().saturating_sub(before.history.len()).min(self.history.entries().len());
         let first = self.history.entries().len() - new;
         for (place, entry) in self.history.entries().iter().enumerate().skip(first) {

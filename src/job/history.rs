@@ -72,6 +72,16 @@ impl History {
         self.entries.len() + self.folded as usize
     }
 
+    /// The transitions kept, each with its number, counted from one over all there ever were: with the job's id it names
+    /// the transition for good.
+    pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (u32, &HistoryEntry)> {
+        self.entries.iter().enumerate().map(|(place, entry)| {
+            let before = u32::try_from(place).unwrap_or(u32::MAX);
+            let folded = if place < KEPT_AT_EACH_END { 0 } else { self.folded };
+            (before.saturating_add(folded).saturating_add(1), entry)
+        })
+    }
+
     /// Whether nothing ever happened, which is so only before the submission.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -102,5 +112,6 @@ mod tests {
         let kept: Vec<i64> = history.entries().iter().map(|entry| entry.at.as_millis()).collect();
         assert_eq!(kept[..25], (0..25).collect::<Vec<_>>());
         assert_eq!(kept[25..], (95..120).collect::<Vec<_>>());
+        assert!(history.numbered().all(|(number, entry)| i64::from(number) == entry.at.as_millis() + 1));
     }
 }

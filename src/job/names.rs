@@ -167,6 +167,32 @@ impl JobId {
     }
 }
 
+impl QueueName {
+    /// What the names of queues start with that are the system's own: nobody submits to them or claims from them but the
+    /// system itself.
+    pub const INTERNAL: &str = "leasehold.";
+
+    /// The system's queue called `name`, a literal in the code.
+    #[must_use]
+    pub fn system(name: &'static str) -> Self {
+        Self(Arc::from(name))
+    }
+
+    /// Whether it is one of the system's own.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        self.0.starts_with(Self::INTERNAL)
+    }
+}
+
+impl Kind {
+    /// The system's kind called `name`, a literal in the code.
+    #[must_use]
+    pub fn system(name: &'static str) -> Self {
+        Self(Arc::from(name))
+    }
+}
+
 impl From<&WorkerId> for Actor {
     fn from(worker: &WorkerId) -> Self {
         Self(worker.0.clone())

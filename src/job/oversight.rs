@@ -198,7 +198,8 @@ impl Job {
 
     /// When the job expires: a deadline for its start, so none once an attempt counts. One that waits for its next
     /// attempt does not expire.
-    pub(super) fn start_deadline(&self) -> Option<Timestamp> {
+    #[must_use]
+    pub fn start_deadline(&self) -> Option<Timestamp> {
         self.expires_at.filter(|_| self.attempt == Attempt::default())
     }
 

@@ -355,7 +355,7 @@ impl Job {
     ///
     /// # Errors
     /// [`Refusal::NotRetryable`].
-    pub fn retry(&self, actor: &Actor, now: Timestamp) -> Result<Self, Refusal> {
+    pub fn retry(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Result<Self, Refusal> {
         match self.state {
             State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
             State::Available | State::Running(_) | State::Completed { .. } => {
@@ -367,7 +367,7 @@ impl Job {
         again.error = None;
         again.run_at = now;
         again.expires_at = None;
-        let reason = Some("retried on request".to_owned());
+        let reason = reason.or_else(|| Some("retried on request".to_owned()));
         again.step(Step { to: State::Available, event: EventName::Retried, actor, reason, now });
         Ok(again)
     }

@@ -20,7 +20,7 @@ use crate::job::{Claim, Fence, Job, JobId, Refusal, RequestId, State, WorkerId};
 use crate::query::{Filter, Search, Sort};
 use crate::store::{StoreError, Versioned, Write, WriteError};
 
-use super::dispatch::Offer;
+use super::dispatch::{Offer, Wish};
 use super::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
 use super::update::manager_actor;
 use super::{Manager, Shared};
@@ -141,6 +141,8 @@ impl Manager {
             return Err(ManagerError::ShuttingDown);
         }
         let started = Instant::now();
+        self.shared.workers.asks(&request, self.shared.clock.now());
+        self.shared.know_queues().await?;
         let delivery = match &request.request_id {
             None => None,
             Some(request_id) => {
@@ -160,7 +162,7 @@ impl Manager {
             };
             let claimed = self.take_leases(offer, Arc::clone(&request), delivery.clone()).await?;
             if !claimed.jobs.is_empty() {
-                metrics::histogram!("leasehold_claim_wait_seconds").record(started.elapsed().as_secs_f64());
+                self.shared.insight.claim_waited(started.elapsed(), self.shared.clock.now());
                 return Ok(claimed);
             }
         }
@@ -222,17 +224,19 @@ impl Manager {
         deadline: Instant,
     ) -> Result<Option<Offer>, ManagerError> {
         let dispatch = &self.shared.dispatch;
-        if let Some(offer) = dispatch.take(&request.queues, request.max_jobs) {
+        let wish = request.wish();
+        if let Some(offer) = dispatch.take(&wish) {
             return Ok(Some(offer));
         }
         self.shared.refresh(&request.queues).await?;
         if request.wait.is_zero() {
-            return Ok(dispatch.take(&request.queues, request.max_jobs));
+            return Ok(dispatch.take(&wish));
         }
-        let mut waiting = match dispatch.take_or_wait(&request.queues, request.max_jobs) {
+        let mut waiting = match dispatch.take_or_wait(&wish) {
             Ok(offer) => return Ok(Some(offer)),
             Err(waiting) => waiting,
         };
+        let _waits = self.shared.workers.waits(&request.worker_id);
         let superseded = async {
             match delivery {
                 Some(delivery) => delivery.superseded.cancelled().await,
@@ -312,6 +316,12 @@ impl Manager {
     }
 }
 
+impl ClaimRequest {
+    fn wish(&self) -> Wish<'_> {
+        Wish { queues: &self.queues, max_jobs: self.max_jobs, resources: &self.resources }
+    }
+}
+
 impl Shared {
     /// Makes sure that a search for a named claim sees what was claimed before this manager started, and what any
     /// manager has claimed until now if `repeated`.
@@ -336,20 +346,24 @@ impl Shared {
         let mut claimed = Vec::with_capacity(results.len());
         let mut failure = None;
         let mut gone = Vec::with_capacity(results.len());
+        let mut told = Vec::with_capacity(results.len());
         for ((candidate, job), result) in candidates.into_iter().zip(written).zip(results) {
             match result {
                 Ok(version) => {
                     let versioned = Versioned { job, version };
                     self.known.learn(&versioned);
                     gone.push(candidate.job.id.clone());
+                    told.push((Arc::clone(&versioned.job), candidate.job.history.len()));
                     if matches!(versioned.job.state, State::Running(_)) {
                         claimed.push(versioned);
                     } else {
+                        self.insight.changed(&candidate.job, &versioned.job, self.clock.now());
+                        self.untold.note(&versioned.job);
                         self.watchers.tell(&versioned.job.id);
                     }
                 }
                 Err(WriteError::Conflict(current)) => {
-                    metrics::counter!("leasehold_conflicts_total", "operation" => "claim").increment(1);
+                    self.insight.conflicted("claim", self.clock.now());
                     if let Some(current) = &current {
                         self.known.learn(current);
                     }
@@ -370,8 +384,9 @@ impl Shared {
                 }
             }
         }
+        self.events.publish(told.iter().map(|(job, history_before)| (&**job, *history_before)));
         self.dispatch.settle_all(&gone);
-        metrics::counter!("leasehold_claims_total").increment(claimed.len() as u64);
+        self.insight.claimed(&claimed, self.clock.now());
         (claimed, failure)
     }
 

@@ -9,7 +9,9 @@
 //! claim whose connection breaks takes no job with it.
 
 mod board;
+mod room;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,6 +23,8 @@ use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 pub(super) use board::DispatchConfig;
 use board::{Board, HORIZON, MOMENT, RESTART, Waiter, WaiterId};
+pub(super) use room::{Resources, Wish, fits};
+use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING};
 
 /// Candidates and waiting claims. Cheap to clone: clones share everything.
 #[derive(Clone)]
@@ -130,31 +134,47 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, &touched, now);
     }
 
-    /// Takes up to `max_jobs` due candidates, the most urgent of all `queues` first.
-    pub(super) fn take(&self, queues: &[QueueName], max_jobs: usize) -> Option<Offer> {
+    /// Takes due candidates, the most urgent of all queues first.
+    pub(super) fn take(&self, wish: &Wish<'_>) -> Option<Offer> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        board.touch(queues, now);
-        self.take_locked(&mut board, queues, max_jobs, now)
+        board.touch(wish.queues, now);
+        let mut steps = STEPS_PER_CLAIM;
+        self.take_locked(&mut board, wish, now, &mut steps)
     }
 
     /// Takes candidates as [`Dispatch::take`] does or, when there are none, joins those who wait.
-    pub(super) fn take_or_wait(&self, queues: &[QueueName], max_jobs: usize) -> Result<Offer, Waiting> {
+    pub(super) fn take_or_wait(&self, wish: &Wish<'_>) -> Result<Offer, Waiting> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        board.touch(queues, now);
-        if let Some(offer) = self.take_locked(&mut board, queues, max_jobs, now) {
+        board.touch(wish.queues, now);
+        let mut steps = STEPS_PER_CLAIM;
+        if let Some(offer) = self.take_locked(&mut board, wish, now, &mut steps) {
             return Ok(offer);
         }
         let id = WaiterId(board.next_waiter);
         board.next_waiter += 1;
         let (hand, offer) = oneshot::channel();
-        for queue in queues {
+        for queue in wish.queues {
             board.lane(queue).waiting.insert(id);
         }
-        board.waiters.insert(id, Waiter { queues: queues.to_vec(), max_jobs, hand });
-        self.wake_if_sooner(&mut board, queues, now);
+        let (queues, resources) = (wish.queues.to_vec(), wish.resources.clone());
+        board.waiters.insert(id, Waiter { queues, max_jobs: wish.max_jobs, resources, hand });
+        self.wake_if_sooner(&mut board, wish.queues, now);
         Err(Waiting { id, dispatch: self.clone(), offer })
+    }
+
+    /// Holds the jobs of these queues back, and of no others. Claims that wait for one that is no longer held back are
+    /// served at once.
+    pub(super) fn hold_back(&self, paused: HashSet<QueueName>) {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        let former = std::mem::replace(&mut board.paused, paused);
+        let resumed: Vec<QueueName> = former.into_iter().filter(|queue| !board.paused.contains(queue)).collect();
+        for queue in &resumed {
+            self.serve(&mut board, queue, now);
+        }
+        self.wake_if_sooner(&mut board, &resumed, now);
     }
 
     /// A claim for this candidate has been decided: it is no longer out. `still_available` gives the job as it is now,
@@ -194,7 +214,10 @@ impl Dispatch {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         board.touch(queues, now);
-        queues.iter().filter(|queue| board.lane(queue).needs_lookup(now, &self.shared.config)).collect()
+        let mut needs_lookup = |queue: &QueueName| {
+            !board.paused.contains(queue) && board.lane(queue).needs_lookup(now, &self.shared.config)
+        };
+        queues.iter().filter(|queue| needs_lookup(queue)).collect()
     }
 
     /// The lock under which the store is searched for `queue`.
@@ -270,17 +293,15 @@ impl Dispatch {
     pub(super) fn plan(&self) -> Plan {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        let waited_for: Vec<QueueName> =
-            board.lanes.iter().filter(|(_, lane)| !lane.waiting.is_empty()).map(|(queue, _)| queue.clone()).collect();
+        let waited_for: Vec<QueueName> = board.waited_for().map(|(queue, _)| queue.clone()).collect();
         for queue in &waited_for {
             self.serve(&mut board, queue, now);
         }
         board.lanes.retain(|_, lane| !lane.is_idle(now));
         let config = &self.shared.config;
         let lookups: Vec<QueueName> = board
-            .lanes
-            .iter()
-            .filter(|(_, lane)| !lane.waiting.is_empty() && lane.needs_lookup(now, config))
+            .waited_for()
+            .filter(|(_, lane)| lane.needs_lookup(now, config))
             .map(|(queue, _)| queue.clone())
             .collect();
         let wake_at = board.next_wake(now, config);
@@ -308,22 +329,43 @@ impl Dispatch {
         self.add(candidates);
     }
 
-    fn take_locked(&self, board: &mut Board, queues: &[QueueName], max_jobs: usize, now: Timestamp) -> Option<Offer> {
-        let candidates = board.take(queues, max_jobs, now);
+    fn take_locked(&self, board: &mut Board, wish: &Wish<'_>, now: Timestamp, steps: &mut usize) -> Option<Offer> {
+        let candidates = board.take(wish, now, steps);
         (!candidates.is_empty()).then(|| Offer { candidates, dispatch: self.clone() })
     }
 
-    /// Hands due candidates of `queue` to those who have waited longest.
+    /// Hands due candidates of `queue` to those who have waited longest, of those that have room for them.
     fn serve(&self, board: &mut Board, queue: &QueueName, now: Timestamp) {
+        if board.paused.contains(queue) {
+            return;
+        }
+        let mut passed = None;
+        let mut steps = STEPS_PER_SERVING;
+        // What was offered in vain: the next worker that offers the same need not look.
+        let mut in_vain: Vec<Resources> = Vec::new();
+        // Ends: every turn serves a claim or passes one over.
         loop {
             let Some(lane) = board.lanes.get_mut(queue) else { return };
             lane.promote(now);
-            if lane.due.is_empty() {
+            if lane.due.is_empty() || steps == 0 {
                 return;
             }
-            let Some(&id) = lane.waiting.first() else { return };
-            let Some(waiter) = board.forget_waiter(id) else { return };
-            let Some(offer) = self.take_locked(board, &waiter.queues, waiter.max_jobs, now) else { return };
+            let Some(id) = lane.waiting_after(passed) else { return };
+            let Some(waiter) = board.waiters.remove(&id) else { return };
+            let offer = match in_vain.contains(&waiter.resources) {
+                true => None,
+                false => self.take_locked(board, &waiter.wish(), now, &mut steps),
+            };
+            let Some(offer) = offer else {
+                if !in_vain.contains(&waiter.resources) {
+                    in_vain.push(waiter.resources.clone());
+                }
+                board.waiters.insert(id, waiter);
+                passed = Some(id);
+                steps = steps.saturating_sub(1);
+                continue;
+            };
+            board.leave_lanes(id, &waiter.queues);
             if let Err(unwanted) = waiter.hand.send(offer) {
                 // The claim is gone. Put its candidates back without `Offer`'s drop, which would take the lock again.
                 for candidate in unwanted.take() {
@@ -338,6 +380,7 @@ impl Dispatch {
     fn wake_if_sooner(&self, board: &mut Board, queues: &[QueueName], now: Timestamp) {
         let next = queues
             .iter()
+            .filter(|queue| !board.paused.contains(*queue))
             .filter_map(|queue| board.lanes.get(queue))
             .filter(|lane| !lane.waiting.is_empty())
             .map(|lane| lane.next_wake(now, &self.shared.config))

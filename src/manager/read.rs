@@ -15,12 +15,17 @@ use crate::store::{StoreError, Versioned};
 
 use super::Manager;
 use super::request::{JobView, ManagerError, QueueStatus};
+use super::throughput::{self, Throughput};
 
 /// How often a job is read again while somebody waits for its end, where others write to the store too.
 const WAIT_POLL: Duration = Duration::from_secs(1);
 
 /// How many queues are asked for their oldest job at once.
 const QUEUES_AT_ONCE: usize = 8;
+
+fn no_jobs() -> BTreeMap<StateName, u64> {
+    StateName::ALL.iter().map(|state| (*state, 0)).collect()
+}
 
 /// Those who wait for a job's end.
 #[derive(Default)]
@@ -144,33 +149,53 @@ impl Manager {
         Ok(self.shared.store.count(filter, by).await?)
     }
 
-    /// Every queue that has jobs, in the order of their names.
+    /// Every queue that has jobs or settings of its own, in the order of their names.
     ///
     /// # Errors
     /// The store's.
     pub async fn queues(&self) -> Result<Vec<QueueStatus>, ManagerError> {
+        self.know_queues().await?;
         let groups = self.shared.store.count(&Filter::default(), &[GroupField::Queue, GroupField::State]).await?;
-        let mut queues: BTreeMap<QueueName, BTreeMap<StateName, u64>> = BTreeMap::new();
+        let mut queues: BTreeMap<QueueName, BTreeMap<StateName, u64>> =
+            self.shared.queues.all().into_iter().map(|(name, _)| (name, no_jobs())).collect();
         for group in groups {
             let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
             let corrupt = |what: &str| StoreError::Corrupt(format!("{what} in a count"));
             let name = QueueName::new(queue).map_err(|_| corrupt("a queue without a valid name"))?;
             let state: StateName = state.parse().map_err(|_| corrupt("an unknown state"))?;
-            let counts = queues.entry(name).or_insert_with(|| StateName::ALL.iter().map(|state| (*state, 0)).collect());
-            counts.insert(state, group.count);
+            queues.entry(name).or_insert_with(no_jobs).insert(state, group.count);
         }
+        let ended = self.shared.throughput(None).await?;
         let mut answered = Vec::with_capacity(queues.len());
         let queues: Vec<_> = queues.into_iter().collect();
         for some in queues.chunks(QUEUES_AT_ONCE) {
-            answered.extend(try_join_all(some.iter().map(|(name, jobs)| self.queue_status(name, jobs))).await?);
+            answered.extend(try_join_all(some.iter().map(|(name, jobs)| self.queue_status(name, jobs, &ended))).await?);
         }
         Ok(answered)
+    }
+
+    /// One queue, whether it has jobs or not.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn queue(&self, name: &QueueName) -> Result<QueueStatus, ManagerError> {
+        self.know_queues().await?;
+        let filter = Filter { queues: vec![name.clone()], ..Filter::default() };
+        let mut jobs = no_jobs();
+        for group in self.shared.store.count(&filter, &[GroupField::State]).await? {
+            let state = group.values.first().and_then(Option::as_deref).and_then(|state| state.parse().ok());
+            let state = state.ok_or_else(|| StoreError::Corrupt("an unknown state in a count".to_owned()))?;
+            jobs.insert(state, group.count);
+        }
+        let ended = self.shared.throughput(Some(name)).await?;
+        self.queue_status(name, &jobs, &ended).await
     }
 
     async fn queue_status(
         &self,
         name: &QueueName,
         jobs: &BTreeMap<StateName, u64>,
+        ended: &HashMap<QueueName, [Throughput; 3]>,
     ) -> Result<QueueStatus, ManagerError> {
         let waiting = jobs.get(&StateName::Available).copied().unwrap_or(0);
         let oldest = if waiting == 0 {
@@ -186,7 +211,9 @@ impl Manager {
             self.shared.store.search(&Search { filter, sort, after: None, limit: 1 }).await?.pop()
         };
         let oldest_waiting_since = oldest.map(|found| found.job.run_at);
-        Ok(QueueStatus { name: name.clone(), jobs: jobs.clone(), oldest_waiting_since })
+        let settings = self.shared.queues.of(name);
+        let throughput = ended.get(name).copied().unwrap_or_else(throughput::nothing);
+        Ok(QueueStatus { name: name.clone(), jobs: jobs.clone(), oldest_waiting_since, settings, throughput })
     }
 
     /// Asks whether the store could serve now.

@@ -71,7 +71,7 @@ impl Shared {
     fn up_to_date(&self, hit: &Versioned) -> bool {
         let outdated = self.known.is_outdated(hit);
         if outdated {
-            metrics::counter!("leasehold_stale_hits_total").increment(1);
+            self.insight.mismatched("stale_hit", self.clock.now());
         }
         !outdated
     }

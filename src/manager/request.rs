@@ -10,6 +10,9 @@ use crate::job::{
 };
 use crate::store::{StoreError, Versioned};
 
+use super::queues::QueueSettings;
+use super::throughput::Throughput;
+
 /// A job as it is submitted.
 #[derive(Clone, Debug)]
 pub struct NewJob {
@@ -110,6 +113,9 @@ pub struct ClaimRequest {
     pub queues: Vec<QueueName>,
     /// How many jobs at most; at least one.
     pub max_jobs: usize,
+    /// What the worker offers to these jobs together, by the resource's name. It gets none that need more of anything,
+    /// and nothing is there of what is not named. Where nothing is named, it takes any job.
+    pub resources: BTreeMap<String, u64>,
     /// How long to wait for the first one.
     pub wait: Duration,
     /// How long each lease lasts without a heartbeat.
@@ -183,8 +189,13 @@ pub struct QueueStatus {
     pub name: QueueName,
     /// How many jobs are in each state, every state named.
     pub jobs: BTreeMap<crate::job::StateName, u64>,
-    /// Since when the longest-waiting due job could have been claimed.
+    /// Since when the longest-waiting due job could have been claimed, were the queue not paused.
     pub oldest_waiting_since: Option<Timestamp>,
+    /// What is set for it.
+    pub settings: QueueSettings,
+    /// How many of its jobs have ended in the last one, five and fifteen minutes. On a store of the manager's own, since
+    /// the manager was started.
+    pub throughput: [Throughput; 3],
 }
 
 /// Who asks, for the history and for idempotency keys, which each client has its own of.

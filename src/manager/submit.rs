@@ -11,6 +11,7 @@ use crate::store::{Versioned, Write, WriteError, WriteResult};
 
 use super::Manager;
 use super::request::{Caller, JobView, ManagerError, NewJob, Submitted};
+use super::update::Accepted;
 
 /// The namespace in which idempotency keys are made ids (RFC 9562, section 5.5).
 const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);
@@ -48,7 +49,7 @@ impl Manager {
                 }
             });
         }
-        metrics::counter!("leasehold_submissions_total").increment(created.len() as u64);
+        self.shared.insight.submitted(created.iter().map(|write| &*write.versioned.job), now);
         self.shared.accepted(&created);
         submitted
     }
@@ -57,12 +58,12 @@ impl Manager {
         &self,
         ready: Prepared,
         result: WriteResult,
-        created: &mut Vec<Versioned>,
+        created: &mut Vec<Accepted>,
     ) -> Result<Submitted, ManagerError> {
         match result {
             Ok(version) => {
                 let versioned = Versioned { job: ready.job, version };
-                created.push(versioned.clone());
+                created.push(Accepted { versioned: versioned.clone(), history_before: 0 });
                 Ok(Submitted { job: JobView { versioned, payload: ready.payload, result: None }, created: true })
             }
             Err(WriteError::Conflict(Some(existing))) => {

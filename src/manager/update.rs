@@ -8,7 +8,7 @@ use crate::job::{
     Actor, AdminRelease, Body, Change, Failure, Job, JobId, LeaseProof, NewBody, Refusal, State, StateName, WorkerId,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::{Versioned, Write, WriteError};
+use crate::store::{Versioned, Write, WriteError, WriteResult};
 
 use super::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
 use super::{Manager, Shared};
@@ -34,6 +34,22 @@ impl Decision {
             Change::Already => Self::Already,
         }
     }
+}
+
+/// An acknowledged write.
+pub(super) struct Accepted {
+    /// The job as it is then.
+    pub(super) versioned: Versioned,
+    /// How long its history was before.
+    pub(super) history_before: usize,
+}
+
+/// A write that is asked for.
+struct Pending {
+    /// Whose it is, by index.
+    index: usize,
+    /// What the job is before it.
+    before: Arc<Job>,
 }
 
 /// One job on its way through the loop.
@@ -80,13 +96,18 @@ impl Shared {
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (writes, indices) = self.decide_all(&mut items, &decide);
+            let (writes, pending) = self.decide_all(&mut items, &decide);
             if !writes.is_empty() {
                 let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
                 let results = self.store.write(writes).await;
                 let mut accepted = Vec::with_capacity(results.len());
-                for ((index, job), result) in indices.into_iter().zip(written).zip(results) {
-                    self.settle_write(&mut items[index], &ids[index], job, result, &mut accepted);
+                for ((Pending { index, before }, job), result) in pending.into_iter().zip(written).zip(results) {
+                    if result.is_ok() {
+                        self.has_changed(&before, &job);
+                    }
+                    if let Some(versioned) = self.settle_write(&mut items[index], &ids[index], job, result) {
+                        accepted.push(Accepted { versioned, history_before: before.history.len() });
+                    }
                 }
                 self.accepted(&accepted);
             }
@@ -96,6 +117,15 @@ impl Shared {
         }
         let contended = || Err(ManagerError::Contended { tries: MAX_TRIES });
         items.into_iter().map(|item| item.outcome.unwrap_or_else(contended)).collect()
+    }
+
+    /// Counts what happened with an acknowledged write.
+    fn has_changed(&self, before: &Job, after: &Job) {
+        let now = self.clock.now();
+        self.insight.changed(before, after, now);
+        if after.state.name().is_final() && !before.state.name().is_final() {
+            self.ends.count(&after.spec.queue, after.state.name(), now);
+        }
     }
 
     /// Reads the jobs that are not known and not yet answered.
@@ -127,20 +157,20 @@ impl Shared {
     }
 
     /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
-    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<usize>)
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<Pending>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
         let now = self.clock.now();
         let mut writes = Vec::new();
-        let mut indices = Vec::new();
+        let mut pending = Vec::new();
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
                 Ok(Decision::Write(mut job, bodies)) => {
                     self.announce(&versioned.job, &mut job);
                     writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
-                    indices.push(index);
+                    pending.push(Pending { index, before: versioned.job });
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
@@ -151,25 +181,19 @@ impl Shared {
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
-        (writes, indices)
+        (writes, pending)
     }
 
-    fn settle_write(
-        &self,
-        item: &mut Item,
-        id: &JobId,
-        job: Arc<Job>,
-        result: Result<crate::store::Version, WriteError>,
-        accepted: &mut Vec<Versioned>,
-    ) {
+    /// Takes in what a write came to. Gives the job when it was acknowledged.
+    fn settle_write(&self, item: &mut Item, id: &JobId, job: Arc<Job>, result: WriteResult) -> Option<Versioned> {
         match result {
             Ok(version) => {
                 let versioned = Versioned { job, version };
-                accepted.push(versioned.clone());
-                item.outcome = Some(Ok(versioned));
+                item.outcome = Some(Ok(versioned.clone()));
+                return Some(versioned);
             }
             Err(WriteError::Conflict(Some(current))) => {
-                metrics::counter!("leasehold_conflicts_total", "operation" => "update").increment(1);
+                self.insight.conflicted("update", self.clock.now());
                 self.known.learn(&current);
                 item.known = Some((current, Freshness::Read));
             }
@@ -183,18 +207,32 @@ impl Shared {
                 item.outcome = Some(Err(ManagerError::Unknown(why)));
             }
         }
+        None
     }
 
-    /// What follows from acknowledged writes: they are remembered, jobs that are available are offered, those who wait
-    /// for a job's end are told.
-    pub(super) fn accepted(&self, written: &[Versioned]) {
-        for versioned in written {
+    /// Counts a worker that came too late.
+    fn count_lost(&self, result: Result<Versioned, ManagerError>) -> Result<Versioned, ManagerError> {
+        if let Err(ManagerError::Refused(Refusal::LeaseLost { .. })) = &result {
+            metrics::counter!("leasehold_leases_lost_total").increment(1);
+            self.insight.mismatched("fence", self.clock.now());
+        }
+        result
+    }
+
+    /// What follows from acknowledged writes: they are remembered and published, jobs that are available are offered,
+    /// those who wait for a job's end are told. Published before they are offered, so that a job is told of as
+    /// submitted before it is told of as claimed.
+    pub(super) fn accepted(&self, written: &[Accepted]) {
+        self.events.publish(written.iter().map(|write| (&*write.versioned.job, write.history_before)));
+        for Accepted { versioned, .. } in written {
             self.known.learn(versioned);
+            self.untold.note(&versioned.job);
             if versioned.job.state.name().is_final() {
                 self.watchers.tell(&versioned.job.id);
             }
         }
-        self.dispatch.add(written.iter().filter(|versioned| versioned.job.state == State::Available).cloned());
+        let available = written.iter().map(|write| &write.versioned);
+        self.dispatch.add(available.filter(|versioned| versioned.job.state == State::Available).cloned());
     }
 }
 
@@ -205,7 +243,8 @@ impl Manager {
         worker: &WorkerId,
         beats: Vec<Heartbeat>,
     ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
-        metrics::counter!("leasehold_heartbeats_total").increment(beats.len() as u64);
+        self.shared.insight.heard_of(worker, beats.len(), self.shared.clock.now());
+        self.shared.workers.is_alive(worker, self.shared.clock.now());
         let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
         let results = self
             .shared
@@ -217,7 +256,7 @@ impl Manager {
             .await;
         results
             .into_iter()
-            .map(|result| match &count_lost(result)?.job.state {
+            .map(|result| match &self.shared.count_lost(result)?.job.state {
                 State::Running(running) => Ok(HeartbeatAnswer {
                     lease_expires_at: running.lease.expires_at,
                     cancel_requested: running.cancel_requested_at.is_some(),
@@ -230,19 +269,12 @@ impl Manager {
     /// Completes, fails or gives back attempts; answers in order with each job as it is then. The same end again is
     /// answered as the first time.
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
+        self.shared.workers.is_alive(worker, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
         let ids: Vec<JobId> = finishes.iter().map(|finish| finish.id.clone()).collect();
         let ends: Vec<End> = finishes.into_iter().map(|finish| End::of(finish, worker, inline_limit)).collect();
         let results = self.shared.update(&ids, |index, job, now| ends[index].decide(job, now)).await;
-        results
-            .into_iter()
-            .map(|result| {
-                let finished = count_lost(result)?;
-                let state = finished.job.state.name();
-                metrics::counter!("leasehold_attempts_ended_total", "state" => state.as_str()).increment(1);
-                Ok(finished)
-            })
-            .collect()
+        results.into_iter().map(|result| self.shared.count_lost(result)).collect()
     }
 
     /// Calls a waiting job off, or asks a running one's worker to stop.
@@ -261,8 +293,9 @@ impl Manager {
     ///
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`].
-    pub async fn retry(&self, caller: &Caller, id: &JobId) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(job.retry(caller, now)?), Vec::new()))).await
+    pub async fn retry(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
+        let retry = |job: &Job, now| job.retry(caller, reason.clone(), now);
+        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(retry(job, now)?), Vec::new()))).await
     }
 
     /// Ends a running job's lease without its worker.
@@ -270,7 +303,13 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
     pub async fn admin_release(&self, id: &JobId, order: AdminRelease) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(job.admin_release(&order, now)?), Vec::new()))).await
+        let release = |job: &Job, now| job.admin_release(&order, now);
+        let released =
+            self.update_one(id, |job, now| Ok(Decision::Write(Box::new(release(job, now)?), Vec::new()))).await;
+        if let Err(ManagerError::Refused(Refusal::FenceMoved(_))) = &released {
+            self.shared.insight.mismatched("fence", self.shared.clock.now());
+        }
+        released
     }
 
     /// Gives every running job back, attempt and all: for the start of a process that owns its store alone, whose
@@ -347,14 +386,6 @@ impl End {
             How::Released { reason } => Ok(Decision::from_change(job.release(&self.proof, reason, now)?, [])),
         }
     }
-}
-
-/// Counts a worker that came too late.
-fn count_lost(result: Result<Versioned, ManagerError>) -> Result<Versioned, ManagerError> {
-    if let Err(ManagerError::Refused(Refusal::LeaseLost { .. })) = &result {
-        metrics::counter!("leasehold_leases_lost_total").increment(1);
-    }
-    result
 }
 
 /// Who acts when the manager does so by itself.

@@ -194,6 +194,7 @@ pub static FIELDS: &[Field] = &[
     Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())), "What becomes of it when its lease expires: requeue, fail or flag.", "orphan_policy: flag"),
     Field::kept("notify", "Who is told of its events.", "[{\"url\": \"https://example.org/hook\"}]"),
     Field::kept("outbox", "Events that are yet to be told of.", "[{\"number\": 3}]"),
+    Field::new("untold", LONG, Of(|job| untold(job)), "How many events are yet to be told of.", "untold > 0"),
     Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())), "Who runs it.", "lease.worker_id: worker-7").by_default(),
     Field::new("lease.request_id", KEYWORD, Of(|job| text(lease(job)?.request_id.as_ref()?.as_str())), "The claim call that took it.", "lease.request_id: c-19"),
     Field::new("lease.acquired_at", Date, Of(|job| time(lease(job)?.acquired_at)), "Since when its worker has it.", "lease.acquired_at < now-1h"),
@@ -271,6 +272,11 @@ fn stored(body: &Body) -> Option<FieldValue<'static>> {
         Body::Stored(reference) => integer(reference.bytes),
         Body::Empty | Body::Inline(_) => None,
     }
+}
+
+/// Not in the document while there are none.
+fn untold(job: &Job) -> Option<FieldValue<'static>> {
+    i64::try_from(job.outbox.len()).ok().filter(|count| *count > 0).and_then(integer)
 }
 
 /// Not in the document while there are none.

@@ -32,10 +32,14 @@ pub struct Filter {
     pub watch_at_most: Option<Timestamp>,
     /// Ended at this time or before.
     pub finished_at_most: Option<Timestamp>,
+    /// Ended after this time.
+    pub finished_after: Option<Timestamp>,
     /// Last written after this time.
     pub updated_after: Option<Timestamp>,
     /// Whether it is flagged as an orphan.
     pub orphaned: Option<bool>,
+    /// Whether somebody is yet to be told of something that happened to it.
+    pub untold: Option<bool>,
     /// Running under a lease of this worker.
     pub worker_id: Option<WorkerId>,
     /// Running under a lease taken by this claim call.
@@ -58,8 +62,10 @@ impl Filter {
             && self.run_after.is_none_or(|earliest| job.run_at > earliest)
             && self.watch_at_most.is_none_or(|latest| job.watch_at().is_some_and(|at| at <= latest))
             && self.finished_at_most.is_none_or(|latest| job.finished_at().is_some_and(|at| at <= latest))
+            && self.finished_after.is_none_or(|earliest| job.finished_at().is_some_and(|at| at > earliest))
             && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
             && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
+            && self.untold.is_none_or(|untold| job.outbox.is_empty() != untold)
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
@@ -72,6 +78,7 @@ impl Filter {
             || self.request_id.is_some()
             || self.watch_at_most.is_some()
             || self.orphaned == Some(true)
+            || self.untold == Some(true)
             || (!self.states.is_empty() && !self.states.iter().any(|state| state.is_final()))
     }
 }

@@ -11,6 +11,7 @@
 
 pub mod elasticsearch;
 pub mod embedded;
+pub mod measured;
 pub mod record;
 
 use std::sync::Arc;

@@ -57,6 +57,7 @@ fn claimed_job(view: &JobView) -> ClaimedJob {
         kind: job.spec.kind.clone(),
         payload: view.payload.clone(),
         timeout: job.spec.timeout,
+        resources: job.spec.resources.clone(),
     }
 }
 

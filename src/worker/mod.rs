@@ -19,10 +19,11 @@ pub mod service;
 pub mod shell;
 pub mod stop;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -42,6 +43,8 @@ use crate::manager::{ClaimRequest, Finish, Outcome};
 const MAX_CLAIM: usize = 100;
 /// How long the jobs of a claim that nobody waited for are looked for before they are left to their leases.
 const RECOVERY: Duration = Duration::from_secs(5);
+/// How long a claim waits at most while running jobs need a part of what the worker offers.
+const WAIT_WITH_LESS: Duration = Duration::from_secs(5);
 
 /// A worker's settings.
 #[derive(Clone, Debug)]
@@ -52,6 +55,9 @@ pub struct WorkerConfig {
     pub queues: Vec<QueueName>,
     /// How many jobs it runs at a time; at least one.
     pub slots: usize,
+    /// What it offers to all jobs that it runs at a time, by the resource's name: it is given none that need more than
+    /// is free. Nothing, where it takes any job.
+    pub resources: BTreeMap<String, u64>,
     /// How long a lease lasts without a heartbeat.
     pub lease: Duration,
     /// How long one claim waits for a job.
@@ -120,7 +126,8 @@ impl Worker {
         let heartbeats =
             heartbeats::run(self.service.clone(), self.config.worker_id.clone(), roster.clone(), self.config.lease);
         let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats));
-        let running = Arc::new(Shared { worker: self, roster, finishes });
+        let free = Mutex::new(self.config.resources.clone());
+        let running = Arc::new(Shared { worker: self, roster, finishes, free });
         let attempts = TaskTracker::new();
 
         let claimed = running.clone().claim_until_stopped(&attempts, stop.listen()).await;
@@ -134,6 +141,8 @@ struct Shared {
     worker: Worker,
     roster: Arc<Roster>,
     finishes: Finishes,
+    /// What it offers and no job that runs needs.
+    free: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Shared {
@@ -161,6 +170,7 @@ impl Shared {
             for (job, slot) in jobs.into_iter().zip(free) {
                 // Entered before the task is: a stop that comes now must find it.
                 let entered = self.roster.enter(&job, &self.worker.config.worker_id);
+                self.take_room(&job);
                 attempts.spawn(self.clone().attempt(job, entered, slot));
             }
         }
@@ -168,11 +178,15 @@ impl Shared {
 
     fn claim_request(&self, max_jobs: usize) -> ClaimRequest {
         let config = &self.worker.config;
+        let resources = self.free.lock().clone();
+        // What a claim offers is fixed while it waits, so it does not wait long where more may become free.
+        let wait = if resources == config.resources { config.wait } else { config.wait.min(WAIT_WITH_LESS) };
         ClaimRequest {
             worker_id: config.worker_id.clone(),
             queues: config.queues.clone(),
             max_jobs,
-            wait: config.wait,
+            resources,
+            wait,
             lease: config.lease,
             request_id: RequestId::new(uuid::Uuid::new_v4().simple().to_string()).ok(),
             repeated: false,
@@ -232,9 +246,28 @@ impl Shared {
             None => FinishAnswer::Lost,
         };
         self.roster.leave(&job);
+        self.give_room_back(&job);
         drop(slot);
         if let Some(observer) = &worker.observer {
             observer.ended(&job, &AttemptEnd { outcome, answer, took });
+        }
+    }
+
+    fn take_room(&self, job: &ClaimedJob) {
+        let mut free = self.free.lock();
+        for (name, needed) in &job.resources {
+            if let Some(free) = free.get_mut(name) {
+                *free = free.saturating_sub(*needed);
+            }
+        }
+    }
+
+    fn give_room_back(&self, job: &ClaimedJob) {
+        let mut free = self.free.lock();
+        for (name, needed) in &job.resources {
+            if let (Some(free), Some(most)) = (free.get_mut(name), self.worker.config.resources.get(name)) {
+                *free = free.saturating_add(*needed).min(*most);
+            }
         }
     }
 

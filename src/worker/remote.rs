@@ -64,6 +64,7 @@ async fn claim(
         worker_id: request.worker_id.as_str().to_owned(),
         queues: request.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
         max_jobs: Some(max_jobs as u64),
+        resources: request.resources.clone(),
         wait_ms: Some(millis(wait)),
         lease_ms: Some(millis(request.lease)),
         request_id: request.request_id.as_ref().map(|id| id.as_str().to_owned()),
@@ -83,6 +84,7 @@ fn claimed_job(job: wire::Job) -> Result<ClaimedJob, InvalidName> {
         kind: Kind::new(&job.kind)?,
         payload: job.payload,
         timeout: job.timeout_ms.map(Duration::from_millis),
+        resources: job.resources,
     })
 }
 

@@ -1,5 +1,6 @@
 //! What a worker needs of whoever hands out jobs: a server over HTTP, or a manager in the same process.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +25,8 @@ pub struct ClaimedJob {
     pub payload: Option<Json>,
     /// How long the attempt may take.
     pub timeout: Option<Duration>,
+    /// What it needs of the worker, by the resource's name.
+    pub resources: BTreeMap<String, u64>,
 }
 
 /// What became of one sign of life.

@@ -60,6 +60,7 @@ fn config() -> WorkerConfig {
         worker_id: name("w"),
         queues: vec![name("q")],
         slots: 2,
+        resources: BTreeMap::new(),
         // Short, so that heartbeats are soon sent.
         lease: Duration::from_millis(300),
         wait: DEADLINE,
@@ -222,6 +223,33 @@ async fn heartbeats_keep_a_job_that_takes_longer_than_its_lease() {
     }
     running.go_on.add_permits(1);
     assert_eq!(bed.ended(&job).await.state.name(), StateName::Completed);
+}
+
+#[tokio::test]
+async fn a_job_waits_while_those_that_run_need_too_much_of_what_the_worker_has() {
+    let bed = Bed::start();
+    let needing = |kind: &str, memory: u64| NewJob {
+        resources: [("memory".to_owned(), memory)].into(),
+        max_attempts: 1,
+        ..NewJob::new(name("q"), name(kind))
+    };
+    let submit = async |new: NewJob| {
+        let submitted = bed.manager.submit(&Actor::system("test"), vec![new]).await;
+        submitted.into_iter().next().expect("an answer").expect("submitted").job.versioned.job.id.clone()
+    };
+    let config = WorkerConfig { resources: [("memory".to_owned(), 10)].into(), ..config() };
+    let first = submit(needing("held", 6)).await;
+    let mut worker = Running::start(Arc::new(bed.manager.clone()), config);
+    assert_eq!(worker.begun().await, first);
+    let (large, small) = (submit(needing("quick", 6)).await, submit(needing("quick", 4)).await);
+    assert_eq!(worker.begun().await, small, "what fits does not wait for what does not");
+    bed.ended(&small).await;
+    assert_eq!(bed.job(&large).await.state, State::Available);
+    worker.go_on.add_permits(1);
+    assert_eq!(worker.begun().await, large);
+    bed.ended(&large).await;
+    worker.stop.ask(Stop::Drain);
+    worker.stopped().await.expect("a good end");
 }
 
 #[tokio::test]

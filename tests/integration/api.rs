@@ -2,10 +2,13 @@
 //! store in a directory of its own.
 
 mod access;
+mod admin;
 mod calling;
 mod connections;
 mod description;
 mod lives;
+mod observed;
+mod queues;
 mod reading;
 mod refusals;
 mod server;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold::store::Store;
-use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
+use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use tempfile::TempDir;
 
@@ -49,6 +49,6 @@ pub(crate) async fn elasticsearch() -> Box<dyn Engine> {
         index_prefix: servers::fresh_prefix("manager"),
         ..ElasticsearchOptions::default()
     };
-    let store = ElasticsearchStore::connect(options).await.expect("the store is reached");
+    let store = crate::store::elasticsearch::connect(options).await;
     Box::new(Kept::<()> { store: Arc::new(store), _keeps: () })
 }

@@ -2,5 +2,7 @@
 
 mod faults;
 mod kill;
+mod notifications;
 mod outage;
 mod race;
+mod recovery;

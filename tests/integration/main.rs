@@ -10,6 +10,8 @@ mod hold;
 mod kql;
 mod load;
 mod manager;
+mod monitor;
+mod notify;
 mod process;
 mod program;
 mod proxy;

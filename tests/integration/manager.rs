@@ -2,6 +2,7 @@
 //!
 //! Every case runs on every engine. Time is the test's own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use leasehold::manager::{
 use leasehold::store::{Store, Versioned};
 
 use crate::engines::{self, Engine};
+use admin::*;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -111,6 +113,7 @@ fn claim(max_jobs: usize) -> ClaimRequest {
         worker_id: worker("w"),
         queues: vec![queue()],
         max_jobs,
+        resources: BTreeMap::new(),
         wait: Duration::ZERO,
         lease: LEASE,
         request_id: None,
@@ -200,6 +203,17 @@ cases! {
     a_watcher_hears_of_the_end,
     running_jobs_of_dead_workers_are_given_back,
     queues_show_their_depth_by_state,
+    an_administrator_takes_a_job_from_its_worker_and_the_history_says_who_and_why,
+    many_jobs_are_counted_before_they_are_changed_and_only_those_asked_for_are,
+    many_failed_jobs_are_started_again,
+    the_jobs_of_one_worker_are_taken_from_it_and_no_others,
+    a_job_that_is_no_longer_as_asked_for_is_left_alone,
+    a_job_that_is_already_asked_to_stop_is_not_asked_again,
+    a_call_ends_in_time_and_the_next_one_goes_on_where_it_ended,
+    a_call_goes_through_no_more_jobs_than_it_may,
+    named_jobs_are_changed_each_once_and_only_where_they_match,
+    an_order_that_can_be_done_to_none_of_those_asked_for_is_refused,
+    flagged_jobs_are_shown_with_what_there_is_to_judge_them_by,
 }
 
 async fn a_job_is_submitted_claimed_and_completed(site: Site) {
@@ -462,10 +476,10 @@ async fn a_large_payload_and_result_come_back_as_they_were(site: Site) {
 async fn an_explicit_retry_gives_a_fresh_budget_and_the_fence_goes_on(site: Site) {
     let id = site.submit(NewJob { max_attempts: 1, ..new_job() }).await.versioned.job.id.clone();
     let claimed = site.claim_one().await;
-    let early = site.manager.retry(&caller(), &id).await;
+    let early = site.manager.retry(&caller(), &id, None).await;
     assert!(matches!(early, Err(ManagerError::Refused(Refusal::NotRetryable(_)))), "{early:?}");
     site.finish(&claimed, failed(true)).await.expect("accepted");
-    site.manager.retry(&caller(), &id).await.expect("retried");
+    site.manager.retry(&caller(), &id, None).await.expect("retried");
     let again = site.claim_one().await;
     assert_eq!((again.job.fence, again.job.attempt.get()), (Fence::new(2), 1));
     assert!(is_lease_lost(&site.finish(&claimed, completed("1")).await));
@@ -511,4 +525,6 @@ async fn queues_show_their_depth_by_state(site: Site) {
     assert_eq!(queues[1].oldest_waiting_since, Some(site.clock.now()));
 }
 
+mod admin;
 mod capacity;
+mod queues;

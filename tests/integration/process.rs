@@ -1,4 +1,4 @@
-//! `leasehold serve` as a process of its own, to be killed and started again.
+//! `leasehold serve` and `leasehold monitor` as processes of their own, to be killed and started again.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ pub(crate) enum Engine {
 /// A server, killed when dropped.
 pub(crate) struct Server {
     child: Child,
+    command: &'static str,
+    options: Vec<String>,
     engine: Engine,
     port: u16,
     log: PathBuf,
@@ -37,9 +39,21 @@ impl Server {
 
     /// Starts a server and does not wait for it.
     pub(crate) fn begin(engine: Engine, log: &Path) -> Self {
+        Self::begin_as("serve", &[], engine, log)
+    }
+
+    /// Starts a process that serves, such as a monitor, with options, and waits until it is ready.
+    pub(crate) async fn start_as(command: &'static str, options: &[&str], engine: Engine, log: &Path) -> Self {
+        let mut server = Self::begin_as(command, options, engine, log);
+        server.ready().await;
+        server
+    }
+
+    fn begin_as(command: &'static str, options: &[&str], engine: Engine, log: &Path) -> Self {
         let port = servers::ports::free();
-        let child = spawn(&engine, port, log);
-        Self { child, engine, port, log: log.to_owned() }
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = spawn(command, &options, &engine, port, log);
+        Self { child, command, options, engine, port, log: log.to_owned() }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -49,7 +63,7 @@ impl Server {
     /// `kill -9`, and the same server again.
     pub(crate) async fn kill_and_restart(&mut self) {
         self.kill();
-        self.child = spawn(&self.engine, self.port, &self.log);
+        self.child = spawn(self.command, &self.options, &self.engine, self.port, &self.log);
         self.ready().await;
     }
 
@@ -97,10 +111,10 @@ impl Drop for Server {
     }
 }
 
-fn spawn(engine: &Engine, port: u16, log: &Path) -> Child {
+fn spawn(subcommand: &str, options: &[String], engine: &Engine, port: u16, log: &Path) -> Child {
     let log = File::options().create(true).append(true).open(log).expect("the log can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    command.arg("serve").arg("--listen").arg(format!("127.0.0.1:{port}"));
+    command.arg(subcommand).args(options).arg("--listen").arg(format!("127.0.0.1:{port}"));
     match engine {
         Engine::Embedded(directory) => {
             command.arg("--data-dir").arg(directory);

@@ -5,7 +5,7 @@
 
 mod bodies;
 mod counts;
-mod elasticsearch;
+pub(crate) mod elasticsearch;
 mod embedded;
 mod lost_answers;
 mod model;

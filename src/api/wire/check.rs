@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::NotifyTarget;
 use crate::clock::Timestamp;
-use crate::job::{EventName, InvalidName, Json};
+use crate::job::{EventName, InvalidName, Json, QueueName};
 
 /// The longest payload or result, in bytes of its JSON text.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -53,7 +53,7 @@ pub const MAX_NOTIFY_TARGETS: usize = 10;
 pub const MAX_URL_BYTES: usize = 2048;
 
 /// Names that stand where a job's id does in a path, and so cannot be ids.
-pub const RESERVED_IDS: [&str; 2] = ["bulk", "count"];
+pub const RESERVED_IDS: [&str; 5] = ["bulk", "cancel", "count", "release", "retry"];
 
 /// One fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -122,6 +122,15 @@ impl Checks {
         }
     }
 
+    /// Takes over the faults of a part that was checked by itself.
+    pub(crate) fn part<T>(&mut self, part: Result<T, Invalid>) -> Option<T> {
+        part.map_err(|invalid| {
+            self.errors.extend(invalid.errors);
+            self.too_large |= invalid.too_large;
+        })
+        .ok()
+    }
+
     /// Checks whom a job's events are told to.
     pub(crate) fn notify(&mut self, field: &str, targets: &[NotifyTarget]) {
         if targets.len() > MAX_NOTIFY_TARGETS {
@@ -164,6 +173,19 @@ impl Checks {
         T: std::str::FromStr<Err = InvalidName>,
     {
         text.parse().map_err(|error: InvalidName| self.fault(field, error.to_string())).ok()
+    }
+
+    /// Checks the name of a queue that others than the system itself may submit to or claim from.
+    pub(crate) fn queue(&mut self, field: &str, text: &str) -> Option<QueueName> {
+        let queue: QueueName = self.name(field, text)?;
+        if queue.is_internal() {
+            self.fault(
+                field,
+                format!("must not start with `{}`: such queues are the system's own", QueueName::INTERNAL),
+            );
+            return None;
+        }
+        Some(queue)
     }
 
     /// The same for a name that may be missing.

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::{Job, JobOut, JobState};
-use crate::clock::{Timestamp, rfc3339};
-use crate::manager::QueueStatus;
+use super::job::{Job, JobOut};
 use crate::query::{Group, GroupField};
 
 /// A page of jobs.
@@ -86,45 +84,6 @@ impl CountAnswer {
             .map(|group| CountGroup { by: names().zip(group.values).collect(), count: group.count })
             .collect();
         Self { total, groups }
-    }
-}
-
-/// Every queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct QueueList {
-    /// The queues that have jobs, in the order of their names.
-    pub items: Vec<Queue>,
-    /// Always null: there is one page.
-    pub next_cursor: Option<String>,
-}
-
-/// How a queue stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Queue {
-    /// Its name.
-    #[schema(example = "reports")]
-    pub name: String,
-    /// Whether its jobs are held back.
-    pub paused: bool,
-    /// How many jobs are in each state.
-    #[schema(example = json!({
-        "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
-    }))]
-    pub jobs: BTreeMap<JobState, u64>,
-    /// Since when the longest-waiting due job could have been claimed.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub oldest_waiting_since: Option<Timestamp>,
-}
-
-impl From<QueueStatus> for Queue {
-    fn from(status: QueueStatus) -> Self {
-        Self {
-            name: status.name.into(),
-            paused: false,
-            jobs: status.jobs.into_iter().map(|(state, count)| (state.into(), count)).collect(),
-            oldest_waiting_since: status.oldest_waiting_since,
-        }
     }
 }
 

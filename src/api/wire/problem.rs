@@ -27,6 +27,10 @@ pub struct Problem {
     /// The fields at fault, where it is a matter of fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
+    /// The job's current fence, where another was expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = 3)]
+    pub fence: Option<u64>,
     /// The request's id, as in the `x-request-id` header and the server's log.
     #[serde(default)]
     #[schema(example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]

@@ -120,7 +120,7 @@ impl SubmitJob {
     /// Every field that is wrong.
     pub fn into_new_job(self) -> Result<NewJob, Invalid> {
         let mut checks = Checks::default();
-        let queue = checks.name("queue", &self.queue);
+        let queue = checks.queue("queue", &self.queue);
         let kind = checks.name("kind", &self.kind);
         let id = checks.optional_name("id", self.id.as_deref());
         if let Some(reserved) = RESERVED_IDS.iter().find(|reserved| self.id.as_deref() == Some(**reserved)) {

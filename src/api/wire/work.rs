@@ -1,6 +1,6 @@
 //! What workers, clients and administrators ask of jobs that exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -38,6 +38,11 @@ pub struct ClaimJobs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub max_jobs: Option<u64>,
+    /// What the worker offers to these jobs together, by the resource's name. It is given no job that needs more of
+    /// anything, and has nothing of what is not named. It takes any job when nothing is named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(example = json!({"memory_mib": 4096}))]
+    pub resources: BTreeMap<String, u64>,
     /// How long to wait for the first one. 0 when not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 60_000)]
@@ -70,7 +75,8 @@ impl ClaimJobs {
         checks.count("queues", self.queues.len(), MAX_CLAIMED_QUEUES);
         let named = self.queues.iter().take(MAX_CLAIMED_QUEUES).enumerate();
         let queues: BTreeSet<job::QueueName> =
-            named.filter_map(|(index, name)| checks.name(&format!("queues[{index}]"), name)).collect();
+            named.filter_map(|(index, name)| checks.queue(&format!("queues[{index}]"), name)).collect();
+        checks.resources(&self.resources);
         let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(1), 1..=MAX_CLAIMED_JOBS);
         let wait = checks.millis("wait_ms", self.wait_ms.unwrap_or(0), 0..=MAX_WAIT_MS);
         let lease = checks.millis("lease_ms", self.lease_ms.unwrap_or(DEFAULT_LEASE_MS), LEASE_MS);
@@ -80,6 +86,7 @@ impl ClaimJobs {
             worker_id,
             queues: queues.into_iter().collect(),
             max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
+            resources: self.resources,
             wait,
             lease,
             request_id,
@@ -365,6 +372,26 @@ impl CancelJob {
     }
 }
 
+/// A job that has ended is to be started again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetryJob {
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub reason: Option<String>,
+}
+
+impl RetryJob {
+    /// Checks the reason.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn into_reason(self) -> Result<Option<String>, Invalid> {
+        CancelJob { reason: self.reason }.into_reason()
+    }
+}
+
 /// What becomes of a job that is taken from its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -375,6 +402,16 @@ pub enum Then {
     Fail,
     /// It is cancelled.
     Cancel,
+}
+
+impl From<Then> for job::Then {
+    fn from(then: Then) -> Self {
+        match then {
+            Then::Requeue => Self::Requeue,
+            Then::Fail => Self::Fail,
+            Then::Cancel => Self::Cancel,
+        }
+    }
 }
 
 /// An administrator's order to end a running job's lease.
@@ -402,11 +439,7 @@ impl AdminRelease {
             checks.fault("reason", "must not be empty");
         }
         checks.text("reason", &self.reason, MAX_TEXT_BYTES);
-        let then = match self.then {
-            Then::Requeue => job::Then::Requeue,
-            Then::Fail => job::Then::Fail,
-            Then::Cancel => job::Then::Cancel,
-        };
+        let then = self.then.into();
         let expected_fence = self.expected_fence.map(Fence::new);
         checks.finish(Some(job::AdminRelease { actor, reason: self.reason, then, expected_fence }))
     }

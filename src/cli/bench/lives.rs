@@ -44,9 +44,9 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
     let batches: Vec<(u32, u32, Bytes)> = bulk_bodies(args, &target.queue);
     let begun = Instant::now();
     let progress = Rc::new(RefCell::new(Progress {
-        jobs: args.jobs,
-        sent_at: vec![None; args.jobs as usize],
-        claimed: vec![false; args.jobs as usize],
+        jobs: args.lives(),
+        sent_at: vec![None; args.lives() as usize],
+        claimed: vec![false; args.lives() as usize],
         twice: 0,
         submissions: 0,
         completions: 0,
@@ -77,9 +77,9 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
 /// Every bulk submission, with the numbers of its first job and of the one after its last.
 fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<(u32, u32, Bytes)> {
     let step = u32::from(args.submit_batch);
-    (0..args.jobs.div_ceil(step))
+    (0..args.lives().div_ceil(step))
         .map(|batch| {
-            let (first, end) = (batch * step, args.jobs.min((batch + 1) * step));
+            let (first, end) = (batch * step, args.lives().min((batch + 1) * step));
             let lines: String = (first..end).map(|number| job_line(queue, number, args.payload_bytes)).collect();
             (first, end, Bytes::from(lines))
         })
@@ -129,7 +129,7 @@ async fn work(args: &BenchArgs, target: &Target, number: u16, progress: Shared) 
         target.queue, args.batch
     ));
     let mut idle = 0;
-    while progress.borrow().completions < u64::from(args.jobs) {
+    while progress.borrow().completions < u64::from(args.lives()) {
         let answer = connection.post("/v1/claims", "application/json", claim.clone()).await?;
         let claimed: Claimed<'_> = read(&answer)?;
         if claimed.jobs.is_empty() {

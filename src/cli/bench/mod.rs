@@ -7,6 +7,7 @@
 mod connection;
 mod latency;
 mod lives;
+mod recovery;
 mod report;
 mod target;
 
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::engine::StoreKind;
 use super::failure::Failure;
-use super::serve::StoreKind;
 use super::{duration, limits};
 use report::Report;
 use target::Target;
@@ -27,20 +28,21 @@ Examples:
   leasehold bench
   leasehold bench --jobs 1000000 --json
   leasehold bench --scenario latency --rate 500 --workers 2000
+  leasehold bench --scenario recovery
   leasehold bench --store elasticsearch --elasticsearch-url http://localhost:9200
   leasehold bench --server http://10.0.0.5:7400 --token lh_…";
 
 /// Measure a server: how many jobs a second it brings from submission to completion, and how fast a waiting worker
-/// gets a new one
+/// gets a new one, or the jobs of one that died
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, env = "LEASEHOLD_SCENARIO", default_value_t = Scenario::Lives)]
     scenario: Scenario,
-    /// How many jobs (lives)
-    #[arg(long, env = "LEASEHOLD_JOBS", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
-    jobs: u32,
+    /// How many jobs (lives, recovery) [default: 200000 for lives, 50 for recovery]
+    #[arg(long, env = "LEASEHOLD_JOBS", value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: Option<u32>,
     /// How many workers [default: 32 for lives, 2000 for latency]
     #[arg(long, env = "LEASEHOLD_WORKERS", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
@@ -83,6 +85,16 @@ pub(super) struct BenchArgs {
     json: bool,
 }
 
+/// How many jobs live.
+const DEFAULT_LIVES: u32 = 200_000;
+
+impl BenchArgs {
+    /// How many jobs live (lives).
+    fn lives(&self) -> u32 {
+        self.jobs.unwrap_or(DEFAULT_LIVES)
+    }
+}
+
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Scenario {
@@ -90,6 +102,8 @@ pub(super) enum Scenario {
     Lives,
     /// How long a job takes to reach one of many waiting workers, at a fixed rate
     Latency,
+    /// How long the jobs of a worker that is killed take until they run elsewhere, under leases of 5 s
+    Recovery,
 }
 
 /// Measures. On one thread: the server needs the other cores.
@@ -104,6 +118,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
         let report = match args.scenario {
             Scenario::Lives => lives::measure(&args, &target).await,
             Scenario::Latency => latency::measure(&args, &target).await,
+            Scenario::Recovery => recovery::measure(&args, &target).await,
         };
         let report = report.map_err(Failure::Failed)?;
         let counted = target.completed().await.map_err(Failure::Failed)?;

@@ -12,8 +12,8 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::BenchArgs;
 use super::connection::{Address, Connection, read};
+use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;
-use crate::cli::serve::StoreKind;
 
 /// How long a server may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -112,6 +112,8 @@ async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), String> 
     let data = data.map_err(|error| format!("cannot make a directory here: {error}"))?;
     let mut command = Command::new(program);
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", engine(args.store), "--data-dir"]).arg(data.path());
+    // Server and workers are on one machine, which has one clock.
+    command.args(["--clock-skew-ms", "0"]);
     if args.store == StoreKind::Elasticsearch {
         command.args(["--index-prefix", &format!("leasehold-bench-{run:08x}-")]);
         command.args(args.elasticsearch_url.iter().flat_map(|url| ["--elasticsearch-url", url]));

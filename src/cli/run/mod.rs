@@ -39,7 +39,7 @@ use watch::Watch;
 const LEASE: Duration = Duration::from_secs(600);
 /// How long one claim waits for a job.
 const WAIT: Duration = Duration::from_secs(60);
-/// How often jobs with a start deadline are looked at.
+/// How often it is looked for jobs that have expired.
 const DEADLINE_EVERY: Duration = Duration::from_secs(1);
 
 const HOW_IT_WORKS: &str = "\
@@ -124,8 +124,10 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     })?;
     let begun = Instant::now();
     let scope = Scope::new(&directory.to_string_lossy());
-    let (manager, started) = start::start(&directory, &scope, &source.name(), &planned, args.retry_failed).await?;
+    let (manager, monitor, started) =
+        start::start(&directory, &scope, &source.name(), &planned, args.retry_failed).await?;
     let outcome = work(&args, &manager, &scope, &planned, started, &signals).await;
+    monitor.shutdown().await;
     manager.shutdown().await;
     let (tally, left, before, gone) = outcome?;
 
@@ -173,6 +175,7 @@ async fn work(
                 .map_err(|error| Failure::Failed(error.to_string()))?,
             queues,
             slots: args.slots.map_or(cores, usize::from),
+            resources: std::collections::BTreeMap::new(),
             lease: LEASE,
             wait: WAIT,
             drain_timeout: args.drain_timeout,
@@ -190,7 +193,7 @@ async fn work(
     Ok((watch.end(), watch.left().len(), before, gone))
 }
 
-/// Jobs that nobody could start in time come to their end without an attempt. Never ends.
+/// Tells of jobs that the monitor has let expire. Never ends.
 async fn look_at_deadlines(manager: &Manager, watch: &Watch, planned: &[Planned]) {
     let with_deadline: std::collections::HashSet<_> =
         planned.iter().filter(|planned| planned.job.expires_at.is_some()).map(|planned| &planned.id).collect();
@@ -198,10 +201,7 @@ async fn look_at_deadlines(manager: &Manager, watch: &Watch, planned: &[Planned]
         tokio::time::sleep(DEADLINE_EVERY).await;
         for id in watch.left().iter().filter(|id| with_deadline.contains(id)) {
             let Ok(view) = manager.get(id).await else { continue };
-            let job = &view.versioned.job;
-            let overdue = job.state.name() == StateName::Available
-                && job.expires_at.is_some_and(|deadline| deadline.as_millis() <= chrono::Utc::now().timestamp_millis());
-            if overdue || job.state.name() == StateName::Expired {
+            if view.versioned.job.state.name() == StateName::Expired {
                 let message = "not started before its start deadline".to_owned();
                 watch.failed(id, StateName::Expired, JobError { code: "expired".to_owned(), message });
             }

@@ -10,14 +10,19 @@ use super::watch::{self, Failed, Tally};
 use crate::cli::engine;
 use crate::cli::failure::Failure;
 use crate::cli::output::complain;
-use crate::clock::{Clock as _, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::job::{Actor, Job, JobError, JobId, StateName};
 use crate::manager::{Manager, ManagerConfig, ManagerError, NewJob};
+use crate::monitor::{Monitor, MonitorConfig, Retention, Schedule};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::worker::shell::Scope;
 
 /// How long the processes of a former start may take to be gone once they are killed.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often jobs with a start deadline are looked at.
+const DEADLINES_EVERY: Duration = Duration::from_secs(1);
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// How many jobs are handed in with one call.
 const BATCH: usize = 1000;
 /// How many jobs one search gives.
@@ -41,6 +46,19 @@ pub(super) struct Started {
     pub(super) tally: Tally,
 }
 
+/// The monitor of a run: it lets jobs expire that nobody could start in time. The worker is this process, so no lease is
+/// lost while it lives, and it ends what takes too long itself; and what has ended is what the next start goes by.
+fn watching() -> MonitorConfig {
+    MonitorConfig {
+        scans: Schedule::Every(DEADLINES_EVERY),
+        orphan_grace: NEVER,
+        retention: Retention::FOR_EVER,
+        recovery_period: NEVER,
+        retention_period: NEVER,
+        ..MonitorConfig::default()
+    }
+}
+
 /// Opens the run's store, puts it in order, and hands the jobs in.
 pub(super) async fn start(
     directory: &Path,
@@ -48,13 +66,19 @@ pub(super) async fn start(
     source: &str,
     planned: &[Planned],
     retry_failed: bool,
-) -> Result<(Manager, Started), Failure> {
+) -> Result<(Manager, Monitor, Started), Failure> {
     let store = engine::embedded(directory).await?;
     // The store's lock is held from here on: whatever carries this scope is a former start's.
     end_former_processes(scope).await?;
-    let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());
-    match put_in_order(&manager, source, planned, retry_failed).await {
-        Ok(started) => Ok((manager, started)),
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), ManagerConfig::default());
+    let started = async {
+        let started = put_in_order(&manager, source, planned, retry_failed).await?;
+        let monitor = Monitor::start(manager.clone(), store, clock, watching()).await;
+        Ok((monitor.map_err(|error| Failure::Failed(error.to_string()))?, started))
+    };
+    match started.await {
+        Ok((monitor, started)) => Ok((manager, monitor, started)),
         Err(failure) => {
             manager.shutdown().await;
             Err(failure)
@@ -156,7 +180,7 @@ async fn take_in(
     };
     match state {
         _ if again => {
-            manager.retry(&actor(), &job.id).await.map_err(failed)?;
+            manager.retry(&actor(), &job.id, None).await.map_err(failed)?;
             started.waiting.insert(job.id.clone());
         }
         StateName::Available | StateName::Running => {

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use reqwest::Url;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use cloud_event::{CloudEvent, EventData, JobData};
@@ -28,7 +28,7 @@ pub use signature::{InvalidSecret, InvalidSignature, Secret, verify};
 pub use verdict::{MAX_RETRY_AFTER, Verdict};
 
 use super::{HttpCall, TargetUrl};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, rfc3339};
 use crate::job::{
     Actor, Attempt, EventName, Fence, Job, JobError, JobId, Kind, Notice, NoticeFormat, Owner, QueueName, StateName,
 };
@@ -37,13 +37,14 @@ use crate::job::{
 const EVENT_NAMESPACE: Uuid = Uuid::from_u128(0x2c5a_91d4_77b0_4e0e_8f6d_a1b3_50c9_3e17);
 
 /// Something that happened to a job, with what a receiver may want to know of the job at that time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEvent {
     /// The event's own id: the same in every delivery of it, so that receivers can tell a repetition.
     pub id: Uuid,
     /// What happened.
     pub event: EventName,
     /// When.
+    #[serde(with = "rfc3339")]
     pub at: Timestamp,
     /// To which job.
     pub job_id: JobId,

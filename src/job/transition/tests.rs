@@ -205,7 +205,7 @@ mod sequences {
                 }
                 Request::TimeOut => job.time_out(&system, 0.5, now).map(written),
                 Request::Expire => job.expire(&system, now).map(written),
-                Request::Retry => job.retry(&system, now).map(written),
+                Request::Retry => job.retry(&system, None, now).map(written),
             }
         }
     }
@@ -638,7 +638,7 @@ fn a_job_expires_from_its_start_deadline_on_and_never_without_one() {
 fn a_retry_starts_a_failed_job_again_with_a_fresh_budget_and_its_fence_counts_on() {
     let (job, proof) = running(1);
     let failed = changed(job.fail(&proof, &failure("exit"), at(1)));
-    let again = failed.retry(&Actor::system("user"), at(50)).expect("retried");
+    let again = failed.retry(&Actor::system("user"), Some("mended".to_owned()), at(50)).expect("retried");
     assert_eq!((&again.state, again.run_at, again.expires_at), (&State::Available, at(50), None));
     assert_eq!((again.attempt, again.error.clone()), (Attempt::default(), None));
     let claimed = again.claim(&claim_by("w"), at(50)).expect("claimed");
@@ -651,6 +651,6 @@ fn a_job_that_waits_runs_or_is_completed_is_not_retried() {
     let (running, proof) = running(1);
     let completed = changed(running.complete(&proof, &Body::Empty, at(1)));
     for job in [job(1, None, None), running, completed] {
-        assert_eq!(job.retry(&user, at(2)), Err(Refusal::NotRetryable(job.state.name())));
+        assert_eq!(job.retry(&user, None, at(2)), Err(Refusal::NotRetryable(job.state.name())));
     }
 }

@@ -1,12 +1,14 @@
 //! The bookkeeping behind the dispatch: candidates by queue, and the claims that wait. No locks, no clock, no I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::Offer;
+use super::room::{Resources, Walk, Wish};
 use crate::clock::Timestamp;
 use crate::job::{JobId, QueueName, State};
 use crate::query::{Sort, SortKey};
@@ -58,6 +60,8 @@ pub(super) struct Board {
     pub(super) next_waiter: u64,
     /// The candidates that claims are being written for.
     pub(super) out: HashSet<JobId>,
+    /// The queues whose jobs are held back.
+    pub(super) paused: HashSet<QueueName>,
     /// When the background loop means to wake up.
     pub(super) wake_at: Option<Timestamp>,
 }
@@ -68,7 +72,14 @@ pub(super) struct WaiterId(pub(super) u64);
 pub(super) struct Waiter {
     pub(super) queues: Vec<QueueName>,
     pub(super) max_jobs: usize,
+    pub(super) resources: Resources,
     pub(super) hand: oneshot::Sender<Offer>,
+}
+
+impl Waiter {
+    pub(super) fn wish(&self) -> Wish<'_> {
+        Wish { queues: &self.queues, max_jobs: self.max_jobs, resources: &self.resources }
+    }
 }
 
 /// One queue's part.
@@ -133,53 +144,104 @@ impl Board {
         }
     }
 
-    pub(super) fn take(&mut self, queues: &[QueueName], max_jobs: usize, now: Timestamp) -> Vec<Versioned> {
-        for queue in queues {
+    /// Takes due candidates, the most urgent of all queues first. Steps over at most `steps` that do not fit, and counts
+    /// them off.
+    pub(super) fn take(&mut self, wish: &Wish<'_>, now: Timestamp, steps: &mut usize) -> Vec<Versioned> {
+        for queue in wish.queues {
             if let Some(lane) = self.lanes.get_mut(queue) {
                 lane.promote(now);
             }
         }
+        let granted = *steps;
+        let mut walk = Walk::of(wish, granted);
+        let allowed = walk.as_ref().map_or(0, Walk::steps_left);
         let mut taken: Vec<Versioned> = Vec::new();
         let mut bytes = 0;
-        while taken.len() < max_jobs {
-            let first = |queue: &&QueueName| self.lanes.get(*queue).and_then(|lane| lane.due.first_key_value());
-            let Some(queue) = queues
-                .iter()
-                .filter(|queue| first(queue).is_some())
-                .min_by(|a, b| first(a).map(|entry| entry.0).cmp(&first(b).map(|entry| entry.0)))
-            else {
-                break;
+        while taken.len() < wish.max_jobs {
+            let picked = match &mut walk {
+                None => self.most_urgent(wish.queues).map(|queue| (queue, None)),
+                Some(walk) => self.most_urgent_fitting(wish.queues, walk).map(|(queue, key)| (queue, Some(key))),
             };
+            let Some((queue, key)) = picked else { break };
             let Some(lane) = self.lanes.get_mut(queue) else { break };
-            bytes += lane.due.first_key_value().map_or(0, |(_, first)| first.job.payload.bytes());
+            let candidate = match &key {
+                None => lane.due.first_key_value().map(|(_, first)| first),
+                Some(key) => lane.due.get(key),
+            };
+            let Some(candidate) = candidate else { break };
+            bytes += candidate.job.payload.bytes();
             if bytes > MAX_CLAIM_BYTES && !taken.is_empty() {
                 break;
             }
-            let Some((_, candidate)) = lane.due.pop_first() else { break };
+            if let Some(walk) = &mut walk {
+                walk.use_up(&candidate.job);
+            }
+            let removed = match &key {
+                None => lane.due.pop_first().map(|(_, first)| first),
+                Some(key) => lane.due.remove(key),
+            };
+            let Some(candidate) = removed else { break };
             lane.places.remove(&candidate.job.id);
             self.out.insert(candidate.job.id.clone());
             taken.push(candidate);
         }
+        *steps = granted - allowed + walk.map_or(0, |walk| walk.steps_left());
         taken
     }
 
-    pub(super) fn forget_waiter(&mut self, id: WaiterId) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&id)?;
-        for queue in &waiter.queues {
+    /// The queue whose first due candidate goes out before those of the others.
+    fn most_urgent<'q>(&self, queues: &'q [QueueName]) -> Option<&'q QueueName> {
+        let first = |queue: &QueueName| self.lanes.get(queue).and_then(|lane| lane.due.first_key_value());
+        queues
+            .iter()
+            .filter(|queue| !self.paused.contains(*queue) && first(queue).is_some())
+            .min_by(|a, b| first(a).map(|entry| entry.0).cmp(&first(b).map(|entry| entry.0)))
+    }
+
+    /// The first due candidate of all queues that fits.
+    fn most_urgent_fitting<'q>(&self, queues: &'q [QueueName], walk: &mut Walk) -> Option<(&'q QueueName, SortKey)> {
+        let mut best: Option<(&QueueName, &SortKey)> = None;
+        for (index, queue) in queues.iter().enumerate().filter(|(_, queue)| !self.paused.contains(*queue)) {
+            let Some(lane) = self.lanes.get(queue) else { continue };
+            let from = walk.passed[index].clone().map_or(Bound::Unbounded, Bound::Excluded);
+            for (key, candidate) in lane.due.range((from, Bound::Unbounded)) {
+                if best.is_some_and(|(_, first)| first < key) {
+                    break;
+                }
+                if walk.fits(&candidate.job) {
+                    best = Some((queue, key));
+                    break;
+                }
+                walk.passed[index] = Some(key.clone());
+                if !walk.step() {
+                    break;
+                }
+            }
+        }
+        best.map(|(queue, key)| (queue, key.clone()))
+    }
+
+    pub(super) fn forget_waiter(&mut self, id: WaiterId) {
+        if let Some(waiter) = self.waiters.remove(&id) {
+            self.leave_lanes(id, &waiter.queues);
+        }
+    }
+
+    pub(super) fn leave_lanes(&mut self, id: WaiterId, queues: &[QueueName]) {
+        for queue in queues {
             if let Some(lane) = self.lanes.get_mut(queue) {
                 lane.waiting.remove(&id);
             }
         }
-        Some(waiter)
+    }
+
+    /// The lanes that claims wait for and may be served from.
+    pub(super) fn waited_for(&self) -> impl Iterator<Item = (&QueueName, &Lane)> {
+        self.lanes.iter().filter(|(queue, lane)| !lane.waiting.is_empty() && !self.paused.contains(*queue))
     }
 
     pub(super) fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {
-        self.lanes
-            .values()
-            .filter(|lane| !lane.waiting.is_empty())
-            .map(|lane| lane.next_wake(now, config))
-            .min()
-            .unwrap_or_else(|| now.plus(LANE_IDLE))
+        self.waited_for().map(|(_, lane)| lane.next_wake(now, config)).min().unwrap_or_else(|| now.plus(LANE_IDLE))
     }
 }
 
@@ -301,6 +363,12 @@ impl Lane {
             wake = wake.min(looked_up_at.plus(interval));
         }
         wake.max(now)
+    }
+
+    /// The first waiting claim after `passed`.
+    pub(super) fn waiting_after(&self, passed: Option<WaiterId>) -> Option<WaiterId> {
+        let from = passed.map_or(Bound::Unbounded, Bound::Excluded);
+        self.waiting.range((from, Bound::Unbounded)).next().copied()
     }
 
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {

@@ -60,14 +60,44 @@ impl Bench {
     }
 
     fn take(&self, names: &[&str], max_jobs: usize) -> Vec<String> {
-        let queues: Vec<QueueName> = names.iter().map(|name| queue(name)).collect();
-        self.dispatch.take(&queues, max_jobs).map_or_else(Vec::new, |offer| ids(offer.take()))
+        self.take_with(names, max_jobs, &[])
     }
 
     fn wait(&self, names: &[&str], max_jobs: usize) -> Waiting {
-        let queues: Vec<QueueName> = names.iter().map(|name| queue(name)).collect();
-        self.dispatch.take_or_wait(&queues, max_jobs).err().expect("nothing to take")
+        self.wait_with(names, max_jobs, &[])
     }
+
+    fn take_with(&self, names: &[&str], max_jobs: usize, offered: &[(&str, u64)]) -> Vec<String> {
+        let (queues, resources) = (queues(names), resources(offered));
+        let wish = Wish { queues: &queues, max_jobs, resources: &resources };
+        self.dispatch.take(&wish).map_or_else(Vec::new, |offer| ids(offer.take()))
+    }
+
+    fn wait_with(&self, names: &[&str], max_jobs: usize, offered: &[(&str, u64)]) -> Waiting {
+        let (queues, resources) = (queues(names), resources(offered));
+        let wish = Wish { queues: &queues, max_jobs, resources: &resources };
+        self.dispatch.take_or_wait(&wish).err().expect("nothing to take")
+    }
+
+    fn pause(&self, names: &[&str]) {
+        self.dispatch.hold_back(queues(names).into_iter().collect());
+    }
+}
+
+fn queues(names: &[&str]) -> Vec<QueueName> {
+    names.iter().map(|name| queue(name)).collect()
+}
+
+fn resources(named: &[(&str, u64)]) -> Resources {
+    named.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
+}
+
+/// A due job that needs this much memory.
+fn needing(queue_name: &str, id: &str, memory: u64) -> Versioned {
+    let mut needing = job(queue_name, id, 0, 0);
+    let job = Arc::make_mut(&mut needing.job);
+    Arc::make_mut(&mut job.spec).resources = resources(&[("memory", memory)]);
+    needing
 }
 
 fn ids(candidates: Vec<Versioned>) -> Vec<String> {
@@ -109,7 +139,8 @@ fn an_offer_that_is_dropped_gives_its_jobs_back() {
     let bench = bench(100, None);
     bench.know(&["a"]);
     bench.dispatch.add([job("a", "1", 0, 0), job("a", "2", 0, 0)]);
-    drop(bench.dispatch.take(&[queue("a")], 2));
+    let (queues, resources) = (queues(&["a"]), Resources::new());
+    drop(bench.dispatch.take(&Wish { queues: &queues, max_jobs: 2, resources: &resources }));
     assert_eq!(bench.take(&["a"], 2), ["1", "2"]);
 }
 
@@ -266,4 +297,76 @@ fn queues_that_nobody_asks_for_are_forgotten() {
     bench.clock.advance(LANE_IDLE);
     bench.dispatch.plan();
     assert!(bench.dispatch.shared.board.lock().lanes.is_empty());
+}
+
+#[tokio::test]
+async fn a_paused_queues_jobs_are_offered_to_nobody_and_go_out_at_once_when_it_is_resumed() {
+    let bench = bench(100, None);
+    bench.know(&["a", "b"]);
+    bench.pause(&["a"]);
+    let mut waiting = bench.wait(&["a"], 2);
+    bench.dispatch.add([job("a", "1", 9, 0), job("a", "2", 0, 50), job("b", "3", 0, 0)]);
+    assert_eq!(bench.take(&["a", "b"], 9), ["3"]);
+    bench.clock.advance(Duration::from_millis(50));
+    assert!(bench.dispatch.plan().lookups.is_empty());
+    assert_eq!(bench.dispatch.waiting(), 1);
+    bench.pause(&[]);
+    assert_eq!(offered(&mut waiting).await, ["1", "2"]);
+}
+
+#[test]
+fn a_paused_queue_that_is_waited_for_is_not_searched_for_until_it_is_resumed() {
+    let bench = bench(4, Some(Duration::from_millis(500)));
+    bench.pause(&["a"]);
+    let _waiting = bench.wait(&["a"], 1);
+    let plan = bench.dispatch.plan();
+    assert!(plan.lookups.is_empty() && plan.wake_at > Timestamp::from_millis(START));
+    assert!(bench.dispatch.stale(&queues(&["a"])).is_empty());
+    bench.pause(&["b"]);
+    assert_eq!(bench.dispatch.plan().lookups, queues(&["a"]));
+}
+
+#[test]
+fn a_job_that_needs_more_than_is_offered_does_not_block_those_behind_it() {
+    let bench = bench(100, None);
+    bench.know(&["a", "b"]);
+    bench.dispatch.add([needing("a", "1", 8), needing("a", "2", 4), needing("b", "3", 9), job("b", "4", 0, 0)]);
+    assert_eq!(bench.take_with(&["a", "b"], 1, &[("memory", 4)]), ["2"]);
+    assert_eq!(bench.take_with(&["a", "b"], 9, &[("disk", 100)]), ["4"]);
+    assert_eq!(bench.take(&["a", "b"], 9), ["1", "3"], "who states nothing takes anything");
+}
+
+#[test]
+fn the_jobs_of_one_claim_fit_into_what_is_offered_together() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    bench.dispatch.add([needing("a", "1", 6), needing("a", "2", 6), needing("a", "3", 4), needing("a", "4", 1)]);
+    assert_eq!(bench.take_with(&["a"], 9, &[("memory", 10)]), ["1", "3"]);
+    assert_eq!(bench.take_with(&["a"], 9, &[("memory", 10)]), ["2", "4"]);
+}
+
+#[tokio::test]
+async fn a_job_passes_those_who_wait_without_room_for_it_and_they_keep_their_place() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let mut small = bench.wait_with(&["a"], 1, &[("memory", 4)]);
+    let mut small_too = bench.wait_with(&["a"], 1, &[("memory", 4)]);
+    let mut large = bench.wait_with(&["a"], 1, &[("memory", 16)]);
+    bench.dispatch.add([needing("a", "1", 8)]);
+    assert_eq!(offered(&mut large).await, ["1"]);
+    bench.dispatch.add([needing("a", "2", 4)]);
+    assert_eq!(offered(&mut small).await, ["2"]);
+    bench.dispatch.add([needing("a", "3", 9), job("a", "4", 0, 0)]);
+    assert_eq!(offered(&mut small_too).await, ["4"]);
+}
+
+#[test]
+fn a_claim_steps_over_a_bounded_number_of_jobs_that_do_not_fit() {
+    let bench = bench(2 * STEPS_PER_CLAIM, None);
+    bench.know(&["a"]);
+    bench.dispatch.add((0..STEPS_PER_CLAIM).map(|number| needing("a", &format!("large-{number:05}"), 8)));
+    bench.dispatch.add([job("a", "small", -1, 0)]);
+    assert!(bench.take_with(&["a"], 1, &[("memory", 4)]).is_empty());
+    bench.take(&["a"], 1);
+    assert_eq!(bench.take_with(&["a"], 1, &[("memory", 4)]), ["small"]);
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::bodies;
 use super::bulk::{self, ItemOutcome};
-use super::conditional::{ConditionalWrite, Content, Found, Rounds, outcome_word};
+use super::conditional::{ConditionalWrite, Content, Found, Rounds};
 use super::document::{BodyForm, WriteIds, encode};
 use super::documents::{Present, mget, parse_mget};
 use super::intake::Room;
@@ -160,14 +160,13 @@ impl Batch {
 
 /// Brings every write of `batch` to its end.
 pub(super) async fn process(shared: &Shared, mut batch: Batch) {
-    let started = Instant::now();
     metrics::histogram!("leasehold_store_bulk_items").record(batch.tasks.len() as f64);
     write_bodies(shared, &mut batch).await;
     let mut rounds = Rounds::until(batch.deadline);
     loop {
         send(shared, &mut batch).await;
         look(shared, &mut batch).await;
-        settle(shared, &mut batch, started).await;
+        settle(shared, &mut batch).await;
         if !batch.tasks.iter().any(|task| task.course.is_open()) {
             return;
         }
@@ -176,7 +175,7 @@ pub(super) async fn process(shared: &Shared, mut batch: Batch) {
             for task in batch.tasks.iter_mut().filter(|task| task.course.is_open()) {
                 task.course.time_is_up();
             }
-            settle(shared, &mut batch, started).await;
+            settle(shared, &mut batch).await;
             return;
         }
     }
@@ -269,8 +268,8 @@ async fn look(shared: &Shared, batch: &mut Batch) {
     }
 }
 
-/// Takes away the bodies that decided writes leave behind, remembers what was written, counts, and answers.
-async fn settle(shared: &Shared, batch: &mut Batch, started: Instant) {
+/// Takes away the bodies that decided writes leave behind, remembers what was written, and answers.
+async fn settle(shared: &Shared, batch: &mut Batch) {
     let dead: Vec<BodyId> = batch.tasks.iter().flat_map(Task::dead_bodies).collect();
     bodies::remove(shared, &dead).await;
     let written = batch.tasks.iter().filter_map(|task| match (task.course.decided(), &task.write) {
@@ -280,21 +279,5 @@ async fn settle(shared: &Shared, batch: &mut Batch, started: Instant) {
         _ => None,
     });
     shared.recent.remember(written);
-    count(batch, started);
     batch.answer();
-}
-
-/// Counts the writes decided in this round.
-fn count(batch: &Batch, started: Instant) {
-    let mut counts = [("ok", 0_u64), ("conflict", 0), ("refused", 0), ("unknown", 0)];
-    for result in batch.tasks.iter().filter_map(|task| task.course.decided()) {
-        let word = outcome_word(result);
-        counts.iter_mut().filter(|(outcome, _)| *outcome == word).for_each(|(_, number)| *number += 1);
-    }
-    for (outcome, number) in counts.into_iter().filter(|(_, number)| *number > 0) {
-        metrics::counter!("leasehold_store_operations_total", "operation" => "write", "outcome" => outcome)
-            .increment(number);
-    }
-    metrics::histogram!("leasehold_store_operation_duration_seconds", "operation" => "write")
-        .record(started.elapsed().as_secs_f64());
 }

@@ -90,6 +90,9 @@ impl<T> ConditionalWrite<T> {
 
     /// Takes what it came to, once.
     pub(super) fn take_result(&mut self) -> Option<WriteResult<T>> {
+        if self.is_open() {
+            return None;
+        }
         match std::mem::replace(&mut self.step, Step::Answered) {
             Step::Decided(result) => Some(result),
             _ => None,
@@ -223,15 +226,5 @@ impl Rounds {
             self.backoff = (self.backoff * 2).min(LONGEST_ROUND_BACKOFF);
         }
         true
-    }
-}
-
-/// The word for what a write came to, in counters.
-pub(super) fn outcome_word<T>(result: &WriteResult<T>) -> &'static str {
-    match result {
-        Ok(_) => "ok",
-        Err(WriteError::Conflict(_)) => "conflict",
-        Err(WriteError::Refused(_)) => "refused",
-        Err(WriteError::Unknown(_)) => "unknown",
     }
 }

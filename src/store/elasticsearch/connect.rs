@@ -10,6 +10,8 @@ use super::{ElasticsearchOptions, Indices};
 
 /// The mapping's version; raised when a field is added or changed.
 const MAPPING_VERSION: u64 = 1;
+/// How many times a request's time it may take: one to find the server, and one for each index.
+const TIMES_A_REQUEST: u32 = 4;
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");
@@ -48,7 +50,7 @@ pub(super) async fn prepare(
     indices: &Indices,
     options: &ElasticsearchOptions,
 ) -> Result<Server, ConnectError> {
-    let link = Link { nodes, deadline: Instant::now() + options.request_timeout.saturating_mul(3) };
+    let link = Link { nodes, deadline: Instant::now() + options.request_timeout.saturating_mul(TIMES_A_REQUEST) };
     let server = link.server().await?;
     let definition = |text| -> Result<Value, ConnectError> {
         serde_json::from_str(text).map_err(|error| ConnectError::refused(text, error.to_string()))

@@ -90,6 +90,9 @@ struct JobDocument<'a> {
     notify: &'a [NoticeTarget],
     #[serde(skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<NoticeDocument<'a>>,
+    /// How many notices there are, to search for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untold: Option<usize>,
     #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
     watch_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,6 +250,7 @@ impl<'a> JobDocument<'a> {
             orphan_policy: spec.oversight.orphan_policy,
             notify: &spec.oversight.notify,
             outbox: job.outbox.iter().map(NoticeDocument::from).collect(),
+            untold: Some(job.outbox.len()).filter(|count| *count > 0),
             watch_at: job.watch_at(),
             lease: running.map(|running| LeaseDocument::from(&running.lease)),
             progress: running.and_then(|running| running.progress.as_ref()),

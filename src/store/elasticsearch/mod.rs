@@ -135,15 +135,6 @@ impl fmt::Debug for ElasticsearchStore {
     }
 }
 
-/// Counts and times an operation.
-fn observed<T>(operation: &'static str, started: Instant, result: Result<T, StoreError>) -> Result<T, StoreError> {
-    let outcome = if result.is_ok() { "ok" } else { "refused" };
-    metrics::counter!("leasehold_store_operations_total", "operation" => operation, "outcome" => outcome).increment(1);
-    metrics::histogram!("leasehold_store_operation_duration_seconds", "operation" => operation)
-        .record(started.elapsed().as_secs_f64());
-    result
-}
-
 #[async_trait]
 impl Store for ElasticsearchStore {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
@@ -151,24 +142,20 @@ impl Store for ElasticsearchStore {
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
-        let started = Instant::now();
-        observed("get", started, self.reader.get(ids).await)
+        self.reader.get(ids).await
     }
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
-        let (started, scope) = (Instant::now(), self.scope()?);
-        let bodies = bodies::read(scope.nodes, &self.indices.bodies, references, scope.deadline).await;
-        observed("bodies", started, bodies)
+        let scope = self.scope()?;
+        bodies::read(scope.nodes, &self.indices.bodies, references, scope.deadline).await
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
-        let started = Instant::now();
-        observed("search", started, search::search(self.scope()?, search, &self.recent).await)
+        search::search(self.scope()?, search, &self.recent).await
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        let started = Instant::now();
-        observed("count", started, search::count(self.scope()?, filter, by).await)
+        search::count(self.scope()?, filter, by).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
@@ -176,21 +163,21 @@ impl Store for ElasticsearchStore {
     }
 
     async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        let (started, scope) = (Instant::now(), self.scope()?);
-        observed("record", started, self.records.get(key, scope.deadline).await)
+        let scope = self.scope()?;
+        self.records.get(key, scope.deadline).await
     }
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
-        let (started, scope) = (Instant::now(), self.scope()?);
-        observed("records", started, self.records.list(kind, scope.deadline).await)
+        let scope = self.scope()?;
+        self.records.list(kind, scope.deadline).await
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
-        let (started, scope) = (Instant::now(), self.scope()?);
+        let scope = self.scope()?;
         let Indices { jobs, records, .. } = &self.indices;
         let request = Request::command(format!("{jobs},{records}/_refresh"));
         let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
-        observed("refresh", started, search::refreshed(&body))
+        search::refreshed(&body)
     }
 
     fn is_realtime(&self) -> bool {

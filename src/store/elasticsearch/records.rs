@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::ElasticsearchOptions;
 use super::bulk::{self, ItemOutcome};
-use super::conditional::{ConditionalWrite, Content, Found, Rounds, outcome_word};
+use super::conditional::{ConditionalWrite, Content, Found, Rounds};
 use super::document::{BodyForm, WriteIds, present};
 use super::documents::{RawDocument, mget, parse_mget};
 use super::nodes::{Nodes, Request};
@@ -171,14 +171,7 @@ impl Records {
             TryAcquireError::Closed => StoreError::Unavailable("it is closed".to_owned()),
             TryAcquireError::NoPermits => StoreError::Overloaded { retry_after: RETRY_AFTER },
         })?;
-        let started = Instant::now();
-        let result = self.bring_to_its_end(write, started + self.write_timeout).await;
-        let outcome = outcome_word(&result);
-        metrics::counter!("leasehold_store_operations_total", "operation" => "write_record", "outcome" => outcome)
-            .increment(1);
-        metrics::histogram!("leasehold_store_operation_duration_seconds", "operation" => "write_record")
-            .record(started.elapsed().as_secs_f64());
-        result
+        self.bring_to_its_end(write, Instant::now() + self.write_timeout).await
     }
 
     async fn bring_to_its_end(&self, write: RecordWrite, deadline: Instant) -> WriteResult<Record> {

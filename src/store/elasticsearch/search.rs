@@ -29,7 +29,10 @@ fn query(filter: &Filter) -> Value {
         let bound = json!({ comparison: time?.as_millis(), "format": "epoch_millis" });
         Some(json!({ "range": { field: bound } }))
     }
-    let flagged = json!({ "exists": { "field": "orphan.flagged_at" } });
+    fn exists(field: &str, wanted: Option<bool>) -> Option<Value> {
+        let there = json!({ "exists": { "field": field } });
+        Some(if wanted? { there } else { json!({ "bool": { "must_not": there } }) })
+    }
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
@@ -39,11 +42,10 @@ fn query(filter: &Filter) -> Value {
         range("run_at", "gt", filter.run_after),
         range("watch_at", "lte", filter.watch_at_most),
         range("finished_at", "lte", filter.finished_at_most),
+        range("finished_at", "gt", filter.finished_after),
         range("updated_at", "gt", filter.updated_after),
-        filter.orphaned.map(|orphaned| match orphaned {
-            true => flagged,
-            false => json!({ "bool": { "must_not": flagged } }),
-        }),
+        exists("orphan.flagged_at", filter.orphaned),
+        exists("untold", filter.untold),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
     ];

@@ -32,7 +32,7 @@ pub(super) struct Live {
     by_request: HashMap<RequestId, BTreeSet<JobId>>,
     /// The jobs that the monitor has to look at, by when.
     watched: BTreeSet<(Timestamp, JobId)>,
-    /// The jobs that have ended and of whose end somebody is yet to be told.
+    /// The jobs of which somebody is yet to be told something; all that have ended are among them.
     untold: BTreeSet<JobId>,
     counts: HashMap<(StateName, QueueName), u64>,
 }
@@ -87,7 +87,11 @@ impl Live {
             };
             return Box::new(self.lines(filter).flat_map(Line::values).flat_map(between));
         }
-        if !filter.states.is_empty() && !filter.states.iter().any(|state| !state.is_final()) {
+        if filter.states.iter().all(|state| *state == StateName::Running) && !filter.states.is_empty() {
+            return Box::new(self.by_worker.values().flatten().filter_map(|id| self.by_id.get(id)));
+        }
+        let ended_only = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_final());
+        if ended_only || filter.untold == Some(true) {
             return by_ids(Some(&self.untold));
         }
         if let Some(latest) = filter.watch_at_most {
@@ -149,9 +153,10 @@ impl Live {
                     self.by_request.entry(request.clone()).or_default().insert(job.id.clone());
                 }
             }
-            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {
-                self.untold.insert(job.id.clone());
-            }
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+        }
+        if !job.outbox.is_empty() {
+            self.untold.insert(job.id.clone());
         }
         if let Some(at) = job.watch_at() {
             self.watched.insert((at, job.id.clone()));
@@ -174,9 +179,10 @@ impl Live {
                     leave_set(&mut self.by_request, request, &job.id);
                 }
             }
-            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {
-                self.untold.remove(&job.id);
-            }
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+        }
+        if !job.outbox.is_empty() {
+            self.untold.remove(&job.id);
         }
         if let Some(at) = job.watch_at() {
             self.watched.remove(&(at, job.id.clone()));

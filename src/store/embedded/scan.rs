@@ -17,7 +17,11 @@ use crate::store::{StoreError, Versioned};
 /// Whether a search is answered from the indexes in memory at once, without scanning anything.
 pub(super) fn is_indexed(search: &Search) -> bool {
     let filter = &search.filter;
-    is_dispatch(search) || is_watch(search) || filter.request_id.is_some() || filter.worker_id.is_some()
+    is_dispatch(search)
+        || is_watch(search)
+        || filter.request_id.is_some()
+        || filter.worker_id.is_some()
+        || filter.untold == Some(true)
 }
 
 /// Whether a count is answered from the counts that are kept.

@@ -105,6 +105,7 @@ impl Summary<'_> {
             && filter.run_at_most.is_none_or(|latest| self.values.run_at <= latest)
             && filter.run_after.is_none_or(|earliest| self.values.run_at > earliest)
             && filter.finished_at_most.is_none_or(|latest| self.values.finished_at.is_some_and(|at| at <= latest))
+            && filter.finished_after.is_none_or(|earliest| self.values.finished_at.is_some_and(|at| at > earliest))
             && filter.updated_after.is_none_or(|earliest| self.values.updated_at > earliest)
     }
 

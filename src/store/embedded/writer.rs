@@ -222,6 +222,7 @@ pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
     while let Some(requests) = queue.take() {
         let mut commands = Vec::with_capacity(requests.iter().map(Request::items).sum());
         let callers: Vec<Caller> = requests.into_iter().map(|request| request.split(&mut commands)).collect();
+        metrics::histogram!("leasehold_store_bulk_items").record(commands.len() as f64);
         match engine.commit(commands) {
             Ok(committed) => answer(callers, committed.outcomes),
             Err(failure) => {

@@ -18,6 +18,7 @@ fn attempt(payload: &serde_json::Value) -> (Attempt, EndingHandle) {
         kind: kind(),
         payload: Some(Json::of(payload).expect("json")),
         timeout: None,
+        resources: Default::default(),
     };
     Roster::default().enter(&job, &WorkerId::new("w").expect("a name"))
 }

@@ -45,7 +45,7 @@ async fn every_route_but_the_public_ones_needs_a_token() {
             assert_eq!(problem(wrong).await.status, 401, "{method} {path}");
         }
     }
-    assert_eq!(guarded, 17);
+    assert!(guarded > 20, "{guarded}");
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ async fn a_call_that_may_have_been_heard_is_sent_again_only_where_that_does_no_h
     assert_eq!(taken.swap(0, Ordering::SeqCst), 3, "a read is tried again");
     assert!(client.submit(&SubmitJob::new("q", "k")).await.is_err());
     assert_eq!(taken.swap(0, Ordering::SeqCst), 3, "a submission has an id by which the server knows it again");
-    assert!(client.retry("x").await.is_err());
+    assert!(client.retry("x", None).await.is_err());
     assert_eq!(taken.swap(0, Ordering::SeqCst), 1, "a retry might start the job twice");
     assert!(client.claim(&claim("q")).await.is_err());
     assert_eq!(taken.load(Ordering::SeqCst), 1, "a claim without a name might take twice as many jobs");
@@ -48,7 +48,7 @@ async fn a_call_that_was_not_heard_is_sent_again_until_the_server_is_there() {
     drop(listener);
     let client = Client::new(&format!("http://{address}"), None).expect("a client").with_max_retries(20);
     let patient = client.clone();
-    let calling = tokio::spawn(async move { patient.retry("x").await });
+    let calling = tokio::spawn(async move { patient.retry("x", None).await });
     assert!(matches!(client.with_max_retries(0).job("x").await, Err(ClientError::Connect(_))));
     let _server = Server::start_at(Setup::default(), address).await;
     let answer = calling.await.expect("no panic").expect_err("there is no such job");

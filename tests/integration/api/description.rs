@@ -44,14 +44,29 @@ fn it_lists_exactly_the_calls_there_are() {
     let calls: BTreeSet<String> =
         operations(&document).into_iter().map(|(method, path, _)| format!("{method} {path}")).collect();
     let expected = [
+        "DELETE /v1/subscriptions/{id}",
         "GET /livez",
         "GET /metrics",
         "GET /openapi.json",
         "GET /readyz",
+        "GET /v1/admin/orphans",
+        "GET /v1/admin/signing-key",
+        "GET /v1/events",
+        "GET /v1/health",
         "GET /v1/jobs",
         "GET /v1/jobs/count",
         "GET /v1/jobs/{id}",
+        "GET /v1/jobs/{id}/explain",
         "GET /v1/queues",
+        "GET /v1/queues/{name}",
+        "GET /v1/subscriptions",
+        "GET /v1/subscriptions/{id}",
+        "GET /v1/workers",
+        "GET /v1/workers/{worker_id}",
+        "PATCH /v1/queues/{name}",
+        "POST /v1/admin/jobs/cancel",
+        "POST /v1/admin/jobs/release",
+        "POST /v1/admin/jobs/retry",
         "POST /v1/admin/jobs/{id}/release",
         "POST /v1/claims",
         "POST /v1/completions",
@@ -64,6 +79,11 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/jobs/{id}/heartbeat",
         "POST /v1/jobs/{id}/release",
         "POST /v1/jobs/{id}/retry",
+        "POST /v1/queues/{name}/pause",
+        "POST /v1/queues/{name}/resume",
+        "POST /v1/subscriptions",
+        "POST /v1/subscriptions/{id}/enable",
+        "POST /v1/subscriptions/{id}/secret",
     ];
     assert_eq!(calls.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }

@@ -185,9 +185,9 @@ async fn a_failure_is_tried_again_until_it_is_final_and_a_retry_begins_anew() {
     assert_eq!(client.fail(&job.id, &last).await.expect("failed").state, JobState::Failed);
     assert_eq!(client.cancel(&job.id, None).await.expect_err("refused").code(), Some("already_final"));
 
-    let again = client.retry(&job.id).await.expect("retried");
+    let again = client.retry(&job.id, None).await.expect("retried");
     assert_eq!((again.state, again.attempt, again.fence), (JobState::Available, 0, 1));
-    assert_eq!(client.retry(&job.id).await.expect_err("refused").code(), Some("not_retryable"));
+    assert_eq!(client.retry(&job.id, None).await.expect_err("refused").code(), Some("not_retryable"));
     assert_eq!(server.claimed("r").await.fence, 2);
 }
 

@@ -11,7 +11,9 @@ use leasehold::client::Client;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::job::Json;
 use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use leasehold::store::measured::Measured;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -35,11 +37,18 @@ pub(crate) struct Setup {
     pub(crate) access: Access,
     pub(crate) limits: Limits,
     pub(crate) clock: Arc<dyn Clock>,
+    /// An embedded store of its own when there is none.
+    pub(crate) store: Option<Arc<dyn Store>>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { access: Access::default(), limits: Limits::default(), clock: Arc::new(SystemClock::default()) }
+        Self {
+            access: Access::default(),
+            limits: Limits::default(),
+            clock: Arc::new(SystemClock::default()),
+            store: None,
+        }
     }
 }
 
@@ -54,16 +63,22 @@ impl Server {
 
     pub(crate) async fn start_at(setup: Setup, address: SocketAddr) -> Self {
         let directory = TempDir::new().expect("a directory");
-        let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
-        let manager = Manager::start(Arc::new(store), setup.clock, ManagerConfig::default());
+        let embedded = || -> Arc<dyn Store> {
+            Arc::new(EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens"))
+        };
+        let store = Measured::around(setup.store.unwrap_or_else(embedded));
+        let config = ManagerConfig { survey_interval: Duration::from_millis(50), ..ManagerConfig::default() };
+        let manager = Manager::start(store, setup.clock, config);
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
         let state = AppState {
             manager: manager.clone(),
+            subscriptions: None,
             access: setup.access,
             metrics: metrics::install().expect("metrics"),
             limits: setup.limits,
+            configuration: serde_json::json!({"store": "embedded"}),
         };
         let serving = tokio::spawn(serve(listener, state, shutdown.clone()));
         Self { address, manager, shutdown, serving, _directory: directory }

@@ -42,6 +42,21 @@ fn a_server_open_to_the_world_is_refused() {
 }
 
 #[test]
+fn a_monitor_of_its_own_on_the_embedded_store_is_refused_and_told_where_it_is() {
+    let place = tempfile::tempdir().expect("a directory");
+    let said = run(place.path(), ["monitor"]).expect(2).stderr();
+    assert!(said.contains("belongs to one process"), "{said}");
+}
+
+#[test]
+fn a_monitor_with_a_schedule_that_is_none_is_refused() {
+    let place = tempfile::tempdir().expect("a directory");
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--monitor-cron", "now and then"];
+    let said = run(place.path(), arguments).expect(2).stderr();
+    assert!(said.contains("now and then"), "{said}");
+}
+
+#[test]
 fn a_new_token_opens_the_server_that_has_its_hash_and_no_other_does() {
     let place = tempfile::tempdir().expect("a directory");
     let token = run(place.path(), ["token", "--name", "me", "--role", "read", "--json"]).json(0);

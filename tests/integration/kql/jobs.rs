@@ -194,7 +194,7 @@ impl Dice {
             fence: self.fence(),
             error: self.perhaps(Self::error),
             history: History::from_parts(entries, self.one(&[0, 0, 7])),
-            outbox: Vec::new(),
+            outbox: (0..self.one(&[0, 0, 2])).map(|number| Notice { number, entry: self.entry(now) }).collect(),
             created_at: self.time(now),
             updated_at: self.time(now),
             started_at: self.perhaps(|dice| dice.time(now)),

@@ -20,7 +20,18 @@ async fn fresh(server: &SearchServer) -> Arc<dyn Store> {
         index_prefix: servers::fresh_prefix("store"),
         ..ElasticsearchOptions::default()
     };
-    Arc::new(ElasticsearchStore::connect(options).await.expect("the server takes the store"))
+    Arc::new(connect(options).await)
+}
+
+/// Opens a store as a server does: one whose nodes are slow to answer, or to make its indices, is asked again.
+pub(crate) async fn connect(options: ElasticsearchOptions) -> ElasticsearchStore {
+    for _ in 0..20 {
+        match ElasticsearchStore::connect(options.clone()).await {
+            Ok(store) => return store,
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    }
+    panic!("the store cannot be opened");
 }
 
 #[async_trait]

@@ -10,6 +10,7 @@ use leasehold::job::Job;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use leasehold::store::{Record, RecordKind, Store, Version, Write, WriteError};
 
+use super::elasticsearch::connect;
 use super::records;
 use super::sample::{counted, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
@@ -130,7 +131,7 @@ async fn what_was_acknowledged_survives_the_loss_of_the_primary() {
     let prefix = servers::fresh_prefix("lost");
     let options =
         ElasticsearchOptions { urls: cluster.urls(), index_prefix: prefix.clone(), ..ElasticsearchOptions::default() };
-    let store = ElasticsearchStore::connect(options).await.expect("the cluster takes the store");
+    let store = connect(options).await;
     cluster.wait_until_green(0, 3).await;
     let (store, written, enough) = (&store, &AtomicUsize::new(0), &AtomicUsize::new(usize::MAX));
 
@@ -165,23 +166,12 @@ async fn behind(kinds: Vec<Fault>) -> (ElasticsearchStore, FaultProxy) {
         ..ElasticsearchOptions::default()
     };
     // Made in peace, and opened again with less patience.
-    let made = ElasticsearchStore::connect(options.clone()).await.expect("the server takes the store");
+    let made = connect(options.clone()).await;
     made.close().await;
     let options = ElasticsearchOptions { request_timeout: REQUEST_TIMEOUT, ..options };
     let store = connect(options).await;
     proxy.inject(true);
     (store, proxy)
-}
-
-/// Opens a store whose nodes may be slow to answer at first.
-async fn connect(options: ElasticsearchOptions) -> ElasticsearchStore {
-    for _ in 0..20 {
-        match ElasticsearchStore::connect(options.clone()).await {
-            Ok(store) => return store,
-            Err(error) => assert!(error.is_transient(), "{error}"),
-        }
-    }
-    panic!("the store cannot be opened");
 }
 
 async fn a_lone_writer_sees_no_conflict(fault: Fault) {

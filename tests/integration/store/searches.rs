@@ -114,11 +114,14 @@ pub(crate) fn single_parts() -> Vec<Filter> {
         filters.push(Filter { run_after: Some(latest), ..Filter::default() });
         filters.push(Filter { watch_at_most: Some(latest), ..Filter::default() });
         filters.push(Filter { finished_at_most: Some(latest), ..Filter::default() });
+        filters.push(Filter { finished_after: Some(latest), ..Filter::default() });
         filters.push(Filter { updated_after: Some(latest), ..Filter::default() });
     }
+    filters.push(Filter { finished_after: Some(at(15)), finished_at_most: Some(at(19)), ..Filter::default() });
     filters.push(Filter { run_after: Some(at(0)), run_at_most: Some(at(300)), ..Filter::default() });
     filters.push(Filter { states: vec![StateName::Available], run_after: Some(at(0)), ..Filter::default() });
     filters.extend([true, false].map(|flag| Filter { orphaned: Some(flag), ..Filter::default() }));
+    filters.extend([true, false].map(|flag| Filter { untold: Some(flag), ..Filter::default() }));
     for times in [(at(15), at(997)), (at(22), at(996))] {
         let (finished_at_most, updated_after) = (Some(times.0), Some(times.1));
         filters.push(Filter { finished_at_most, updated_after, ..Filter::default() });
@@ -161,8 +164,10 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         run_after: Some(at(-1)),
         watch_at_most: Some(at(401)),
         finished_at_most: None,
+        finished_after: None,
         updated_after: Some(at(990)),
         orphaned: Some(true),
+        untold: Some(true),
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
     };

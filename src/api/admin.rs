@@ -1,0 +1,165 @@
+//! What administrators ask: jobs that look abandoned, and orders over one job or many.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::StatusCode;
+
+use super::App;
+use super::access::{Admin, Allowed};
+use super::error::ApiError;
+use super::extract::{JobPath, JsonBody, Query};
+use super::jobs::job_as_written;
+use super::json::json;
+use super::lists::{decode_cursor, encode_cursor, limit, parse, values};
+use super::wire::admin::{ChangeFailure, JobSummary, Ordered, OrphanedJob};
+use super::wire::{AdminRelease, ChangeMany, Job, ManyChanged, OrphanList, ReleaseMany};
+use crate::job::Actor;
+use crate::manager::{BULK_ORDER, BulkAction, BulkBounds, BulkPreview, BulkReport, ORPHAN_ORDER};
+use crate::query::{Cursor, Filter};
+
+/// How long one call changes jobs before it answers where to go on.
+const CHANGES_WITHIN: Duration = Duration::from_secs(10);
+
+/// Lists the running jobs that look abandoned: why, since when, what there is to judge it by, and what happens next.
+///
+/// A job flagged a moment ago may be missing, and one that was heard of since may still be shown.
+#[utoipa::path(get, path = "/v1/admin/orphans", tag = "admin",
+    params(
+        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("worker" = Option<String>, Query, description = "Held by this worker"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many; 100 when not said"),
+        ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
+    ),
+    responses((status = 200, description = "A page of them", body = OrphanList)))]
+pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&["queue", "kind", "owner", "worker", "limit", "cursor"])?;
+    let filter = Filter {
+        queues: values(&query, "queue")?,
+        kinds: values(&query, "kind")?,
+        owners: values(&query, "owner")?,
+        worker_id: query.one("worker")?.map(|text| parse("worker", text)).transpose()?,
+        ..Filter::default()
+    };
+    let limit = limit(&query)?;
+    let after = query.one("cursor")?.map(|text| decode_cursor(text, ORPHAN_ORDER)).transpose()?;
+    // One more than asked for tells whether there is another page.
+    let mut found = app.manager.orphans(filter, after.map(|cursor| cursor.after), limit + 1).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| more).map(|last| ORPHAN_ORDER.key(&last.versioned.job));
+    let next_cursor = last.map(|after| encode_cursor(&Cursor { sort: ORPHAN_ORDER, after }));
+    let items = found.iter().filter_map(|found| OrphanedJob::try_from(found).ok()).collect();
+    Ok(json(StatusCode::OK, &OrphanList { items, next_cursor }))
+}
+
+/// Ends a running job's lease without its worker.
+///
+/// With `expected_fence` a newer claim than the one looked at is left alone: 409 `fence_moved`, with the current fence.
+#[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", operation_id = "admin_release", tag = "admin",
+    request_body = AdminRelease,
+    params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The job as it is then", body = Job),
+        (status = 409, description = "`not_running` or `fence_moved`"),
+    ))]
+pub(crate) async fn release(
+    Allowed { caller, .. }: Allowed<Admin>,
+    State(app): State<App>,
+    JobPath(id): JobPath,
+    JsonBody(release): JsonBody<AdminRelease>,
+) -> Result<Response, ApiError> {
+    let order = release.into_order(caller)?;
+    let job = app.manager.admin_release(&id, order).await?;
+    job_as_written(&app, job).await
+}
+
+/// Ends the leases of many running jobs without their workers.
+///
+/// A dry run, which it is unless `dry_run` is false, counts the jobs and shows a few. Otherwise they are gone through
+/// page by page, each decided anew on what it is right then; one that is no longer among those asked for is skipped. A
+/// call takes about ten seconds at most: with `done` false, the same again with `cursor` goes on.
+#[utoipa::path(post, path = "/v1/admin/jobs/release", tag = "admin", request_body = ReleaseMany,
+    responses((status = 200, description = "What it came to, or would be about", body = ManyChanged)))]
+pub(crate) async fn release_many(
+    Allowed { caller, .. }: Allowed<Admin>,
+    State(app): State<App>,
+    JsonBody(order): JsonBody<ReleaseMany>,
+) -> Result<Response, ApiError> {
+    let (action, order) = order.into_parts();
+    change_many(&app, caller, action, order).await
+}
+
+/// Calls many jobs off; running ones are asked to stop.
+///
+/// As for releasing many: a dry run unless `dry_run` is false, and bounded in time.
+#[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = ChangeMany,
+    responses((status = 200, description = "What it came to, or would be about", body = ManyChanged)))]
+pub(crate) async fn cancel_many(
+    Allowed { caller, .. }: Allowed<Admin>,
+    State(app): State<App>,
+    JsonBody(order): JsonBody<ChangeMany>,
+) -> Result<Response, ApiError> {
+    change_many(&app, caller, BulkAction::Cancel, order).await
+}
+
+/// Starts many failed, cancelled or expired jobs again, each with a fresh budget of attempts.
+///
+/// As for releasing many: a dry run unless `dry_run` is false, and bounded in time.
+#[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = ChangeMany,
+    responses((status = 200, description = "What it came to, or would be about", body = ManyChanged)))]
+pub(crate) async fn retry_many(
+    Allowed { caller, .. }: Allowed<Admin>,
+    State(app): State<App>,
+    JsonBody(order): JsonBody<ChangeMany>,
+) -> Result<Response, ApiError> {
+    change_many(&app, caller, BulkAction::Retry, order).await
+}
+
+async fn change_many(app: &App, caller: Actor, action: BulkAction, order: ChangeMany) -> Result<Response, ApiError> {
+    let Ordered { selection, order, max_jobs, cursor } = order.into_order(action, caller)?;
+    let answer = match order {
+        None => previewed(&app.manager.preview(action, &selection).await?),
+        Some(order) => {
+            let after = cursor.map(|text| decode_cursor(&text, BULK_ORDER)).transpose()?.map(|cursor| cursor.after);
+            let bounds = BulkBounds { after, max_jobs, within: CHANGES_WITHIN };
+            changed(app.manager.change_many(order, &selection, bounds).await?)
+        }
+    };
+    Ok(json(StatusCode::OK, &answer))
+}
+
+fn previewed(preview: &BulkPreview) -> ManyChanged {
+    ManyChanged {
+        dry_run: true,
+        matched: preview.matched,
+        sample: preview.sample.iter().map(JobSummary::from).collect(),
+        changed: 0,
+        skipped: 0,
+        failed_total: 0,
+        failed: Vec::new(),
+        done: true,
+        next_cursor: None,
+    }
+}
+
+fn changed(report: BulkReport) -> ManyChanged {
+    let failure = |(id, error)| {
+        let (_, error) = ApiError::from(error).into_item();
+        ChangeFailure { id: String::from(id), error }
+    };
+    ManyChanged {
+        dry_run: false,
+        matched: report.matched,
+        sample: Vec::new(),
+        changed: report.changed,
+        skipped: report.skipped,
+        failed_total: report.failed,
+        failed: report.failures.into_iter().map(failure).collect(),
+        done: report.next.is_none(),
+        next_cursor: report.next.map(|after| encode_cursor(&Cursor { sort: BULK_ORDER, after })),
+    }
+}

@@ -1,0 +1,165 @@
+//! What happens to jobs, as a stream of Server-Sent Events (WHATWG HTML, section 9.2).
+//!
+//! A stream holds one message at a time: a client that reads slowly holds up its own stream only, and is told of a gap
+//! when it has fallen too far behind.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use metrics::Gauge;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::App;
+use super::access::{Allowed, Read};
+use super::error::{ApiError, Code};
+use super::extract::Query;
+use super::lists::values;
+use super::wire::JobEvent;
+use crate::clock::Timestamp;
+use crate::manager::{EventFeed, EventFilter, EventId, EventsFrom, Told};
+
+/// The header with which a client says where it was.
+const LAST_EVENT_ID: &str = "last-event-id";
+/// The same as a parameter, for a browser's first connection, which cannot send headers.
+const LAST_EVENT_ID_PARAMETER: &str = "last_event_id";
+/// Asks proxies not to collect the answer before they pass it on.
+const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
+/// After how much silence a stream shows that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a client should wait before it connects anew.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+
+/// Follows what happens to jobs.
+///
+/// A stream of Server-Sent Events: each message's `event` says what happened and its `data` is a `JobEvent`. Two kinds
+/// of message tell of the stream itself: `live` once all that had happened before the call has been told, and `gap`
+/// where events are missing, because more happened than is kept or than was read in time. Each event comes at least
+/// once: after an interruption some come again, with the same `job.id` and `number`.
+///
+/// The filter's parameters can have several values, as in a list.
+#[utoipa::path(get, path = "/v1/events", tag = "jobs",
+    params(
+        ("event" = Option<Vec<String>>, Query, description = "Any of these happened"),
+        ("queue" = Option<Vec<String>>, Query, description = "To a job in one of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("job" = Option<Vec<String>>, Query, description = "One of these jobs"),
+        ("since" = Option<String>, Query, description = "Begin with what happened at this time; with what happens now \
+            when neither this nor an id is given"),
+        ("last_event_id" = Option<String>, Query, description = "As the header, which goes over it"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Go on after the message with this id"),
+    ),
+    responses(
+        (status = 200, description = "What happens, until the server ends", body = JobEvent,
+            content_type = "text/event-stream"),
+        (status = 503, description = "`overloaded`: as many streams as the server takes are open"),
+    ))]
+pub(crate) async fn events(
+    _: Allowed<Read>,
+    State(app): State<App>,
+    headers: HeaderMap,
+    query: Query,
+) -> Result<Response, ApiError> {
+    query.only(&["event", "queue", "kind", "owner", "job", "since", LAST_EVENT_ID_PARAMETER])?;
+    let filter = EventFilter {
+        events: values(&query, "event")?,
+        queues: values(&query, "queue")?,
+        kinds: values(&query, "kind")?,
+        owners: values(&query, "owner")?,
+        jobs: values(&query, "job")?,
+    };
+    let from = beginning(&headers, &query)?;
+    let place = app.streams.clone().try_acquire_owned();
+    let place =
+        place.map_err(|_| ApiError::new(Code::Overloaded, "as many event streams as the server takes are open"))?;
+    let feed = app.manager.events(filter, from).await?;
+    let open = Open::new(place);
+    let streaming = Streaming { feed, shutdown: app.shutdown.clone(), greeted: false, _open: open };
+    let mut response = Sse::new(stream::unfold(streaming, Streaming::next)).into_response();
+    response.headers_mut().insert(UNBUFFERED, HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// Where the stream begins. A browser that connects anew sends the header beside the parameters of its first call.
+fn beginning(headers: &HeaderMap, query: &Query) -> Result<EventsFrom, ApiError> {
+    let id = |field: &str, text: &str| {
+        text.parse::<EventId>().map(EventsFrom::After).map_err(|error| ApiError::field(field, error))
+    };
+    if let Some(header) = headers.get(LAST_EVENT_ID) {
+        return id("Last-Event-ID", header.to_str().unwrap_or_default());
+    }
+    if let Some(text) = query.one(LAST_EVENT_ID_PARAMETER)? {
+        return id(LAST_EVENT_ID_PARAMETER, text);
+    }
+    match query.one("since")? {
+        Some(text) => {
+            Timestamp::parse_rfc3339(text).map(EventsFrom::Since).map_err(|error| ApiError::field("since", error))
+        }
+        None => Ok(EventsFrom::Now),
+    }
+}
+
+/// A stream under way.
+struct Streaming {
+    feed: EventFeed,
+    shutdown: CancellationToken,
+    greeted: bool,
+    _open: Open,
+}
+
+impl Streaming {
+    /// The next message; none once the server is to end.
+    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        if !self.greeted {
+            self.greeted = true;
+            return Some((Ok(Event::default().retry(RECONNECT_AFTER)), self));
+        }
+        let message = tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => return None,
+            told = self.feed.next() => message(&told?),
+            // The id moves a client on whose filter lets nothing through, so that it need not read the past again.
+            () = sleep(KEEP_ALIVE) => Event::default().comment("").id(self.feed.position().to_string()),
+        };
+        Some((Ok(message), self))
+    }
+}
+
+fn message(told: &Told) -> Event {
+    let of_stream = |id: &EventId, name: &str| Event::default().id(id.to_string()).event(name).data("{}");
+    match told {
+        Told::Event(id, event) => {
+            let data = serde_json::to_string(&JobEvent::from(event)).unwrap_or_default();
+            Event::default().id(id.to_string()).event(event.entry.event.as_str()).data(data)
+        }
+        Told::Gap(id) => of_stream(id, "gap"),
+        Told::Live(id) => of_stream(id, "live"),
+    }
+}
+
+/// Counts among the open streams until it is dropped.
+struct Open {
+    gauge: Gauge,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Open {
+    fn new(place: OwnedSemaphorePermit) -> Self {
+        let gauge = metrics::gauge!("leasehold_event_streams");
+        gauge.increment(1);
+        Self { gauge, _place: place }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.gauge.decrement(1);
+    }
+}

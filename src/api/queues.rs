@@ -1,0 +1,91 @@
+//! Queues: how they stand, and what an administrator sets for them.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::StatusCode;
+
+use super::App;
+use super::access::{Admin, Allowed, Read};
+use super::error::ApiError;
+use super::extract::{JsonBody, OptionalJsonBody, Query, QueuePath};
+use super::json::json;
+use super::wire::{ChangeQueue, PauseQueue, Queue, QueueList};
+use crate::job::QueueName;
+
+/// A body that says nothing: `{}`.
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoFields {}
+
+/// How every queue stands that has jobs or settings of its own.
+#[utoipa::path(get, path = "/v1/queues", tag = "queues",
+    responses((status = 200, description = "The queues, in the order of their names", body = QueueList)))]
+pub(crate) async fn queues(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    let items = app.manager.queues().await?.into_iter().map(Queue::from).collect();
+    Ok(json(StatusCode::OK, &QueueList { items, next_cursor: None }))
+}
+
+/// How a queue stands, also one without any jobs.
+#[utoipa::path(get, path = "/v1/queues/{name}", tag = "queues",
+    params(("name" = String, Path, description = "The queue's name")),
+    responses((status = 200, description = "The queue", body = Queue)))]
+pub(crate) async fn queue(
+    _: Allowed<Read>,
+    State(app): State<App>,
+    QueuePath(name): QueuePath,
+    query: Query,
+) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    show(&app, &name).await
+}
+
+/// Holds a queue back: none of its jobs is claimed until it is resumed.
+///
+/// Those that run go on, submissions are accepted, and workers that wait go on waiting. Every server on the same store
+/// holds it back within a second. Paused again it stays paused since when it was; a new reason is taken over.
+#[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", request_body = Option<PauseQueue>,
+    params(("name" = String, Path, description = "The queue's name")),
+    responses((status = 200, description = "The queue as it is then", body = Queue)))]
+pub(crate) async fn pause_queue(
+    Allowed { caller, .. }: Allowed<Admin>,
+    State(app): State<App>,
+    QueuePath(name): QueuePath,
+    OptionalJsonBody(pause): OptionalJsonBody<PauseQueue>,
+) -> Result<Response, ApiError> {
+    let reason = pause.into_reason()?;
+    app.manager.pause(&caller, &name, reason.as_deref()).await?;
+    show(&app, &name).await
+}
+
+/// Hands a queue's jobs out again, at once to the workers that wait.
+#[utoipa::path(post, path = "/v1/queues/{name}/resume", tag = "queues",
+    params(("name" = String, Path, description = "The queue's name")),
+    responses((status = 200, description = "The queue as it is then", body = Queue)))]
+pub(crate) async fn resume_queue(
+    _: Allowed<Admin>,
+    State(app): State<App>,
+    QueuePath(name): QueuePath,
+    _: OptionalJsonBody<NoFields>,
+) -> Result<Response, ApiError> {
+    app.manager.resume(&name).await?;
+    show(&app, &name).await
+}
+
+/// Changes what happens to a queue's jobs whose lease expires.
+#[utoipa::path(patch, path = "/v1/queues/{name}", tag = "queues", request_body = ChangeQueue,
+    params(("name" = String, Path, description = "The queue's name")),
+    responses((status = 200, description = "The queue as it is then", body = Queue)))]
+pub(crate) async fn change_queue(
+    _: Allowed<Admin>,
+    State(app): State<App>,
+    QueuePath(name): QueuePath,
+    JsonBody(change): JsonBody<ChangeQueue>,
+) -> Result<Response, ApiError> {
+    app.manager.set_orphan_policy(&name, change.orphan_policy).await?;
+    show(&app, &name).await
+}
+
+async fn show(app: &App, name: &QueueName) -> Result<Response, ApiError> {
+    Ok(json(StatusCode::OK, &Queue::from(app.manager.queue(name).await?)))
+}

@@ -1,0 +1,516 @@
+//! What administrators ask: which jobs look abandoned, and what is done to many jobs at once.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::bulk::ItemError;
+use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
+use super::job::JobState;
+use super::work::Then;
+use crate::clock::{Timestamp, rfc3339};
+use crate::job::{self, Actor, InvalidName, JobId, OrphanPolicy, StateName};
+use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
+use crate::query::Filter;
+use crate::store::Versioned;
+
+/// The most values of one part of a filter.
+pub const MAX_FILTER_VALUES: usize = 100;
+
+/// Which jobs an order is about: those that satisfy every part. A part that is left out is satisfied by any job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BulkFilter {
+    /// In one of these states. Only states that the order can be done in count.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 6)]
+    pub states: Vec<JobState>,
+    /// In one of these queues.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100, example = json!(["reports"]))]
+    pub queues: Vec<String>,
+    /// Of one of these kinds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub kinds: Vec<String>,
+    /// Belonging to one of these owners.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub owners: Vec<String>,
+    /// Running under a lease of this worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
+    pub worker_id: Option<String>,
+    /// Whether they are flagged as orphans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub orphaned: Option<bool>,
+    /// Among these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub ids: Vec<String>,
+    /// That every job is meant, which a filter without any part has to say.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+impl BulkFilter {
+    /// Whether no part of it says anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        Self { all: false, ..self.clone() } == Self::default()
+    }
+
+    /// Checks every part.
+    ///
+    /// # Errors
+    /// Every part that is wrong; a filter that means every job and does not say so.
+    pub fn into_selection(self) -> Result<BulkSelection, Invalid> {
+        let mut checks = Checks::default();
+        match (self.is_empty(), self.all) {
+            (true, false) => {
+                checks.fault("filter", "has no part, which would mean every job; say `\"all\": true` if so")
+            }
+            (false, true) => checks.fault("filter.all", "cannot stand beside other parts"),
+            (true, true) | (false, false) => {}
+        }
+        let filter = Filter {
+            states: self.states.into_iter().map(StateName::from).collect(),
+            queues: checks.names("filter.queues", &self.queues, MAX_FILTER_VALUES),
+            kinds: checks.names("filter.kinds", &self.kinds, MAX_FILTER_VALUES),
+            owners: checks.names("filter.owners", &self.owners, MAX_FILTER_VALUES),
+            worker_id: checks.optional_name("filter.worker_id", self.worker_id.as_deref()),
+            orphaned: self.orphaned,
+            ..Filter::default()
+        };
+        let ids: Vec<JobId> = checks.names("filter.ids", &self.ids, MAX_BULK_ITEMS);
+        checks.finish(Some(BulkSelection { filter, ids }))
+    }
+}
+
+/// An order over many jobs: to cancel or to retry them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"filter": {"queues": ["reports"]}, "reason": "wrong month", "dry_run": false}))]
+pub struct ChangeMany {
+    /// Which jobs.
+    pub filter: BulkFilter,
+    /// Why, for each job's history. Not needed for a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 4096)]
+    pub reason: Option<String>,
+    /// Whether only to count the jobs and show a few. True when not said: a call that forgets to say so changes nothing.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub dry_run: bool,
+    /// How many jobs this call goes through at most; as many as it has time for when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_jobs: Option<u64>,
+    /// Where to go on: the call before's `next_cursor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// An order over many jobs: to take them from their workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "filter": {"worker_id": "host7:4711"}, "reason": "host7 burnt down", "then": "requeue", "dry_run": false,
+}))]
+pub struct ReleaseMany {
+    /// Which jobs; only running ones count.
+    pub filter: BulkFilter,
+    /// Why, for each job's history. Not needed for a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 4096)]
+    pub reason: Option<String>,
+    /// What becomes of them. They are put back in their queues when nothing is said.
+    #[serde(default = "requeue")]
+    pub then: Then,
+    /// Whether only to count the jobs and show a few. True when not said: a call that forgets to say so changes nothing.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub dry_run: bool,
+    /// How many jobs this call goes through at most; as many as it has time for when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_jobs: Option<u64>,
+    /// Where to go on: the call before's `next_cursor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn requeue() -> Then {
+    Then::Requeue
+}
+
+impl ReleaseMany {
+    /// What is done to each job, and the rest of the order.
+    #[must_use]
+    pub fn into_parts(self) -> (BulkAction, ChangeMany) {
+        let Self { filter, reason, then, dry_run, max_jobs, cursor } = self;
+        (BulkAction::Release(then.into()), ChangeMany { filter, reason, dry_run, max_jobs, cursor })
+    }
+}
+
+/// A checked order, for the manager.
+pub(crate) struct Ordered {
+    pub(crate) selection: BulkSelection,
+    /// What to do; nothing in a dry run.
+    pub(crate) order: Option<BulkOrder>,
+    pub(crate) max_jobs: usize,
+    pub(crate) cursor: Option<String>,
+}
+
+impl ChangeMany {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// Every field that is wrong.
+    pub(crate) fn into_order(self, action: BulkAction, actor: Actor) -> Result<Ordered, Invalid> {
+        let mut checks = Checks::default();
+        let selection = checks.part(self.filter.into_selection());
+        let reason = self.reason.unwrap_or_default();
+        checks.text("reason", &reason, MAX_TEXT_BYTES);
+        if !self.dry_run && reason.trim().is_empty() {
+            checks.fault("reason", "must say why: it stands in the history of every job");
+        }
+        if self.dry_run && self.cursor.is_some() {
+            checks.fault("cursor", "has no place in a dry run, which looks at all jobs");
+        }
+        let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(u64::MAX), 1..=u64::MAX);
+        Ok(Ordered {
+            selection: checks.finish(selection)?,
+            order: (!self.dry_run).then_some(BulkOrder { action, actor, reason }),
+            max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
+            cursor: self.cursor,
+        })
+    }
+}
+
+impl Checks {
+    /// Checks a list of names of any type.
+    fn names<T>(&mut self, field: &str, texts: &[String], max: usize) -> Vec<T>
+    where
+        T: std::str::FromStr<Err = InvalidName>,
+    {
+        self.count(field, texts.len(), max);
+        let named = texts.iter().take(max).enumerate();
+        named.filter_map(|(index, text)| self.name(&format!("{field}[{index}]"), text)).collect()
+    }
+}
+
+/// What an order over many jobs came to, or would be about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ManyChanged {
+    /// Whether nothing was changed, since it was only asked how many jobs there are.
+    pub dry_run: bool,
+    /// How many jobs were found: in all by a dry run, else by this call. It can be more or fewer by the time that they
+    /// are changed.
+    #[schema(example = 1200)]
+    pub matched: u64,
+    /// A few of them, the youngest first; only in a dry run.
+    pub sample: Vec<JobSummary>,
+    /// How many were changed.
+    pub changed: u64,
+    /// How many were left alone, for they had moved on by then or were as asked already.
+    pub skipped: u64,
+    /// How many could not be changed.
+    pub failed_total: u64,
+    /// The first hundred of those.
+    pub failed: Vec<ChangeFailure>,
+    /// Whether every job was gone through. Else the call's time was up, or its `max_jobs` were reached.
+    pub done: bool,
+    /// Where the next call goes on; null when this one was the last.
+    pub next_cursor: Option<String>,
+}
+
+/// A job that could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeFailure {
+    /// The job.
+    pub id: String,
+    /// Why.
+    pub error: ItemError,
+}
+
+/// A job in a few words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobSummary {
+    /// Its name.
+    pub id: String,
+    /// The line it waits in.
+    pub queue: String,
+    /// Its handler's name.
+    pub kind: String,
+    /// Who it belongs to.
+    pub owner: Option<String>,
+    /// Where it stands.
+    pub state: JobState,
+    /// Who runs it, if somebody does.
+    pub worker_id: Option<String>,
+    /// The fencing token of its latest lease.
+    pub fence: u64,
+    /// How many claims count against its attempts.
+    pub attempt: u32,
+    /// When it was submitted.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+impl From<&Versioned> for JobSummary {
+    fn from(versioned: &Versioned) -> Self {
+        let job = &*versioned.job;
+        Self {
+            id: job.id.as_str().to_owned(),
+            queue: job.spec.queue.as_str().to_owned(),
+            kind: job.spec.kind.as_str().to_owned(),
+            owner: job.spec.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            state: job.state.name().into(),
+            worker_id: job.lease().map(|lease| lease.worker_id.as_str().to_owned()),
+            fence: job.fence.get(),
+            attempt: job.attempt.get(),
+            created_at: job.created_at,
+        }
+    }
+}
+
+/// A page of the jobs that look abandoned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OrphanList {
+    /// Those that nothing has happened to for the longest time first.
+    pub items: Vec<OrphanedJob>,
+    /// Where the next page begins; null when this is the last one.
+    pub next_cursor: Option<String>,
+}
+
+/// A running job that looks abandoned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OrphanedJob {
+    /// Its name.
+    pub id: String,
+    /// The line it was taken from.
+    pub queue: String,
+    /// Its handler's name.
+    pub kind: String,
+    /// Who it belongs to.
+    pub owner: Option<String>,
+    /// Who has it.
+    pub worker_id: String,
+    /// The fence of that claim: what a release of it expects.
+    pub fence: u64,
+    /// How many claims count against its attempts.
+    pub attempt: u32,
+    /// How many attempts it gets.
+    pub max_attempts: u32,
+    /// Why it is flagged.
+    #[schema(example = "no heartbeat since 2030-01-31T08:00:00.000Z")]
+    pub reason: String,
+    /// Since when.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub flagged_at: Timestamp,
+    /// For how long.
+    pub flagged_for_ms: u64,
+    /// Whether it is left alone until a person decides.
+    pub held: bool,
+    /// What there is to judge it by.
+    pub evidence: OrphanEvidence,
+    /// What happens next if nobody steps in.
+    pub next: OrphanNext,
+}
+
+/// What there is to judge by whether a job is abandoned, by the server's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OrphanEvidence {
+    /// When its worker was last heard of.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub heartbeat_at: Timestamp,
+    /// How long ago that is.
+    pub silent_for_ms: u64,
+    /// Until when the lease lasts or lasted.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub lease_expires_at: Timestamp,
+    /// How long ago that was; null while it lasts.
+    pub lease_expired_for_ms: Option<u64>,
+    /// When it was claimed.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub acquired_at: Timestamp,
+    /// For how long it has been running since.
+    pub running_for_ms: u64,
+    /// How long it was expected to take, if somebody said so.
+    pub expected_runtime_ms: Option<u64>,
+}
+
+/// What happens to a job that looks abandoned if nobody steps in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OrphanNext {
+    /// As a word for programs.
+    pub action: OrphanAction,
+    /// As a sentence for people.
+    #[schema(example = "the monitor puts it back in its queue once its lease has been over for the grace")]
+    pub text: String,
+}
+
+/// What happens to a job that looks abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OrphanAction {
+    /// Its lease runs: its worker may be heard of, which takes the flag off.
+    AwaitWorker,
+    /// A person has to decide.
+    AwaitPerson,
+    /// It waits for its next attempt, or has failed when none is left.
+    Requeue,
+    /// It has failed.
+    Fail,
+    /// It is cancelled, which somebody had asked for.
+    Cancel,
+    /// What its queue's rule says.
+    QueueRule,
+}
+
+impl OrphanAction {
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AwaitWorker => "await_worker",
+            Self::AwaitPerson => "await_person",
+            Self::Requeue => "requeue",
+            Self::Fail => "fail",
+            Self::Cancel => "cancel",
+            Self::QueueRule => "queue_rule",
+        }
+    }
+}
+
+impl OrphanNext {
+    fn of(prospect: Prospect, is_last_attempt: bool) -> Self {
+        let (action, text) = match prospect {
+            Prospect::WaitsForItsWorker => (
+                OrphanAction::AwaitWorker,
+                "its lease still runs: a heartbeat takes the flag off, and nothing is done before the lease is over",
+            ),
+            Prospect::WaitsForAPerson => (OrphanAction::AwaitPerson, "waits for a person"),
+            Prospect::IsCancelled => (
+                OrphanAction::Cancel,
+                "the monitor cancels it, as was asked, once its lease has been over for the grace",
+            ),
+            Prospect::IsRecovered(Some(OrphanPolicy::Requeue)) if is_last_attempt => (
+                OrphanAction::Fail,
+                "fails once its lease has been over for the grace: the monitor would put it back in its queue, but no \
+                 attempt is left",
+            ),
+            Prospect::IsRecovered(Some(OrphanPolicy::Requeue)) => (
+                OrphanAction::Requeue,
+                "the monitor puts it back in its queue once its lease has been over for the grace",
+            ),
+            Prospect::IsRecovered(Some(OrphanPolicy::Fail)) => {
+                (OrphanAction::Fail, "the monitor fails it once its lease has been over for the grace")
+            }
+            Prospect::IsRecovered(Some(OrphanPolicy::Flag)) => (OrphanAction::AwaitPerson, "waits for a person"),
+            Prospect::IsRecovered(None) => (
+                OrphanAction::QueueRule,
+                "the monitor recovers it by its queue's rule once its lease has been over for the grace",
+            ),
+        };
+        Self { action, text: text.to_owned() }
+    }
+}
+
+impl TryFrom<&OrphanStatus> for OrphanedJob {
+    type Error = job::Refusal;
+
+    /// Fails for a job that does not run, which no flagged job is.
+    fn try_from(status: &OrphanStatus) -> Result<Self, job::Refusal> {
+        let job = &*status.versioned.job;
+        let lease = &job.running()?.lease;
+        let since = |earlier: Timestamp| millis(status.now.since(earlier));
+        Ok(Self {
+            id: job.id.as_str().to_owned(),
+            queue: job.spec.queue.as_str().to_owned(),
+            kind: job.spec.kind.as_str().to_owned(),
+            owner: job.spec.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            worker_id: lease.worker_id.as_str().to_owned(),
+            fence: job.fence.get(),
+            attempt: job.attempt.get(),
+            max_attempts: job.spec.max_attempts,
+            reason: status.orphan.reason.clone(),
+            flagged_at: status.orphan.flagged_at,
+            flagged_for_ms: since(status.orphan.flagged_at),
+            held: status.orphan.held,
+            evidence: OrphanEvidence {
+                heartbeat_at: lease.heartbeat_at,
+                silent_for_ms: since(lease.heartbeat_at),
+                lease_expires_at: lease.expires_at,
+                lease_expired_for_ms: status.expired_for().map(millis),
+                acquired_at: lease.acquired_at,
+                running_for_ms: since(lease.acquired_at),
+                expected_runtime_ms: job.spec.expected_runtime.map(millis),
+            },
+            next: OrphanNext::of(status.next, job.attempt.get() >= job.spec.max_attempts),
+        })
+    }
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(filter: BulkFilter) -> Vec<String> {
+        let invalid = filter.into_selection().expect_err("a fault");
+        invalid.errors.into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn a_filter_that_means_every_job_has_to_say_so() {
+        assert_eq!(faults(BulkFilter::default()), ["filter"]);
+        assert!(BulkFilter { all: true, ..BulkFilter::default() }.into_selection().is_ok());
+        let both = BulkFilter { all: true, queues: vec!["q".to_owned()], ..BulkFilter::default() };
+        assert_eq!(faults(both), ["filter.all"]);
+    }
+
+    #[test]
+    fn every_part_of_a_filter_is_checked() {
+        let wrong = || vec!["ok".to_owned(), String::new()];
+        let filter = BulkFilter {
+            queues: wrong(),
+            kinds: wrong(),
+            owners: wrong(),
+            ids: wrong(),
+            worker_id: Some("a\nb".to_owned()),
+            ..BulkFilter::default()
+        };
+        assert_eq!(
+            faults(filter),
+            ["filter.queues[1]", "filter.kinds[1]", "filter.owners[1]", "filter.worker_id", "filter.ids[1]"]
+        );
+        let many = BulkFilter { ids: vec!["x".to_owned(); MAX_BULK_ITEMS + 1], ..BulkFilter::default() };
+        assert_eq!(faults(many), ["filter.ids"]);
+    }
+
+    #[test]
+    fn an_order_that_forgets_to_say_so_changes_nothing() {
+        let order: ChangeMany = serde_json::from_str(r#"{"filter": {"queues": ["q"]}}"#).expect("an order");
+        assert!(order.dry_run);
+        let actor = Actor::system("test");
+        assert!(
+            order.clone().into_order(BulkAction::Cancel, actor.clone()).is_ok_and(|checked| checked.order.is_none())
+        );
+        let order = ChangeMany { dry_run: false, reason: Some(" ".to_owned()), ..order };
+        let refused = order.into_order(BulkAction::Cancel, actor).map(|_| ()).expect_err("no reason");
+        assert_eq!(refused.errors[0].field, "reason");
+    }
+}

@@ -1,0 +1,58 @@
+//! Why a job does not run.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::job::JobState;
+use crate::manager;
+
+/// Why a job does not run, or how it is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The job.
+    pub id: String,
+    /// Where it stands.
+    pub state: JobState,
+    /// Whether a worker that asks now, and has room for it, could be given it.
+    pub runnable: bool,
+    /// What there is to say, the most important first; at least one.
+    pub reasons: Vec<Reason>,
+}
+
+/// One thing to say about a job, and what that rests on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "code": "queue_paused", "message": "The queue `reports` is paused by ann since 2030-01-31T08:00:00.000Z: repairs.",
+    "queue": "reports", "since": "2030-01-31T08:00:00.000Z", "by": "ann", "reason": "repairs",
+}))]
+pub struct Reason {
+    /// A stable word for it: of a waiting job `start_deadline_passed`, `not_due`, `waiting_for_retry`, `queue_paused`,
+    /// `never_asked`, `not_asked_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`, `start_deadline` or
+    /// `next`; of a running one `running`, `lease_expired`, `orphaned`, `overdue`, `cancel_requested` or `time_limit`; of
+    /// one that has ended its state.
+    pub code: String,
+    /// A sentence.
+    pub message: String,
+    /// What it rests on: names, times and numbers, as the code has them.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub evidence: Map<String, Value>,
+}
+
+impl From<manager::Explanation> for Explanation {
+    fn from(explanation: manager::Explanation) -> Self {
+        Self {
+            id: explanation.id.into(),
+            state: explanation.state.into(),
+            runnable: explanation.runnable,
+            reasons: explanation.reasons.into_iter().map(Reason::from).collect(),
+        }
+    }
+}
+
+impl From<manager::Reason> for Reason {
+    fn from(reason: manager::Reason) -> Self {
+        Self { code: reason.code.to_owned(), message: reason.message, evidence: reason.evidence }
+    }
+}

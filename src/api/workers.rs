@@ -1,0 +1,54 @@
+//! Workers: who asks for jobs, and who runs which.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::StatusCode;
+
+use super::App;
+use super::access::{Allowed, Read};
+use super::error::{ApiError, Code};
+use super::extract::{Query, WorkerPath};
+use super::json::json;
+use super::lists::{Page, page};
+use super::wire::job::JobOut;
+use super::wire::workers::WorkerJobsOut;
+use super::wire::{Worker, WorkerJobs, WorkerList};
+use crate::job::StateName;
+use crate::query::{Direction, Filter, Sort, SortField};
+
+/// The workers that this server has heard of lately, and those that run jobs, whichever server they ask.
+#[utoipa::path(get, path = "/v1/workers", tag = "queues",
+    responses((status = 200, description = "The workers, in the order of their names", body = WorkerList)))]
+pub(crate) async fn workers(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    let found = app.manager.workers().await?;
+    let items = found.workers.into_iter().map(Worker::from).collect();
+    Ok(json(StatusCode::OK, &WorkerList { items, next_cursor: None, truncated: found.truncated }))
+}
+
+/// A worker with the jobs that it runs.
+#[utoipa::path(get, path = "/v1/workers/{worker_id}", tag = "queues",
+    params(
+        ("worker_id" = String, Path, description = "The worker's name"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many jobs; 100 when not said"),
+        ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
+    ),
+    responses(
+        (status = 200, description = "The worker and a page of its jobs", body = WorkerJobs),
+        (status = 404, description = "`no_such_worker`: it runs nothing, and this server has not heard of it lately"),
+    ))]
+pub(crate) async fn worker(
+    _: Allowed<Read>,
+    State(app): State<App>,
+    WorkerPath(id): WorkerPath,
+    query: Query,
+) -> Result<Response, ApiError> {
+    query.only(&["limit", "cursor"])?;
+    let filter = Filter { states: vec![StateName::Running], worker_id: Some(id.clone()), ..Filter::default() };
+    let Page { jobs, next_cursor } =
+        page(&app, &query, filter, Sort::By(SortField::CreatedAt, Direction::Ascending)).await?;
+    let worker = app.manager.worker(&id).await?;
+    let unknown = || ApiError::new(Code::NoSuchWorker, format!("nothing is known of a worker {id}"));
+    let worker = Worker::from(worker.ok_or_else(unknown)?);
+    Ok(json(StatusCode::OK, &WorkerJobsOut { worker, items: jobs.iter().map(JobOut::from).collect(), next_cursor }))
+}

@@ -1,0 +1,96 @@
+//! Which jobs a command is about: some by their ids, or all of a filter.
+
+use clap::Args;
+
+use super::server::ServerArgs;
+use crate::api::wire::{BulkFilter, JobState};
+use crate::job::StateName;
+
+/// How a command answers, and which server it asks.
+#[derive(Debug, Args)]
+pub(super) struct Answer {
+    /// Print each as one line of JSON, as the server gives it
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+}
+
+/// Some jobs.
+#[derive(Debug, Args)]
+pub(super) struct Ids {
+    /// The jobs
+    #[arg(required = true, value_name = "ID")]
+    pub(super) ids: Vec<String>,
+    #[command(flatten)]
+    pub(super) answer: Answer,
+}
+
+/// Some jobs by their ids, or all of a filter.
+#[derive(Debug, Args)]
+pub(super) struct Chosen {
+    /// The jobs; or choose them by the flags below
+    #[arg(value_name = "ID", required_unless_present = "filter", conflicts_with = "filter")]
+    pub(super) ids: Vec<String>,
+    #[command(flatten)]
+    pub(super) filter: FilterArgs,
+    /// Only tell how many jobs there are, and show a few
+    #[arg(long, requires = "filter", help_heading = HEADING)]
+    pub(super) dry_run: bool,
+    /// Do not ask before jobs are changed
+    #[arg(long, short, requires = "filter", conflicts_with = "dry_run", help_heading = HEADING)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) answer: Answer,
+}
+
+const HEADING: &str = "Many jobs at once";
+
+/// Many jobs. What a mass order is about is said on the command line only: a variable that was set for a worker must not
+/// widen or narrow it.
+#[derive(Debug, Args)]
+#[group(id = "filter", multiple = true)]
+pub(super) struct FilterArgs {
+    /// In this state (repeatable)
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', help_heading = HEADING)]
+    states: Vec<StateName>,
+    /// In this queue (repeatable)
+    #[arg(long = "queue", value_name = "QUEUE", help_heading = HEADING)]
+    queues: Vec<String>,
+    /// Of this kind (repeatable)
+    #[arg(long = "kind", value_name = "KIND", help_heading = HEADING)]
+    kinds: Vec<String>,
+    /// Belonging to this owner (repeatable)
+    #[arg(long = "owner", value_name = "OWNER", help_heading = HEADING)]
+    owners: Vec<String>,
+    /// Held by this worker
+    #[arg(long, value_name = "WORKER", help_heading = HEADING)]
+    worker: Option<String>,
+    /// Flagged as orphans
+    #[arg(long, help_heading = HEADING)]
+    orphaned: bool,
+    /// Every job that this can be done to
+    #[arg(
+        long,
+        conflicts_with_all = ["states", "queues", "kinds", "owners", "worker", "orphaned"],
+        help_heading = HEADING
+    )]
+    all: bool,
+}
+
+impl FilterArgs {
+    /// The filter; none when no flag of it was given.
+    pub(super) fn filter(&self) -> Option<BulkFilter> {
+        let filter = BulkFilter {
+            states: self.states.iter().map(|state| JobState::from(*state)).collect(),
+            queues: self.queues.clone(),
+            kinds: self.kinds.clone(),
+            owners: self.owners.clone(),
+            worker_id: self.worker.clone(),
+            orphaned: self.orphaned.then_some(true),
+            ids: Vec::new(),
+            all: self.all,
+        };
+        (filter != BulkFilter::default()).then_some(filter)
+    }
+}

@@ -1,0 +1,104 @@
+//! `leasehold events`: what has happened, and what happens.
+
+use std::time::Duration;
+
+use clap::Args;
+use futures::StreamExt as _;
+
+use super::duration;
+use super::failure::{ExitStatus, Failure};
+use super::output::{clean, complain, print, print_json};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use super::signals::Signals;
+use crate::api::wire::JobEvent;
+use crate::client::{EventMessage, EventQuery};
+use crate::clock::{Clock as _, SystemClock};
+use crate::job::EventName;
+use crate::worker::Stop;
+
+/// How far back it looks when nobody says.
+const DEFAULT_SINCE: Duration = Duration::from_secs(600);
+
+/// Show what has happened to jobs, and with --follow what happens
+///
+/// Every transition of every job is an event: submitted, claimed, completed, failed, retried, cancelled,
+/// cancel_requested, expired, released, returned, orphaned, overdue.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leasehold events --since 1h --event failed,expired\n  \
+                        leasehold events --follow --queue reports\n  \
+                        leasehold events --follow --json | jq -r 'select(.event == \"failed\").job.id'")]
+pub(super) struct EventsArgs {
+    /// Go on with what happens from now on, until interrupted
+    #[arg(long, short)]
+    follow: bool,
+    /// How far to look back [default: 10m; not at all with --follow]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_SINCE", value_parser = duration::parse)]
+    since: Option<Duration>,
+    /// Only these events (repeatable)
+    #[arg(long = "event", value_name = "EVENT", env = "LEASEHOLD_EVENT", value_delimiter = ',')]
+    events: Vec<EventName>,
+    /// Only of jobs in this queue (repeatable)
+    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE")]
+    queues: Vec<String>,
+    /// Only of jobs of this kind (repeatable)
+    #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
+    kinds: Vec<String>,
+    /// Only of jobs belonging to this owner (repeatable)
+    #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
+    owners: Vec<String>,
+    /// Only of this job (repeatable)
+    #[arg(long = "job", value_name = "ID", env = "LEASEHOLD_JOB")]
+    jobs: Vec<String>,
+    /// Print each as one line of JSON, as the server gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Prints them as they come.
+pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.server.connect(&settings.client)?;
+    let since = args.since.or((!args.follow).then_some(DEFAULT_SINCE));
+    let query = EventQuery {
+        events: args.events,
+        queues: args.queues,
+        kinds: args.kinds,
+        owners: args.owners,
+        jobs: args.jobs,
+        since: since.map(|since| SystemClock::default().now().minus(since)),
+        last_event_id: None,
+    };
+    let signals = Signals::listen(|_| {})?;
+    let mut stopped = signals.stop().listen();
+    let mut messages = client.events(query);
+    loop {
+        let message = tokio::select! {
+            message = messages.next() => message,
+            () = stopped.reached(Stop::Drain) => {
+                return Err(Failure::Told(signals.status().unwrap_or(ExitStatus::Interrupted)));
+            }
+        };
+        match message.transpose()? {
+            Some(EventMessage::Event { event, .. }) if args.json => print_json(&event)?,
+            Some(EventMessage::Event { event, .. }) => print(&line(&event))?,
+            Some(EventMessage::Gap) => complain("leasehold: events are missing here: more happened than is kept"),
+            Some(EventMessage::Interrupted { why }) if args.follow => {
+                complain(&format!("leasehold: {why}; connecting again"));
+            }
+            Some(EventMessage::Interrupted { why }) => return Err(Failure::Unreachable(why)),
+            Some(EventMessage::Live) if args.follow => {}
+            Some(EventMessage::Live) | None => return Ok(()),
+        }
+    }
+}
+
+/// An event on a line.
+fn line(event: &JobEvent) -> String {
+    let JobEvent { at, event: name, job, attempt, actor, reason, .. } = event;
+    let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
+    let told = format!("{at} {name:<16} {} in {} ({}) by {actor}{attempt}{reason}", job.id, job.queue, job.kind);
+    clean(&told).replace(['\n', '\t'], " ")
+}

@@ -1,0 +1,155 @@
+//! An order over many jobs: looked at first, asked about, then carried out call by call.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use super::chosen::Chosen;
+use super::failure::Failure;
+use super::output::{complain, print, print_json, table};
+use crate::api::wire::{BulkFilter, ChangeMany, JobSummary, ManyChanged, ReleaseMany, Then};
+use crate::client::{Client, ClientError};
+
+/// What is done to each job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Release(Then),
+    Cancel,
+    Retry,
+}
+
+impl Action {
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Release(_) => "release",
+            Self::Cancel => "cancel",
+            Self::Retry => "retry",
+        }
+    }
+
+    async fn call(self, client: &Client, order: ChangeMany) -> Result<ManyChanged, ClientError> {
+        match self {
+            Self::Release(then) => {
+                let ChangeMany { filter, reason, dry_run, max_jobs, cursor } = order;
+                client.release_many(&ReleaseMany { filter, reason, then, dry_run, max_jobs, cursor }).await
+            }
+            Self::Cancel => client.cancel_many(&order).await,
+            Self::Retry => client.retry_many(&order).await,
+        }
+    }
+}
+
+/// Shows how many jobs there are and some of them, asks unless told not to, and changes them.
+pub(super) async fn run(
+    client: &Client,
+    action: Action,
+    filter: BulkFilter,
+    reason: Option<String>,
+    chosen: &Chosen,
+) -> Result<(), Failure> {
+    let json = chosen.answer.json;
+    if reason.is_none() && !chosen.dry_run {
+        return Err(Failure::Usage(format!("say why with --reason before you {} many jobs", action.verb())));
+    }
+    let look = ChangeMany { filter: filter.clone(), dry_run: true, ..ChangeMany::default() };
+    let seen = action.call(client, look).await?;
+    if json {
+        print_json(&seen)?;
+    } else {
+        print(&describe(action, &seen))?;
+    }
+    if chosen.dry_run || seen.matched == 0 {
+        return Ok(());
+    }
+    if !chosen.yes && !confirmed(action, seen.matched)? {
+        return Err(Failure::Failed("nothing was changed".to_owned()));
+    }
+    let mut order = ChangeMany { filter, reason, dry_run: false, ..ChangeMany::default() };
+    let mut total = Total::default();
+    // Bounded by the number of jobs: each call goes on where the one before ended.
+    loop {
+        let answer = action.call(client, order.clone()).await.inspect_err(|_| {
+            complain(&format!("so far: {total}"));
+        })?;
+        total.add(&answer);
+        if json {
+            print_json(&answer)?;
+        }
+        for failure in &answer.failed {
+            complain(&format!("{}: {}: {}", failure.id, failure.error.code, failure.error.message));
+        }
+        if answer.next_cursor.is_none() {
+            break;
+        }
+        if !json {
+            complain(&format!("so far: {total}"));
+        }
+        order.cursor = answer.next_cursor;
+    }
+    if !json {
+        print(&total.to_string())?;
+    }
+    if total.failed > 0 {
+        return Err(Failure::Failed(format!("{} jobs could not be changed", total.failed)));
+    }
+    Ok(())
+}
+
+/// What all calls together came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Total {
+    changed: u64,
+    skipped: u64,
+    failed: u64,
+}
+
+impl Total {
+    fn add(&mut self, answer: &ManyChanged) {
+        self.changed += answer.changed;
+        self.skipped += answer.skipped;
+        self.failed += answer.failed_total;
+    }
+}
+
+impl std::fmt::Display for Total {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} changed, {} left alone, {} failed", self.changed, self.skipped, self.failed)
+    }
+}
+
+fn describe(action: Action, seen: &ManyChanged) -> String {
+    let jobs = if seen.matched == 1 { "job" } else { "jobs" };
+    let headline = format!("{} {jobs} to {}", seen.matched, action.verb());
+    if seen.sample.is_empty() {
+        return headline;
+    }
+    let rows = seen.sample.iter().map(row);
+    let listed = table(&["id", "queue", "kind", "state", "worker", "created"], rows);
+    let shown = seen.sample.len() as u64;
+    let which = if shown < seen.matched { format!(", the {shown} youngest of them:") } else { ":".to_owned() };
+    format!("{headline}{which}\n{listed}")
+}
+
+fn row(job: &JobSummary) -> Vec<String> {
+    vec![
+        job.id.clone(),
+        job.queue.clone(),
+        job.kind.clone(),
+        job.state.as_str().to_owned(),
+        job.worker_id.clone().unwrap_or_default(),
+        job.created_at.to_rfc3339(),
+    ]
+}
+
+/// Asks the person at the terminal. Where there is none, nobody can agree.
+fn confirmed(action: Action, jobs: u64) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        let verb = action.verb();
+        return Err(Failure::Usage(format!("{jobs} jobs would be changed: say --yes to {verb} them")));
+    }
+    complain(&format!("{} them? [y/N]", action.verb()));
+    let mut answer = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::Failed(format!("cannot read the answer: {error}")))?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}

@@ -1,0 +1,193 @@
+//! How the monitor watches: flags over environment over the file's `[monitor]`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::cli::duration;
+use crate::job::OrphanPolicy;
+use crate::monitor::{MonitorConfig, Retention, Schedule};
+
+/// On the command line.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Watching over running jobs")]
+pub(crate) struct OversightArgs {
+    /// How often jobs are looked through for flags, time limits and start deadlines [default: 5000]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_MONITOR_SCAN_PERIOD_MS", conflicts_with = "monitor_cron")]
+    monitor_scan_period_ms: Option<u64>,
+    /// When they are, as a cron expression with seconds, in UTC, such as `*/10 * * * * *`
+    #[arg(long, value_name = "CRON", env = "LEASEHOLD_MONITOR_CRON")]
+    monitor_cron: Option<String>,
+    /// How often jobs are recovered whose lease is over [default: 1000]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_RECOVERY_PERIOD_MS")]
+    recovery_period_ms: Option<u64>,
+    /// How long a lease must have been over before its job is taken away [default: 2000]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_ORPHAN_GRACE_MS")]
+    orphan_grace_ms: Option<u64>,
+    /// How far the clocks of two machines may be apart; nothing is taken away before as much has passed [default: 5000,
+    /// and 0 for the embedded store]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_CLOCK_SKEW_MS")]
+    clock_skew_ms: Option<u64>,
+    /// How old the last heartbeat looks abandoned of a job past its expected runtime [default: half its lease]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_HEARTBEAT_STALE_MS")]
+    heartbeat_stale_ms: Option<u64>,
+    /// What becomes of a job whose lease is over: requeue, fail, or flag for a person [default: requeue]
+    #[arg(long, value_name = "POLICY", env = "LEASEHOLD_ORPHAN_POLICY", value_parser = policy)]
+    orphan_policy: Option<OrphanPolicy>,
+    /// How long jobs are kept that have ended: one age for all, or by state, such as `completed=7d,failed=never`
+    /// [default: 30d]
+    #[arg(long, value_name = "AGES", env = "LEASEHOLD_RETENTION", value_parser = ages)]
+    retention: Option<Ages>,
+    /// How often older ones are removed [default: 600000]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_RETENTION_PERIOD_MS")]
+    retention_period_ms: Option<u64>,
+    /// For how long a submission can be repeated; no job is removed earlier [default: 24h]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_IDEMPOTENCY_WINDOW", value_parser = duration::parse)]
+    idempotency_window: Option<Duration>,
+}
+
+/// In the settings file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OversightSettings {
+    pub(super) listen: Option<SocketAddr>,
+    scan_period_ms: Option<u64>,
+    cron: Option<String>,
+    recovery_period_ms: Option<u64>,
+    orphan_grace_ms: Option<u64>,
+    clock_skew_ms: Option<u64>,
+    heartbeat_stale_ms: Option<u64>,
+    orphan_policy: Option<OrphanPolicy>,
+    retention: Option<Ages>,
+    retention_period_ms: Option<u64>,
+    idempotency_window: Option<crate::cli::settings::DurationSetting>,
+}
+
+impl OversightArgs {
+    /// These, over what the settings file says, over the defaults.
+    pub(crate) fn over(self, file: &OversightSettings) -> Result<MonitorConfig, String> {
+        let defaults = MonitorConfig::default();
+        let millis = |flag: Option<u64>, file: Option<u64>| flag.or(file).map(Duration::from_millis);
+        let retention = self.retention.or(file.retention).map(|ages| ages.0);
+        let window = self.idempotency_window.or(file.idempotency_window.map(|setting| setting.0));
+        Ok(MonitorConfig {
+            scans: self.scans(file)?.unwrap_or(defaults.scans),
+            recovery_period: millis(self.recovery_period_ms, file.recovery_period_ms)
+                .unwrap_or(defaults.recovery_period),
+            retention_period: millis(self.retention_period_ms, file.retention_period_ms)
+                .unwrap_or(defaults.retention_period),
+            orphan_grace: millis(self.orphan_grace_ms, file.orphan_grace_ms).unwrap_or(defaults.orphan_grace),
+            clock_skew: millis(self.clock_skew_ms, file.clock_skew_ms),
+            heartbeat_stale: millis(self.heartbeat_stale_ms, file.heartbeat_stale_ms),
+            orphan_policy: self.orphan_policy.or(file.orphan_policy).unwrap_or(defaults.orphan_policy),
+            retention: retention.unwrap_or(defaults.retention),
+            idempotency_window: window.unwrap_or(defaults.idempotency_window),
+            term: defaults.term,
+        })
+    }
+
+    fn scans(&self, file: &OversightSettings) -> Result<Option<Schedule>, String> {
+        let schedule = |period: Option<u64>, cron: &Option<String>| match (period, cron) {
+            (Some(_), Some(_)) => Err("a scan has a period or a cron expression, not both".to_owned()),
+            (Some(period), None) => Ok(Some(Schedule::Every(Duration::from_millis(period)))),
+            (None, Some(cron)) => Ok(Some(Schedule::Cron(cron.clone()))),
+            (None, None) => Ok(None),
+        };
+        let flags = schedule(self.monitor_scan_period_ms, &self.monitor_cron)?;
+        Ok(flags.or(schedule(file.scan_period_ms, &file.cron)?))
+    }
+}
+
+fn policy(text: &str) -> Result<OrphanPolicy, String> {
+    let words = OrphanPolicy::ALL.map(OrphanPolicy::as_str).join(", ");
+    OrphanPolicy::ALL.into_iter().find(|policy| policy.as_str() == text).ok_or(format!("must be one of {words}"))
+}
+
+/// How long ended jobs are kept, as people type it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct Ages(Retention);
+
+impl TryFrom<String> for Ages {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        ages(&text)
+    }
+}
+
+/// Reads `30d`, `never`, or `completed=7d,failed=never`; states that are not named keep their default.
+fn ages(text: &str) -> Result<Ages, String> {
+    if !text.contains('=') {
+        return age(text).map(Retention::all).map(Ages);
+    }
+    let mut retention = Retention::default();
+    for part in text.split(',') {
+        let (state, kept) = part.split_once('=').ok_or_else(|| format!("`{part}` lacks its `state=`"))?;
+        let kept = age(kept)?;
+        match state.trim() {
+            "completed" => retention.completed = kept,
+            "failed" => retention.failed = kept,
+            "cancelled" => retention.cancelled = kept,
+            "expired" => retention.expired = kept,
+            other => return Err(format!("`{other}` is none of completed, failed, cancelled, expired")),
+        }
+    }
+    Ok(Ages(retention))
+}
+
+/// Nothing is for ever, and so is none at all.
+fn age(text: &str) -> Result<Option<Duration>, String> {
+    match text.trim() {
+        "never" => Ok(None),
+        other => duration::parse(other).map(|age| Some(age).filter(|age| !age.is_zero())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn ages_are_read_for_all_states_or_by_state() {
+        assert_eq!(ages("7d"), Ok(Ages(Retention::all(Some(7 * DAY)))));
+        for never in ["never", "0", "0d"] {
+            assert_eq!(ages(never), Ok(Ages(Retention::FOR_EVER)), "{never}");
+        }
+        let some = Retention { completed: Some(DAY), failed: None, ..Retention::default() };
+        assert_eq!(ages("completed=1d,failed=never"), Ok(Ages(some)));
+        for wrong in ["soon", "done=1d", "completed=1d,7d", "running=1d"] {
+            assert!(ages(wrong).is_err(), "{wrong} was taken");
+        }
+    }
+
+    #[test]
+    fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
+        let file: OversightSettings = toml::from_str(
+            "cron = \"0 * * * * *\"\norphan_grace_ms = 7000\nclock_skew_ms = 100\norphan_policy = \"flag\"\n\
+             retention = \"never\"",
+        )
+        .expect("settings");
+        let from_file = OversightArgs::default().over(&file).expect("settings");
+        assert_eq!(from_file.scans, Schedule::Cron("0 * * * * *".to_owned()));
+        assert_eq!(from_file.orphan_policy, OrphanPolicy::Flag);
+        assert_eq!((from_file.retention, from_file.recovery_period), (Retention::FOR_EVER, Duration::from_secs(1)));
+        let flags = OversightArgs {
+            monitor_scan_period_ms: Some(9000),
+            orphan_grace_ms: Some(1000),
+            ..OversightArgs::default()
+        };
+        let over = flags.over(&file).expect("settings");
+        assert_eq!(over.scans, Schedule::Every(Duration::from_secs(9)));
+        assert_eq!((over.orphan_grace, over.clock_skew), (Duration::from_secs(1), Some(Duration::from_millis(100))));
+    }
+
+    #[test]
+    fn a_scan_cannot_have_a_period_and_an_expression() {
+        let file = toml::from_str("cron = \"0 * * * * *\"\nscan_period_ms = 5000").expect("keys that are known");
+        assert!(OversightArgs::default().over(&file).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! The settings under which a server tells others of what happens to jobs.
+
+use std::sync::Arc;
+
+use clap::Args;
+use reqwest::Url;
+
+use super::failure::Failure;
+use super::settings::NotifySettings;
+use crate::clock::Clock;
+use crate::executor::webhook::Origin;
+use crate::executor::{AllowedTarget, HttpExecutor, Limits, TargetPolicy};
+use crate::job::RetryPolicy;
+use crate::manager::Manager;
+use crate::notify::{Notifier, NotifyConfig};
+use crate::store::{Store, StoreError};
+use crate::worker::backoff::Backoff;
+
+/// How others are told.
+#[derive(Debug, Args)]
+pub(super) struct NotifyArgs {
+    /// The address under which people reach this server: what notifications say they come from, and link to
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_PUBLIC_URL")]
+    public_url: Option<String>,
+    /// Let webhooks call loopback and private addresses: whoever may submit jobs can then make this server call them
+    #[arg(
+        long,
+        env = "LEASEHOLD_ALLOW_PRIVATE_TARGETS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    allow_private_targets: Option<bool>,
+    /// Let webhooks call this host or network though it is private (repeatable), such as `alerts.internal` or `10.1.0.0/16`
+    #[arg(long, value_name = "TARGET", env = "LEASEHOLD_ALLOW_TARGET", value_delimiter = ',')]
+    allow_target: Vec<String>,
+}
+
+/// How others are told, checked.
+pub(super) struct Notifications {
+    policy: TargetPolicy,
+    config: NotifyConfig,
+}
+
+impl Notifications {
+    /// Reads the flags and the file.
+    pub(super) fn of(args: &NotifyArgs, settings: &NotifySettings) -> Result<Self, Failure> {
+        let named = if args.allow_target.is_empty() {
+            settings.allow_target.as_deref().unwrap_or_default()
+        } else {
+            &args.allow_target
+        };
+        let allow: Result<Vec<AllowedTarget>, String> = named.iter().map(|text| text.parse()).collect();
+        let policy = TargetPolicy {
+            allow_private: args.allow_private_targets.or(settings.allow_private_targets).unwrap_or(false),
+            allow: allow.map_err(Failure::Usage)?,
+        };
+        let mut config = NotifyConfig::default();
+        if let Some(url) = args.public_url.as_ref().or(settings.public_url.as_ref()) {
+            config.origin = origin(url)?;
+        }
+        config.retry =
+            RetryPolicy { base: settings.retry_base.map_or(config.retry.base, |duration| duration.0), ..config.retry };
+        config.max_attempts = settings.max_attempts.unwrap_or(config.max_attempts).max(1);
+        config.timeout = settings.timeout.map_or(config.timeout, |duration| duration.0);
+        Ok(Self { policy, config })
+    }
+}
+
+fn origin(url: &str) -> Result<Origin, Failure> {
+    let wrong = |what: &dyn std::fmt::Display| Failure::Usage(format!("the public URL {url}: {what}"));
+    let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
+    let mut pages = parsed.clone();
+    pages.path_segments_mut().map_err(|()| wrong(&"cannot have a path"))?.pop_if_empty().extend(["v1", "jobs"]);
+    Ok(Origin { source: parsed.to_string(), job_pages: Some(pages) })
+}
+
+/// Starts telling others.
+pub(super) async fn start(
+    notifications: Notifications,
+    manager: &Manager,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+) -> Result<Notifier, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+    let Notifications { policy, config } = notifications;
+    let executor = HttpExecutor::new(policy, Limits::default()).map_err(|error| failed(&error))?;
+    let mut backoff = Backoff::default();
+    loop {
+        let (manager, store, clock) = (manager.clone(), store.clone(), clock.clone());
+        match Notifier::start(manager, store, clock, executor.clone(), config.clone()).await {
+            Ok(notifier) => return Ok(notifier),
+            Err(error @ StoreError::Corrupt(_)) => return Err(failed(&error)),
+            Err(error) => {
+                tracing::warn!(%error, "who is told of what cannot be read yet; trying again");
+                backoff.wait().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! `leasehold orphans`: running jobs that look abandoned.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::chosen::Answer;
+use super::duration;
+use super::failure::Failure;
+use super::output::{print, print_json, table};
+use super::settings::Settings;
+use crate::api::wire::OrphanedJob;
+use crate::client::OrphanQuery;
+
+/// How many jobs one page of the server's has at most.
+const PAGE: u64 = 1000;
+
+/// List the running jobs that look abandoned: why, since when, and what happens to them next
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold orphans\n  leasehold orphans --worker host7:4711 --json | jq .evidence\n\nTake one from its worker with `leasehold release ID --expected-fence FENCE --reason …`."
+)]
+pub(super) struct OrphansArgs {
+    /// In this queue (repeatable)
+    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE")]
+    queues: Vec<String>,
+    /// Of this kind (repeatable)
+    #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
+    kinds: Vec<String>,
+    /// Belonging to this owner (repeatable)
+    #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
+    owners: Vec<String>,
+    /// Held by this worker
+    #[arg(long, value_name = "WORKER", env = "LEASEHOLD_WORKER")]
+    worker: Option<String>,
+    /// How many at most; 0 for all
+    #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
+    limit: u64,
+    #[command(flatten)]
+    answer: Answer,
+}
+
+/// Reads and prints them.
+pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.answer.server.connect(&settings.client)?;
+    let mut query = OrphanQuery {
+        queues: args.queues,
+        kinds: args.kinds,
+        owners: args.owners,
+        worker: args.worker,
+        ..OrphanQuery::default()
+    };
+    let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
+    let mut shown = Vec::new();
+    while left > 0 {
+        query.limit = Some(left.min(PAGE));
+        let page = client.orphans(&query).await?;
+        left -= left.min(page.items.len() as u64);
+        if args.answer.json {
+            page.items.iter().try_for_each(print_json)?;
+        } else {
+            shown.extend(page.items.iter().map(row));
+        }
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            break;
+        }
+    }
+    match (args.answer.json, shown.is_empty()) {
+        (true, _) => Ok(()),
+        (false, true) => print("no job looks abandoned"),
+        (false, false) => {
+            let header =
+                ["id", "queue", "kind", "worker", "fence", "attempt", "flagged for", "why", "evidence", "next"];
+            print(&table(&header, shown))
+        }
+    }
+}
+
+fn row(job: &OrphanedJob) -> Vec<String> {
+    vec![
+        job.id.clone(),
+        job.queue.clone(),
+        job.kind.clone(),
+        job.worker_id.clone(),
+        job.fence.to_string(),
+        format!("{}/{}", job.attempt, job.max_attempts),
+        show(job.flagged_for_ms),
+        job.reason.clone(),
+        evidence(job),
+        job.next.text.clone(),
+    ]
+}
+
+fn evidence(job: &OrphanedJob) -> String {
+    let evidence = &job.evidence;
+    let lease = match evidence.lease_expired_for_ms {
+        Some(over) => format!("lease over for {}", show(over)),
+        None => "lease still runs".to_owned(),
+    };
+    let expected = evidence.expected_runtime_ms.map(|expected| format!(" of {} expected", show(expected)));
+    let running = format!("running for {}{}", show(evidence.running_for_ms), expected.unwrap_or_default());
+    format!("silent for {}, {lease}, {running}", show(evidence.silent_for_ms))
+}
+
+fn show(millis: u64) -> String {
+    duration::show(Duration::from_millis(millis))
+}

@@ -1,0 +1,189 @@
+//! `leasehold queue`: how queues stand, and what is set for them.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::failure::Failure;
+use super::figures::{age, failing, per_minute};
+use super::output::{Fit, clean, print, print_json, shorten, table_to};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::{ChangeQueue, JobState, Queue};
+use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::job::OrphanPolicy;
+
+/// How much of a reason is shown in a table.
+const REASON_CHARACTERS: usize = 40;
+
+/// Show queues, hold them back, and hand their jobs out again
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold queue list\n  leasehold queue pause reports --reason 'the printer burns'\n  \
+                        leasehold queue resume reports"
+)]
+pub(super) struct QueueArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the queues that have jobs or settings of their own
+    List(ListArgs),
+    /// Show everything about a queue
+    Show(OneArgs),
+    /// Hold a queue back: none of its jobs is claimed until it is resumed; those that run go on
+    Pause(PauseArgs),
+    /// Hand a queue's jobs out again
+    Resume(OneArgs),
+    /// Set what happens to a queue's jobs whose lease expires
+    Set(SetArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Print each as one line of JSON, as the server gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// The queue
+    #[arg(value_name = "QUEUE")]
+    queue: String,
+    /// Print it as one line of JSON, as the server gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct PauseArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Why, for whoever asks why a job does not run
+    #[arg(long, env = "LEASEHOLD_REASON")]
+    reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct SetArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// What happens to its jobs whose lease expires, where they do not say it themselves
+    #[arg(long, env = "LEASEHOLD_ORPHAN_POLICY", value_enum)]
+    orphan_policy: Policy,
+}
+
+/// What happens to a job whose lease expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Policy {
+    /// It waits for its next attempt
+    Requeue,
+    /// It has failed
+    Fail,
+    /// It is flagged, and a person decides
+    Flag,
+    /// As the installation has it
+    Default,
+}
+
+/// Does what is asked.
+pub(super) async fn run(args: QueueArgs, settings: Settings) -> Result<(), Failure> {
+    let settings = &settings.client;
+    match args.action {
+        Action::List(args) => {
+            let queues = args.server.connect(settings)?.queues().await?.items;
+            if args.json {
+                return queues.iter().try_for_each(print_json);
+            }
+            print(&overview(&queues, SystemClock::default().now(), Fit::Terminal))
+        }
+        Action::Show(args) => {
+            let queue = args.server.connect(settings)?.queue(&args.queue).await?;
+            if args.json { print_json(&queue) } else { print(&describe(&queue)) }
+        }
+        Action::Pause(PauseArgs { one, reason }) => {
+            let queue = one.server.connect(settings)?.pause_queue(&one.queue, reason.as_deref()).await?;
+            tell(&queue, one.json)
+        }
+        Action::Resume(one) => {
+            let queue = one.server.connect(settings)?.resume_queue(&one.queue).await?;
+            tell(&queue, one.json)
+        }
+        Action::Set(SetArgs { one, orphan_policy }) => {
+            let change = ChangeQueue { orphan_policy: orphan_policy.into() };
+            let queue = one.server.connect(settings)?.change_queue(&one.queue, &change).await?;
+            tell(&queue, one.json)
+        }
+    }
+}
+
+impl From<Policy> for Option<OrphanPolicy> {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Requeue => Some(OrphanPolicy::Requeue),
+            Policy::Fail => Some(OrphanPolicy::Fail),
+            Policy::Flag => Some(OrphanPolicy::Flag),
+            Policy::Default => None,
+        }
+    }
+}
+
+fn tell(queue: &Queue, json: bool) -> Result<(), Failure> {
+    if json {
+        return print_json(queue);
+    }
+    let stands = if queue.paused { "paused" } else { "not paused" };
+    let rule = queue.orphan_policy.map(|policy| format!(", orphans: {}", policy.as_str())).unwrap_or_default();
+    print(&format!("{}: {stands}{rule}", clean(&queue.name)))
+}
+
+/// The queues, a row each.
+pub(super) fn overview(queues: &[Queue], now: Timestamp, fit: Fit) -> String {
+    let rows = queues.iter().map(|queue| {
+        let count = |state: JobState| queue.jobs.get(&state).copied().unwrap_or(0).to_string();
+        let pause = queue.pause.as_ref().map(|pause| match &pause.reason {
+            Some(reason) => format!("by {}: {}", pause.by, shorten(reason, REASON_CHARACTERS)),
+            None => format!("by {}", pause.by),
+        });
+        vec![
+            queue.name.clone(),
+            count(JobState::Available),
+            count(JobState::Running),
+            count(JobState::Failed),
+            age(queue.oldest_waiting_since, now),
+            per_minute(queue),
+            failing(queue),
+            pause.unwrap_or_default(),
+        ]
+    });
+    table_to(fit, &["queue", "waiting", "running", "failed", "oldest", "a minute", "failing", "paused"], rows)
+}
+
+/// A queue on a page.
+fn describe(queue: &Queue) -> String {
+    let mut lines = vec![format!("{:<14} {}", "queue", queue.name)];
+    match &queue.pause {
+        None => lines.push(format!("{:<14} no", "paused")),
+        Some(pause) => {
+            let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            lines.push(format!("{:<14} since {} by {}{reason}", "paused", pause.since, pause.by));
+        }
+    }
+    let policy = queue.orphan_policy.map_or("as the installation has it", OrphanPolicy::as_str);
+    lines.push(format!("{:<14} {policy}", "orphans"));
+    lines.extend(queue.jobs.iter().map(|(state, count)| format!("{:<14} {count}", state.as_str())));
+    if let Some(since) = queue.oldest_waiting_since {
+        lines.push(format!("{:<14} {since}", "oldest waiting"));
+    }
+    lines.extend(queue.throughput.iter().map(|ended| {
+        let name = format!("last {} min", ended.window_ms / 60_000);
+        let (completed, failed) = (ended.completed, ended.failed);
+        format!("{name:<14} {completed} completed, {failed} failed, {:.1} a minute", ended.per_minute)
+    }));
+    clean(&lines.join("\n"))
+}

@@ -1,0 +1,137 @@
+//! `leasehold subscription`: who is told of what happens to jobs.
+
+use clap::{Args, Subcommand};
+
+use super::failure::Failure;
+use super::output::{print, print_json, table};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::{Subscribe, Subscription};
+use crate::job::{EventName, NoticeFormat};
+
+/// Say who is told of what happens to jobs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold subscription add https://example.org/hook --event failed --event orphaned
+  leasehold subscription add https://hooks.slack.com/services/… --format slack --event failed --queue reports
+  leasehold subscription list
+  leasehold list --queue leasehold.notifications --state failed    what could not be delivered")]
+pub(super) struct SubscriptionArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Add a receiver; prints the secret that its messages are signed with, which is not shown again
+    Add(AddArgs),
+    /// List the receivers
+    List(ListArgs),
+    /// Remove a receiver
+    Remove(OneArgs),
+    /// Tell a receiver again that was told nothing any more, because it answered 410
+    Enable(OneArgs),
+    /// Give a receiver a new secret; the former one signs as well until the next change
+    Rotate(OneArgs),
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    /// Where to: an http or https URL
+    url: String,
+    /// Of which events (repeatable); of all when none is named
+    #[arg(long, value_name = "EVENT", env = "LEASEHOLD_EVENT", value_delimiter = ',')]
+    event: Vec<EventName>,
+    /// In which form: cloud_events, slack or alertmanager
+    #[arg(long, env = "LEASEHOLD_FORMAT", default_value = "cloud_events", value_parser = format)]
+    format: NoticeFormat,
+    /// Of the jobs of these queues (repeatable); of all when none is named
+    #[arg(long, env = "LEASEHOLD_QUEUE")]
+    queue: Vec<String>,
+    /// Of the jobs of these kinds (repeatable); of all when none is named
+    #[arg(long, env = "LEASEHOLD_KIND")]
+    kind: Vec<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Print each as one line of JSON, as the server gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// The receiver's id
+    id: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+fn format(text: &str) -> Result<NoticeFormat, String> {
+    NoticeFormat::ALL.into_iter().find(|format| format.as_str() == text).ok_or_else(|| {
+        let words: Vec<&str> = NoticeFormat::ALL.iter().map(|format| format.as_str()).collect();
+        format!("must be one of {}", words.join(", "))
+    })
+}
+
+/// Does what is asked.
+pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<(), Failure> {
+    let connect = |server: ServerArgs| server.connect(&settings.client);
+    match args.action {
+        Action::Add(add) => {
+            let client = connect(add.server)?;
+            let (url, events, format, queues, kinds) = (add.url, add.event, add.format, add.queue, add.kind);
+            let made = client.subscribe(&Subscribe { url, events, format, queues, kinds, secret: None }).await?;
+            told_with_secret(&made)
+        }
+        Action::List(list) => {
+            let all = connect(list.server)?.subscriptions().await?;
+            if list.json {
+                return all.iter().try_for_each(print_json);
+            }
+            show(&all)
+        }
+        Action::Remove(one) => {
+            connect(one.server)?.unsubscribe(&one.id).await?;
+            print(&format!("{}: removed", one.id))
+        }
+        Action::Enable(one) => {
+            connect(one.server)?.enable_subscription(&one.id).await?;
+            print(&format!("{}: is told again", one.id))
+        }
+        Action::Rotate(one) => {
+            let changed = connect(one.server)?.change_secret(&one.id).await?;
+            told_with_secret(&changed)
+        }
+    }
+}
+
+fn told_with_secret(subscription: &Subscription) -> Result<(), Failure> {
+    print(&format!("{} {}", subscription.id, subscription.secret.as_deref().unwrap_or_default()))
+}
+
+fn show(all: &[Subscription]) -> Result<(), Failure> {
+    let rows = all.iter().map(|subscription| {
+        let events: Vec<&str> = subscription.events.iter().map(|event| event.as_str()).collect();
+        let or_all = |words: String| if words.is_empty() { "all".to_owned() } else { words };
+        let told = match (&subscription.switched_off_at, &subscription.switched_off_reason) {
+            (Some(at), reason) => format!("not since {at}: {}", reason.as_deref().unwrap_or_default()),
+            (None, _) => "yes".to_owned(),
+        };
+        vec![
+            subscription.id.clone(),
+            subscription.url.clone(),
+            or_all(events.join(",")),
+            or_all(subscription.queues.join(",")),
+            subscription.format.as_str().to_owned(),
+            told,
+        ]
+    });
+    print(&table(&["id", "url", "events", "queues", "format", "told"], rows))
+}

@@ -1,0 +1,232 @@
+//! `leasehold top`: queues, running jobs and workers, live.
+//!
+//! A frame is a text, made from what the server said last; the terminal only shows it. So one frame on its own
+//! (`--once`) is the same as the live view, and needs no terminal.
+
+mod screen;
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::time::MissedTickBehavior;
+
+use super::failure::{ExitStatus, Failure};
+use super::output::{Fit, clean, print, shorten, table_to};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use super::signals::Signals;
+use super::{duration, queue, workers};
+use crate::api::wire::{Job, JobState, Queue, WorkerList};
+use crate::client::{Client, ClientError, JobQuery};
+use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::worker::Stop;
+use screen::{Key, Screen};
+
+/// How many running jobs are asked for.
+const RUNNING: u64 = 50;
+/// How many characters of a name or message are shown.
+const NAME_CHARACTERS: usize = 40;
+/// How many lines a frame has when there is no terminal to fit it to.
+const UNBOUNDED: usize = usize::MAX;
+/// What a section has beside its rows: its title, the table's head and rule, what is left out, and an empty line.
+const LINES_AROUND: usize = 5;
+/// The least and the most often that the server is asked.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
+
+const KEYS: &str = "q ends";
+
+/// Watch queues, running jobs and workers
+///
+/// Ends with `q` or Ctrl-C. When the server goes away, the last view stays with a message, and it is asked until it is
+/// back. Where the output is no terminal, one view is printed.
+#[derive(Debug, Args)]
+pub(super) struct TopArgs {
+    /// How often to ask the server
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_INTERVAL", default_value = "2s", value_parser = duration::parse)]
+    interval: Duration,
+    /// Print one view and end
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// What the server said.
+struct View {
+    at: Timestamp,
+    queues: Vec<Queue>,
+    running: Vec<Job>,
+    workers: WorkerList,
+}
+
+/// Shows it until it is ended.
+pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure> {
+    // What fails is asked again anyway, and said at once.
+    let client = args.server.connect(&settings.client)?.with_max_retries(0);
+    let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if args.once || !terminal {
+        return print(&frame(Some(&look(&client).await?), None, UNBOUNDED));
+    }
+    let signals = Signals::listen(|_| {})?;
+    let mut stopped = signals.stop().listen();
+    let mut screen = Screen::open()?;
+    let watched = tokio::select! {
+        watched = watch(&client, args.interval, &mut screen) => watched,
+        () = stopped.reached(Stop::Drain) => Err(Failure::Told(signals.status().unwrap_or(ExitStatus::Terminated))),
+    };
+    drop(screen);
+    watched
+}
+
+async fn watch(client: &Client, interval: Duration, screen: &mut Screen) -> Result<(), Failure> {
+    let mut ticks = tokio::time::interval(interval.max(SHORTEST_INTERVAL));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut view = None;
+    // Ends with a key.
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            key = screen.key() => match key {
+                Key::Quit => return Ok(()),
+                Key::Interrupt => return Err(Failure::Told(ExitStatus::Interrupted)),
+            }
+        }
+        let looked = tokio::select! {
+            looked = look(client) => looked,
+            key = screen.key() => match key {
+                Key::Quit => return Ok(()),
+                Key::Interrupt => return Err(Failure::Told(ExitStatus::Interrupted)),
+            }
+        };
+        let trouble = match looked {
+            Ok(seen) => {
+                view = Some(seen);
+                None
+            }
+            Err(error @ (ClientError::Usage(_) | ClientError::Decode { .. })) => return Err(error.into()),
+            Err(error) => Some(error.to_string()),
+        };
+        screen.show(|lines| frame(view.as_ref(), trouble.as_deref(), lines))?;
+    }
+}
+
+async fn look(client: &Client) -> Result<View, ClientError> {
+    let running = JobQuery {
+        states: vec![JobState::Running],
+        sort: Some("created_at".to_owned()),
+        limit: Some(RUNNING),
+        ..JobQuery::default()
+    };
+    let (queues, running, workers) = tokio::try_join!(client.queues(), client.jobs(&running), client.workers())?;
+    Ok(View { at: SystemClock::default().now(), queues: queues.items, running: running.items, workers })
+}
+
+/// The view as a text of at most so many lines.
+fn frame(view: Option<&View>, trouble: Option<&str>, lines: usize) -> String {
+    let mut text = String::new();
+    let at = view.map(|view| view.at.to_rfc3339()).unwrap_or_default();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "leasehold top  {at}  {KEYS}");
+    if let Some(trouble) = trouble {
+        let _ = writeln!(text, "no answer; asking until there is one: {}", clean(trouble));
+    }
+    let Some(view) = view else { return text };
+    let rows = lines.saturating_sub(2) / 3;
+    let rows = rows.saturating_sub(LINES_AROUND).max(1);
+    let now = view.at;
+    let queues = queue::overview(&view.queues, now, Fit::Content);
+    let running = table_to(Fit::Content, &["job", "queue", "kind", "worker", "for", "lease", "progress"], jobs(view));
+    let workers = workers::overview(&view.workers.items, now, Fit::Content);
+    for (title, table, count) in [
+        ("queues", queues, view.queues.len()),
+        ("running", running, view.running.len()),
+        ("workers", workers, view.workers.items.len()),
+    ] {
+        section(&mut text, title, &table, count, rows);
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// A title and the first rows of a table, with how many are left out.
+fn section(text: &mut String, title: &str, table: &str, count: usize, rows: usize) {
+    const HEAD: usize = 2;
+    let _ = writeln!(text, "\n{title}: {count}");
+    if count == 0 {
+        return;
+    }
+    for line in table.lines().take(rows.saturating_add(HEAD)) {
+        let _ = writeln!(text, "{line}");
+    }
+    if count > rows {
+        let _ = writeln!(text, " \u{2026} and {} more", count - rows);
+    }
+}
+
+fn jobs(view: &View) -> impl Iterator<Item = Vec<String>> {
+    let now = view.at;
+    view.running.iter().map(move |job| {
+        let lease = job.lease.as_ref();
+        let left = lease.map(|lease| match lease.expires_at > now {
+            true => duration::show(lease.expires_at.since(now)),
+            false => "over".to_owned(),
+        });
+        let progress = job.progress.as_ref().map(|progress| {
+            let percent = progress.percent.map(|percent| format!("{percent:.0} %"));
+            percent.into_iter().chain(progress.message.clone()).collect::<Vec<_>>().join(" ")
+        });
+        vec![
+            shorten(&job.id, NAME_CHARACTERS),
+            shorten(&job.queue, NAME_CHARACTERS),
+            shorten(&job.kind, NAME_CHARACTERS),
+            lease.map(|lease| shorten(&lease.worker_id, NAME_CHARACTERS)).unwrap_or_default(),
+            super::figures::age(job.started_at, now),
+            left.unwrap_or_default(),
+            shorten(&progress.unwrap_or_default(), NAME_CHARACTERS),
+        ]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(number: usize) -> Queue {
+        Queue {
+            name: format!("q{number}"),
+            paused: false,
+            pause: None,
+            orphan_policy: None,
+            jobs: [(JobState::Available, 7)].into(),
+            oldest_waiting_since: Some(Timestamp::from_millis(0)),
+            throughput: Vec::new(),
+        }
+    }
+
+    fn view(queues: usize) -> View {
+        View {
+            at: Timestamp::from_millis(90_000),
+            queues: (0..queues).map(queue).collect(),
+            running: Vec::new(),
+            workers: WorkerList { items: Vec::new(), next_cursor: None, truncated: false },
+        }
+    }
+
+    #[test]
+    fn a_frame_fits_the_lines_there_are_and_says_what_is_left_out() {
+        let whole = frame(Some(&view(40)), None, UNBOUNDED);
+        assert!(whole.contains("q39") && whole.contains("1m 30s") && !whole.contains("more"), "{whole}");
+        let cut = frame(Some(&view(40)), None, 30);
+        assert!(cut.lines().count() <= 30 && cut.contains("and 36 more"), "{cut}");
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_told_of_above_the_last_view() {
+        let away = frame(None, Some("cannot reach the server"), UNBOUNDED);
+        assert!(away.contains("asking until there is one: cannot reach the server"), "{away}");
+        let last = frame(Some(&view(1)), Some("no answer"), UNBOUNDED);
+        assert!(last.contains("asking until there is one: no answer") && last.contains("q0"), "{last}");
+    }
+}

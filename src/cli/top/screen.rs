@@ -1,0 +1,94 @@
+//! The terminal while a live view has it: another screen, keys as they are pressed. Given back when dropped, however the
+//! view ends.
+
+use std::io::{Read as _, Stdout, Write as _};
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::terminal::{
+    self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
+};
+use crossterm::{execute, queue};
+use tokio::sync::mpsc;
+
+use crate::cli::failure::Failure;
+
+/// How many keys wait to be looked at; more are dropped.
+const KEYS: usize = 16;
+/// How large a terminal is taken to be that does not say it.
+const USUAL_SIZE: (u16, u16) = (80, 24);
+/// What Ctrl-C sends while the terminal passes keys on as they are.
+const CTRL_C: u8 = 3;
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    /// To end.
+    Quit,
+    /// To end as by a signal.
+    Interrupt,
+}
+
+/// The terminal.
+pub(super) struct Screen {
+    out: Stdout,
+    keys: mpsc::Receiver<Key>,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub(super) fn open() -> Result<Self, Failure> {
+        terminal::enable_raw_mode()?;
+        let (pressed, keys) = mpsc::channel(KEYS);
+        // Made before anything else can fail, so that its drop gives the terminal back.
+        let mut screen = Self { out: std::io::stdout(), keys };
+        execute!(screen.out, EnterAlternateScreen, DisableLineWrap, Hide)?;
+        // Ends with the process, or when nobody listens any more: a read of the terminal cannot be called off.
+        std::thread::spawn(move || {
+            for byte in std::io::stdin().lock().bytes() {
+                let key = match byte {
+                    Ok(b'q' | b'Q') => Key::Quit,
+                    Ok(CTRL_C) => Key::Interrupt,
+                    Ok(_) => continue,
+                    Err(_) => return,
+                };
+                if let Err(mpsc::error::TrySendError::Closed(_)) = pressed.try_send(key) {
+                    return;
+                }
+            }
+        });
+        Ok(screen)
+    }
+
+    /// The next key that means something.
+    pub(super) async fn key(&mut self) -> Key {
+        match self.keys.recv().await {
+            Some(key) => key,
+            // The terminal is gone; a signal will tell.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Shows the frame for as many lines as there are.
+    pub(super) fn show(&mut self, frame: impl FnOnce(usize) -> String) -> Result<(), Failure> {
+        let size = terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0);
+        let (columns, rows) = size.unwrap_or(USUAL_SIZE);
+        let frame = frame(usize::from(rows));
+        queue!(self.out, MoveTo(0, 0))?;
+        for (row, line) in (0..rows).zip(frame.lines()) {
+            let line: String = line.chars().take(usize::from(columns)).collect();
+            queue!(self.out, MoveTo(0, row))?;
+            write!(self.out, "{line}")?;
+            queue!(self.out, Clear(ClearType::UntilNewLine))?;
+        }
+        queue!(self.out, Clear(ClearType::FromCursorDown))?;
+        Ok(self.out.flush()?)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // There is nobody left to tell of a failure.
+        drop(execute!(self.out, Show, EnableLineWrap, LeaveAlternateScreen));
+        drop(terminal::disable_raw_mode());
+    }
+}

@@ -1,0 +1,56 @@
+//! `leasehold workers`: who asks for jobs, and who runs how many.
+
+use clap::Args;
+
+use super::failure::Failure;
+use super::figures::age;
+use super::output::{Fit, print, print_json, table_to};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::Worker;
+use crate::clock::{Clock as _, SystemClock, Timestamp};
+
+/// List the workers that the server has heard of lately, and those that run jobs
+#[derive(Debug, Args)]
+pub(super) struct WorkersArgs {
+    /// Print each as one line of JSON, as the server gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Asks and prints.
+pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Failure> {
+    let workers = args.server.connect(&settings.client)?.workers().await?;
+    if args.json {
+        return workers.items.iter().try_for_each(print_json);
+    }
+    print(&overview(&workers.items, SystemClock::default().now(), Fit::Terminal))?;
+    if workers.truncated {
+        print("There are more running jobs than the server looks at for this: some workers may be missing.")?;
+    }
+    Ok(())
+}
+
+/// The workers, a row each.
+pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
+    let rows = workers.iter().map(|worker| {
+        let offers: Vec<String> = worker.resources.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+        let until = worker.lease_expires_at.map(|at| match at > now {
+            true => super::duration::show(at.since(now)),
+            false => format!("over since {}", super::duration::show(now.since(at))),
+        });
+        vec![
+            worker.id.clone(),
+            if worker.waiting { "waits" } else { "" }.to_owned(),
+            worker.running.to_string(),
+            age(worker.oldest_heartbeat_at, now),
+            until.unwrap_or_default(),
+            age(worker.last_seen_at, now),
+            worker.queues.join(" "),
+            offers.join(" "),
+        ]
+    });
+    table_to(fit, &["worker", "", "runs", "beat", "lease", "seen", "queues", "offers"], rows)
+}

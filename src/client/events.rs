@@ -1,0 +1,242 @@
+//! The stream of events, over as many connections as it takes.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures::stream::{self, BoxStream, StreamExt as _};
+use http::{HeaderName, HeaderValue, Method};
+use reqwest::Response;
+use tokio::time::{sleep, timeout};
+
+use super::error::ClientError;
+use super::sse::{Message, Parser, TooLong};
+use super::transport::{Call, Client, Repeat};
+use crate::api::wire::JobEvent;
+use crate::clock::Timestamp;
+use crate::job::EventName;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// After how much silence a connection is taken for dead: three times what the server lets pass.
+const SILENCE: Duration = Duration::from_secs(45);
+/// The waits before a new connection: the shortest and the longest.
+const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How many events one generation of the memory of what has come holds. Two generations are kept.
+const GENERATION: usize = 20_000;
+
+/// Which events: those that satisfy every part. An empty part is satisfied by any event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Any of these happened.
+    pub events: Vec<EventName>,
+    /// To a job in one of these queues.
+    pub queues: Vec<String>,
+    /// Of one of these kinds.
+    pub kinds: Vec<String>,
+    /// Belonging to one of these owners.
+    pub owners: Vec<String>,
+    /// One of these jobs.
+    pub jobs: Vec<String>,
+    /// Beginning with what happened at this time; with what happens now when neither this nor an id is given.
+    pub since: Option<Timestamp>,
+    /// After the message of this id, of an earlier stream.
+    pub last_event_id: Option<String>,
+}
+
+/// What a stream of events tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventMessage {
+    /// Something happened.
+    Event {
+        /// Where to go on after it: [`EventQuery::last_event_id`].
+        id: String,
+        /// What.
+        event: Box<JobEvent>,
+    },
+    /// Events are missing here.
+    Gap,
+    /// All that had happened before the stream began has been told.
+    Live,
+    /// The connection is gone, and is being made anew; nothing is lost by it.
+    Interrupted {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Client {
+    /// Follows what happens to jobs. The stream goes on where it was when its connection breaks, tries for as long as it
+    /// is asked for more, and gives each event once. Its first connection is tried as often as any call.
+    ///
+    /// It ends after an error: [`ClientError`], when the server refuses or cannot be reached at first.
+    #[must_use]
+    pub fn events(&self, query: EventQuery) -> BoxStream<'static, Result<EventMessage, ClientError>> {
+        let last_event_id = query.last_event_id.clone();
+        let following = Following {
+            client: self.clone(),
+            query,
+            last_event_id,
+            connection: None,
+            parser: Parser::default(),
+            ready: VecDeque::new(),
+            seen: Seen::default(),
+            waits: None,
+            was_connected: false,
+            is_live: false,
+            has_failed: false,
+        };
+        stream::unfold(following, |mut following| async {
+            if following.has_failed {
+                return None;
+            }
+            let next = following.next().await;
+            following.has_failed = next.is_err();
+            Some((next, following))
+        })
+        .boxed()
+    }
+}
+
+struct Following {
+    client: Client,
+    query: EventQuery,
+    /// The id to begin after, while the stream itself has given none.
+    last_event_id: Option<String>,
+    connection: Option<Response>,
+    parser: Parser,
+    ready: VecDeque<EventMessage>,
+    seen: Seen,
+    /// What is left to wait between the tries to connect, since the last one that succeeded.
+    waits: Option<ExponentialBackoff>,
+    was_connected: bool,
+    is_live: bool,
+    has_failed: bool,
+}
+
+impl Following {
+    async fn next(&mut self) -> Result<EventMessage, ClientError> {
+        // Bounded by the caller: each turn gives a message, reads more, or waits before it connects anew.
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Ok(message);
+            }
+            let Some(connection) = &mut self.connection else {
+                self.connect().await?;
+                continue;
+            };
+            let why = match timeout(SILENCE, connection.chunk()).await {
+                Ok(Ok(Some(bytes))) => {
+                    let messages =
+                        self.parser.feed(&bytes).map_err(|TooLong| not_understood("a message is too long"))?;
+                    self.waits = None;
+                    for (message, id) in messages {
+                        self.take(message, id.unwrap_or_default())?;
+                    }
+                    continue;
+                }
+                Ok(Ok(None)) => "the server ended the stream".to_owned(),
+                Ok(Err(error)) => ClientError::from(error).to_string(),
+                Err(_) => format!("nothing came for {} s", SILENCE.as_secs()),
+            };
+            self.connection = None;
+            self.parser.cut_off();
+            self.ready.push_back(EventMessage::Interrupted { why });
+        }
+    }
+
+    /// Makes the connection, or waits before the next try.
+    async fn connect(&mut self) -> Result<(), ClientError> {
+        let call = self.call()?;
+        let error = match self.client.open(&call).await {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.was_connected = true;
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if !error.is_passing() {
+            return Err(error);
+        }
+        let (shortest, longest) = WAITS;
+        let (tries, shortest) = match self.was_connected {
+            true => (usize::MAX, self.parser.retry().unwrap_or(shortest).min(longest)),
+            false => (self.client.max_retries(), shortest),
+        };
+        let waits = self.waits.get_or_insert_with(|| {
+            let waits = ExponentialBuilder::default().with_min_delay(shortest).with_max_delay(longest).with_jitter();
+            waits.with_max_times(tries).build()
+        });
+        match waits.next() {
+            Some(wait) => {
+                sleep(wait).await;
+                Ok(())
+            }
+            None => Err(error),
+        }
+    }
+
+    fn call(&self) -> Result<Call, ClientError> {
+        let query = &self.query;
+        let call = self.client.call(Method::GET, &["v1", "events"], Repeat::Safe);
+        let names = [("queue", &query.queues), ("kind", &query.kinds), ("owner", &query.owners), ("job", &query.jobs)];
+        let names = names.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, value.as_str())));
+        let events = query.events.iter().map(|event| ("event", event.as_str()));
+        let mut call = events.chain(names).fold(call, |call, (name, value)| call.query(name, value));
+        if let Some(since) = query.since {
+            call = call.query("since", &since.to_rfc3339());
+        }
+        match self.parser.last_id().or(self.last_event_id.as_deref()) {
+            Some(id) => {
+                let id = HeaderValue::from_str(id)
+                    .map_err(|_| ClientError::Usage("the event's id has characters that no id has".to_owned()))?;
+                Ok(call.header(LAST_EVENT_ID, id))
+            }
+            None => Ok(call),
+        }
+    }
+
+    /// Takes in a message. Of a kind that is not known, it is passed over: a later server may have more to say.
+    fn take(&mut self, message: Message, id: String) -> Result<(), ClientError> {
+        match message.event.as_str() {
+            "gap" => self.ready.push_back(EventMessage::Gap),
+            // Said again by each connection.
+            "live" if std::mem::replace(&mut self.is_live, true) => {}
+            "live" => self.ready.push_back(EventMessage::Live),
+            name if name.parse::<EventName>().is_ok() => {
+                let event: JobEvent =
+                    serde_json::from_str(&message.data).map_err(|error| not_understood(&error.to_string()))?;
+                if self.seen.is_new(&event) {
+                    self.ready.push_back(EventMessage::Event { id, event: Box::new(event) });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn not_understood(what: &str) -> ClientError {
+    ClientError::Decode { status: 200, message: what.to_owned() }
+}
+
+/// Which events have come lately: after an interruption some come again. The oldest half is forgotten when they become
+/// too many.
+#[derive(Default)]
+struct Seen {
+    young: HashSet<(String, u32)>,
+    old: HashSet<(String, u32)>,
+}
+
+impl Seen {
+    fn is_new(&mut self, event: &JobEvent) -> bool {
+        let name = (event.job.id.clone(), event.number);
+        if self.old.contains(&name) {
+            return false;
+        }
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(name)
+    }
+}

@@ -1,0 +1,315 @@
+//! Changing many jobs by an administrator's word: those of a filter are found page by page, and each is decided anew on
+//! a real-time read right before its write. A job that is no longer one of those asked for is left alone.
+//!
+//! One call takes a bounded time and tells where to go on, so that a million jobs do not hold one request for minutes.
+//! Each page is changed in a task of its own: a caller who goes away leaves no page half done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::job::{Actor, AdminRelease, Job, JobId, Refusal, State, StateName, Then};
+use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
+use crate::store::{StoreError, Versioned};
+
+use super::request::ManagerError;
+use super::update::Decision;
+use super::{Manager, Shared};
+
+/// The order in which jobs are gone through. What jobs are changed to does not move them in it, and those submitted
+/// meanwhile stand before its beginning.
+pub const BULK_ORDER: Sort = Sort::By(SortField::CreatedAt, Direction::Descending);
+
+/// How many jobs are changed together.
+pub const BULK_PAGE: usize = 500;
+
+/// How many failures one report names.
+const NAMED_FAILURES: usize = 100;
+
+/// How many jobs a preview shows.
+const SAMPLE: usize = 20;
+
+/// What is done to each job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BulkAction {
+    /// Takes running jobs from their workers.
+    Release(Then),
+    /// Calls jobs off that have not ended.
+    Cancel,
+    /// Starts jobs again that have ended without being completed.
+    Retry,
+}
+
+impl BulkAction {
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Release(_) => "release",
+            Self::Cancel => "cancel",
+            Self::Retry => "retry",
+        }
+    }
+
+    /// The states that it can be done in.
+    #[must_use]
+    pub const fn states(self) -> &'static [StateName] {
+        match self {
+            Self::Release(_) => &[StateName::Running],
+            Self::Cancel => &[StateName::Available, StateName::Running],
+            Self::Retry => &[StateName::Failed, StateName::Cancelled, StateName::Expired],
+        }
+    }
+
+    fn decide(self, order: &BulkOrder, job: &Job, now: Timestamp) -> Result<Decision, Refusal> {
+        let BulkOrder { actor, reason, .. } = order;
+        Ok(match self {
+            Self::Release(then) => {
+                let order = AdminRelease { actor: actor.clone(), reason: reason.clone(), then, expected_fence: None };
+                Decision::Write(Box::new(job.admin_release(&order, now)?), Vec::new())
+            }
+            Self::Cancel => Decision::from_change(job.cancel(actor, Some(reason.clone()), now)?, []),
+            Self::Retry => Decision::Write(Box::new(job.retry(actor, Some(reason.clone()), now)?), Vec::new()),
+        })
+    }
+}
+
+/// An order over many jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkOrder {
+    /// What is done.
+    pub action: BulkAction,
+    /// Who orders it.
+    pub actor: Actor,
+    /// Why, for each job's history.
+    pub reason: String,
+}
+
+/// Which jobs an order is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BulkSelection {
+    /// All that satisfy this.
+    pub filter: Filter,
+    /// Only those of these, read in real time; any when there are none.
+    pub ids: Vec<JobId>,
+}
+
+/// How far one call goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkBounds {
+    /// Where it goes on: after the job with this key in [`BULK_ORDER`].
+    pub after: Option<SortKey>,
+    /// How many jobs at most.
+    pub max_jobs: usize,
+    /// For how long; one page is always done.
+    pub within: Duration,
+}
+
+/// What an order would be about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BulkPreview {
+    /// How many jobs there are.
+    pub matched: u64,
+    /// A few of them, the youngest first.
+    pub sample: Vec<Versioned>,
+}
+
+/// What one call came to.
+#[derive(Debug, Default)]
+pub struct BulkReport {
+    /// How many jobs were found.
+    pub matched: u64,
+    /// How many were changed.
+    pub changed: u64,
+    /// How many were left alone: they had moved on, or were as asked already.
+    pub skipped: u64,
+    /// How many could not be changed.
+    pub failed: u64,
+    /// The first of those, and why.
+    pub failures: Vec<(JobId, ManagerError)>,
+    /// Where to go on; `None` when every job was gone through.
+    pub next: Option<SortKey>,
+}
+
+/// What became of one job.
+enum Fate {
+    Changed,
+    Skipped,
+    Failed(ManagerError),
+}
+
+impl Manager {
+    /// Counts the jobs that `action` would be done to, and shows a few.
+    ///
+    /// # Errors
+    /// [`ManagerError::Invalid`] when it can be done to none of those asked for; the store's.
+    pub async fn preview(&self, action: BulkAction, selection: &BulkSelection) -> Result<BulkPreview, ManagerError> {
+        let BulkSelection { filter, ids } = narrow(action, selection)?;
+        let store = &self.shared.store;
+        store.refresh().await?;
+        if !ids.is_empty() {
+            let mut found = self.shared.those_of(&ids, &filter).await?;
+            let matched = found.len() as u64;
+            found.truncate(SAMPLE);
+            return Ok(BulkPreview { matched, sample: found });
+        }
+        let search = Search { filter, sort: BULK_ORDER, after: None, limit: SAMPLE };
+        let matched = store.count(&search.filter, &[]).await?.iter().map(|group| group.count).sum();
+        Ok(BulkPreview { matched, sample: store.search(&search).await? })
+    }
+
+    /// Changes jobs as ordered, within bounds.
+    ///
+    /// # Errors
+    /// [`ManagerError::Invalid`] when it can be done to none of those asked for; the store's, when nothing was changed.
+    pub async fn change_many(
+        &self,
+        order: BulkOrder,
+        selection: &BulkSelection,
+        bounds: BulkBounds,
+    ) -> Result<BulkReport, ManagerError> {
+        let deadline = Instant::now() + bounds.within;
+        let selection = narrow(order.action, selection)?;
+        if bounds.after.is_none() {
+            // Whoever asks has just looked, perhaps by other ways than a search.
+            self.shared.store.refresh().await?;
+        }
+        let (order, filter) = (Arc::new(order), Arc::new(selection.filter.clone()));
+        let mut report = BulkReport { next: bounds.after, ..BulkReport::default() };
+        let mut left = bounds.max_jobs;
+        // Bounded by the deadline: each turn starts after the page before.
+        loop {
+            let limit = left.min(BULK_PAGE);
+            let page = match self.shared.page(&selection, report.next.clone(), limit).await {
+                Ok(page) => page,
+                Err(error) if report.matched == 0 => return Err(error.into()),
+                // What was done is told; going on from there meets the store's trouble again if it lasts.
+                Err(_) => return Ok(report),
+            };
+            let more = page.len() == limit;
+            let Some(last) = page.last() else { return Ok(BulkReport { next: None, ..report }) };
+            report.next = Some(BULK_ORDER.key(&last.job));
+            left -= page.len();
+            let ids: Vec<JobId> = page.into_iter().map(|found| found.job.id.clone()).collect();
+            let store_failed = report.add(order.action, self.change_page(&order, &filter, ids).await);
+            if !more {
+                return Ok(BulkReport { next: None, ..report });
+            }
+            if left == 0 || store_failed || Instant::now() >= deadline || self.shared.stopping.is_cancelled() {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// Changes the jobs of one page in a task of its own.
+    async fn change_page(&self, order: &Arc<BulkOrder>, filter: &Arc<Filter>, ids: Vec<JobId>) -> Vec<(JobId, Fate)> {
+        let (answer, answered) = oneshot::channel();
+        let (shared, order, filter) = (Arc::clone(&self.shared), Arc::clone(order), Arc::clone(filter));
+        let asked = ids.clone();
+        self.shared.spawn(async move {
+            let fates = shared.change_all(&order, &filter, &ids).await;
+            // The caller may have gone; the jobs are changed all the same.
+            drop(answer.send(ids.into_iter().zip(fates).collect()));
+        });
+        let unknown = || Fate::Failed(ManagerError::Unknown("the server stopped".to_owned()));
+        answered.await.unwrap_or_else(|_| asked.into_iter().map(|id| (id, unknown())).collect())
+    }
+}
+
+impl Shared {
+    /// The next jobs that match, in [`BULK_ORDER`].
+    async fn page(
+        &self,
+        selection: &BulkSelection,
+        after: Option<SortKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned>, StoreError> {
+        if selection.ids.is_empty() {
+            let search = Search { filter: selection.filter.clone(), sort: BULK_ORDER, after, limit };
+            return self.store.search(&search).await;
+        }
+        let mut found = self.those_of(&selection.ids, &selection.filter).await?;
+        found.retain(|found| after.as_ref().is_none_or(|after| BULK_ORDER.key(&found.job) > *after));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// The jobs with these ids that match, in [`BULK_ORDER`], each once.
+    async fn those_of(&self, ids: &[JobId], filter: &Filter) -> Result<Vec<Versioned>, StoreError> {
+        let mut found: Vec<Versioned> = self.store.get(ids).await?.into_iter().flatten().collect();
+        found.retain(|found| filter.matches(&found.job));
+        found.sort_by_cached_key(|found| BULK_ORDER.key(&found.job));
+        found.dedup_by(|one, other| one.job.id == other.job.id);
+        Ok(found)
+    }
+
+    /// Changes jobs, each if it is still one of those asked for; answers in order.
+    async fn change_all(&self, order: &BulkOrder, filter: &Filter, ids: &[JobId]) -> Vec<Fate> {
+        // Whether the latest decision on each job was to write it.
+        let wrote: Vec<AtomicBool> = ids.iter().map(|_| AtomicBool::new(false)).collect();
+        let decide = |index: usize, job: &Job, now: Timestamp| {
+            let decision = if filter.matches(job) { order.action.decide(order, job, now)? } else { Decision::Already };
+            wrote[index].store(matches!(decision, Decision::Write(..)), Ordering::Relaxed);
+            Ok(decision)
+        };
+        let results = self.update_as_read(ids, decide).await;
+        let fates = results.into_iter().zip(&wrote).map(|(result, wrote)| match result {
+            Ok(written) if wrote.load(Ordering::Relaxed) => {
+                if written.job.state != State::Available {
+                    self.dispatch.forget(&written.job.spec.queue, &written.job.id);
+                }
+                Fate::Changed
+            }
+            Ok(_) | Err(ManagerError::Refused(_) | ManagerError::NotFound(_)) => Fate::Skipped,
+            Err(error) => Fate::Failed(error),
+        });
+        fates.collect()
+    }
+}
+
+impl BulkReport {
+    /// Adds a page's jobs. Returns whether the store failed at any, so that there is no use in going on at once.
+    fn add(&mut self, action: BulkAction, fates: Vec<(JobId, Fate)>) -> bool {
+        let mut store_failed = false;
+        for (id, fate) in fates {
+            self.matched += 1;
+            let outcome = match &fate {
+                Fate::Changed => "changed",
+                Fate::Skipped => "skipped",
+                Fate::Failed(_) => "failed",
+            };
+            metrics::counter!("leasehold_bulk_changes_total", "action" => action.as_str(), "outcome" => outcome)
+                .increment(1);
+            match fate {
+                Fate::Changed => self.changed += 1,
+                Fate::Skipped => self.skipped += 1,
+                Fate::Failed(error) => {
+                    store_failed |= matches!(error, ManagerError::Store(_) | ManagerError::Unknown(_));
+                    self.failed += 1;
+                    if self.failures.len() < NAMED_FAILURES {
+                        self.failures.push((id, error));
+                    }
+                }
+            }
+        }
+        store_failed
+    }
+}
+
+/// The selection, narrowed to the states that the action can be done in.
+fn narrow(action: BulkAction, selection: &BulkSelection) -> Result<BulkSelection, ManagerError> {
+    let asked = &selection.filter.states;
+    let possible = action.states().iter().copied().filter(|state| asked.is_empty() || asked.contains(state));
+    let states: Vec<StateName> = possible.collect();
+    if states.is_empty() {
+        let words: Vec<&str> = action.states().iter().map(|state| state.as_str()).collect();
+        let message = format!("names no state that this can be done in: {}", words.join(", "));
+        return Err(ManagerError::Invalid { field: "filter.states", message });
+    }
+    let filter = Filter { states, ..selection.filter.clone() };
+    Ok(BulkSelection { filter, ids: selection.ids.clone() })
+}

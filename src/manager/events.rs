@@ -1,0 +1,340 @@
+//! What happens to jobs, for those who follow it.
+//!
+//! Every transition that this manager has written and the store has acknowledged is published in a bounded [`ring`]. On
+//! a store that others write to as well, a [`tail`] publishes theirs too, for as long as somebody listens. Who was away
+//! goes on where they were: from the ring, or, when it no longer has the place or never had it, from the jobs' histories
+//! in the store ([`replay`]).
+//!
+//! What is promised is *at least once*, not *once* and not in order: after an interruption, events of the last seconds
+//! come again, and two managers' events come as they arrive. A job's id and an event's number name the event for good.
+//! What cannot be delivered is told as [`Told::Gap`] and never passed over in silence.
+
+mod replay;
+mod ring;
+mod tail;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::job::{EventName, HistoryEntry, Job, JobId, JobSpec, Kind, Owner, QueueName};
+
+use super::request::ManagerError;
+use super::{Manager, Shared};
+use replay::Replayed;
+use ring::{Reading, Ring};
+
+/// By how much an event can be known later than its time says: what a machine's clock is off at most, and what a write
+/// and a refresh take. Who goes on by a time goes back by this much first.
+const LATENESS: Duration = Duration::from_secs(5);
+
+/// How many feeds may be replayed from the store at once; more wait.
+const REPLAYS_AT_ONCE: usize = 4;
+
+/// How many events of the ring are looked at while it is locked.
+const LOOK_AT_ONCE: usize = 512;
+
+/// Something that happened to a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobEvent {
+    /// Which job.
+    pub job_id: JobId,
+    /// What the job asks for.
+    pub spec: Arc<JobSpec>,
+    /// Which of the job's transitions it is, counted from one.
+    pub number: u32,
+    /// The transition.
+    pub entry: HistoryEntry,
+}
+
+impl JobEvent {
+    fn new(job: &Job, number: u32, entry: &HistoryEntry) -> Self {
+        Self { job_id: job.id.clone(), spec: Arc::clone(&job.spec), number, entry: entry.clone() }
+    }
+}
+
+/// Which events: those that satisfy every part. An empty list leaves a part open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Any of these happened.
+    pub events: Vec<EventName>,
+    /// To a job in one of these queues.
+    pub queues: Vec<QueueName>,
+    /// Of one of these kinds.
+    pub kinds: Vec<Kind>,
+    /// Belonging to one of these owners.
+    pub owners: Vec<Owner>,
+    /// One of these jobs.
+    pub jobs: Vec<JobId>,
+}
+
+impl EventFilter {
+    /// Whether the event is one of those asked for.
+    #[must_use]
+    pub fn matches(&self, event: &JobEvent) -> bool {
+        fn any<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
+            wanted.is_empty() || value.is_some_and(|value| wanted.contains(value))
+        }
+        any(&self.events, Some(&event.entry.event))
+            && any(&self.queues, Some(&event.spec.queue))
+            && any(&self.kinds, Some(&event.spec.kind))
+            && any(&self.owners, event.spec.owner.as_ref())
+            && any(&self.jobs, Some(&event.job_id))
+    }
+}
+
+/// Where a feed begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventsFrom {
+    /// With what happens from now on.
+    Now,
+    /// With what happened at this time or later.
+    Since(Timestamp),
+    /// After this place, of this manager's feeds or another's.
+    After(EventId),
+}
+
+/// A place in a feed: `time-epoch-number`, where a manager that does not know the epoch's ring any more goes by the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventId {
+    /// When it was.
+    at: Timestamp,
+    /// Whose ring; zero where it was in none.
+    epoch: u64,
+    /// Its number there.
+    seq: u64,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:x}-{}", self.at.as_millis(), self.epoch, self.seq)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (at, rest) = text.split_once('-')?;
+            let (epoch, seq) = rest.split_once('-')?;
+            let at = Timestamp::from_millis(i64::try_from(at.parse::<u64>().ok()?).ok()?);
+            Some(Self { at, epoch: u64::from_str_radix(epoch, 16).ok()?, seq: seq.parse().ok()? })
+        };
+        read().ok_or_else(|| "is not the id of an event".to_owned())
+    }
+}
+
+/// What a feed tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// Something happened.
+    Event(EventId, JobEvent),
+    /// Events are missing here: more happened than is kept, or than was read in time.
+    Gap(EventId),
+    /// What had happened before the feed was asked for has been told; what follows happens now.
+    Live(EventId),
+}
+
+/// The ring, and who is told of news in it.
+pub(super) struct Events {
+    /// Names this manager's ring. Never zero.
+    epoch: u64,
+    /// Whether others write to the store too.
+    shared_store: bool,
+    ring: Mutex<Ring>,
+    news: Notify,
+    replays: Semaphore,
+}
+
+impl Events {
+    pub(super) fn new(shared_store: bool) -> Self {
+        Self {
+            epoch: rand::random_range(1..=u64::MAX),
+            shared_store,
+            ring: Mutex::default(),
+            news: Notify::new(),
+            replays: Semaphore::new(REPLAYS_AT_ONCE),
+        }
+    }
+
+    /// Publishes what is new in jobs that were just written: each with the length of its history before.
+    pub(super) fn publish<'a>(&self, written: impl Iterator<Item = (&'a Job, usize)>) {
+        let mut new = Vec::new();
+        for (job, history_before) in written {
+            // Heartbeats, which are most writes of long jobs, end here.
+            let count = job.history.len().saturating_sub(history_before).min(job.history.entries().len());
+            let latest = job.history.numbered().rev().take(count);
+            let first = new.len();
+            new.extend(latest.map(|(number, entry)| JobEvent::new(job, number, entry)));
+            new[first..].reverse();
+        }
+        self.add(new);
+    }
+
+    fn add(&self, new: Vec<JobEvent>) {
+        if new.is_empty() {
+            return;
+        }
+        // Freed once the ring is no longer locked.
+        let _evicted = self.ring.lock().push(new);
+        self.news.notify_waiters();
+    }
+
+    fn id(&self, at: Timestamp, seq: u64) -> EventId {
+        EventId { at, epoch: self.epoch, seq }
+    }
+}
+
+impl Manager {
+    /// Follows what happens.
+    ///
+    /// # Errors
+    /// The store's, when what has happened must be read there and cannot be.
+    pub async fn events(&self, filter: EventFilter, from: EventsFrom) -> Result<EventFeed, ManagerError> {
+        let shared = &self.shared;
+        // The place in the ring is taken before the store is read: what happens meanwhile is in the one or the other.
+        let seat = Seat::take(shared);
+        let (replay_from, seq) = {
+            let ring = shared.events.ring.lock();
+            match from {
+                EventsFrom::Now => (None, ring.last()),
+                EventsFrom::Since(time) => (Some(time), ring.last()),
+                EventsFrom::After(id) if id.epoch == shared.events.epoch && ring.can_resume(id.seq) => (None, id.seq),
+                EventsFrom::After(id) => (Some(id.at.minus(LATENESS)), ring.last()),
+            }
+        };
+        let live_from = if replay_from.is_some() { seq } else { shared.events.ring.lock().last() };
+        let mut feed = EventFeed { seat, filter, seq, live_from: Some(live_from), waiting: VecDeque::new() };
+        if let Some(since) = replay_from {
+            let Replayed { events, complete } = shared.replay(&feed.filter, since).await?;
+            let told = |event: JobEvent| Told::Event(EventId { at: event.entry.at, epoch: 0, seq: 0 }, event);
+            feed.waiting.extend(events.into_iter().map(told));
+            if !complete {
+                feed.waiting.push_back(Told::Gap(feed.position()));
+            }
+        }
+        feed.tell_when_live();
+        Ok(feed)
+    }
+}
+
+/// Events as they happen. Forgets its place when dropped; [`EventsFrom::After`] takes it up again.
+pub struct EventFeed {
+    seat: Seat,
+    filter: EventFilter,
+    /// The last event in the ring that was looked at.
+    seq: u64,
+    /// The last one that had happened when the feed was asked for, until it has been told.
+    live_from: Option<u64>,
+    /// What is to be told next.
+    waiting: VecDeque<Told>,
+}
+
+impl EventFeed {
+    /// What comes next, as soon as there is something; none once the manager stops. A call that is dropped loses
+    /// nothing.
+    pub async fn next(&mut self) -> Option<Told> {
+        let shared = Arc::clone(&self.seat.shared);
+        // Bounded by the caller: each turn tells something, looks at more of the ring, or waits for news.
+        loop {
+            if let Some(told) = self.waiting.pop_front() {
+                return Some(told);
+            }
+            let news = shared.events.news.notified();
+            tokio::pin!(news);
+            // Listening before looking, so that what is published between the two is not missed.
+            news.as_mut().enable();
+            if self.look() {
+                continue;
+            }
+            tokio::select! {
+                () = news => {}
+                () = shared.stopping.cancelled() => return None,
+            }
+        }
+    }
+
+    /// The place that has been reached, to go on from.
+    #[must_use]
+    pub fn position(&self) -> EventId {
+        let shared = &self.seat.shared;
+        shared.events.id(shared.clock.now(), self.seq)
+    }
+
+    /// Looks at the next events in the ring, and says whether there were any.
+    fn look(&mut self) -> bool {
+        let shared = Arc::clone(&self.seat.shared);
+        let reading = shared.events.ring.lock().read(self.seq, &self.filter, LOOK_AT_ONCE);
+        match reading {
+            Reading::Nothing => return false,
+            Reading::Missed { last_missed } => {
+                metrics::counter!("leasehold_event_gaps_total").increment(1);
+                self.seq = last_missed;
+                self.waiting.push_back(Told::Gap(self.position()));
+            }
+            Reading::Found { events, until } => {
+                let told = |(seq, event): (u64, JobEvent)| Told::Event(shared.events.id(event.entry.at, seq), event);
+                self.waiting.extend(events.into_iter().map(told));
+                self.seq = until;
+            }
+        }
+        self.tell_when_live();
+        true
+    }
+
+    fn tell_when_live(&mut self) {
+        if self.live_from.is_some_and(|last| self.seq >= last) {
+            self.live_from = None;
+            self.waiting.push_back(Told::Live(self.position()));
+        }
+    }
+}
+
+/// A feed's place among those who listen.
+struct Seat {
+    shared: Arc<Shared>,
+}
+
+impl Seat {
+    fn take(shared: &Arc<Shared>) -> Self {
+        let mut ring = shared.events.ring.lock();
+        ring.enter();
+        if shared.events.shared_store && ring.begin_tail() {
+            let tail = tail::follow(Arc::clone(shared), shared.clock.now().minus(LATENESS));
+            shared.spawn(tail);
+        }
+        Self { shared: Arc::clone(shared) }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.events.ring.lock().leave(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_comes_back_as_it_went_out() {
+        let id = EventId { at: Timestamp::from_millis(1_900_000_000_123), epoch: u64::MAX, seq: 17 };
+        assert_eq!(id.to_string(), "1900000000123-ffffffffffffffff-17");
+        assert_eq!(id.to_string().parse(), Ok(id));
+    }
+
+    #[test]
+    fn what_is_no_id_is_refused() {
+        for text in ["", "-", "1", "1-2", "-1-2-3", "1-x-3", "1-2-3-4", "1-2-", "99999999999999999999-1-1"] {
+            assert!(text.parse::<EventId>().is_err(), "{text:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What has happened, read from the jobs' histories in the store.
+
+use std::collections::HashMap;
+
+use super::{EventFilter, JobEvent};
+use crate::clock::Timestamp;
+use crate::job::{Job, JobId};
+use crate::manager::Shared;
+use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::store::StoreError;
+
+/// How many jobs one search asks for.
+const PAGE: usize = 2_000;
+
+/// How many pages one replay reads at most.
+const MAX_PAGES: usize = 10;
+
+/// How many events one replay tells at most.
+const MAX_EVENTS: usize = 20_000;
+
+/// What has happened.
+pub(super) struct Replayed {
+    /// The events, in the order of their times.
+    pub(super) events: Vec<JobEvent>,
+    /// Whether that is all; else the later ones are missing.
+    pub(super) complete: bool,
+}
+
+impl Shared {
+    /// Reads what happened at `since` or later and is still in a job's history.
+    pub(super) async fn replay(&self, filter: &EventFilter, since: Timestamp) -> Result<Replayed, StoreError> {
+        // The semaphore is never closed.
+        let _place = self.events.replays.acquire().await;
+        // What was acknowledged before must be found: the feed goes on with what is published from here on.
+        self.store.refresh().await?;
+        let mut collected = Collected { filter, since, events: Vec::new(), told: HashMap::new() };
+        let mut complete = true;
+        if filter.jobs.is_empty() {
+            complete = self.collect_all(&mut collected).await?;
+        } else {
+            for found in self.store.get(&filter.jobs).await?.into_iter().flatten() {
+                collected.add(&found.job);
+            }
+        }
+        let mut events = collected.events;
+        events.sort_by_key(|event| event.entry.at);
+        complete &= events.len() <= MAX_EVENTS;
+        events.truncate(MAX_EVENTS);
+        Ok(Replayed { events, complete })
+    }
+
+    /// Goes through the jobs in the order of their last writes: one that is written meanwhile moves ahead and is found
+    /// again, so that none is passed over. Says whether it came to the end.
+    async fn collect_all(&self, collected: &mut Collected<'_>) -> Result<bool, StoreError> {
+        let filter = Filter {
+            queues: collected.filter.queues.clone(),
+            kinds: collected.filter.kinds.clone(),
+            owners: collected.filter.owners.clone(),
+            updated_after: Some(Timestamp::from_millis(collected.since.as_millis().saturating_sub(1))),
+            ..Filter::default()
+        };
+        let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
+        let mut search = Search { filter, sort, after: None, limit: PAGE };
+        for _ in 0..MAX_PAGES {
+            let page = self.store.search(&search).await?;
+            page.iter().for_each(|found| collected.add(&found.job));
+            let Some(last) = page.last().filter(|_| page.len() >= PAGE) else { return Ok(true) };
+            if collected.events.len() > MAX_EVENTS {
+                return Ok(false);
+            }
+            search.after = Some(sort.key(&last.job));
+        }
+        Ok(false)
+    }
+}
+
+struct Collected<'a> {
+    filter: &'a EventFilter,
+    since: Timestamp,
+    events: Vec<JobEvent>,
+    /// How much of each job's history has been looked at.
+    told: HashMap<JobId, u32>,
+}
+
+impl Collected<'_> {
+    fn add(&mut self, job: &Job) {
+        let told = self.told.entry(job.id.clone()).or_default();
+        for (number, entry) in job.history.numbered().filter(|(_, entry)| entry.at >= self.since) {
+            if number <= *told {
+                continue;
+            }
+            *told = number;
+            let event = JobEvent::new(job, number, entry);
+            if self.filter.matches(&event) {
+                self.events.push(event);
+            }
+        }
+    }
+}

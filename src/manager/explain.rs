@@ -1,0 +1,344 @@
+//! Why a job does not run, or how it is doing: in words, with the evidence.
+//!
+//! [`Manager::explain`] gathers the facts, [`explain`] puts them into sentences: a pure function of the facts. What is
+//! said of workers is what this manager knows: those that ask other managers are not seen here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::clock::Timestamp;
+use crate::job::{Job, JobId, Running, State, StateName};
+use crate::query::{Filter, Search, Sort};
+
+use super::queues::QueueSettings;
+use super::request::ManagerError;
+use super::workers::Asking;
+use super::{Manager, Shared};
+
+/// How many jobs are looked at to tell how many go before one; of more it is said that they are at least so many.
+pub(super) const MAX_AHEAD: usize = 1_000;
+
+/// Why a job stands where it does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The job.
+    pub id: JobId,
+    /// Where it stands.
+    pub state: StateName,
+    /// Whether a worker that asks now, and has room for it, could be given it.
+    pub runnable: bool,
+    /// What there is to say, the most important first; at least one.
+    pub reasons: Vec<Reason>,
+}
+
+/// One thing to say about a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reason {
+    /// A stable word for it.
+    pub code: &'static str,
+    /// A sentence.
+    pub message: String,
+    /// What it rests on.
+    pub evidence: Map<String, Value>,
+}
+
+/// All that an explanation rests on.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) job: Arc<Job>,
+    pub(super) now: Timestamp,
+    /// Since when this manager hears workers.
+    pub(super) listening_since: Timestamp,
+    pub(super) settings: QueueSettings,
+    pub(super) asking: Asking,
+    /// How many due jobs of its queue go before it; [`MAX_AHEAD`] stands for that many or more.
+    pub(super) ahead: usize,
+}
+
+impl Manager {
+    /// Says why a job does not run, or how it is doing.
+    ///
+    /// # Errors
+    /// [`ManagerError::NotFound`]; the store's.
+    pub async fn explain(&self, id: &JobId) -> Result<Explanation, ManagerError> {
+        self.know_queues().await?;
+        let found = self.shared.store.get(std::slice::from_ref(id)).await?.pop().flatten();
+        let job = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?.job;
+        let now = self.shared.clock.now();
+        let waits = job.state == State::Available && job.run_at <= now;
+        let facts = Facts {
+            now,
+            listening_since: self.shared.started_at,
+            settings: self.shared.queues.of(&job.spec.queue),
+            asking: self.shared.workers.asking(&job, now),
+            ahead: if waits { self.shared.jobs_ahead(&job, now).await? } else { 0 },
+            job,
+        };
+        Ok(explain(&facts))
+    }
+}
+
+impl Shared {
+    async fn jobs_ahead(&self, job: &Job, now: Timestamp) -> Result<usize, ManagerError> {
+        let filter = Filter {
+            states: vec![StateName::Available],
+            queues: vec![job.spec.queue.clone()],
+            run_at_most: Some(now),
+            ..Filter::default()
+        };
+        let search = Search { filter, sort: Sort::Dispatch, after: None, limit: MAX_AHEAD };
+        let key = Sort::Dispatch.key(job);
+        let first = self.store.search(&search).await?;
+        let before = first.iter().filter(|found| Sort::Dispatch.key(&found.job) < key);
+        Ok(before.filter(|found| !self.known.is_outdated(found)).count())
+    }
+}
+
+/// Puts the facts into words.
+pub(super) fn explain(facts: &Facts) -> Explanation {
+    let job = &facts.job;
+    let (runnable, reasons) = match &job.state {
+        State::Available => of_waiting(facts),
+        State::Running(running) => (false, of_running(facts, running)),
+        State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {
+            (false, vec![of_ended(job)])
+        }
+    };
+    Explanation { id: job.id.clone(), state: job.state.name(), runnable, reasons }
+}
+
+impl Reason {
+    fn new(code: &'static str, message: String, evidence: Value) -> Self {
+        let evidence = match evidence {
+            Value::Object(evidence) => evidence,
+            _ => Map::new(),
+        };
+        Self { code, message, evidence }
+    }
+}
+
+fn of_waiting(facts: &Facts) -> (bool, Vec<Reason>) {
+    let (job, now) = (&facts.job, facts.now);
+    let too_late = job.start_deadline().is_some_and(|deadline| deadline <= now);
+    let is_due = job.run_at <= now;
+    let runnable = is_due && !too_late && facts.settings.paused.is_none();
+    let ahead = (is_due && facts.ahead > 0).then(|| of_ahead(facts));
+    let parts = [
+        too_late.then(|| of_missed_deadline(job)),
+        (!is_due).then(|| of_not_due(job, now)),
+        of_pause(facts),
+        of_workers(facts),
+        ahead,
+        (!too_late).then(|| of_deadline(job, now)).flatten(),
+    ];
+    let mut reasons: Vec<Reason> = parts.into_iter().flatten().collect();
+    let holds = |reason: &Reason| reason.code != "start_deadline";
+    if !reasons.iter().any(holds) {
+        let queue = &job.spec.queue;
+        let message = format!("Nothing holds it back: a worker waits for jobs of the queue `{queue}`, and it is next.");
+        reasons.insert(0, Reason::new("next", message, json!({})));
+    }
+    (runnable, reasons)
+}
+
+fn of_missed_deadline(job: &Job) -> Reason {
+    let deadline = job.start_deadline().map(Timestamp::to_rfc3339).unwrap_or_default();
+    let message = format!("It was to be started by {deadline} and was not: it is about to expire.");
+    Reason::new("start_deadline_passed", message, json!({ "expires_at": deadline }))
+}
+
+fn of_deadline(job: &Job, now: Timestamp) -> Option<Reason> {
+    let deadline = job.start_deadline()?;
+    let message = format!("It expires unless it is started by {deadline}, {}.", from_now(deadline, now));
+    Some(Reason::new("start_deadline", message, json!({ "expires_at": deadline.to_rfc3339() })))
+}
+
+fn of_not_due(job: &Job, now: Timestamp) -> Reason {
+    let until = job.run_at.to_rfc3339();
+    let when = from_now(job.run_at, now);
+    match &job.error {
+        Some(error) if job.attempt.get() > 0 => {
+            let (attempt, of) = (job.attempt.get(), job.spec.max_attempts);
+            let message = format!(
+                "Its attempt {attempt} of {of} failed ({}: {}); the next one is due at {until}, {when}.",
+                error.code, error.message
+            );
+            let evidence = json!({
+                "run_at": until, "attempt": attempt, "max_attempts": of,
+                "error": { "code": error.code, "message": error.message },
+            });
+            Reason::new("waiting_for_retry", message, evidence)
+        }
+        _ => Reason::new("not_due", format!("It is not due until {until}, {when}."), json!({ "run_at": until })),
+    }
+}
+
+fn of_pause(facts: &Facts) -> Option<Reason> {
+    let pause = facts.settings.paused.as_ref()?;
+    let queue = &facts.job.spec.queue;
+    let why = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let message = format!("The queue `{queue}` is paused by {} since {}{why}.", pause.by, pause.at);
+    let evidence =
+        json!({ "queue": queue, "since": pause.at.to_rfc3339(), "by": pause.by.as_str(), "reason": pause.reason });
+    Some(Reason::new("queue_paused", message, evidence))
+}
+
+/// What keeps workers from it; nothing when one waits that has room for it.
+fn of_workers(facts: &Facts) -> Option<Reason> {
+    let (asking, queue) = (&facts.asking, &facts.job.spec.queue);
+    let Some(last_at) = asking.last_at else {
+        let since = facts.listening_since;
+        let message =
+            format!("No worker has asked this server for jobs of the queue `{queue}` since it started, {since}.");
+        return Some(Reason::new("never_asked", message, json!({ "queue": queue, "since": since.to_rfc3339() })));
+    };
+    if asking.lately == 0 {
+        let ago = in_words(facts.now.since(last_at));
+        let message =
+            format!("No worker has asked this server for jobs of the queue `{queue}` since {last_at}, {ago} ago.");
+        return Some(Reason::new(
+            "not_asked_lately",
+            message,
+            json!({ "queue": queue, "since": last_at.to_rfc3339() }),
+        ));
+    }
+    if asking.with_room == 0 {
+        return Some(of_needs(facts));
+    }
+    (asking.waiting == 0).then(|| {
+        let message = format!(
+            "None of the workers that take jobs of the queue `{queue}` waits for one now; {} asked lately.",
+            asking.with_room
+        );
+        let evidence = json!({ "queue": queue, "workers": asking.with_room, "asked_at": last_at.to_rfc3339() });
+        Reason::new("workers_busy", message, evidence)
+    })
+}
+
+fn of_needs(facts: &Facts) -> Reason {
+    let (needed, offered) = (&facts.job.spec.resources, &facts.asking.most_offered);
+    let short = needed.iter().filter_map(|(name, needed)| {
+        let most = offered.get(name).copied().unwrap_or(0);
+        (most < *needed).then(|| format!("{needed} of {name}, where the most that any offers is {most}"))
+    });
+    let short: Vec<String> = short.collect();
+    let queue = &facts.job.spec.queue;
+    let what = match short.is_empty() {
+        false => short.join("; "),
+        true => "more together than any one of them has free".to_owned(),
+    };
+    let message = format!("It needs more than any worker that asks for jobs of the queue `{queue}` offers: {what}.");
+    let evidence = json!({ "needed": needed, "most_offered": offered, "workers": facts.asking.lately });
+    Reason::new("needs_more_than_offered", message, evidence)
+}
+
+fn of_ahead(facts: &Facts) -> Reason {
+    let (ahead, queue) = (facts.ahead, &facts.job.spec.queue);
+    let is_more = ahead >= MAX_AHEAD;
+    let count = match (is_more, ahead) {
+        (true, _) => format!("At least {MAX_AHEAD} due jobs go"),
+        (false, 1) => "1 due job goes".to_owned(),
+        (false, _) => format!("{ahead} due jobs go"),
+    };
+    let message = format!("{count} before it in the queue `{queue}`.");
+    Reason::new("jobs_ahead", message, json!({ "ahead": ahead, "at_least": is_more }))
+}
+
+fn of_running(facts: &Facts, running: &Running) -> Vec<Reason> {
+    let (job, now, lease) = (&facts.job, facts.now, &running.lease);
+    let ago = |at: Timestamp| in_words(now.since(at));
+    let (since, beat) = (lease.acquired_at, lease.heartbeat_at);
+    let mut reasons = vec![Reason::new(
+        "running",
+        format!(
+            "The worker {} runs it since {since}, attempt {} of {}; its last sign of life was {} ago, at {beat}.",
+            lease.worker_id,
+            job.attempt.get(),
+            job.spec.max_attempts,
+            ago(beat)
+        ),
+        json!({
+            "worker_id": lease.worker_id.as_str(), "fence": job.fence.get(), "since": since.to_rfc3339(),
+            "heartbeat_at": beat.to_rfc3339(), "lease_expires_at": lease.expires_at.to_rfc3339(),
+        }),
+    )];
+    if lease.expires_at <= now {
+        let message = format!(
+            "Its lease is over since {}, {} ago: it is given to another unless its worker is heard of.",
+            lease.expires_at,
+            ago(lease.expires_at)
+        );
+        reasons.push(Reason::new("lease_expired", message, json!({ "at": lease.expires_at.to_rfc3339() })));
+    }
+    if let Some(orphan) = &running.orphan {
+        let held = if orphan.held { "; it waits for a person to decide" } else { "" };
+        let message = format!("It looks abandoned since {}: {}{held}.", orphan.flagged_at, orphan.reason);
+        let evidence = json!({ "since": orphan.flagged_at.to_rfc3339(), "reason": orphan.reason, "held": orphan.held });
+        reasons.push(Reason::new("orphaned", message, evidence));
+    }
+    if let Some(expected) = job.expected_until(running).filter(|expected| *expected <= now) {
+        let message = format!("It was expected to end by {expected}, {} ago.", ago(expected));
+        reasons.push(Reason::new("overdue", message, json!({ "expected_by": expected.to_rfc3339() })));
+    }
+    if let Some(at) = running.cancel_requested_at {
+        let message = format!("Its worker is asked to stop since {at}, {} ago.", ago(at));
+        reasons.push(Reason::new("cancel_requested", message, json!({ "since": at.to_rfc3339() })));
+    }
+    if let Some(at) = job.times_out_at(running) {
+        let message = format!("Its time limit ends at {at}, {}.", from_now(at, now));
+        reasons.push(Reason::new("time_limit", message, json!({ "at": at.to_rfc3339() })));
+    }
+    reasons
+}
+
+fn of_ended(job: &Job) -> Reason {
+    let state = job.state.name();
+    let at = job.finished_at().map(Timestamp::to_rfc3339).unwrap_or_default();
+    let last = job.history.entries().iter().rev().find(|entry| entry.to == state && entry.from != Some(state));
+    let by = last.map(|entry| format!(" by {}", entry.actor)).unwrap_or_default();
+    let reason = last.and_then(|entry| entry.reason.as_deref());
+    let why = match (&job.error, reason) {
+        (Some(error), _) if state == StateName::Failed => {
+            let (attempt, of) = (job.attempt.get(), job.spec.max_attempts);
+            format!(" at attempt {attempt} of {of} ({}: {})", error.code, error.message)
+        }
+        (_, Some(reason)) => format!(": {reason}"),
+        (_, None) => String::new(),
+    };
+    let message = match state {
+        StateName::Completed => format!("It was completed at {at}{by}."),
+        StateName::Cancelled => format!("It was cancelled at {at}{by}{why}."),
+        StateName::Expired => format!("It expired at {at}: nobody had started it by its deadline."),
+        StateName::Failed | StateName::Available | StateName::Running => format!("It failed at {at}{by}{why}."),
+    };
+    let evidence = json!({ "at": at, "by": last.map(|entry| entry.actor.as_str()), "reason": reason });
+    Reason::new(state.as_str(), message, evidence)
+}
+
+/// When something is that was or will be.
+fn from_now(at: Timestamp, now: Timestamp) -> String {
+    match at > now {
+        true => format!("in {}", in_words(at.since(now))),
+        false => format!("{} ago", in_words(now.since(at))),
+    }
+}
+
+/// A duration as people say it, in its two largest units.
+fn in_words(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let Some(largest) = units.iter().position(|(size, _)| seconds >= *size) else {
+        return format!("{} ms", duration.as_millis());
+    };
+    let (size, name) = units[largest];
+    let rest = units.get(largest + 1).map(|(smaller, name)| (seconds % size / smaller, name));
+    match rest {
+        Some((count, smaller)) if count > 0 => format!("{} {name} {count} {smaller}", seconds / size),
+        _ => format!("{} {name}", seconds / size),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+use super::*;
+use crate::job::{
+    Actor, Body, Claim, Failure, JobError, JobSpec, Kind, LeaseProof, Oversight, Priority, QueueName, RetryPolicy,
+    WorkerId,
+};
+use crate::manager::queues::Pause;
+
+/// 2030-01-01T00:00:00Z.
+const START: i64 = 1_893_456_000_000;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(START + seconds * 1000)
+}
+
+fn spec() -> JobSpec {
+    JobSpec {
+        queue: QueueName::new("q").expect("a name"),
+        kind: Kind::new("k").expect("a name"),
+        priority: Priority::default(),
+        owner: None,
+        labels: Default::default(),
+        expected_runtime: Some(Duration::from_secs(30)),
+        timeout: None,
+        max_attempts: 2,
+        retry: RetryPolicy { base: Duration::from_secs(90), jitter: 0.0, ..RetryPolicy::default() },
+        resources: Default::default(),
+        oversight: Oversight::default(),
+        schedule_id: None,
+        due_at: None,
+        fingerprint: None,
+    }
+}
+
+fn submitted(spec: JobSpec, run_at: i64, expires_at: Option<i64>) -> Job {
+    let id = JobId::new("j").expect("an id");
+    Job::submit(id, Arc::new(spec), Body::Empty, (at(run_at), expires_at.map(at)), &Actor::system("ann"), at(0))
+}
+
+fn running(now: i64) -> Job {
+    let worker_id = WorkerId::new("w").expect("a name");
+    let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(60) };
+    submitted(spec(), 0, None).claim(&claim, at(now)).expect("claimed")
+}
+
+fn proof(job: &Job) -> LeaseProof {
+    LeaseProof { worker_id: job.lease().expect("a lease").worker_id.clone(), fence: job.fence }
+}
+
+fn failed(job: &Job, now: i64) -> Job {
+    let error = JobError { code: "exit".to_owned(), message: "exit status 1".to_owned() };
+    let failure = Failure { error, retryable: true, retry_after: None, chance: 0.5 };
+    match job.fail(&proof(job), &failure, at(now)).expect("failed") {
+        crate::job::Change::To(job) => *job,
+        crate::job::Change::Already => panic!("nothing changed"),
+    }
+}
+
+/// A worker waits that has room for anything.
+fn facts(job: Job, now: i64) -> Facts {
+    let asking = Asking { last_at: Some(at(now)), lately: 1, with_room: 1, waiting: 1, ..Asking::default() };
+    let settings = QueueSettings::default();
+    Facts { job: Arc::new(job), now: at(now), listening_since: at(-100), settings, asking, ahead: 0 }
+}
+
+fn needing(memory: u64) -> Job {
+    submitted(JobSpec { resources: [("memory_mib".to_owned(), memory)].into(), ..spec() }, 0, None)
+}
+
+fn said(facts: &Facts) -> Vec<String> {
+    explain(facts).reasons.into_iter().map(|reason| reason.message).collect()
+}
+
+fn codes(facts: &Facts) -> Vec<&'static str> {
+    explain(facts).reasons.into_iter().map(|reason| reason.code).collect()
+}
+
+#[test]
+fn a_job_that_nothing_holds_back_is_next() {
+    let facts = facts(submitted(spec(), 0, None), 5);
+    assert!(explain(&facts).runnable);
+    assert_eq!(said(&facts), ["Nothing holds it back: a worker waits for jobs of the queue `q`, and it is next."]);
+}
+
+#[test]
+fn a_job_that_is_not_due_says_when_it_is() {
+    let facts = facts(submitted(spec(), 3_900, None), 0);
+    assert!(!explain(&facts).runnable);
+    assert_eq!(said(&facts), ["It is not due until 2030-01-01T01:05:00.000Z, in 1 h 5 min."]);
+}
+
+#[test]
+fn a_job_between_two_attempts_says_how_the_last_one_failed() {
+    let facts = facts(failed(&running(0), 10), 40);
+    let expected = "Its attempt 1 of 2 failed (exit: exit status 1); the next one is due at \
+                    2030-01-01T00:01:40.000Z, in 1 min.";
+    assert_eq!(said(&facts), [expected]);
+}
+
+#[test]
+fn a_paused_queue_is_named_with_who_since_when_and_why() {
+    let pause = Pause { at: at(2), by: Actor::system("ann"), reason: Some("the printer burns".to_owned()) };
+    let settings = QueueSettings { paused: Some(pause), orphan_policy: None };
+    let facts = Facts { settings, ..facts(submitted(spec(), 0, None), 5) };
+    assert!(!explain(&facts).runnable);
+    let expected = "The queue `q` is paused by ann since 2030-01-01T00:00:02.000Z: the printer burns.";
+    assert_eq!(said(&facts), [expected]);
+}
+
+#[test]
+fn a_queue_that_nobody_asks_for_is_told_from_one_that_nobody_asks_for_any_more() {
+    let never = Facts { asking: Asking::default(), ..facts(submitted(spec(), 0, None), 5) };
+    let expected = "No worker has asked this server for jobs of the queue `q` since it started, \
+                    2029-12-31T23:58:20.000Z.";
+    assert_eq!(said(&never), [expected]);
+    let asking = Asking { last_at: Some(at(5)), ..Asking::default() };
+    let lately = Facts { asking, ..facts(submitted(spec(), 0, None), 3_605) };
+    let expected = "No worker has asked this server for jobs of the queue `q` since 2030-01-01T00:00:05.000Z, 1 h ago.";
+    assert_eq!(said(&lately), [expected]);
+}
+
+#[test]
+fn a_job_that_is_too_large_for_every_worker_says_what_the_largest_offers() {
+    let most_offered = [("memory_mib".to_owned(), 2048)].into();
+    let asking = Asking { last_at: Some(at(5)), lately: 3, with_room: 0, waiting: 0, most_offered };
+    let facts = Facts { asking, ..facts(needing(4096), 5) };
+    let expected = "It needs more than any worker that asks for jobs of the queue `q` offers: 4096 of memory_mib, where \
+                    the most that any offers is 2048.";
+    assert_eq!(said(&facts), [expected]);
+}
+
+#[test]
+fn a_job_whose_workers_have_their_hands_full_says_so_and_how_many_go_before_it() {
+    let asking = Asking { last_at: Some(at(5)), lately: 2, with_room: 2, ..Asking::default() };
+    let busy = Facts { asking, ahead: 12, ..facts(submitted(spec(), 0, None), 5) };
+    assert!(explain(&busy).runnable);
+    let expected = [
+        "None of the workers that take jobs of the queue `q` waits for one now; 2 asked lately.",
+        "12 due jobs go before it in the queue `q`.",
+    ];
+    assert_eq!(said(&busy), expected);
+    let many = explain(&Facts { ahead: MAX_AHEAD, ..busy }).reasons.pop().expect("a reason");
+    assert_eq!(many.message, "At least 1000 due jobs go before it in the queue `q`.");
+    assert_eq!((&many.evidence["ahead"], &many.evidence["at_least"]), (&json!(1000), &json!(true)));
+}
+
+#[test]
+fn a_start_deadline_is_told_before_it_passes_and_after() {
+    let job = submitted(spec(), 0, Some(60));
+    let before = facts(job.clone(), 15);
+    assert!(explain(&before).runnable);
+    assert_eq!(said(&before)[1], "It expires unless it is started by 2030-01-01T00:01:00.000Z, in 45 s.");
+    let after = facts(job, 60);
+    assert!(!explain(&after).runnable);
+    assert_eq!(codes(&after), ["start_deadline_passed"]);
+}
+
+#[test]
+fn a_running_job_says_who_runs_it_and_that_all_is_well_or_not() {
+    let well = facts(running(0), 5);
+    let expected = "The worker w runs it since 2030-01-01T00:00:00.000Z, attempt 1 of 2; its last sign of life was 5 s \
+                    ago, at 2030-01-01T00:00:00.000Z.";
+    assert_eq!(said(&well), [expected]);
+    assert!(!explain(&well).runnable);
+    let late = facts(running(0), 90);
+    assert_eq!(codes(&late), ["running", "lease_expired", "overdue"]);
+    assert_eq!(said(&late)[2], "It was expected to end by 2030-01-01T00:00:30.000Z, 1 min ago.");
+}
+
+#[test]
+fn a_running_job_that_is_to_stop_says_since_when() {
+    let asked = match running(0).cancel(&Actor::system("ann"), None, at(3)).expect("asked") {
+        crate::job::Change::To(job) => *job,
+        crate::job::Change::Already => panic!("nothing changed"),
+    };
+    let expected = "Its worker is asked to stop since 2030-01-01T00:00:03.000Z, 2 s ago.";
+    assert_eq!(said(&facts(asked, 5))[1], expected);
+}
+
+#[test]
+fn a_job_that_has_ended_says_when_and_why() {
+    let first = failed(&running(0), 10);
+    let worker_id = WorkerId::new("w").expect("a name");
+    let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(60) };
+    let given_up = failed(&first.claim(&claim, at(200)).expect("claimed"), 210);
+    let expected = "It failed at 2030-01-01T00:03:30.000Z by w at attempt 2 of 2 (exit: exit status 1).";
+    assert_eq!(said(&facts(given_up, 300)), [expected]);
+    let cancelled = match submitted(spec(), 0, None).cancel(&Actor::system("ann"), Some("not needed".to_owned()), at(4))
+    {
+        Ok(crate::job::Change::To(job)) => *job,
+        other => panic!("not cancelled: {other:?}"),
+    };
+    assert_eq!(said(&facts(cancelled, 5)), ["It was cancelled at 2030-01-01T00:00:04.000Z by ann: not needed."]);
+}
+
+#[test]
+fn durations_are_told_in_their_two_largest_units() {
+    for (millis, words) in
+        [(7, "7 ms"), (1_999, "1 s"), (61_000, "1 min 1 s"), (7_200_000, "2 h"), (90_000_000, "1 d 1 h")]
+    {
+        assert_eq!(in_words(Duration::from_millis(millis)), words);
+    }
+}

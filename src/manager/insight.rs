@@ -1,0 +1,403 @@
+//! What this manager has seen of its work lately, in memory: how long jobs and workers wait, how long jobs run, how
+//! often writes lose a race. Kept in slices of time, so that what is told is about the last minutes and costs nothing to
+//! tell; the same events are counted in the process's metrics, for those who keep longer records.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+
+use crate::clock::Timestamp;
+use crate::job::{EventName, Job, Kind, State, StateName, WorkerId};
+use crate::store::Versioned;
+
+/// How long a slice is, and how many are kept.
+const SLICE: Duration = Duration::from_secs(30);
+const SLICES: i64 = 10;
+
+/// How far back it is told of.
+pub const WINDOW: Duration = Duration::from_secs(300);
+
+/// How many kinds of job are told apart in a slice; the rest are counted together.
+const MAX_KINDS: usize = 100;
+
+/// How many workers are counted in a slice.
+const MAX_WORKERS: usize = 10_000;
+
+/// How exactly durations are kept: two digits.
+const DIGITS: u8 = 2;
+
+/// The longest duration that is told apart from longer ones: a week, in milliseconds.
+const LONGEST_MILLIS: u64 = 7 * 24 * 3600 * 1000;
+
+/// Durations seen, in milliseconds.
+#[derive(Clone)]
+struct Durations(Histogram<u32>);
+
+impl Default for Durations {
+    fn default() -> Self {
+        // Without a bound it grows with what it is given.
+        Self(Histogram::new(DIGITS).expect("two digits are fewer than it can keep"))
+    }
+}
+
+impl Durations {
+    fn add(&mut self, duration: Duration) {
+        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(LONGEST_MILLIS);
+        // It grows with what it is given, so that this cannot fail.
+        self.0.saturating_record(millis);
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        self.0.add(&other.0).expect("it grows with what it is given");
+    }
+
+    fn told(&self) -> Quantiles {
+        let at = |quantile| Duration::from_millis(self.0.value_at_quantile(quantile));
+        Quantiles {
+            count: self.0.len(),
+            mean: Duration::from_secs_f64(self.0.mean() / 1000.0),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: Duration::from_millis(self.0.max()),
+        }
+    }
+}
+
+/// How durations are distributed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quantiles {
+    /// How many there were; the rest is zero when there were none.
+    pub count: u64,
+    /// Their mean.
+    pub mean: Duration,
+    /// Half of them were at most this.
+    pub p50: Duration,
+    /// Nine of ten were at most this.
+    pub p90: Duration,
+    /// 99 of a hundred were at most this.
+    pub p99: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+/// How much of one kind of job there was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindCounts {
+    /// How many were submitted.
+    pub submitted: u64,
+    /// How many claims were granted.
+    pub claimed: u64,
+    /// How many attempts ended well.
+    pub completed: u64,
+    /// How many attempts ended badly, for whatever reason.
+    pub failed: u64,
+    /// How long the attempts that ended took together.
+    pub ran_for: Duration,
+}
+
+impl KindCounts {
+    fn add(&mut self, other: &Self) {
+        self.submitted += other.submitted;
+        self.claimed += other.claimed;
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.ran_for += other.ran_for;
+    }
+}
+
+/// What happened how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Jobs submitted.
+    pub submitted: u64,
+    /// Claims granted.
+    pub claimed: u64,
+    /// Attempts ended.
+    pub ended: u64,
+    /// Jobs that wait for another attempt.
+    pub retried: u64,
+    /// Writes that lost a race for their job.
+    pub conflicts: u64,
+    /// Search hits that were out of date, and calls that spoke of another fence than the job's.
+    pub mismatches: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.submitted += other.submitted;
+        self.claimed += other.claimed;
+        self.ended += other.ended;
+        self.retried += other.retried;
+        self.conflicts += other.conflicts;
+        self.mismatches += other.mismatches;
+    }
+}
+
+/// What this manager has seen lately.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Insights {
+    /// How much time that is about: [`WINDOW`], or less when the manager is younger.
+    pub window: Duration,
+    /// How long claims waited that got a job.
+    pub claim_wait: Quantiles,
+    /// How long after they were due jobs were claimed.
+    pub drift: Quantiles,
+    /// How long attempts took.
+    pub run_time: Quantiles,
+    /// What happened how often.
+    pub tally: Tally,
+    /// The kinds of job, those that took most of the workers' time first.
+    pub kinds: Vec<(Kind, KindCounts)>,
+    /// Kinds beyond those that are told apart, together.
+    pub other_kinds: KindCounts,
+    /// How many workers claimed a job or were heard of.
+    pub workers: usize,
+}
+
+#[derive(Default)]
+struct Slice {
+    number: i64,
+    claim_wait: Durations,
+    drift: Durations,
+    run_time: Durations,
+    tally: Tally,
+    kinds: HashMap<Kind, KindCounts>,
+    other_kinds: KindCounts,
+    workers: HashSet<WorkerId>,
+}
+
+impl Slice {
+    fn kind(&mut self, kind: &Kind) -> &mut KindCounts {
+        if !self.kinds.contains_key(kind) && self.kinds.len() >= MAX_KINDS {
+            return &mut self.other_kinds;
+        }
+        self.kinds.entry(kind.clone()).or_default()
+    }
+
+    fn saw(&mut self, worker: &WorkerId) {
+        if self.workers.len() < MAX_WORKERS && !self.workers.contains(worker) {
+            self.workers.insert(worker.clone());
+        }
+    }
+}
+
+/// Where it is kept.
+pub(super) struct Insight {
+    since: Timestamp,
+    /// The latest last.
+    slices: Mutex<VecDeque<Slice>>,
+}
+
+impl Insight {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self { since: now, slices: Mutex::default() }
+    }
+
+    /// Jobs were submitted.
+    pub(super) fn submitted<'a>(&self, jobs: impl ExactSizeIterator<Item = &'a Job>, now: Timestamp) {
+        metrics::counter!("leasehold_submissions_total").increment(jobs.len() as u64);
+        self.note(now, |slice| {
+            slice.tally.submitted += jobs.len() as u64;
+            for job in jobs {
+                slice.kind(&job.spec.kind).submitted += 1;
+            }
+        });
+    }
+
+    /// Jobs were claimed.
+    pub(super) fn claimed(&self, jobs: &[Versioned], now: Timestamp) {
+        metrics::counter!("leasehold_claims_total").increment(jobs.len() as u64);
+        let drift = metrics::histogram!("leasehold_claim_drift_seconds");
+        self.note(now, |slice| {
+            slice.tally.claimed += jobs.len() as u64;
+            for versioned in jobs {
+                let Some(lease) = versioned.job.lease() else { continue };
+                let late = lease.acquired_at.since(versioned.job.run_at);
+                drift.record(late);
+                slice.drift.add(late);
+                slice.saw(&lease.worker_id);
+                slice.kind(&versioned.job.spec.kind).claimed += 1;
+            }
+        });
+    }
+
+    /// A claim got a job after this time.
+    pub(super) fn claim_waited(&self, wait: Duration, now: Timestamp) {
+        metrics::histogram!("leasehold_claim_wait_seconds").record(wait);
+        self.note(now, |slice| slice.claim_wait.add(wait));
+    }
+
+    /// A worker gave signs of life.
+    pub(super) fn heard_of(&self, worker: &WorkerId, beats: usize, now: Timestamp) {
+        metrics::counter!("leasehold_heartbeats_total").increment(beats as u64);
+        self.note(now, |slice| slice.saw(worker));
+    }
+
+    /// A write lost a race.
+    pub(super) fn conflicted(&self, operation: &'static str, now: Timestamp) {
+        metrics::counter!("leasehold_conflicts_total", "operation" => operation).increment(1);
+        self.note(now, |slice| slice.tally.conflicts += 1);
+    }
+
+    /// Something spoke of a job as it no longer is: a search hit (`stale_hit`) or a call (`fence`).
+    pub(super) fn mismatched(&self, reason: &'static str, now: Timestamp) {
+        metrics::counter!("leasehold_mismatches_total", "reason" => reason).increment(1);
+        self.note(now, |slice| slice.tally.mismatches += 1);
+    }
+
+    /// A job was written over what it was before.
+    pub(super) fn changed(&self, before: &Job, after: &Job, now: Timestamp) {
+        let events = events_between(before, after);
+        if events.is_empty() {
+            return;
+        }
+        for event in &events {
+            metrics::counter!("leasehold_transitions_total", "event" => event.as_str()).increment(1);
+        }
+        let retried = events.contains(&EventName::Retried);
+        if retried {
+            metrics::counter!("leasehold_retries_total").increment(1);
+        }
+        let ended = match (&before.state, &after.state) {
+            (State::Running(running), after) if !matches!(after, State::Running(_)) => Some(running),
+            _ => None,
+        };
+        let ran_for = ended.map(|running| after.updated_at.since(running.lease.acquired_at));
+        if let Some(ran_for) = ran_for {
+            let state = after.state.name().as_str();
+            metrics::histogram!("leasehold_run_seconds", "state" => state).record(ran_for);
+            metrics::counter!("leasehold_attempts_ended_total", "state" => state).increment(1);
+        }
+        self.note(now, |slice| {
+            slice.tally.retried += u64::from(retried);
+            let Some(ran_for) = ran_for else { return };
+            slice.tally.ended += 1;
+            slice.run_time.add(ran_for);
+            let kind = slice.kind(&after.spec.kind);
+            kind.ran_for += ran_for;
+            if after.state.name() == StateName::Completed {
+                kind.completed += 1;
+            } else if !events.contains(&EventName::Returned) {
+                kind.failed += 1;
+            }
+        });
+    }
+
+    /// What there is to tell.
+    pub(super) fn told(&self, now: Timestamp) -> Insights {
+        let (mut claim_wait, mut drift, mut run_time) =
+            (Durations::default(), Durations::default(), Durations::default());
+        let mut tally = Tally::default();
+        let mut kinds: HashMap<Kind, KindCounts> = HashMap::new();
+        let mut other_kinds = KindCounts::default();
+        let mut workers: HashSet<WorkerId> = HashSet::new();
+        let mut slices = self.slices.lock();
+        forget_old(&mut slices, number_at(now));
+        for slice in slices.iter() {
+            claim_wait.add_all(&slice.claim_wait);
+            drift.add_all(&slice.drift);
+            run_time.add_all(&slice.run_time);
+            tally.add(&slice.tally);
+            other_kinds.add(&slice.other_kinds);
+            for (kind, counts) in &slice.kinds {
+                kinds.entry(kind.clone()).or_default().add(counts);
+            }
+            workers.extend(slice.workers.iter().cloned());
+        }
+        drop(slices);
+        let mut kinds: Vec<_> = kinds.into_iter().collect();
+        kinds.sort_by(|(name, one), (other_name, other)| {
+            (other.ran_for, other.submitted, name).cmp(&(one.ran_for, one.submitted, other_name))
+        });
+        for (_, counts) in kinds.drain(MAX_KINDS.min(kinds.len())..) {
+            other_kinds.add(&counts);
+        }
+        Insights {
+            window: now.since(self.since).min(WINDOW),
+            claim_wait: claim_wait.told(),
+            drift: drift.told(),
+            run_time: run_time.told(),
+            tally,
+            kinds,
+            other_kinds,
+            workers: workers.len(),
+        }
+    }
+
+    fn note(&self, now: Timestamp, note: impl FnOnce(&mut Slice)) {
+        let number = number_at(now);
+        let mut slices = self.slices.lock();
+        if slices.back().is_none_or(|latest| latest.number < number) {
+            forget_old(&mut slices, number);
+            slices.push_back(Slice { number, ..Slice::default() });
+        }
+        if let Some(latest) = slices.back_mut() {
+            note(latest);
+        }
+    }
+}
+
+fn number_at(now: Timestamp) -> i64 {
+    now.as_millis() / i64::try_from(SLICE.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn forget_old(slices: &mut VecDeque<Slice>, number: i64) {
+    while slices.front().is_some_and(|oldest| oldest.number <= number - SLICES) {
+        slices.pop_front();
+    }
+}
+
+/// What happened between two writings of a job.
+fn events_between(before: &Job, after: &Job) -> Vec<EventName> {
+    let entries = after.history.entries();
+    let new = after.history.len().saturating_sub(before.history.len()).min(entries.len());
+    entries[entries.len() - new..].iter().map(|entry| entry.event).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(1_000 * seconds)
+    }
+
+    #[test]
+    fn what_is_told_is_about_the_last_minutes_only() {
+        let insight = Insight::new(at(0));
+        insight.claim_waited(Duration::from_secs(50), at(0));
+        for seconds in 0..100 {
+            insight.claim_waited(Duration::from_millis(10), at(200 + seconds));
+        }
+        let all = insight.told(at(299));
+        assert_eq!((all.claim_wait.count, all.window), (101, Duration::from_secs(299)));
+        assert!(all.claim_wait.max >= Duration::from_secs(50));
+        let lately = insight.told(at(301));
+        assert_eq!((lately.claim_wait.count, lately.window), (100, WINDOW));
+        assert_eq!(lately.claim_wait.p99, Duration::from_millis(10));
+        assert_eq!(insight.told(at(10_000)).claim_wait, Quantiles::default());
+    }
+
+    #[test]
+    fn kinds_beyond_those_that_are_told_apart_are_counted_together() {
+        let insight = Insight::new(at(0));
+        insight.note(at(0), |slice| {
+            for number in 0..MAX_KINDS + 7 {
+                slice.kind(&Kind::new(format!("k{number}")).expect("a name")).submitted += 1;
+            }
+        });
+        let told = insight.told(at(1));
+        assert_eq!((told.kinds.len(), told.other_kinds.submitted), (MAX_KINDS, 7));
+    }
+
+    #[test]
+    fn a_longer_time_than_can_be_told_apart_counts_as_the_longest() {
+        let insight = Insight::new(at(0));
+        insight.claim_waited(Duration::MAX, at(0));
+        let max = insight.told(at(1)).claim_wait.max;
+        assert!(max >= Duration::from_millis(LONGEST_MILLIS) && max < Duration::from_millis(2 * LONGEST_MILLIS));
+    }
+}

@@ -1,0 +1,92 @@
+//! Jobs that look abandoned, with what there is to judge that by and what happens to them next.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::job::{Job, Orphan, OrphanPolicy, Running, State};
+use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
+use crate::store::Versioned;
+
+use super::Manager;
+use super::request::ManagerError;
+
+/// The order of the list: those that nothing has happened to for the longest time first.
+pub const ORPHAN_ORDER: Sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
+
+/// What a job does next if nobody steps in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// Its lease still runs: its worker may be heard of, which takes the flag off.
+    WaitsForItsWorker,
+    /// It is held for a person.
+    WaitsForAPerson,
+    /// It was to be cancelled anyway, and is once the monitor has taken it from its worker.
+    IsCancelled,
+    /// The monitor takes it from its worker by the job's own rule, or by its queue's where it has none.
+    IsRecovered(Option<OrphanPolicy>),
+}
+
+/// A flagged job, as it stood at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OrphanStatus {
+    /// The job.
+    pub versioned: Versioned,
+    /// The flag.
+    pub orphan: Orphan,
+    /// When this was looked at.
+    pub now: Timestamp,
+    /// What happens next.
+    pub next: Prospect,
+}
+
+impl OrphanStatus {
+    /// What is to be said of a job; `None` when it is not flagged.
+    #[must_use]
+    pub fn of(versioned: Versioned, now: Timestamp) -> Option<Self> {
+        let State::Running(running) = &versioned.job.state else { return None };
+        let orphan = running.orphan.clone()?;
+        let next = prospect(&versioned.job, running, &orphan, now);
+        Some(Self { versioned, orphan, now, next })
+    }
+
+    /// For how long its lease has been over; `None` while it runs.
+    #[must_use]
+    pub fn expired_for(&self) -> Option<Duration> {
+        let lease = self.versioned.job.lease()?;
+        (lease.expires_at <= self.now).then(|| self.now.since(lease.expires_at))
+    }
+}
+
+fn prospect(job: &Job, running: &Running, orphan: &Orphan, now: Timestamp) -> Prospect {
+    if orphan.held {
+        return Prospect::WaitsForAPerson;
+    }
+    if running.lease.expires_at > now {
+        return Prospect::WaitsForItsWorker;
+    }
+    if running.cancel_requested_at.is_some() {
+        return Prospect::IsCancelled;
+    }
+    match job.spec.oversight.orphan_policy {
+        Some(OrphanPolicy::Flag) => Prospect::WaitsForAPerson,
+        policy => Prospect::IsRecovered(policy),
+    }
+}
+
+impl Manager {
+    /// The flagged jobs that satisfy `filter`, up to `limit` of them, in [`ORPHAN_ORDER`].
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn orphans(
+        &self,
+        filter: Filter,
+        after: Option<SortKey>,
+        limit: usize,
+    ) -> Result<Vec<OrphanStatus>, ManagerError> {
+        let filter = Filter { orphaned: Some(true), ..filter };
+        let found = self.shared.store.search(&Search { filter, sort: ORPHAN_ORDER, after, limit }).await?;
+        let now = self.shared.clock.now();
+        Ok(found.into_iter().filter_map(|found| OrphanStatus::of(found, now)).collect())
+    }
+}

@@ -1,0 +1,187 @@
+//! How many jobs of each queue have ended lately.
+//!
+//! On a store of its own this manager counts what it writes, in slices of ten seconds, in memory: every end passes
+//! through it. On a shared store the others' ends count as well, and a count of the jobs that ended lately tells.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::Timestamp;
+use crate::job::{QueueName, StateName};
+use crate::query::{Filter, GroupField};
+use crate::store::StoreError;
+
+use super::Shared;
+
+/// The times that are told about, the longest last.
+pub(super) const WINDOWS: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(300), Duration::from_secs(900)];
+
+/// How finely ends are counted in memory.
+const SLICE_MILLIS: i64 = 10_000;
+/// How many slices cover the longest window.
+const SLICES: i64 = 900_000 / SLICE_MILLIS;
+/// How many queues are counted in memory. What ends in others is not counted, until one of these falls silent.
+const MAX_QUEUES: usize = 1_000;
+
+/// What has ended within one window up to now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throughput {
+    /// How long the window is.
+    pub window: Duration,
+    /// How many jobs were completed.
+    pub completed: u64,
+    /// How many jobs have failed for good.
+    pub failed: u64,
+}
+
+/// Nothing, in any window.
+pub(super) fn nothing() -> [Throughput; 3] {
+    WINDOWS.map(|window| Throughput { window, completed: 0, failed: 0 })
+}
+
+/// The ends that this manager wrote.
+#[derive(Default)]
+pub(super) struct Ends {
+    queues: Mutex<HashMap<QueueName, VecDeque<Slice>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Slice {
+    number: i64,
+    completed: u64,
+    failed: u64,
+}
+
+impl Ends {
+    /// A job has ended in this state.
+    pub(super) fn count(&self, queue: &QueueName, state: StateName, now: Timestamp) {
+        let (completed, failed) = match state {
+            StateName::Completed => (1, 0),
+            StateName::Failed => (0, 1),
+            StateName::Available | StateName::Running | StateName::Cancelled | StateName::Expired => return,
+        };
+        let number = now.as_millis().div_euclid(SLICE_MILLIS);
+        let is_old = |slice: &Slice| slice.number <= number - SLICES;
+        let mut queues = self.queues.lock();
+        if queues.len() >= MAX_QUEUES && !queues.contains_key(queue) {
+            queues.retain(|_, slices| slices.back().is_some_and(|last| !is_old(last)));
+            if queues.len() >= MAX_QUEUES {
+                return;
+            }
+        }
+        let slices = match queues.get_mut(queue) {
+            Some(slices) => slices,
+            None => queues.entry(queue.clone()).or_default(),
+        };
+        while slices.front().is_some_and(is_old) {
+            slices.pop_front();
+        }
+        match slices.back_mut() {
+            Some(last) if last.number >= number => {
+                last.completed += completed;
+                last.failed += failed;
+            }
+            _ => slices.push_back(Slice { number, completed, failed }),
+        }
+    }
+
+    fn of(&self, queue: &QueueName, now: Timestamp) -> [Throughput; 3] {
+        let mut sums = nothing();
+        let queues = self.queues.lock();
+        for slice in queues.get(queue).into_iter().flatten() {
+            for sum in &mut sums {
+                let earliest = now.minus(sum.window).as_millis().div_euclid(SLICE_MILLIS);
+                if slice.number > earliest {
+                    sum.completed += slice.completed;
+                    sum.failed += slice.failed;
+                }
+            }
+        }
+        sums
+    }
+}
+
+impl Shared {
+    /// What has ended lately in each of these queues that had an end, `only` this one where it is named.
+    pub(super) async fn throughput(
+        &self,
+        only: Option<&QueueName>,
+    ) -> Result<HashMap<QueueName, [Throughput; 3]>, StoreError> {
+        let now = self.clock.now();
+        if self.store.is_realtime() {
+            let queues: Vec<QueueName> = match only {
+                Some(queue) => vec![queue.clone()],
+                None => self.ends.queues.lock().keys().cloned().collect(),
+            };
+            return Ok(queues.into_iter().map(|queue| (queue.clone(), self.ends.of(&queue, now))).collect());
+        }
+        let mut found: HashMap<QueueName, [Throughput; 3]> = HashMap::new();
+        for (place, window) in WINDOWS.into_iter().enumerate() {
+            let filter = Filter {
+                states: vec![StateName::Completed, StateName::Failed],
+                queues: only.into_iter().cloned().collect(),
+                finished_after: Some(now.minus(window)),
+                ..Filter::default()
+            };
+            for group in self.store.count(&filter, &[GroupField::Queue, GroupField::State]).await? {
+                let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
+                let Ok(queue) = QueueName::new(queue) else { continue };
+                let sum = &mut found.entry(queue).or_insert_with(nothing)[place];
+                match state == StateName::Completed.as_str() {
+                    true => sum.completed += group.count,
+                    false => sum.failed += group.count,
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: i64 = 1_900_000_000_000;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(START + seconds * 1000)
+    }
+
+    fn queue(name: &str) -> QueueName {
+        QueueName::new(name).expect("a name")
+    }
+
+    fn sums(ends: &Ends, now: Timestamp) -> Vec<(u64, u64)> {
+        ends.of(&queue("q"), now).iter().map(|sum| (sum.completed, sum.failed)).collect()
+    }
+
+    #[test]
+    fn an_end_counts_in_each_window_for_as_long_as_it_lasts() {
+        let ends = Ends::default();
+        ends.count(&queue("q"), StateName::Completed, at(0));
+        assert_eq!(sums(&ends, at(0)), [(1, 0), (1, 0), (1, 0)]);
+        ends.count(&queue("q"), StateName::Failed, at(100));
+        ends.count(&queue("q"), StateName::Cancelled, at(100));
+        assert_eq!(sums(&ends, at(100)), [(0, 1), (1, 1), (1, 1)]);
+        assert_eq!(sums(&ends, at(320)), [(0, 0), (0, 1), (1, 1)]);
+        assert_eq!(sums(&ends, at(950)), [(0, 0), (0, 0), (0, 1)]);
+        assert_eq!(sums(&ends, at(5000)), [(0, 0), (0, 0), (0, 0)]);
+    }
+
+    #[test]
+    fn the_memory_for_a_queue_and_for_all_queues_is_bounded() {
+        let ends = Ends::default();
+        for second in 0..20_000 {
+            ends.count(&queue("q"), StateName::Completed, at(second));
+        }
+        assert!(ends.queues.lock()[&queue("q")].len() <= 91);
+        for number in 0..2 * MAX_QUEUES {
+            ends.count(&queue(&format!("q{number}")), StateName::Completed, at(20_000));
+        }
+        assert_eq!(ends.queues.lock().len(), MAX_QUEUES);
+        ends.count(&queue("late"), StateName::Completed, at(30_000));
+        assert_eq!(ends.queues.lock().len(), 1);
+    }
+}

@@ -1,0 +1,55 @@
+//! The jobs that this manager has written and of which somebody is yet to be told: a hint to whoever does, so that no
+//! search is needed to find them. What is forgotten here is found by one.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::job::{Job, JobId};
+
+use super::Manager;
+
+/// How many are remembered; those beyond are left to the search.
+const MAX_REMEMBERED: usize = 10_000;
+/// How many are given at a time.
+const BATCH: usize = 500;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Untold {
+    ids: Mutex<VecDeque<JobId>>,
+    came: Notify,
+}
+
+impl Untold {
+    /// Remembers the job if there is something to be told of it.
+    pub(super) fn note(&self, job: &Job) {
+        if job.outbox.is_empty() {
+            return;
+        }
+        let mut ids = self.ids.lock();
+        if ids.len() < MAX_REMEMBERED {
+            ids.push_back(job.id.clone());
+            self.came.notify_one();
+        }
+    }
+}
+
+impl Manager {
+    /// Waits until there are jobs of which somebody is yet to be told, and gives some of them, each for one caller.
+    pub async fn untold(&self) -> Vec<JobId> {
+        let untold = &self.shared.untold;
+        loop {
+            let came = untold.came.notified();
+            {
+                let mut ids = untold.ids.lock();
+                let some = ids.len().min(BATCH);
+                if some > 0 {
+                    return ids.drain(..some).collect();
+                }
+            }
+            came.await;
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The workers that this manager has heard of lately, and the leases that the store knows of.
+//!
+//! What a worker asks for and offers is known only to the manager it asks, and kept in memory, for a bounded number of
+//! workers. Which jobs it runs is in the store, for all managers together.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::job::{Job, JobId, QueueName, StateName, WorkerId};
+use crate::query::{Direction, Filter, Search, Sort, SortField};
+
+use super::dispatch::{Resources, fits};
+use super::request::{ClaimRequest, ManagerError};
+use super::{Manager, Shared};
+
+/// How many workers one generation holds. Two generations are kept.
+const GENERATION: usize = 5_000;
+
+/// A worker that has asked for jobs within this time is taken for one that asks.
+const LATELY: Duration = Duration::from_secs(120);
+
+/// How many running jobs are read for a list of workers, those without a sign of life for longest first.
+const MAX_LEASES: usize = 10_000;
+const LEASES_PER_PAGE: usize = 1_000;
+
+/// What a worker told this manager last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// When it was last heard of.
+    pub last_seen_at: Timestamp,
+    /// When it last asked for jobs.
+    pub asked_at: Option<Timestamp>,
+    /// Which lines it asked for then.
+    pub queues: Vec<QueueName>,
+    /// What it offered then; nothing where it takes any job.
+    pub resources: Resources,
+    /// How many of its claims wait for a job now.
+    pub waiting: u32,
+}
+
+/// The leases of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leases {
+    /// How many jobs it runs.
+    pub jobs: u64,
+    /// The oldest of the latest signs of life.
+    pub oldest_heartbeat_at: Timestamp,
+    /// When the first of them is over.
+    pub earliest_expiry_at: Timestamp,
+}
+
+/// A worker, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerStatus {
+    /// Its name.
+    pub id: WorkerId,
+    /// What it told this manager last, if it was heard of here.
+    pub seen: Option<Sighting>,
+    /// What it runs, if anything.
+    pub leases: Option<Leases>,
+}
+
+/// The workers.
+#[derive(Clone, Debug)]
+pub struct WorkerStatuses {
+    /// In the order of their names.
+    pub workers: Vec<WorkerStatus>,
+    /// Whether there are more leases than were read, so that some are missing.
+    pub truncated: bool,
+}
+
+/// Who asks for the jobs of a queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Asking {
+    /// When any worker asked last.
+    pub(super) last_at: Option<Timestamp>,
+    /// How many workers have asked lately.
+    pub(super) lately: usize,
+    /// How many of them have room for the job.
+    pub(super) with_room: usize,
+    /// How many of those wait for a job now.
+    pub(super) waiting: usize,
+    /// The most that any of those who have asked lately and say what they offer has of what the job needs.
+    pub(super) most_offered: Resources,
+}
+
+/// The workers that were heard of. The half that was heard of longest ago is dropped when they grow too many.
+#[derive(Default)]
+pub(super) struct Workers {
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    young: HashMap<WorkerId, Sighting>,
+    old: HashMap<WorkerId, Sighting>,
+}
+
+/// A claim that waits; no longer when dropped.
+pub(super) struct Waits<'a> {
+    workers: &'a Workers,
+    id: &'a WorkerId,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let mut seen = self.workers.seen.lock();
+        if let Some(sighting) = seen.known(self.id) {
+            sighting.waiting = sighting.waiting.saturating_sub(1);
+        }
+    }
+}
+
+impl Seen {
+    fn known(&mut self, id: &WorkerId) -> Option<&mut Sighting> {
+        self.young.get_mut(id).or_else(|| self.old.get_mut(id))
+    }
+
+    /// The worker's entry, among the young.
+    fn heard_of(&mut self, id: &WorkerId, now: Timestamp) -> &mut Sighting {
+        if !self.young.contains_key(id) && self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let former = self.old.remove(id);
+        let sighting = self.young.entry(id.clone()).or_insert_with(|| {
+            former.unwrap_or(Sighting {
+                last_seen_at: now,
+                asked_at: None,
+                queues: Vec::new(),
+                resources: Resources::new(),
+                waiting: 0,
+            })
+        });
+        sighting.last_seen_at = sighting.last_seen_at.max(now);
+        sighting
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&WorkerId, &Sighting)> {
+        self.young.iter().chain(&self.old)
+    }
+}
+
+impl Workers {
+    /// A worker asks for jobs.
+    pub(super) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
+        let mut seen = self.seen.lock();
+        let sighting = seen.heard_of(&request.worker_id, now);
+        sighting.asked_at = Some(now);
+        if sighting.queues != request.queues {
+            sighting.queues.clone_from(&request.queues);
+        }
+        if sighting.resources != request.resources {
+            sighting.resources.clone_from(&request.resources);
+        }
+    }
+
+    /// A worker that has asked waits from now on.
+    pub(super) fn waits<'a>(&'a self, id: &'a WorkerId) -> Waits<'a> {
+        if let Some(sighting) = self.seen.lock().known(id) {
+            sighting.waiting += 1;
+        }
+        Waits { workers: self, id }
+    }
+
+    /// A worker gives a sign of life.
+    pub(super) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
+        self.seen.lock().heard_of(id, now);
+    }
+
+    /// Who asks for the jobs of this job's queue.
+    pub(super) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
+        let seen = self.seen.lock();
+        let mut asking = Asking::default();
+        for (_, sighting) in seen.all().filter(|(_, sighting)| sighting.queues.contains(&job.spec.queue)) {
+            let asked_at = if sighting.waiting > 0 { Some(now) } else { sighting.asked_at };
+            asking.last_at = asking.last_at.max(asked_at);
+            if asked_at.is_none_or(|at| now.since(at) > LATELY) {
+                continue;
+            }
+            asking.lately += 1;
+            if sighting.resources.is_empty() || fits(&sighting.resources, job) {
+                asking.with_room += 1;
+                asking.waiting += usize::from(sighting.waiting > 0);
+            }
+            for name in job.spec.resources.keys().filter(|_| !sighting.resources.is_empty()) {
+                let offered = sighting.resources.get(name).copied().unwrap_or(0);
+                let most = asking.most_offered.entry(name.clone()).or_default();
+                *most = offered.max(*most);
+            }
+        }
+        asking
+    }
+
+    fn of(&self, id: &WorkerId, now: Timestamp) -> Option<Sighting> {
+        self.seen.lock().known(id).map(|sighting| as_of(sighting, now))
+    }
+
+    fn all(&self, now: Timestamp) -> Vec<(WorkerId, Sighting)> {
+        self.seen.lock().all().map(|(id, sighting)| (id.clone(), as_of(sighting, now))).collect()
+    }
+}
+
+/// One who waits is there.
+fn as_of(sighting: &Sighting, now: Timestamp) -> Sighting {
+    let last_seen_at = if sighting.waiting > 0 { now.max(sighting.last_seen_at) } else { sighting.last_seen_at };
+    Sighting { last_seen_at, ..sighting.clone() }
+}
+
+impl Manager {
+    /// The workers that this manager has heard of lately, and those that run jobs.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn workers(&self) -> Result<WorkerStatuses, ManagerError> {
+        let (leases, truncated) = self.shared.leases(None).await?;
+        let mut workers: BTreeMap<WorkerId, WorkerStatus> = BTreeMap::new();
+        let unknown = |id: WorkerId| WorkerStatus { id, seen: None, leases: None };
+        for (id, leases) in leases {
+            workers.entry(id.clone()).or_insert_with(|| unknown(id)).leases = Some(leases);
+        }
+        for (id, sighting) in self.shared.workers.all(self.shared.clock.now()) {
+            workers.entry(id.clone()).or_insert_with(|| unknown(id)).seen = Some(sighting);
+        }
+        Ok(WorkerStatuses { workers: workers.into_values().collect(), truncated })
+    }
+
+    /// One worker; none when this manager has not heard of it lately and it runs nothing.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn worker(&self, id: &WorkerId) -> Result<Option<WorkerStatus>, ManagerError> {
+        let leases = self.shared.leases(Some(id)).await?.0.remove(id);
+        let seen = self.shared.workers.of(id, self.shared.clock.now());
+        Ok((seen.is_some() || leases.is_some()).then(|| WorkerStatus { id: id.clone(), seen, leases }))
+    }
+}
+
+impl Shared {
+    /// The leases by worker, and whether there are more than were read.
+    async fn leases(&self, worker: Option<&WorkerId>) -> Result<(HashMap<WorkerId, Leases>, bool), ManagerError> {
+        let filter = Filter { states: vec![StateName::Running], worker_id: worker.cloned(), ..Filter::default() };
+        // A heartbeat writes the job, so those without one for longest come first.
+        let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
+        let mut search = Search { filter, sort, after: None, limit: LEASES_PER_PAGE };
+        let mut leases: HashMap<WorkerId, Leases> = HashMap::new();
+        // A job that beats meanwhile moves to the end and is found again.
+        let mut counted: HashSet<JobId> = HashSet::new();
+        for _ in 0..MAX_LEASES / LEASES_PER_PAGE {
+            let page = self.store.search(&search).await?;
+            for found in &page {
+                if counted.insert(found.job.id.clone()) {
+                    add(&mut leases, &found.job);
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() >= LEASES_PER_PAGE => search.after = Some(sort.key(&last.job)),
+                _ => return Ok((leases, false)),
+            }
+        }
+        Ok((leases, true))
+    }
+}
+
+fn add(leases: &mut HashMap<WorkerId, Leases>, job: &Arc<Job>) {
+    let Some(lease) = job.lease() else { return };
+    let (heartbeat_at, expires_at) = (lease.heartbeat_at, lease.expires_at);
+    let of_worker = leases.entry(lease.worker_id.clone()).or_insert(Leases {
+        jobs: 0,
+        oldest_heartbeat_at: heartbeat_at,
+        earliest_expiry_at: expires_at,
+    });
+    of_worker.jobs += 1;
+    of_worker.oldest_heartbeat_at = of_worker.oldest_heartbeat_at.min(heartbeat_at);
+    of_worker.earliest_expiry_at = of_worker.earliest_expiry_at.min(expires_at);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(name: &str) -> WorkerId {
+        WorkerId::new(name).expect("a name")
+    }
+
+    fn request(name: &str) -> ClaimRequest {
+        ClaimRequest {
+            worker_id: worker(name),
+            queues: vec![QueueName::new("q").expect("a name")],
+            max_jobs: 1,
+            resources: Resources::new(),
+            wait: Duration::ZERO,
+            lease: Duration::from_secs(1),
+            request_id: None,
+            repeated: false,
+        }
+    }
+
+    #[test]
+    fn one_who_waits_is_there_until_the_wait_ends() {
+        let workers = Workers::default();
+        let (then, now) = (Timestamp::from_millis(1), Timestamp::from_millis(9));
+        workers.asks(&request("w"), then);
+        let id = worker("w");
+        let waits = workers.waits(&id);
+        let seen = workers.of(&id, now).expect("seen");
+        assert_eq!((seen.waiting, seen.last_seen_at), (1, now));
+        drop(waits);
+        let seen = workers.of(&id, now).expect("seen");
+        assert_eq!((seen.waiting, seen.last_seen_at), (0, then));
+    }
+
+    #[test]
+    fn those_heard_of_longest_ago_are_forgotten_first() {
+        let workers = Workers::default();
+        let now = Timestamp::from_millis(1);
+        workers.asks(&request("often"), now);
+        for number in 0..3 * GENERATION {
+            workers.asks(&request(&format!("w{number}")), now);
+            workers.is_alive(&worker("often"), now);
+        }
+        assert!(workers.of(&worker("w0"), now).is_none());
+        assert_eq!(workers.of(&worker("often"), now).and_then(|seen| seen.asked_at), Some(now));
+        assert!(workers.all(now).len() <= 2 * GENERATION);
+    }
+}

@@ -1,0 +1,268 @@
+//! Of several monitors one acts: the one that holds a lease, which is a record claimed and renewed with a conditional
+//! write.
+//!
+//! No machine compares its clock with another's. A standby takes over when it has seen the same version of the record
+//! for the whole term by its own monotonic clock; a leader counts its term from before it sent the renewal that was
+//! acknowledged, and stops acting when that is over. What the standby waits for began later, so that the one has
+//! stopped before the other starts (the idea is that of Gray and Cheriton, "Leases", 1989; watching a version instead
+//! of a time is how Amazon's DynamoDB lock client and the leader election of Kubernetes' client-go do it).
+//!
+//! A write that is already on its way when a term ends may still land after it. That does no harm: every change of a
+//! job is conditional on its version, so that even two leaders at once only make each other decide anew.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::drive::Trouble;
+use crate::clock::{Clock, Timestamp, rfc3339};
+use crate::job::{Json, RecordName};
+use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
+
+/// The record's name.
+const NAME: &str = "monitor";
+/// How many renewals a term has room for.
+const RENEWALS: u32 = 3;
+
+/// What the record says. Its times are for people: nothing is decided on them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Claim {
+    /// Who leads; nobody, when it was given back.
+    holder: Option<String>,
+    /// One higher with every new leader.
+    fence: u64,
+    /// How long the holder may act without a renewal.
+    term_ms: u64,
+    #[serde(with = "rfc3339")]
+    acquired_at: Timestamp,
+    #[serde(with = "rfc3339")]
+    renewed_at: Timestamp,
+}
+
+/// Whether this process leads, and until when.
+#[derive(Debug, Default)]
+pub struct Leadership {
+    until: Mutex<Option<Instant>>,
+}
+
+impl Leadership {
+    /// Whether it leads at this moment.
+    #[must_use]
+    pub fn holds_at(&self, now: Instant) -> bool {
+        self.until.lock().is_some_and(|until| now < until)
+    }
+
+    fn last_until(&self, until: Instant) {
+        *self.until.lock() = Some(until);
+    }
+
+    fn end(&self) {
+        *self.until.lock() = None;
+    }
+}
+
+/// The lease as this process holds it.
+struct Held {
+    version: Version,
+    fence: u64,
+    acquired_at: Timestamp,
+}
+
+/// A version of somebody else's lease, and since when it has been known.
+struct Seen {
+    version: Version,
+    since: Instant,
+}
+
+/// A monitor that leads or stands by.
+pub struct Leader {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    /// A monotonic clock.
+    monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
+    name: String,
+    term: Duration,
+    held: Option<Held>,
+    seen: Option<Seen>,
+    leadership: Arc<Leadership>,
+}
+
+impl Leader {
+    /// A standby.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, term: Duration) -> Self {
+        Self::timed_by(store, clock, term, Arc::new(Instant::now))
+    }
+
+    /// A standby with a monotonic clock of its own, for tests where time is the subject.
+    #[must_use]
+    pub fn timed_by(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        term: Duration,
+        monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
+    ) -> Self {
+        let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let host = host.as_deref().unwrap_or("host");
+        let name = format!("{host}:{}:{}", std::process::id(), Uuid::new_v4().simple());
+        Self { store, clock, monotonic, name, term, held: None, seen: None, leadership: Arc::default() }
+    }
+
+    /// Where others see whether it leads.
+    #[must_use]
+    pub fn leadership(&self) -> Arc<Leadership> {
+        Arc::clone(&self.leadership)
+    }
+
+    /// Leads when it can until it is told to stop; then gives the lease back.
+    pub(super) async fn stand(mut self, stopping: CancellationToken) {
+        let mut ticks = interval(self.term / RENEWALS);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut trouble = Trouble::of("the monitor's lease");
+        while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
+            match self.step().await {
+                Ok(()) => trouble.is_over(),
+                Err(error) => trouble.tell(&error.to_string()),
+            }
+            self.show();
+        }
+        self.give_back().await;
+        self.show();
+    }
+
+    fn show(&self) {
+        let leads = self.leadership.holds_at((self.monotonic)());
+        metrics::gauge!("leasehold_monitor_leader").set(if leads { 1.0 } else { 0.0 });
+    }
+
+    /// Renews the lease, or takes it when it is free or its holder has been silent for its term.
+    ///
+    /// # Errors
+    /// The store's. A leader goes on until its term is over.
+    pub async fn step(&mut self) -> Result<(), WriteError<Record>> {
+        match self.held.take() {
+            Some(held) => self.renew(held).await,
+            None => self.campaign().await,
+        }
+    }
+
+    async fn renew(&mut self, held: Held) -> Result<(), WriteError<Record>> {
+        let (fence, acquired_at) = (held.fence, held.acquired_at);
+        let sent = (self.monotonic)();
+        let body = self.claim(Some(&self.name), fence, acquired_at)?;
+        let write = RecordWrite::Replace { key: key()?, body, expected: held.version };
+        match self.store.write_record(write).await {
+            Ok(version) => {
+                self.held = Some(Held { version, fence, acquired_at });
+                self.leadership.last_until(sent + self.term);
+                Ok(())
+            }
+            Err(WriteError::Conflict(current)) => {
+                self.look_at(current)?;
+                if self.held.is_none() {
+                    self.leadership.end();
+                    tracing::warn!(fence, "another monitor leads");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.held = Some(held);
+                Err(error)
+            }
+        }
+    }
+
+    async fn campaign(&mut self) -> Result<(), WriteError<Record>> {
+        let began = (self.monotonic)();
+        let Some(record) = self.store.record(&key()?).await? else {
+            return self.take(1, None).await;
+        };
+        let claim: Claim = record.read()?;
+        // Where nobody else writes, whoever held it before is a process that has ended.
+        let is_free = claim.holder.is_none() || self.store.is_realtime();
+        let term = Duration::from_millis(claim.term_ms);
+        let is_over = self
+            .seen
+            .as_ref()
+            .is_some_and(|seen| seen.version == record.version && began.duration_since(seen.since) >= term);
+        if is_free || is_over {
+            return self.take(claim.fence.saturating_add(1), Some(record.version)).await;
+        }
+        self.look_at(Some(record)).map_err(WriteError::from)
+    }
+
+    async fn take(&mut self, fence: u64, over: Option<Version>) -> Result<(), WriteError<Record>> {
+        let acquired_at = self.clock.now();
+        let sent = (self.monotonic)();
+        let (key, body) = (key()?, self.claim(Some(&self.name), fence, acquired_at)?);
+        let write = match over {
+            Some(expected) => RecordWrite::Replace { key, body, expected },
+            None => RecordWrite::Create { key, body },
+        };
+        match self.store.write_record(write).await {
+            Ok(version) => {
+                self.held = Some(Held { version, fence, acquired_at });
+                self.seen = None;
+                self.leadership.last_until(sent + self.term);
+                tracing::info!(fence, name = self.name, "this monitor leads");
+                Ok(())
+            }
+            Err(WriteError::Conflict(current)) => self.look_at(current).map_err(WriteError::from),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes the lease as it is. It may be this process's own: then the answer to an earlier write was lost, and the
+    /// next step renews it; until then this process leads only for as long as it knew.
+    fn look_at(&mut self, current: Option<Record>) -> Result<(), StoreError> {
+        let Some(record) = current else {
+            self.seen = None;
+            return Ok(());
+        };
+        let claim: Claim = record.read()?;
+        if claim.holder.as_deref() == Some(&self.name) {
+            self.held = Some(Held { version: record.version, fence: claim.fence, acquired_at: claim.acquired_at });
+        } else if self.seen.as_ref().is_none_or(|seen| seen.version != record.version) {
+            self.seen = Some(Seen { version: record.version, since: (self.monotonic)() });
+        }
+        Ok(())
+    }
+
+    /// Stops leading, and lets another monitor take the lease at once.
+    pub async fn give_back(&mut self) {
+        self.leadership.end();
+        let Some(held) = self.held.take() else { return };
+        let write = self.claim(None, held.fence, held.acquired_at).and_then(|body| {
+            let key = key()?;
+            Ok(RecordWrite::Replace { key, body, expected: held.version })
+        });
+        let given_back = match write {
+            Ok(write) => self.store.write_record(write).await.map(|_| ()),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = given_back {
+            tracing::debug!(%error, "the monitor's lease was not given back; others wait for its term to end");
+        }
+    }
+
+    fn claim(&self, holder: Option<&str>, fence: u64, acquired_at: Timestamp) -> Result<Json, StoreError> {
+        let claim = Claim {
+            holder: holder.map(str::to_owned),
+            fence,
+            term_ms: u64::try_from(self.term.as_millis()).unwrap_or(u64::MAX),
+            acquired_at,
+            renewed_at: self.clock.now(),
+        };
+        Json::of(&claim).map_err(|error| StoreError::Corrupt(error.to_string()))
+    }
+}
+
+fn key() -> Result<RecordKey, StoreError> {
+    let name = RecordName::new(NAME).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    Ok(RecordKey::new(RecordKind::Lease, name))
+}

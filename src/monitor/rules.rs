@@ -1,0 +1,161 @@
+//! What is to be done about one job: a pure function of the job, the time and the rules.
+//!
+//! Times in a job were written by the clock of whatever machine its manager ran on. So what takes something away – a
+//! lease, an attempt, the chance to start – waits for as long as two clocks may be apart. A flag takes nothing away and
+//! a heartbeat takes it off.
+
+use std::time::Duration;
+
+use super::config::MonitorConfig;
+use crate::clock::Timestamp;
+use crate::job::{Actor, Attempt, Change, Job, OrphanPolicy, Recovery, Refusal, Running, State};
+
+/// By what jobs are judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    orphan_grace: Duration,
+    clock_skew: Duration,
+    heartbeat_stale: Option<Duration>,
+}
+
+impl Rules {
+    /// The rules of a configuration, on a store that is this process's own or one that others write to as well.
+    #[must_use]
+    pub fn of(config: &MonitorConfig, own_store: bool) -> Self {
+        Self {
+            orphan_grace: config.orphan_grace,
+            clock_skew: config.skew(own_store),
+            heartbeat_stale: config.heartbeat_stale,
+        }
+    }
+
+    /// How long after its end a lease is taken for over, whichever clock wrote it.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        self.orphan_grace.max(self.clock_skew)
+    }
+
+    /// How far two clocks may be apart.
+    #[must_use]
+    pub const fn clock_skew(&self) -> Duration {
+        self.clock_skew
+    }
+
+    /// How old a heartbeat under a lease of this term is stale. A worker that is well sends one at each third of it, so
+    /// that less than half says nothing.
+    fn stale_after(&self, term: Duration) -> Duration {
+        self.heartbeat_stale.unwrap_or_default().max(term / 2) + self.clock_skew
+    }
+}
+
+/// What is to be done about a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nobody started it in time.
+    Expire,
+    /// Its lease is over for good: it is taken from its worker.
+    Recover,
+    /// Its attempt has taken longer than it may. The worker itself had the grace to say so.
+    TimeOut,
+    /// It looks abandoned.
+    Flag(Suspicion),
+    /// It takes longer than expected, which is told once for each lease.
+    MarkOverdue,
+}
+
+/// Why a job looks abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspicion {
+    /// Its lease has expired.
+    LeaseExpired,
+    /// It takes longer than expected, and its worker has been silent.
+    Silent,
+}
+
+/// What is to be done about a job now, the most important first; after that it is asked again.
+#[must_use]
+pub fn decide(job: &Job, now: Timestamp, rules: &Rules) -> Option<Action> {
+    match &job.state {
+        State::Available => is_too_late_to_start(job, now, rules).then_some(Action::Expire),
+        State::Running(running) => decide_running(job, running, now, rules),
+        State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => None,
+    }
+}
+
+fn is_too_late_to_start(job: &Job, now: Timestamp, rules: &Rules) -> bool {
+    let deadline = job.expires_at.filter(|_| job.attempt == Attempt::default());
+    deadline.is_some_and(|deadline| deadline.plus(rules.clock_skew) <= now)
+}
+
+fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -> Option<Action> {
+    // It waits for a person.
+    if running.orphan.as_ref().is_some_and(|orphan| orphan.held) {
+        return None;
+    }
+    let lease = &running.lease;
+    if lease.expires_at.plus(rules.grace()) <= now {
+        return Some(Action::Recover);
+    }
+    if job.times_out_at(running).is_some_and(|limit| limit.plus(rules.grace()) <= now) {
+        return Some(Action::TimeOut);
+    }
+    let unflagged = running.orphan.is_none();
+    if unflagged && lease.expires_at <= now {
+        return Some(Action::Flag(Suspicion::LeaseExpired));
+    }
+    let overdue = job.expected_until(running).is_some_and(|expected| expected <= now);
+    if overdue && running.overdue_at.is_none() {
+        return Some(Action::MarkOverdue);
+    }
+    let silent = lease.heartbeat_at.plus(rules.stale_after(lease.term)) <= now;
+    (unflagged && overdue && silent).then_some(Action::Flag(Suspicion::Silent))
+}
+
+/// Who the monitor is in histories.
+#[must_use]
+pub fn actor() -> Actor {
+    Actor::system("monitor")
+}
+
+impl Action {
+    /// Does it. `policy` is what becomes of the job where its own rule says nothing, `chance` a random number from 0 to
+    /// 1 for the backoff.
+    pub(super) fn apply(
+        self,
+        job: &Job,
+        rules: &Rules,
+        policy: OrphanPolicy,
+        chance: f64,
+        now: Timestamp,
+    ) -> Result<Change, Refusal> {
+        let written = |job: Job| Change::To(Box::new(job));
+        match self {
+            Self::Expire => job.expire(&actor(), now).map(written),
+            Self::Recover => job.recover(&actor(), &Recovery { grace: rules.grace(), policy, chance }, now),
+            Self::TimeOut => job.time_out(&actor(), chance, now).map(written),
+            Self::MarkOverdue => job.mark_overdue(&actor(), now),
+            Self::Flag(suspicion) => job.flag_orphan(&actor(), &suspicion.evidence(job)?, false, now),
+        }
+    }
+}
+
+impl Suspicion {
+    /// What it rests on, in words.
+    fn evidence(self, job: &Job) -> Result<String, Refusal> {
+        let running = job.running()?;
+        let lease = &running.lease;
+        let heard = format!("worker {} was last heard of at {}", lease.worker_id, lease.heartbeat_at);
+        Ok(match (self, job.expected_until(running)) {
+            (Self::Silent, Some(expected)) => format!(
+                "{heard}, under a lease of {} ms until {}; the job was expected to end by {expected}",
+                lease.term.as_millis(),
+                lease.expires_at
+            ),
+            (Self::Silent | Self::LeaseExpired, _) => format!("{heard}; its lease ended at {}", lease.expires_at),
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "rules/tests.rs"]
+mod tests;

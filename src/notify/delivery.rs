@@ -1,0 +1,169 @@
+//! One delivery: an event, one receiver, and what the receiver's answer makes of it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::NotifyConfig;
+use super::subscriptions::{Reception, Subscriptions};
+use crate::clock::Clock;
+use crate::executor::webhook::{JobEvent, Receiver, Verdict};
+use crate::executor::{CallError, HttpAnswer, HttpExecutor, TargetUrl};
+use crate::job::{JobId, Json, Kind, NoticeFormat, NoticeTarget, QueueName};
+use crate::manager::NewJob;
+use crate::worker::{Attempt, Handler, HandlerError};
+
+/// The queue of deliveries.
+pub const QUEUE: &str = "leasehold.notifications";
+/// Their kind.
+pub const KIND: &str = "leasehold.webhook";
+
+/// The namespace of deliveries' ids (RFC 9562, section 5.5).
+const NAMESPACE: Uuid = Uuid::from_u128(0x51a9_3c1e_0d5b_4f6a_b0b7_9f1d_6a2c_84e3);
+
+/// How much of a receiver's answer a failure tells, in characters.
+const TOLD_CHARS: usize = 200;
+
+/// What a delivery's job carries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// What happened.
+    pub event: JobEvent,
+    /// Who is told.
+    pub to: Addressee,
+}
+
+/// Who is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Addressee {
+    /// A subscription, as it is when it is told.
+    Subscription(String),
+    /// One whom the job itself names.
+    Target {
+        /// Where to.
+        url: String,
+        /// In which form.
+        format: NoticeFormat,
+    },
+}
+
+impl Addressee {
+    /// One whom a job names.
+    #[must_use]
+    pub fn of(target: &NoticeTarget) -> Self {
+        Self::Target { url: target.url.clone(), format: target.format }
+    }
+}
+
+impl Delivery {
+    /// The delivery's id: that of no other event or addressee, and the same each time.
+    fn id(&self) -> JobId {
+        let addressee = match &self.to {
+            Addressee::Subscription(id) => format!("subscription {id}"),
+            Addressee::Target { url, format } => format!("{} {url}", format.as_str()),
+        };
+        JobId::of_uuid(Uuid::new_v5(&NAMESPACE, format!("{} {addressee}", self.event.id).as_bytes()))
+    }
+
+    /// The job that delivers it.
+    ///
+    /// # Errors
+    /// When it cannot be written as JSON.
+    pub fn into_job(self, config: &NotifyConfig) -> Result<NewJob, serde_json::Error> {
+        Ok(NewJob {
+            id: Some(self.id()),
+            payload: Some(Json::of(&self)?),
+            owner: self.event.owner.clone(),
+            labels: [("job_id", self.event.job_id.as_str()), ("event", self.event.event.as_str())]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            retry: config.retry,
+            max_attempts: config.max_attempts,
+            ..NewJob::new(QueueName::system(QUEUE), Kind::system(KIND))
+        })
+    }
+}
+
+/// Runs deliveries.
+pub(super) struct Deliver {
+    pub(super) executor: HttpExecutor,
+    pub(super) subscriptions: Arc<Subscriptions>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) config: NotifyConfig,
+}
+
+#[async_trait]
+impl Handler for Deliver {
+    async fn run(&self, attempt: Attempt) -> Result<Option<Json>, HandlerError> {
+        let text = attempt.job.payload.as_ref().map_or("null", Json::as_str);
+        let delivery: Delivery =
+            serde_json::from_str(text).map_err(|error| dead("unreadable", format!("this is no delivery: {error}")))?;
+        let Some(receiver) = self.receiver(&delivery.to).await? else {
+            let why = "the subscription is gone or switched off".to_owned();
+            return Err(HandlerError::permanent("unsubscribed", why));
+        };
+        let call = receiver.delivery(&delivery.event, &self.config.origin, self.clock.now());
+        let answer = self.executor.call(&call).await;
+        let verdict = Verdict::of(&answer, self.clock.now());
+        let told = tell(&answer);
+        match verdict {
+            Verdict::Delivered => {
+                metrics::counter!("leasehold_notifications_delivered_total").increment(1);
+                Ok(Json::of(&serde_json::json!({ "answer": told })).ok())
+            }
+            Verdict::Gone => {
+                if let Addressee::Subscription(id) = &delivery.to {
+                    self.subscriptions.switch_off(id, "the receiver answered 410 Gone").await;
+                }
+                Err(dead("gone", told))
+            }
+            Verdict::Refused => Err(dead("refused", told)),
+            Verdict::Retry { after } => {
+                metrics::counter!("leasehold_notifications_failed_attempts_total").increment(1);
+                if attempt.job.attempt >= self.config.max_attempts {
+                    return Err(dead("not_delivered", told));
+                }
+                Err(HandlerError { retry_after: after, ..HandlerError::retryable("not_delivered", told) })
+            }
+        }
+    }
+}
+
+impl Deliver {
+    /// Where the delivery goes; nowhere, when its subscription is no more.
+    async fn receiver(&self, to: &Addressee) -> Result<Option<Receiver>, HandlerError> {
+        let later = |error: crate::store::StoreError| HandlerError::retryable("store", error.to_string());
+        let reception = match to {
+            Addressee::Subscription(id) => self.subscriptions.reception(id).await.map_err(later)?,
+            Addressee::Target { url, format } => {
+                let secret = self.subscriptions.signing_key().await.map_err(later)?;
+                Some(Reception { url: url.clone(), format: *format, secrets: vec![secret] })
+            }
+        };
+        let Some(Reception { url, format, secrets }) = reception else { return Ok(None) };
+        let url = TargetUrl::parse(&url).map_err(|error| dead("refused", error.to_string()))?;
+        Ok(Some(Receiver { url, format, secrets, timeout: self.config.timeout }))
+    }
+}
+
+/// The end of a delivery that never came about: it stays as the dead letter.
+fn dead(code: &str, message: String) -> HandlerError {
+    metrics::counter!("leasehold_notifications_dead_total").increment(1);
+    tracing::warn!(code, why = %message, "a notification is not delivered; its job is kept as the dead letter");
+    HandlerError::permanent(code, message)
+}
+
+/// What came back, in a line.
+fn tell(answer: &Result<HttpAnswer, CallError>) -> String {
+    match answer {
+        Ok(answer) => {
+            let body = String::from_utf8_lossy(&answer.body);
+            let body: String = body.chars().filter(|letter| !letter.is_control()).take(TOLD_CHARS).collect();
+            format!("{} {body}", answer.status).trim_end().to_owned()
+        }
+        Err(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Notifications: whoever asked for it is told what happened to a job, at least once, however often anything dies.
+//!
+//! The write that records an event also puts a notice into the job's outbox ([`crate::job::event`]). From there:
+//!
+//! 1. the [`outbox`] is handed on: for each notice and receiver a delivery is submitted, a job of the system's own queue,
+//!    under an id that only this notice and receiver have; then the notice is taken out of the outbox. Done twice, the
+//!    first half changes nothing; so a crash between the two costs nothing.
+//! 2. the [`delivery`] is run as any job is, by a worker within this process: with a lease, attempts and a backoff. When
+//!    the attempts are used up it has failed, and lies there as the dead letter, to be looked at and retried.
+//!
+//! [`subscriptions`] are those who want to be told whichever job it is.
+
+pub mod delivery;
+mod outbox;
+pub mod subscriptions;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub use delivery::{KIND, QUEUE};
+pub use subscriptions::{NewSubscription, Subscription, SubscriptionError, Subscriptions};
+
+use crate::clock::Clock;
+use crate::executor::HttpExecutor;
+use crate::executor::webhook::Origin;
+use crate::job::{Kind, QueueName, RetryPolicy, WorkerId};
+use crate::manager::Manager;
+use crate::store::{Store, StoreError};
+use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
+use delivery::Deliver;
+use outbox::Outbox;
+
+/// How notifications are made.
+#[derive(Clone, Debug)]
+pub struct NotifyConfig {
+    /// Where events say that they come from.
+    pub origin: Origin,
+    /// How long to wait between two tries to deliver one.
+    pub retry: RetryPolicy,
+    /// How many tries there are before a delivery is a dead letter.
+    pub max_attempts: u32,
+    /// How long a receiver may take to answer.
+    pub timeout: Duration,
+    /// How many deliveries are under way at once.
+    pub concurrency: usize,
+    /// How often outboxes are searched for that nobody has handed on, and subscriptions for changes by others.
+    pub period: Duration,
+}
+
+impl Default for NotifyConfig {
+    /// Sixteen tries over about nine hours.
+    fn default() -> Self {
+        Self {
+            origin: Origin { source: "/leasehold".to_owned(), job_pages: None },
+            retry: RetryPolicy {
+                base: Duration::from_secs(1),
+                factor: 3.0,
+                max: Duration::from_secs(3600),
+                jitter: 0.2,
+            },
+            max_attempts: 16,
+            timeout: Duration::from_secs(15),
+            concurrency: 32,
+            period: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How long the lease of a delivery lasts. A receiver may take longer, for the worker beats meanwhile; it is how long a
+/// delivery waits whose process has died.
+const LEASE: Duration = Duration::from_secs(10);
+/// How long one claim of the worker waits.
+const WAIT: Duration = Duration::from_secs(20);
+/// How long deliveries under way may take to end at a stop, before they are given back.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// The running notifier of one process. Several processes may have one each.
+pub struct Notifier {
+    subscriptions: Arc<Subscriptions>,
+    stopping: CancellationToken,
+    worker: StopHandle,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Notifier {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the store cannot tell who wants to be told: an event must not pass unheard because of that.
+    pub async fn start(
+        manager: Manager,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        executor: HttpExecutor,
+        config: NotifyConfig,
+    ) -> Result<Self, StoreError> {
+        let policy = executor.policy().clone();
+        let subscriptions = Subscriptions::load(store.clone(), manager.clone(), clock.clone(), policy).await?;
+        let subscriptions = Arc::new(subscriptions);
+        let stopping = CancellationToken::new();
+        let outbox = Outbox {
+            manager: manager.clone(),
+            store,
+            clock: clock.clone(),
+            subscriptions: subscriptions.clone(),
+            config: config.clone(),
+        };
+        let deliver = Deliver { executor, subscriptions: subscriptions.clone(), clock, config: config.clone() };
+        let worker = StopHandle::default();
+        let tasks = vec![
+            tokio::spawn(outbox.run(stopping.clone())),
+            tokio::spawn(work(manager, deliver, config.concurrency, worker.clone())),
+        ];
+        Ok(Self { subscriptions, stopping, worker, tasks })
+    }
+
+    /// Who wants to be told of what.
+    #[must_use]
+    pub fn subscriptions(&self) -> &Arc<Subscriptions> {
+        &self.subscriptions
+    }
+
+    /// Ends it: deliveries under way come to their end, or are given back.
+    pub async fn shutdown(self) {
+        self.stopping.cancel();
+        self.worker.ask(Stop::Drain);
+        for task in self.tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a part of the notifier has failed");
+            }
+        }
+    }
+}
+
+async fn work(manager: Manager, deliver: Deliver, concurrency: usize, stop: StopHandle) {
+    let name = format!("{}notifier-{}", QueueName::INTERNAL, uuid::Uuid::new_v4().simple());
+    let Ok(worker_id) = WorkerId::new(name) else { return };
+    let config = WorkerConfig {
+        worker_id,
+        queues: vec![QueueName::system(QUEUE)],
+        slots: concurrency,
+        resources: std::collections::BTreeMap::new(),
+        lease: LEASE,
+        wait: WAIT,
+        drain_timeout: DRAIN,
+        grace: Duration::from_secs(1),
+    };
+    let worker = Worker::new(Arc::new(manager), config).handle(Kind::system(KIND), Arc::new(deliver));
+    if let Err(error) = worker.run(stop).await {
+        tracing::error!(%error, "notifications are not delivered any more");
+    }
+}

@@ -1,0 +1,126 @@
+//! A store whose operations are counted and timed, whichever engine does them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+
+use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult};
+use crate::job::{BodyRef, JobId, Json};
+use crate::query::{Filter, Group, GroupField, Search};
+
+/// A store, and around it the metrics of what it is asked.
+pub struct Measured(Arc<dyn Store>);
+
+impl Measured {
+    /// Measures what `store` is asked from here on.
+    #[must_use]
+    pub fn around(store: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(Self(store))
+    }
+}
+
+/// What operations come to, as labels.
+const OK: &str = "ok";
+const CONFLICT: &str = "conflict";
+const REFUSED: &str = "refused";
+const UNKNOWN: &str = "unknown";
+
+fn count(operation: &'static str, outcome: &'static str, number: u64) {
+    metrics::counter!("leasehold_store_operations_total", "operation" => operation, "outcome" => outcome)
+        .increment(number);
+}
+
+fn time(operation: &'static str, started: Instant) {
+    metrics::histogram!("leasehold_store_operation_duration_seconds", "operation" => operation)
+        .record(started.elapsed());
+}
+
+/// Counts and times a read.
+async fn read<T>(
+    operation: &'static str,
+    reading: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let started = Instant::now();
+    let result = reading.await;
+    count(operation, if result.is_ok() { OK } else { REFUSED }, 1);
+    time(operation, started);
+    result
+}
+
+const fn outcome<T>(result: &WriteResult<T>) -> &'static str {
+    match result {
+        Ok(_) => OK,
+        Err(WriteError::Conflict(_)) => CONFLICT,
+        Err(WriteError::Refused(_)) => REFUSED,
+        Err(WriteError::Unknown(_)) => UNKNOWN,
+    }
+}
+
+#[async_trait]
+impl Store for Measured {
+    async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        let started = Instant::now();
+        let results = self.0.write(writes).await;
+        for label in [OK, CONFLICT, REFUSED, UNKNOWN] {
+            let number = results.iter().filter(|result| outcome(result) == label).count();
+            if number > 0 {
+                count("write", label, number as u64);
+            }
+        }
+        time("write", started);
+        results
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
+        read("get", self.0.get(ids)).await
+    }
+
+    async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
+        read("bodies", self.0.bodies(references)).await
+    }
+
+    async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
+        read("search", self.0.search(search)).await
+    }
+
+    async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+        read("count", self.0.count(filter, by)).await
+    }
+
+    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+        let started = Instant::now();
+        let result = self.0.write_record(write).await;
+        count("write_record", outcome(&result), 1);
+        time("write_record", started);
+        result
+    }
+
+    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        read("record", self.0.record(key)).await
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        read("records", self.0.records(kind)).await
+    }
+
+    async fn refresh(&self) -> Result<(), StoreError> {
+        read("refresh", self.0.refresh()).await
+    }
+
+    fn is_realtime(&self) -> bool {
+        self.0.is_realtime()
+    }
+
+    fn inline_limit(&self) -> usize {
+        self.0.inline_limit()
+    }
+
+    async fn ready(&self) -> Result<(), StoreError> {
+        read("ready", self.0.ready()).await
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}

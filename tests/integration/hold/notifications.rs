@@ -1,0 +1,77 @@
+//! Servers are killed while jobs end and a receiver fails: whoever asked to be told is told of every one.
+
+use std::collections::BTreeSet;
+
+use axum::http::StatusCode;
+use leasehold::api::wire::{ClaimJobs, CompleteJob, SubmitJob, Subscribe};
+use leasehold::client::Client;
+use leasehold::executor::webhook::Secret;
+use leasehold::job::EventName;
+use tempfile::TempDir;
+
+use crate::notify::receiver::{Receiver, machine_time};
+use crate::process::{Engine, Server};
+use crate::servers;
+
+/// How often the server is killed, and how many jobs end in between.
+const KILLS: usize = 3;
+const JOBS_BETWEEN: usize = 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_notification_is_lost_when_the_embedded_server_is_killed() {
+    let directory = TempDir::new().expect("a directory");
+    let engine = Engine::Embedded(directory.path().join("data"));
+    every_end_is_told(engine, &directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_notification_is_lost_when_a_server_on_elasticsearch_is_killed() {
+    let directory = TempDir::new().expect("a directory");
+    let elasticsearch = servers::elasticsearch().await;
+    let engine =
+        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("notify") };
+    every_end_is_told(engine, &directory).await;
+}
+
+async fn every_end_is_told(engine: Engine, directory: &TempDir) {
+    let log = directory.path().join("server.log");
+    let mut server = Server::start_as("serve", &["--allow-private-targets"], engine, &log).await;
+    let receiver = Receiver::listening().await;
+    let client = Client::new(&server.url(), None).expect("a client");
+    let subscribed = client
+        .subscribe(&Subscribe { url: receiver.url(), events: vec![EventName::Completed], ..Subscribe::default() })
+        .await
+        .expect("subscribed");
+    let secret: Secret = subscribed.secret.expect("told once").parse().expect("a secret");
+
+    let mut ended = BTreeSet::new();
+    for round in 0..KILLS {
+        receiver.answer_next(std::iter::repeat_n(StatusCode::INTERNAL_SERVER_ERROR, 5));
+        for number in 0..JOBS_BETWEEN {
+            let mut job = SubmitJob::new("a", "k");
+            job.id = Some(format!("job-{round}-{number}"));
+            client.submit(&job).await.expect("submitted");
+            let claim = ClaimJobs {
+                worker_id: "w".to_owned(),
+                queues: vec!["a".to_owned()],
+                request_id: Some(format!("claim-{round}-{number}")),
+                wait_ms: Some(20_000),
+                ..ClaimJobs::default()
+            };
+            let claimed = client.claim(&claim).await.expect("claimed").jobs.remove(0);
+            let fence = claimed.fence;
+            let done = CompleteJob { worker_id: "w".to_owned(), fence, result: None };
+            client.complete(&claimed.id, &done).await.expect("completed");
+            ended.insert(claimed.id);
+        }
+        // Right after the last acknowledged end: some of them are told of, some are under way, some still in an outbox.
+        server.kill_and_restart().await;
+    }
+    receiver.until(|receiver| receiver.told().len() >= ended.len(), || {}).await;
+    let told: BTreeSet<String> = receiver.told().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(told, ended);
+    for delivered in receiver.came() {
+        delivered.verified(&secret, machine_time());
+    }
+    assert!(server.counter("leasehold_notifications_dead_total").await < 1.0, "there is no dead letter");
+}

@@ -1,0 +1,254 @@
+//! Queues that are held back, and claims with room for some jobs only.
+
+use leasehold::job::OrphanPolicy;
+use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
+
+use super::*;
+use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::servers;
+
+cases! {
+    a_paused_queues_jobs_wait_until_it_is_resumed_and_go_to_those_who_waited,
+    what_runs_goes_on_while_its_queue_is_paused,
+    a_pause_outlives_its_manager_and_holds_for_the_first_claim_of_the_next,
+    a_queue_keeps_who_paused_it_since_when_and_why,
+    a_queues_rule_for_orphans_is_kept_and_removed,
+    a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it,
+    a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks,
+    a_job_says_how_it_is_doing_in_every_state,
+    jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts,
+    workers_are_known_by_what_they_ask_and_by_their_leases,
+}
+
+fn waiting_claim(manager: &Manager) -> tokio::task::JoinHandle<Result<Claimed, ManagerError>> {
+    let manager = manager.clone();
+    tokio::spawn(async move { manager.claim(ClaimRequest { wait: PATIENCE, ..claim(10) }).await })
+}
+
+async fn pause(manager: &Manager) {
+    manager.pause(&caller(), &queue(), Some("repairs")).await.expect("paused");
+}
+
+async fn a_paused_queues_jobs_wait_until_it_is_resumed_and_go_to_those_who_waited(site: Site) {
+    let early = site.submit(new_job()).await.versioned.job.id.clone();
+    pause(&site.manager).await;
+    assert!(site.claim(claim(1)).await.is_empty());
+    let waiting = waiting_claim(&site.manager);
+    until("a waiting claim", async || site.manager.waiting_claims() == 1).await;
+    let late = site.submit(new_job()).await.versioned.job.id.clone();
+    assert_eq!(site.manager.waiting_claims(), 1, "a submission to a paused queue reaches nobody");
+    site.manager.resume(&queue()).await.expect("resumed");
+    let mut claimed = taken(waiting.await.expect("no panic").expect("answered"));
+    if claimed.len() < 2 {
+        claimed.push(site.claim_one().await);
+    }
+    let mut ids: Vec<JobId> = claimed.iter().map(|found| found.job.id.clone()).collect();
+    ids.sort();
+    assert_eq!(ids, [early, late]);
+}
+
+async fn what_runs_goes_on_while_its_queue_is_paused(site: Site) {
+    site.submit(new_job()).await;
+    let claimed = site.claim_one().await;
+    pause(&site.manager).await;
+    site.beat(&claimed).await.expect("heard");
+    let again = site.finish(&claimed, failed(true)).await.expect("accepted");
+    site.clock.advance(again.job.run_at.since(site.clock.now()));
+    assert!(site.claim(claim(1)).await.is_empty(), "its next attempt waits as well");
+    site.manager.resume(&queue()).await.expect("resumed");
+    let claimed = site.claim_one().await;
+    site.finish(&claimed, completed("1")).await.expect("accepted");
+}
+
+async fn a_pause_outlives_its_manager_and_holds_for_the_first_claim_of_the_next(site: Site) {
+    site.submit(new_job()).await;
+    pause(&site.manager).await;
+    site.engine.settle().await;
+    let next = site.another_manager();
+    assert!(taken(next.claim(claim(1)).await.expect("answered")).is_empty());
+    next.resume(&queue()).await.expect("resumed");
+    let claimed = next.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.expect("answered");
+    assert_eq!(taken(claimed).len(), 1);
+}
+
+async fn a_queue_keeps_who_paused_it_since_when_and_why(site: Site) {
+    let since = site.clock.now();
+    pause(&site.manager).await;
+    site.clock.advance(Duration::from_secs(60));
+    let other = Actor::new("other").expect("a name");
+    site.manager.pause(&other, &queue(), None).await.expect("paused already");
+    let status = site.manager.queue(&queue()).await.expect("answered");
+    let kept = status.settings.paused.expect("paused");
+    assert_eq!((kept.at, kept.by, kept.reason.as_deref()), (since, caller(), Some("repairs")));
+    let listed = site.manager.queues().await.expect("answered");
+    assert_eq!(listed.len(), 1, "a queue with settings is listed without any job");
+    site.manager.resume(&queue()).await.expect("resumed");
+    site.manager.resume(&queue()).await.expect("resumed already");
+    assert!(site.manager.queues().await.expect("answered").is_empty());
+}
+
+async fn a_queues_rule_for_orphans_is_kept_and_removed(site: Site) {
+    site.manager.know_queues().await.expect("listed");
+    assert_eq!(site.manager.orphan_policy_of(&queue()), None);
+    pause(&site.manager).await;
+    let set = site.manager.set_orphan_policy(&queue(), Some(OrphanPolicy::Flag)).await.expect("set");
+    assert!(set.paused.is_some(), "what else is set stays");
+    site.manager.resume(&queue()).await.expect("resumed");
+    assert_eq!(site.manager.orphan_policy_of(&queue()), Some(OrphanPolicy::Flag));
+    site.engine.settle().await;
+    let other = site.another_manager();
+    other.know_queues().await.expect("listed");
+    assert_eq!(other.orphan_policy_of(&queue()), Some(OrphanPolicy::Flag));
+    site.manager.set_orphan_policy(&queue(), None).await.expect("removed");
+    assert_eq!(site.manager.orphan_policy_of(&queue()), None);
+}
+
+async fn a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it(site: Site) {
+    let memory = |amount: u64| BTreeMap::from([("memory_mib".to_owned(), amount)]);
+    let large = NewJob { resources: memory(4096), priority: Priority::new(9).expect("ok"), ..new_job() };
+    let large = site.submit(large).await.versioned.job.id.clone();
+    let small = site.submit(NewJob { resources: memory(512), ..new_job() }).await.versioned.job.id.clone();
+    let offering = |amount: u64| ClaimRequest { resources: memory(amount), wait: PATIENCE, ..claim(10) };
+    let ids = |claimed: Vec<Versioned>| claimed.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(site.claim(offering(1024)).await), [small]);
+    assert!(site.claim(ClaimRequest { wait: Duration::ZERO, ..offering(1024) }).await.is_empty());
+    assert_eq!(ids(site.claim(offering(4096)).await), [large]);
+}
+
+async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Site) {
+    let job = |priority: i64| NewJob { priority: Priority::new(priority).expect("ok"), ..new_job() };
+    let last = site.submit(job(-1)).await.versioned.job.id.clone();
+    for _ in 0..3 {
+        site.submit(job(1)).await;
+    }
+    site.submit(job(-2)).await;
+    let later = site.clock.now().plus(Duration::from_secs(60));
+    site.submit(NewJob { run_at: Some(later), ..job(9) }).await;
+    site.engine.settle().await;
+    let why = site.manager.explain(&last).await.expect("explained");
+    let codes: Vec<&str> = why.reasons.iter().map(|reason| reason.code).collect();
+    assert_eq!((why.runnable, codes), (true, vec!["never_asked", "jobs_ahead"]));
+    assert_eq!(why.reasons[1].evidence["ahead"], 3, "those that are not due do not count");
+    let none = site.manager.explain(&JobId::new("none").expect("a name")).await;
+    assert!(matches!(none, Err(ManagerError::NotFound(_))), "{none:?}");
+}
+
+async fn a_job_says_how_it_is_doing_in_every_state(site: Site) {
+    let first_code = async |id: &JobId| site.manager.explain(id).await.expect("explained").reasons[0].code;
+    let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await.versioned.job.id.clone();
+    let claimed = site.claim_one().await;
+    assert_eq!(first_code(&id).await, "running");
+    let again = site.finish(&claimed, failed(true)).await.expect("accepted");
+    assert_eq!(first_code(&id).await, "waiting_for_retry");
+    site.clock.advance(again.job.run_at.since(site.clock.now()));
+    pause(&site.manager).await;
+    assert_eq!(first_code(&id).await, "queue_paused");
+    site.manager.resume(&queue()).await.expect("resumed");
+    let claimed = site.claim_one().await;
+    site.clock.advance(LEASE);
+    let why = site.manager.explain(&id).await.expect("explained");
+    assert_eq!(why.reasons.iter().map(|reason| reason.code).collect::<Vec<_>>(), ["running", "lease_expired"]);
+    site.finish(&claimed, failed(true)).await.expect("accepted");
+    let why = site.manager.explain(&id).await.expect("explained");
+    assert_eq!((why.state, why.reasons[0].code), (StateName::Failed, "failed"));
+    assert!(why.reasons[0].message.contains("exit status 1"), "{why:?}");
+}
+
+async fn jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts(site: Site) {
+    for outcome in [completed("1"), completed("2"), failed(false)] {
+        site.submit(new_job()).await;
+        let claimed = site.claim_one().await;
+        site.finish(&claimed, outcome).await.expect("accepted");
+    }
+    site.engine.settle().await;
+    let ended = async || {
+        let status = site.manager.queue(&queue()).await.expect("answered");
+        status.throughput.map(|ended| (ended.completed, ended.failed))
+    };
+    assert_eq!(ended().await, [(2, 1); 3]);
+    site.clock.advance(Duration::from_secs(120));
+    assert_eq!(ended().await, [(0, 0), (2, 1), (2, 1)]);
+    let listed = site.manager.queues().await.expect("answered");
+    assert_eq!(listed[0].throughput.map(|ended| ended.completed), [0, 2, 2]);
+    site.clock.advance(Duration::from_secs(1_000));
+    assert_eq!(ended().await, [(0, 0); 3]);
+}
+
+async fn workers_are_known_by_what_they_ask_and_by_their_leases(site: Site) {
+    let start = site.clock.now();
+    for _ in 0..2 {
+        site.submit(new_job()).await;
+    }
+    site.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await;
+    site.clock.advance(Duration::from_secs(10));
+    let second = site.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.pop().expect("a job");
+    site.beat(&second).await.expect("heard");
+    site.claim(ClaimRequest { worker_id: worker("idle"), ..claim(1) }).await;
+    site.engine.settle().await;
+    let found = site.manager.workers().await.expect("answered");
+    assert_eq!(found.workers.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(), ["idle", "w"]);
+    assert!(!found.truncated && found.workers[0].leases.is_none());
+    let (seen, leases) = (found.workers[1].seen.as_ref().expect("seen"), found.workers[1].leases.expect("runs"));
+    assert_eq!((seen.asked_at, &seen.queues[..]), (Some(start.plus(Duration::from_secs(10))), &[queue()][..]));
+    assert_eq!((leases.jobs, leases.oldest_heartbeat_at, leases.earliest_expiry_at), (2, start, start.plus(LEASE)));
+    let elsewhere = site.another_manager().worker(&worker("w")).await.expect("answered").expect("it runs jobs");
+    assert_eq!((elsewhere.seen, elsewhere.leases), (None, Some(leases)));
+    assert_eq!(site.manager.worker(&worker("nobody")).await.expect("answered"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elasticsearch_what_one_manager_sets_for_a_queue_holds_at_the_others() {
+    let site = Site::on(engines::elasticsearch().await, config()).await;
+    let other = site.another_manager();
+    other.know_queues().await.expect("listed");
+    let paused_there = async || other.queue(&queue()).await.expect("answered").settings.paused.is_some();
+    pause(&site.manager).await;
+    until("the other manager's hearing of the pause", paused_there).await;
+    let waiting = waiting_claim(&other);
+    until("a waiting claim", async || other.waiting_claims() == 1).await;
+    let id = site.submit(new_job()).await.versioned.job.id.clone();
+    site.engine.settle().await;
+    assert!(taken(other.claim(claim(1)).await.expect("answered")).is_empty());
+    assert_eq!(other.waiting_claims(), 1);
+    site.manager.resume(&queue()).await.expect("resumed");
+    let claimed = taken(waiting.await.expect("no panic").expect("answered"));
+    assert_eq!(claimed.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>(), [id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elasticsearch_a_queue_is_as_it_was_last_set_also_where_answers_are_lost() {
+    let server = servers::elasticsearch().await;
+    let faults = Faults { one_in: 3, seed: 11, kinds: vec![Fault::Swallow, Fault::Reset] };
+    let proxy = FaultProxy::start(server.url(), faults).await;
+    let options = |url: &str, prefix: &str| ElasticsearchOptions {
+        urls: vec![url.to_owned()],
+        index_prefix: prefix.to_owned(),
+        ..ElasticsearchOptions::default()
+    };
+    let prefix = servers::fresh_prefix("settings");
+    let clean = ElasticsearchStore::connect(options(server.url(), &prefix)).await.expect("the store is reached");
+    let hasty = ElasticsearchOptions {
+        // Short, so that some outcomes stay unknown to the store and are the manager's to find out.
+        request_timeout: Duration::from_millis(500),
+        write_timeout: Duration::from_millis(700),
+        ..options(&proxy.url(), &prefix)
+    };
+    let store = ElasticsearchStore::connect(hasty).await.expect("the store is reached");
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+    let start =
+        |store: ElasticsearchStore| Manager::start(Arc::new(store), Arc::clone(&clock) as Arc<dyn Clock>, config());
+    let (manager, onlooker) = (start(store), start(clean));
+    proxy.inject(true);
+    for round in 0..6 {
+        let paused = round % 2 == 0;
+        until("a change that is acknowledged", async || match paused {
+            true => manager.pause(&caller(), &queue(), None).await.is_ok(),
+            false => manager.resume(&queue()).await.is_ok(),
+        })
+        .await;
+        // A change that is acknowledged is the truth for one who sets something else.
+        let seen = onlooker.set_orphan_policy(&queue(), Some(OrphanPolicy::ALL[round % 3])).await.expect("set");
+        assert_eq!(seen.paused.is_some(), paused, "round {round}");
+    }
+    assert!(proxy.counts().spoiled() > 0);
+}

@@ -1,0 +1,202 @@
+//! Of several monitors one acts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::job::StateName;
+use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::monitor::leader::{Leader, Leadership};
+use leasehold::monitor::{InvalidSchedule, Monitor, MonitorConfig, Schedule};
+use leasehold::store::Store;
+use parking_lot::Mutex;
+
+use super::{PATIENCE, Site, cases, claim, config, new_job};
+use crate::engines;
+
+const TERM: Duration = Duration::from_secs(3);
+
+/// A machine's monotonic clock, which the test moves.
+#[derive(Clone)]
+struct Stopwatch(Arc<Mutex<Instant>>);
+
+impl Stopwatch {
+    fn started() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    fn advance(&self, by: Duration) {
+        *self.0.lock() += by;
+    }
+
+    fn now(&self) -> Instant {
+        *self.0.lock()
+    }
+}
+
+struct Candidate {
+    leader: Leader,
+    leadership: Arc<Leadership>,
+    watch: Stopwatch,
+}
+
+impl Candidate {
+    fn over(site: &Site, watch: &Stopwatch) -> Self {
+        let (now, watch) = (watch.clone(), watch.clone());
+        let clock = Arc::clone(&site.clock) as Arc<dyn Clock>;
+        let leader = Leader::timed_by(Arc::clone(&site.store), clock, TERM, Arc::new(move || now.now()));
+        let leadership = leader.leadership();
+        Self { leader, leadership, watch }
+    }
+
+    /// Takes a step; gives whether it leads then.
+    async fn step(&mut self) -> bool {
+        self.leader.step().await.expect("the store answers");
+        self.leads()
+    }
+
+    fn leads(&self) -> bool {
+        self.leadership.holds_at(self.watch.now())
+    }
+}
+
+cases! {
+    a_lease_that_was_given_back_is_taken_at_once,
+    a_leader_that_does_not_renew_stops_by_itself,
+    a_monitor_recovers_by_its_own_timetable,
+}
+
+async fn on_elasticsearch() -> Site {
+    Site::on(engines::elasticsearch().await).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_waits_until_the_leader_has_been_silent_for_its_term() {
+    let site = on_elasticsearch().await;
+    let watch = Stopwatch::started();
+    let (mut first, mut second) = (Candidate::over(&site, &watch), Candidate::over(&site, &watch));
+    assert!(first.step().await);
+    for _ in 0..10 {
+        watch.advance(TERM / 3);
+        assert!(first.step().await);
+        assert!(!second.step().await);
+    }
+    // The leader falls silent.
+    watch.advance(TERM - Duration::from_millis(1));
+    assert!(first.leads());
+    assert!(!second.step().await);
+    watch.advance(Duration::from_millis(1));
+    assert!(!first.leads());
+    assert!(second.step().await);
+    // It comes back, and finds that another leads.
+    assert!(!first.step().await);
+    watch.advance(TERM - Duration::from_millis(1));
+    assert!(second.step().await && !first.step().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_standby_knew_before_a_renewal_does_not_count() {
+    let site = on_elasticsearch().await;
+    let watch = Stopwatch::started();
+    let (mut first, mut second) = (Candidate::over(&site, &watch), Candidate::over(&site, &watch));
+    assert!(first.step().await);
+    assert!(!second.step().await);
+    watch.advance(TERM - Duration::from_millis(1));
+    assert!(first.step().await);
+    watch.advance(TERM - Duration::from_millis(1));
+    assert!(!second.step().await);
+    assert!(first.leads());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_that_stand_at_once_one_leads() {
+    let site = on_elasticsearch().await;
+    let watch = Stopwatch::started();
+    let mut candidates: Vec<Candidate> = (0..8).map(|_| Candidate::over(&site, &watch)).collect();
+    for _ in 0..3 {
+        let steps = candidates.iter_mut().map(Candidate::step);
+        let leads = futures::future::join_all(steps).await;
+        assert_eq!(leads.into_iter().filter(|leads| *leads).count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_store_of_its_own_a_new_process_leads_at_once() {
+    let site = Site::on(engines::embedded().await).await;
+    let watch = Stopwatch::started();
+    assert!(Candidate::over(&site, &watch).step().await);
+    assert!(Candidate::over(&site, &watch).step().await);
+}
+
+async fn a_lease_that_was_given_back_is_taken_at_once(site: Site) {
+    let watch = Stopwatch::started();
+    let (mut first, mut second) = (Candidate::over(&site, &watch), Candidate::over(&site, &watch));
+    assert!(first.step().await);
+    first.leader.give_back().await;
+    assert!(!first.leads());
+    assert!(second.step().await);
+}
+
+async fn a_leader_that_does_not_renew_stops_by_itself(site: Site) {
+    let watch = Stopwatch::started();
+    let mut candidate = Candidate::over(&site, &watch);
+    assert!(candidate.step().await);
+    watch.advance(TERM);
+    assert!(!candidate.leads());
+    // Nobody has taken its place.
+    assert!(candidate.step().await);
+}
+
+fn quick() -> MonitorConfig {
+    MonitorConfig { term: Some(Duration::from_millis(300)), orphan_grace: Duration::ZERO, ..config() }
+}
+
+async fn start(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> (Manager, Monitor) {
+    let manager = Manager::start(Arc::clone(store), Arc::clone(clock), ManagerConfig::default());
+    let monitor = Monitor::start(manager.clone(), Arc::clone(store), Arc::clone(clock), quick()).await;
+    (manager, monitor.expect("a good schedule"))
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{what} did not come about");
+}
+
+async fn a_monitor_recovers_by_its_own_timetable(site: Site) {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let (manager, monitor) = start(&site.store, &clock).await;
+    until("a leader", async || monitor.is_leading()).await;
+    let mut submitted = manager.submit(&super::caller(), vec![new_job()]).await;
+    let id = submitted.remove(0).expect("the job is taken").job.versioned.job.id.clone();
+    let lease = Duration::from_millis(100);
+    let claimed = manager.claim(leasehold::manager::ClaimRequest { lease, wait: PATIENCE, ..claim("w", 1) }).await;
+    claimed.expect("answered").delivered();
+    until("a recovery", async || site.job(&id).await.state.name() == StateName::Available).await;
+    monitor.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitor_that_shuts_down_hands_over() {
+    let site = on_elasticsearch().await;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let (_, first) = start(&site.store, &clock).await;
+    until("a leader", async || first.is_leading()).await;
+    let (_, second) = start(&site.store, &clock).await;
+    first.shutdown().await;
+    until("another leader", async || second.is_leading()).await;
+    second.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_that_is_none_is_refused() {
+    let site = Site::on(engines::embedded().await).await;
+    let scans = Schedule::Cron("every now and then".to_owned());
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let config = MonitorConfig { scans, ..quick() };
+    let refused = Monitor::start(site.manager.clone(), Arc::clone(&site.store), clock, config).await;
+    assert!(matches!(refused.err(), Some(InvalidSchedule::Cron(_))));
+}

@@ -1,0 +1,148 @@
+//! A webhook receiver on a real socket: it writes down what it is sent and answers as it is told to.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use leasehold::clock::{Clock as _, SystemClock, Timestamp};
+use leasehold::executor::webhook::{CloudEvent, Secret, verify};
+use leasehold::job::EventName;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::servers;
+
+/// How long to wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One request that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivered {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) answered: StatusCode,
+}
+
+impl Delivered {
+    /// The event, once its signature is found to be right.
+    pub(crate) fn verified(&self, secret: &Secret, now: Timestamp) -> CloudEvent {
+        verify(std::slice::from_ref(secret), &self.headers, &self.body, now).expect("the signature is right");
+        self.event()
+    }
+
+    /// The event.
+    pub(crate) fn event(&self) -> CloudEvent {
+        assert_eq!(self.headers["content-type"], "application/cloudevents+json");
+        serde_json::from_slice(&self.body).expect("a cloud event")
+    }
+}
+
+#[derive(Default)]
+struct Book {
+    came: Vec<Delivered>,
+    /// What to answer, the next one last; 200 when nothing is said.
+    answers: Vec<StatusCode>,
+    /// What to answer to all.
+    always: Option<StatusCode>,
+}
+
+/// A receiver at a fixed address, listening or not.
+pub(crate) struct Receiver {
+    address: SocketAddr,
+    book: Arc<Mutex<Book>>,
+    listening: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    /// A receiver that does not listen yet.
+    pub(crate) fn silent() -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], servers::ports::free()));
+        Self { address, book: Arc::default(), listening: None }
+    }
+
+    /// A receiver that listens.
+    pub(crate) async fn listening() -> Self {
+        let mut receiver = Self::silent();
+        receiver.listen().await;
+        receiver
+    }
+
+    /// Begins to listen.
+    pub(crate) async fn listen(&mut self) {
+        let listener = TcpListener::bind(self.address).await.expect("the port is still free");
+        let router = Router::new().fallback(receive).with_state(Arc::clone(&self.book));
+        self.listening = Some(tokio::spawn(async move {
+            axum::serve(listener, router).await.expect("the receiver serves");
+        }));
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    /// Answers the next requests with these, in order.
+    pub(crate) fn answer_next(&self, answers: impl IntoIterator<Item = StatusCode>) {
+        let mut book = self.book.lock();
+        book.answers.extend(answers);
+        book.answers.reverse();
+    }
+
+    /// Answers every request with this.
+    pub(crate) fn answer_always(&self, answer: StatusCode) {
+        self.book.lock().always = Some(answer);
+    }
+
+    /// Everything that came.
+    pub(crate) fn came(&self) -> Vec<Delivered> {
+        self.book.lock().came.clone()
+    }
+
+    /// What was taken: answered with 2xx.
+    pub(crate) fn taken(&self) -> Vec<Delivered> {
+        self.came().into_iter().filter(|delivered| delivered.answered.is_success()).collect()
+    }
+
+    /// The jobs whose events were taken, with the events' names, each once, in order.
+    pub(crate) fn told(&self) -> Vec<(String, EventName)> {
+        let mut told: Vec<(String, EventName)> =
+            self.taken().iter().map(Delivered::event).map(|event| (event.subject, event.data.event)).collect();
+        told.sort();
+        told.dedup();
+        told
+    }
+
+    /// Waits until `enough`, and lets `meanwhile` happen again and again.
+    pub(crate) async fn until(&self, enough: impl Fn(&Self) -> bool, mut meanwhile: impl FnMut()) {
+        let deadline = Instant::now() + PATIENCE;
+        while !enough(self) {
+            assert!(Instant::now() < deadline, "not enough came: {:?}", self.told());
+            meanwhile();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(listening) = &self.listening {
+            listening.abort();
+        }
+    }
+}
+
+async fn receive(State(book): State<Arc<Mutex<Book>>>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let mut book = book.lock();
+    let answered = book.always.or_else(|| book.answers.pop()).unwrap_or(StatusCode::OK);
+    book.came.push(Delivered { headers, body, answered });
+    answered
+}
+
+/// The machine's time, by which a server process signs.
+pub(crate) fn machine_time() -> Timestamp {
+    SystemClock::default().now()
+}
