@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::clock::Timestamp;
 use leasehold::job::{
     Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, Json, Kind, Lease,
-    NewBody, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running,
-    State, StateName, WorkerId,
+    NewBody, Notice, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy,
+    Running, State, StateName, WorkerId,
 };
 
 pub(super) const QUEUES: &[&str] = &["alpha", "beta", "Beta", "nacht lauf", "a:b", "a*b"];
