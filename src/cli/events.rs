@@ -99,6 +99,7 @@ fn line(event: &JobEvent) -> String {
     let JobEvent { at, event: name, job, attempt, actor, reason, .. } = event;
     let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
+    let name = name.as_str();
     let told = format!("{at} {name:<16} {} in {} ({}) by {actor}{attempt}{reason}", job.id, job.queue, job.kind);
     clean(&told).replace(['\n', '\t'], " ")
 }

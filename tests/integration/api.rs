@@ -6,6 +6,7 @@ mod admin;
 mod calling;
 mod connections;
 mod description;
+mod events;
 mod lives;
 mod observed;
 mod queues;

@@ -18,6 +18,11 @@ use leasehold::store::{Store, Versioned};
 
 use crate::engines::{self, Engine};
 use admin::*;
+use events::{
+    a_feed_goes_on_at_another_manager_with_what_the_store_has, a_feed_goes_on_in_the_ring_right_after_what_it_saw,
+    a_filter_lets_through_what_it_names, every_transition_is_told_once_and_in_order,
+    what_happened_since_a_time_is_told_before_what_happens,
+};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -214,6 +219,11 @@ cases! {
     named_jobs_are_changed_each_once_and_only_where_they_match,
     an_order_that_can_be_done_to_none_of_those_asked_for_is_refused,
     flagged_jobs_are_shown_with_what_there_is_to_judge_them_by,
+    every_transition_is_told_once_and_in_order,
+    a_feed_goes_on_in_the_ring_right_after_what_it_saw,
+    a_feed_goes_on_at_another_manager_with_what_the_store_has,
+    what_happened_since_a_time_is_told_before_what_happens,
+    a_filter_lets_through_what_it_names,
 }
 
 async fn a_job_is_submitted_claimed_and_completed(site: Site) {
@@ -527,4 +537,5 @@ async fn queues_show_their_depth_by_state(site: Site) {
 
 mod admin;
 mod capacity;
+mod events;
 mod queues;

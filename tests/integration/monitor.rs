@@ -131,7 +131,6 @@ fn claim(name: &str, max_jobs: usize) -> ClaimRequest {
         lease: LEASE,
         request_id: None,
         repeated: false,
-        resources: std::collections::BTreeMap::new(),
     }
 }
 

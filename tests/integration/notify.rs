@@ -66,7 +66,6 @@ impl Site {
             lease: Duration::from_secs(60),
             request_id: None,
             repeated: false,
-            resources: std::collections::BTreeMap::new(),
         };
         let claimed = self.manager.claim(claim).await.expect("claimed");
         let fence = claimed.jobs()[0].versioned.job.fence;

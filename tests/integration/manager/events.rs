@@ -1,0 +1,203 @@
+//! What happens, told to those who follow it.
+
+use std::collections::BTreeSet;
+
+use leasehold::job::EventName;
+use leasehold::manager::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
+
+use super::*;
+
+async fn follow(manager: &Manager, from: EventsFrom) -> EventFeed {
+    manager.events(EventFilter::default(), from).await.expect("a feed")
+}
+
+async fn next(feed: &mut EventFeed) -> Told {
+    let told = tokio::time::timeout(PATIENCE, feed.next()).await.expect("something is told in time");
+    told.expect("the manager goes on")
+}
+
+/// The next event, which nothing may stand before but that the past is over.
+async fn event(feed: &mut EventFeed) -> (EventId, JobEvent) {
+    match next(feed).await {
+        Told::Event(id, event) => (id, event),
+        Told::Live(_) => match next(feed).await {
+            Told::Event(id, event) => (id, event),
+            other => panic!("{other:?}"),
+        },
+        Told::Gap(_) => panic!("nothing should be missing"),
+    }
+}
+
+async fn names(feed: &mut EventFeed, count: usize) -> Vec<(EventName, u32)> {
+    let mut names = Vec::new();
+    for _ in 0..count {
+        let (_, event) = event(feed).await;
+        names.push((event.entry.event, event.number));
+    }
+    names
+}
+
+pub(super) async fn every_transition_is_told_once_and_in_order(site: Site) {
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    assert!(matches!(next(&mut feed).await, Told::Live(_)), "there is no past");
+    let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await.versioned.job.id.clone();
+    let first = site.claim_one().await;
+    site.beat(&first).await.expect("heard");
+    site.finish(&first, failed(true)).await.expect("accepted");
+    site.clock.advance(Duration::from_secs(3600));
+    let second = site.claim_one().await;
+    site.finish(&second, completed("1")).await.expect("accepted");
+    let other = site.submit(new_job()).await.versioned.job.id.clone();
+    site.manager.cancel(&caller(), &other, Some("not needed".to_owned())).await.expect("cancelled");
+
+    use EventName::{Cancelled, Claimed, Completed, Retried, Submitted};
+    let told = names(&mut feed, 5).await;
+    assert_eq!(told, [(Submitted, 1), (Claimed, 2), (Retried, 3), (Claimed, 4), (Completed, 5)]);
+    assert_eq!(names(&mut feed, 1).await, [(Submitted, 1)]);
+    let (_, last) = event(&mut feed).await;
+    assert_eq!((last.entry.event, &last.job_id, last.number), (Cancelled, &other, 2));
+    assert_eq!((last.entry.reason.as_deref(), last.entry.actor.as_str()), (Some("not needed"), "tester"));
+    let history = site.job(&id).await.versioned.job.history.entries().len();
+    assert_eq!(history, 5, "each was an entry of its history");
+}
+
+pub(super) async fn a_feed_goes_on_in_the_ring_right_after_what_it_saw(site: Site) {
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    site.submit(new_job()).await;
+    let claimed = site.claim_one().await;
+    let (_, submitted) = event(&mut feed).await;
+    assert_eq!(submitted.entry.event, EventName::Submitted);
+    let (seen, _) = event(&mut feed).await;
+    drop(feed);
+    site.finish(&claimed, completed("1")).await.expect("accepted");
+
+    let mut feed = follow(&site.manager, EventsFrom::After(seen)).await;
+    assert!(matches!(next(&mut feed).await, Told::Event(_, event) if event.entry.event == EventName::Completed));
+    let Told::Live(here) = next(&mut feed).await else { panic!("the past is over") };
+    drop(feed);
+    site.submit(new_job()).await;
+    let mut feed = follow(&site.manager, EventsFrom::After(here)).await;
+    assert_eq!(names(&mut feed, 1).await, [(EventName::Submitted, 1)], "nothing comes again");
+}
+
+pub(super) async fn a_feed_goes_on_at_another_manager_with_what_the_store_has(site: Site) {
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    site.submit(new_job()).await;
+    let (seen, submitted) = event(&mut feed).await;
+    let claimed = site.claim_one().await;
+    drop(feed);
+    site.clock.advance(Duration::from_secs(30));
+    site.finish(&claimed, completed("1")).await.expect("accepted");
+
+    let other = site.another_manager();
+    let mut feed = follow(&other, EventsFrom::After(seen)).await;
+    let told = names(&mut feed, 3).await;
+    let all = [(EventName::Submitted, 1), (EventName::Claimed, 2), (EventName::Completed, 3)];
+    assert_eq!(told, all, "the last seconds come again, and then what was missed");
+    assert!(matches!(next(&mut feed).await, Told::Live(_)));
+    let mut answers = other.submit(&caller(), vec![new_job()]).await;
+    let id = answers.pop().expect("one answer").expect("taken").job.versioned.job.id.clone();
+    let (_, live) = event(&mut feed).await;
+    assert_eq!(live.job_id, id);
+    assert_ne!(live.job_id, submitted.job_id);
+}
+
+pub(super) async fn what_happened_since_a_time_is_told_before_what_happens(site: Site) {
+    let old = site.submit(new_job()).await.versioned.job.id.clone();
+    site.clock.advance(Duration::from_secs(100));
+    let since = site.clock.now();
+    let claimed = site.claim_one().await;
+    assert_eq!(claimed.job.id, old);
+    site.clock.advance(Duration::from_secs(1));
+    let young = site.submit(new_job()).await.versioned.job.id.clone();
+    site.clock.advance(Duration::from_secs(1));
+    site.finish(&claimed, completed("1")).await.expect("accepted");
+
+    let mut feed = follow(&site.manager, EventsFrom::Since(since)).await;
+    for (job, name) in [(&old, EventName::Claimed), (&young, EventName::Submitted), (&old, EventName::Completed)] {
+        let Told::Event(_, event) = next(&mut feed).await else { panic!("the past comes first") };
+        assert_eq!((&event.job_id, event.entry.event), (job, name));
+    }
+    assert!(matches!(next(&mut feed).await, Told::Live(_)));
+    site.manager.cancel(&caller(), &young, None).await.expect("cancelled");
+    let (_, live) = event(&mut feed).await;
+    assert_eq!((live.job_id, live.entry.event), (young, EventName::Cancelled));
+}
+
+pub(super) async fn a_filter_lets_through_what_it_names(site: Site) {
+    let of_queue = |name: &str| NewJob {
+        owner: Some(leasehold::job::Owner::new(name).expect("a name")),
+        ..NewJob::new(QueueName::new(name).expect("a name"), Kind::new(name).expect("a name"))
+    };
+    let (a, b) = (site.submit(of_queue("a")).await, site.submit(of_queue("b")).await);
+    let (a, b) = (a.versioned.job.id.clone(), b.versioned.job.id.clone());
+    for id in [&a, &b] {
+        site.manager.cancel(&caller(), id, None).await.expect("cancelled");
+    }
+    let filters = [
+        EventFilter { queues: vec![QueueName::new("b").expect("a name")], ..EventFilter::default() },
+        EventFilter { kinds: vec![Kind::new("b").expect("a name")], ..EventFilter::default() },
+        EventFilter { owners: vec![leasehold::job::Owner::new("b").expect("a name")], ..EventFilter::default() },
+        EventFilter { jobs: vec![b.clone()], ..EventFilter::default() },
+    ];
+    for filter in filters {
+        let filter = EventFilter { events: vec![EventName::Cancelled, EventName::Failed], ..filter };
+        let since = EventsFrom::Since(site.clock.now());
+        let mut feed = site.manager.events(filter.clone(), since).await.expect("a feed");
+        assert!(matches!(next(&mut feed).await, Told::Event(_, event) if event.job_id == b), "{filter:?}");
+        assert!(matches!(next(&mut feed).await, Told::Live(_)), "{filter:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn managers_of_one_store_tell_of_each_others_jobs_and_nothing_twice() {
+    let site = Site::on(engines::elasticsearch().await, config()).await;
+    let other = site.another_manager();
+    let (mut here, mut there) = (follow(&site.manager, EventsFrom::Now).await, follow(&other, EventsFrom::Now).await);
+    let first = site.submit(new_job()).await.versioned.job.id.clone();
+    let (_, told) = event(&mut there).await;
+    assert_eq!((&told.job_id, told.entry.event), (&first, EventName::Submitted));
+    other.cancel(&caller(), &first, None).await.expect("cancelled");
+    // By the time that a later job has come through to both, what is read again each second has been.
+    site.clock.advance(Duration::from_secs(1));
+    let last = site.submit(new_job()).await.versioned.job.id.clone();
+    for feed in [&mut here, &mut there] {
+        let mut seen = BTreeSet::new();
+        until_seen(feed, &first, &last, &mut seen).await;
+    }
+    let mut again =
+        site.manager.events(EventFilter::default(), EventsFrom::After(here.position())).await.expect("a feed");
+    assert!(matches!(next(&mut again).await, Told::Live(_)), "the ring goes on while the tail does");
+}
+
+/// Reads until both the end of the first job and the last job have come, each event once.
+async fn until_seen(feed: &mut EventFeed, first: &JobId, last: &JobId, seen: &mut BTreeSet<(String, u32)>) {
+    let wanted = [(first.as_str().to_owned(), 2), (last.as_str().to_owned(), 1)];
+    while !wanted.iter().all(|event| seen.contains(event)) {
+        let (_, event) = event(feed).await;
+        let name = (event.job_id.as_str().to_owned(), event.number);
+        assert!(seen.insert(name.clone()), "{name:?} was told twice");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_that_is_not_read_in_time_is_told_what_it_missed() {
+    let site = Site::on(engines::embedded().await, config()).await;
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    let (seen, _) = {
+        site.submit(new_job()).await;
+        event(&mut feed).await
+    };
+    for answer in site.manager.submit(&caller(), (0..17_000).map(|_| new_job()).collect()).await {
+        answer.expect("taken");
+    }
+    assert!(matches!(next(&mut feed).await, Told::Gap(_)));
+    assert!(matches!(next(&mut feed).await, Told::Event(..)), "and goes on with what there is");
+
+    let mut replayed = follow(&site.manager, EventsFrom::After(seen)).await;
+    let mut count = 0;
+    while let Told::Event(..) = next(&mut replayed).await {
+        count += 1;
+    }
+    assert_eq!(count, 17_001, "who comes back reads from the store what the ring no longer has");
+}
