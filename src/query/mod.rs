@@ -1,4 +1,8 @@
-//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`Sort`]), from where on ([`Cursor`]).
+//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`Sort`]), from where on ([`Cursor`]); and the
+//! query language that people ask in ([`kql`]), on one table of [`fields`].
+
+pub mod fields;
+pub mod kql;
 
 use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
