@@ -177,7 +177,7 @@ impl Slice {
     }
 
     fn saw(&mut self, worker: &WorkerId) {
-        if self.workers.len() < MAX_WORKERS && !self.workers.contains(worker) {
+        if !worker.is_internal() && self.workers.len() < MAX_WORKERS && !self.workers.contains(worker) {
             self.workers.insert(worker.clone());
         }
     }
