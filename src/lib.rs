@@ -9,7 +9,7 @@
 //!
 //! 1. [`clock`] – where time comes from.
 //! 2. [`job`] – the job, its states and its transitions: pure functions of (job, request, now).
-//! 3. [`query`] – what can be asked of a store: filters, order, cursors.
+//! 3. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
 //! 4. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
 //! 5. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
 //! 6. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.

@@ -59,7 +59,8 @@ pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Qu
 /// Ends a running job's lease without its worker.
 ///
 /// With `expected_fence` a newer claim than the one looked at is left alone: 409 `fence_moved`, with the current fence.
-#[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", tag = "admin", request_body = AdminRelease,
+#[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", operation_id = "admin_release", tag = "admin",
+    request_body = AdminRelease,
     params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job as it is then", body = Job),

@@ -259,11 +259,16 @@ impl<S: Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// Splits values at their commas before they are decoded, so that a comma written as `%2C` is part of a name.
+    /// Splits values at their commas before they are decoded, so that a comma written as `%2C` is part of a name. A
+    /// query in a language of its own keeps its commas.
     fn parse(query: &str) -> Result<Self, ApiError> {
         let mut pairs = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, values) = pair.split_once('=').unwrap_or((pair, ""));
+            if name == "kql" {
+                pairs.push((name.to_owned(), decode(values)?));
+                continue;
+            }
             for value in values.split(',') {
                 pairs.push((decode(name)?, decode(value)?));
             }

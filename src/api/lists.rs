@@ -7,6 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use std::fmt::Display;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::App;
 use super::access::{Allowed, Read};
@@ -16,7 +17,8 @@ use super::json::json;
 use super::wire::job::JobOut;
 use super::wire::lists::JobListOut;
 use super::wire::{CountAnswer, JobList};
-use crate::query::{Cursor, Filter, GroupField, Search, Sort};
+use crate::query::kql::Expression;
+use crate::query::{Asked, Cursor, Filter, GroupField, Search, Sort};
 use crate::store::Versioned;
 
 /// How many jobs a page has when nothing is said.
@@ -28,7 +30,7 @@ const MAX_VALUES: usize = 100;
 /// The longest cursor, in characters: ours have a job's id and a few numbers.
 const MAX_CURSOR_CHARS: usize = 2048;
 
-const FILTER: [&str; 4] = ["state", "queue", "kind", "owner"];
+const FILTER: [&str; 5] = ["state", "queue", "kind", "owner", "kql"];
 
 /// Lists jobs.
 ///
@@ -41,6 +43,8 @@ const FILTER: [&str; 4] = ["state", "queue", "kind", "owner"];
         ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
         ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
         ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("kql" = Option<String>, Query, example = "state: running and not owner: team-a",
+            description = "As this query in Kibana's language says"),
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order: `created_at`, `updated_at`, \
             `run_at`, `finished_at` or `priority`, smallest first; a leading `-` turns it round"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many; 100 when not said"),
@@ -49,7 +53,7 @@ const FILTER: [&str; 4] = ["state", "queue", "kind", "owner"];
     responses((status = 200, description = "A page of jobs", body = JobList)))]
 pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[&FILTER[..], &["sort", "limit", "cursor"]].concat())?;
-    let filter = filter(&query)?;
+    let filter = filter(&app, &query)?;
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
     let Page { jobs, next_cursor } = page(&app, &query, filter, sort).await?;
     let items = jobs.iter().map(JobOut::from).collect();
@@ -85,6 +89,8 @@ pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -
         ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
         ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
         ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("kql" = Option<String>, Query, example = "state: running and not owner: team-a",
+            description = "As this query in Kibana's language says"),
         ("by" = Option<Vec<String>>, Query, example = json!(["state", "queue"]),
             description = "Grouped by these: `state`, `queue`, `kind`, `owner`"),
     ),
@@ -99,12 +105,20 @@ pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query
         }
         by.push(field);
     }
-    let groups = app.manager.count(&filter(&query)?, &by).await?;
+    let groups = app.manager.count(&filter(&app, &query)?, &by).await?;
     Ok(json(StatusCode::OK, &CountAnswer::new(&by, groups)))
 }
 
-fn filter(query: &Query) -> Result<Filter, ApiError> {
+/// The part of a filter that is a query.
+fn asked(app: &App, query: &Query) -> Result<Option<Asked>, ApiError> {
+    let Some(text) = query.one("kql")? else { return Ok(None) };
+    let expression = Expression::parse(text).map_err(|error| ApiError::field("kql", error.render()))?;
+    Ok(Some(Asked { expression: Arc::new(expression), now: app.manager.now() }))
+}
+
+fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
     Ok(Filter {
+        asked: asked(app, query)?,
         states: values(query, "state")?,
         queues: values(query, "queue")?,
         kinds: values(query, "kind")?,

@@ -20,7 +20,7 @@ pub(crate) struct NoFields {}
 /// How every queue stands that has jobs or settings of its own.
 #[utoipa::path(get, path = "/v1/queues", tag = "queues",
     responses((status = 200, description = "The queues, in the order of their names", body = QueueList)))]
-pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub(crate) async fn queues(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[])?;
     let items = app.manager.queues().await?.into_iter().map(Queue::from).collect();
     Ok(json(StatusCode::OK, &QueueList { items, next_cursor: None }))
@@ -30,7 +30,7 @@ pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query)
 #[utoipa::path(get, path = "/v1/queues/{name}", tag = "queues",
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue", body = Queue)))]
-pub(crate) async fn get(
+pub(crate) async fn queue(
     _: Allowed<Read>,
     State(app): State<App>,
     QueuePath(name): QueuePath,
@@ -47,7 +47,7 @@ pub(crate) async fn get(
 #[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", request_body = Option<PauseQueue>,
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue as it is then", body = Queue)))]
-pub(crate) async fn pause(
+pub(crate) async fn pause_queue(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
     QueuePath(name): QueuePath,
@@ -62,7 +62,7 @@ pub(crate) async fn pause(
 #[utoipa::path(post, path = "/v1/queues/{name}/resume", tag = "queues",
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue as it is then", body = Queue)))]
-pub(crate) async fn resume(
+pub(crate) async fn resume_queue(
     _: Allowed<Admin>,
     State(app): State<App>,
     QueuePath(name): QueuePath,
@@ -76,7 +76,7 @@ pub(crate) async fn resume(
 #[utoipa::path(patch, path = "/v1/queues/{name}", tag = "queues", request_body = ChangeQueue,
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue as it is then", body = Queue)))]
-pub(crate) async fn change(
+pub(crate) async fn change_queue(
     _: Allowed<Admin>,
     State(app): State<App>,
     QueuePath(name): QueuePath,

@@ -30,7 +30,7 @@ pub(crate) async fn subscribe(
 }
 
 /// Lists the subscriptions.
-#[utoipa::path(get, path = "/v1/subscriptions", tag = "notifications",
+#[utoipa::path(get, path = "/v1/subscriptions", operation_id = "subscriptions", tag = "notifications",
     responses((status = 200, description = "All of them", body = SubscriptionList)))]
 pub(crate) async fn list(_: Allowed<Admin>, State(app): State<App>) -> Result<Response, ApiError> {
     let all = subscriptions(&app)?.all();
@@ -39,7 +39,7 @@ pub(crate) async fn list(_: Allowed<Admin>, State(app): State<App>) -> Result<Re
 }
 
 /// Gives one subscription.
-#[utoipa::path(get, path = "/v1/subscriptions/{id}", tag = "notifications",
+#[utoipa::path(get, path = "/v1/subscriptions/{id}", operation_id = "subscription", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
 pub(crate) async fn get(_: Allowed<Admin>, State(app): State<App>, JobPath(id): JobPath) -> Result<Response, ApiError> {

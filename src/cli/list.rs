@@ -18,10 +18,13 @@ const ERROR_CHARACTERS: usize = 60;
 /// List jobs, newest first
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  leasehold list --state failed\n  leasehold list --queue reports --sort -priority -n 20\n  \
+    after_help = "Examples:\n  leasehold list --state failed\n  leasehold list 'state: running and not owner: team-a'\n  leasehold list --queue reports --sort -priority -n 20\n  \
                         leasehold list --state completed --json -n 0 | jq -r .id\n  leasehold list --count"
 )]
 pub(super) struct ListArgs {
+    /// As this query in Kibana's language says, such as `state: running and expected_runtime_ms < 60000`
+    #[arg(value_name = "KQL")]
+    kql: Option<String>,
     /// In this state: available, running, completed, failed, cancelled or expired (repeatable)
     #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',')]
     states: Vec<StateName>,
@@ -64,6 +67,7 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
         queues: args.queues,
         kinds: args.kinds,
         owners: args.owners,
+        kql: args.kql,
         ..JobQuery::default()
     };
     if args.count {

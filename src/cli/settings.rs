@@ -53,6 +53,7 @@ pub(super) struct Settings {
     pub(super) tokens: Vec<Token>,
     #[serde(default)]
     pub(super) notify: NotifySettings,
+    #[serde(default)]
     pub(super) monitor: OversightSettings,
     #[serde(default)]
     pub(super) client: ClientSettings,

@@ -130,7 +130,7 @@ fn frame(view: Option<&View>, trouble: Option<&str>, lines: usize) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "leasehold top  {at}  {KEYS}");
     if let Some(trouble) = trouble {
-        let _ = writeln!(text, "{}; asking until it answers", clean(trouble));
+        let _ = writeln!(text, "no answer; asking until there is one: {}", clean(trouble));
     }
     let Some(view) = view else { return text };
     let rows = lines.saturating_sub(2) / 3;
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn a_server_that_is_away_is_told_of_above_the_last_view() {
         let away = frame(None, Some("cannot reach the server"), UNBOUNDED);
-        assert!(away.contains("cannot reach the server; asking until it answers"), "{away}");
+        assert!(away.contains("asking until there is one: cannot reach the server"), "{away}");
         let last = frame(Some(&view(1)), Some("no answer"), UNBOUNDED);
-        assert!(last.contains("no answer; asking") && last.contains("q0"), "{last}");
+        assert!(last.contains("asking until there is one: no answer") && last.contains("q0"), "{last}");
     }
 }

@@ -30,6 +30,8 @@ pub struct JobQuery {
     pub kinds: Vec<String>,
     /// Belonging to one of these owners.
     pub owners: Vec<String>,
+    /// As this query in Kibana's language says.
+    pub kql: Option<String>,
     /// The order: a field's name, with a leading `-` for the largest first. `-created_at` when not said. Not used by
     /// a count.
     pub sort: Option<String>,
@@ -425,7 +427,8 @@ impl JobQuery {
         let states = self.states.iter().map(|state| ("state", state.as_str()));
         let names = [("queue", &self.queues), ("kind", &self.kinds), ("owner", &self.owners)];
         let names = names.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, value.as_str())));
-        states.chain(names).fold(call, |call, (name, value)| call.query(name, value))
+        let kql = self.kql.iter().map(|kql| ("kql", kql.as_str()));
+        states.chain(names).chain(kql).fold(call, |call, (name, value)| call.query(name, value))
     }
 }
 

@@ -193,6 +193,14 @@ impl Kind {
     }
 }
 
+impl WorkerId {
+    /// Whether it is one of the system's own, which take from the system's own queues.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        self.0.starts_with(QueueName::INTERNAL)
+    }
+}
+
 impl From<&WorkerId> for Actor {
     fn from(worker: &WorkerId) -> Self {
         Self(worker.0.clone())

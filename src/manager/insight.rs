@@ -45,8 +45,7 @@ impl Default for Durations {
 impl Durations {
     fn add(&mut self, duration: Duration) {
         let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(LONGEST_MILLIS);
-        // It grows with what it is given, so that this cannot fail.
-        self.0.saturating_record(millis);
+        self.0.record(millis).expect("it grows with what it is given");
     }
 
     fn add_all(&mut self, other: &Self) {
@@ -178,7 +177,7 @@ impl Slice {
     }
 
     fn saw(&mut self, worker: &WorkerId) {
-        if self.workers.len() < MAX_WORKERS && !self.workers.contains(worker) {
+        if !worker.is_internal() && self.workers.len() < MAX_WORKERS && !self.workers.contains(worker) {
             self.workers.insert(worker.clone());
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{Job, Orphan, OrphanPolicy, Running, State};
+use crate::job::{Orphan, OrphanPolicy, Running, State};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::Versioned;
 
@@ -22,7 +22,7 @@ pub enum Prospect {
     WaitsForAPerson,
     /// It was to be cancelled anyway, and is once the monitor has taken it from its worker.
     IsCancelled,
-    /// The monitor takes it from its worker by the job's own rule, or by its queue's where it has none.
+    /// The monitor takes it from its worker, by the job's own rule or its queue's; by the monitor's where neither has one.
     IsRecovered(Option<OrphanPolicy>),
 }
 
@@ -40,12 +40,13 @@ pub struct OrphanStatus {
 }
 
 impl OrphanStatus {
-    /// What is to be said of a job; `None` when it is not flagged.
+    /// What is to be said of a job whose queue has this rule; `None` when it is not flagged.
     #[must_use]
-    pub fn of(versioned: Versioned, now: Timestamp) -> Option<Self> {
+    pub fn of(versioned: Versioned, queue_policy: Option<OrphanPolicy>, now: Timestamp) -> Option<Self> {
         let State::Running(running) = &versioned.job.state else { return None };
         let orphan = running.orphan.clone()?;
-        let next = prospect(&versioned.job, running, &orphan, now);
+        let policy = versioned.job.spec.oversight.orphan_policy.or(queue_policy);
+        let next = prospect(policy, running, &orphan, now);
         Some(Self { versioned, orphan, now, next })
     }
 
@@ -57,7 +58,7 @@ impl OrphanStatus {
     }
 }
 
-fn prospect(job: &Job, running: &Running, orphan: &Orphan, now: Timestamp) -> Prospect {
+fn prospect(policy: Option<OrphanPolicy>, running: &Running, orphan: &Orphan, now: Timestamp) -> Prospect {
     if orphan.held {
         return Prospect::WaitsForAPerson;
     }
@@ -67,7 +68,7 @@ fn prospect(job: &Job, running: &Running, orphan: &Orphan, now: Timestamp) -> Pr
     if running.cancel_requested_at.is_some() {
         return Prospect::IsCancelled;
     }
-    match job.spec.oversight.orphan_policy {
+    match policy {
         Some(OrphanPolicy::Flag) => Prospect::WaitsForAPerson,
         policy => Prospect::IsRecovered(policy),
     }
@@ -87,6 +88,10 @@ impl Manager {
         let filter = Filter { orphaned: Some(true), ..filter };
         let found = self.shared.store.search(&Search { filter, sort: ORPHAN_ORDER, after, limit }).await?;
         let now = self.shared.clock.now();
-        Ok(found.into_iter().filter_map(|found| OrphanStatus::of(found, now)).collect())
+        let status = |found: Versioned| {
+            let queue_policy = self.orphan_policy_of(&found.job.spec.queue);
+            OrphanStatus::of(found, queue_policy, now)
+        };
+        Ok(found.into_iter().filter_map(status).collect())
     }
 }

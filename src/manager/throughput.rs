@@ -161,9 +161,9 @@ mod tests {
     fn an_end_counts_in_each_window_for_as_long_as_it_lasts() {
         let ends = Ends::default();
         ends.count(&queue("q"), StateName::Completed, at(0));
+        assert_eq!(sums(&ends, at(0)), [(1, 0), (1, 0), (1, 0)]);
         ends.count(&queue("q"), StateName::Failed, at(100));
         ends.count(&queue("q"), StateName::Cancelled, at(100));
-        assert_eq!(sums(&ends, at(0)), [(1, 0), (1, 0), (1, 0)]);
         assert_eq!(sums(&ends, at(100)), [(0, 1), (1, 1), (1, 1)]);
         assert_eq!(sums(&ends, at(320)), [(0, 0), (0, 1), (1, 1)]);
         assert_eq!(sums(&ends, at(950)), [(0, 0), (0, 0), (0, 1)]);

@@ -145,8 +145,11 @@ impl Seen {
 }
 
 impl Workers {
-    /// A worker asks for jobs.
+    /// A worker asks for jobs. The system's own are no workers that anybody would look for.
     pub(super) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
+        if request.worker_id.is_internal() {
+            return;
+        }
         let mut seen = self.seen.lock();
         let sighting = seen.heard_of(&request.worker_id, now);
         sighting.asked_at = Some(now);
@@ -168,7 +171,9 @@ impl Workers {
 
     /// A worker gives a sign of life.
     pub(super) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
-        self.seen.lock().heard_of(id, now);
+        if !id.is_internal() {
+            self.seen.lock().heard_of(id, now);
+        }
     }
 
     /// Who asks for the jobs of this job's queue.
@@ -252,7 +257,7 @@ impl Shared {
         for _ in 0..MAX_LEASES / LEASES_PER_PAGE {
             let page = self.store.search(&search).await?;
             for found in &page {
-                if counted.insert(found.job.id.clone()) {
+                if !found.job.spec.queue.is_internal() && counted.insert(found.job.id.clone()) {
                     add(&mut leases, &found.job);
                 }
             }

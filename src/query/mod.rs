@@ -1,12 +1,27 @@
-//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`Sort`]), from where on ([`Cursor`]).
+//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`Sort`]), from where on ([`Cursor`]); and the
+//! query language that people ask in ([`kql`]), on one table of [`fields`].
+
+pub mod fields;
+pub mod kql;
 
 use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use self::kql::Expression;
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, Kind, Owner, Priority, QueueName, RequestId, State, StateName, WorkerId};
+
+/// A query, and the moment that it calls now: the same for all pages of a list's one search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The query.
+    pub expression: Arc<Expression>,
+    /// The moment.
+    pub now: Timestamp,
+}
 
 /// Which jobs: all that satisfy every part. An empty list or `None` leaves a part open; a list is satisfied by any of
 /// its members.
@@ -36,6 +51,8 @@ pub struct Filter {
     pub orphaned: Option<bool>,
     /// Whether somebody is yet to be told of something that happened to it.
     pub untold: Option<bool>,
+    /// As a query says.
+    pub asked: Option<Asked>,
     /// Running under a lease of this worker.
     pub worker_id: Option<WorkerId>,
     /// Running under a lease taken by this claim call.
@@ -62,6 +79,7 @@ impl Filter {
             && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
             && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
             && self.untold.is_none_or(|untold| job.outbox.is_empty() != untold)
+            && self.asked.as_ref().is_none_or(|asked| asked.expression.matches(job, asked.now))
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }

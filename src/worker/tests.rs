@@ -248,6 +248,7 @@ async fn a_job_waits_while_those_that_run_need_too_much_of_what_the_worker_has()
     worker.go_on.add_permits(1);
     assert_eq!(worker.begun().await, large);
     bed.ended(&large).await;
+    worker.stop.ask(Stop::Drain);
     worker.stopped().await.expect("a good end");
 }
 

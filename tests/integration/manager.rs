@@ -208,11 +208,6 @@ cases! {
     a_watcher_hears_of_the_end,
     running_jobs_of_dead_workers_are_given_back,
     queues_show_their_depth_by_state,
-    every_transition_is_told_once_and_in_order,
-    a_feed_goes_on_in_the_ring_right_after_what_it_saw,
-    a_feed_goes_on_at_another_manager_with_what_the_store_has,
-    what_happened_since_a_time_is_told_before_what_happens,
-    a_filter_lets_through_what_it_names,
     an_administrator_takes_a_job_from_its_worker_and_the_history_says_who_and_why,
     many_jobs_are_counted_before_they_are_changed_and_only_those_asked_for_are,
     many_failed_jobs_are_started_again,
@@ -224,6 +219,11 @@ cases! {
     named_jobs_are_changed_each_once_and_only_where_they_match,
     an_order_that_can_be_done_to_none_of_those_asked_for_is_refused,
     flagged_jobs_are_shown_with_what_there_is_to_judge_them_by,
+    every_transition_is_told_once_and_in_order,
+    a_feed_goes_on_in_the_ring_right_after_what_it_saw,
+    a_feed_goes_on_at_another_manager_with_what_the_store_has,
+    what_happened_since_a_time_is_told_before_what_happens,
+    a_filter_lets_through_what_it_names,
 }
 
 async fn a_job_is_submitted_claimed_and_completed(site: Site) {

@@ -61,11 +61,11 @@ impl Site {
             worker_id: worker(),
             queues: vec![job.queue],
             max_jobs: 1,
+            resources: Default::default(),
             wait: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             request_id: None,
             repeated: false,
-            resources: std::collections::BTreeMap::new(),
         };
         let claimed = self.manager.claim(claim).await.expect("claimed");
         let fence = claimed.jobs()[0].versioned.job.fence;

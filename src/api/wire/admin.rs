@@ -373,8 +373,8 @@ pub enum OrphanAction {
     Fail,
     /// It is cancelled, which somebody had asked for.
     Cancel,
-    /// What its queue's rule says.
-    QueueRule,
+    /// What the monitor's own rule says, since neither the job nor its queue has one.
+    MonitorRule,
 }
 
 impl OrphanAction {
@@ -387,7 +387,7 @@ impl OrphanAction {
             Self::Requeue => "requeue",
             Self::Fail => "fail",
             Self::Cancel => "cancel",
-            Self::QueueRule => "queue_rule",
+            Self::MonitorRule => "monitor_rule",
         }
     }
 }
@@ -418,8 +418,8 @@ impl OrphanNext {
             }
             Prospect::IsRecovered(Some(OrphanPolicy::Flag)) => (OrphanAction::AwaitPerson, "waits for a person"),
             Prospect::IsRecovered(None) => (
-                OrphanAction::QueueRule,
-                "the monitor recovers it by its queue's rule once its lease has been over for the grace",
+                OrphanAction::MonitorRule,
+                "the monitor recovers it by its own rule once its lease has been over for the grace",
             ),
         };
         Self { action, text: text.to_owned() }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::documents::{Present, RawDocument, answered};
+use super::kql;
 use super::nodes::{Nodes, Request};
 use super::reader::remember;
 use super::write_id::RecentWrites;
@@ -46,6 +47,7 @@ fn query(filter: &Filter) -> Value {
         range("updated_at", "gt", filter.updated_after),
         exists("orphan.flagged_at", filter.orphaned),
         exists("untold", filter.untold),
+        filter.asked.as_ref().map(|asked| json!(kql::compile(&asked.expression))),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
     ];

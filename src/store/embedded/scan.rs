@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use fjall::Snapshot;
 
+use super::Corrupt;
 use super::disk::Disk;
 use super::state::{Engine, Published};
-use super::{Corrupt, summary};
+use super::summary::{self, Summary};
 use crate::clock::Timestamp;
 use crate::job::{JobId, QueueName, StateName};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField, SortKey, SortValues};
@@ -91,7 +92,7 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
         for entry in engine.disk.summaries(&snapshot, ..) {
             let (key, value) = entry?;
             let summary = summary::decode(&key, &value)?;
-            if summary.matches(filter) {
+            if summary.matches(filter) && holds(&engine.disk, &snapshot, &summary, filter)? {
                 groups.add(by.iter().map(|field| summary.group(*field)), 1);
             }
         }
@@ -122,7 +123,13 @@ fn scan_finished(disk: &Disk, snapshot: &Snapshot, search: &Search, best: &mut B
     match search.sort {
         Sort::By(SortField::CreatedAt, Direction::Descending) => {
             let from = page_start.map_or(Bound::Unbounded, |rank| Bound::Included(prefix_of(-rank)));
-            offer_all(disk.summaries(snapshot, (from, Bound::Unbounded)), search, best, Ordered::AsScanned)
+            offer_all(
+                (disk, snapshot),
+                disk.summaries(snapshot, (from, Bound::Unbounded)),
+                search,
+                best,
+                Ordered::AsScanned,
+            )
         }
         Sort::By(SortField::CreatedAt, Direction::Ascending) => {
             // Up to the keys of the next younger time; there is none beyond the first key.
@@ -138,9 +145,9 @@ fn scan_finished(disk: &Disk, snapshot: &Snapshot, search: &Search, best: &mut B
             {
                 return Ok(());
             }
-            offer_all(disk.summaries(snapshot, (from, until)).rev(), search, best, Ordered::AsScanned)
+            offer_all((disk, snapshot), disk.summaries(snapshot, (from, until)).rev(), search, best, Ordered::AsScanned)
         }
-        _ => offer_all(disk.summaries(snapshot, ..), search, best, Ordered::Otherwise),
+        _ => offer_all((disk, snapshot), disk.summaries(snapshot, ..), search, best, Ordered::Otherwise),
     }
 }
 
@@ -155,7 +162,17 @@ enum Ordered {
     Otherwise,
 }
 
+/// Whether a finished job satisfies the part of a filter that its summary knows nothing of. That takes its record.
+fn holds(disk: &Disk, snapshot: &Snapshot, summary: &Summary<'_>, filter: &Filter) -> Result<bool, StoreError> {
+    if filter.asked.is_none() {
+        return Ok(true);
+    }
+    let head = disk.finished(snapshot, &summary.job_id()?)?;
+    Ok(head.is_some_and(|head| filter.matches(&head.job)))
+}
+
 fn offer_all(
+    (disk, snapshot): (&Disk, &Snapshot),
     entries: impl Iterator<Item = Result<fjall::KvPair, StoreError>>,
     search: &Search,
     best: &mut Best<'_>,
@@ -167,7 +184,7 @@ fn offer_all(
         if ordered == Ordered::AsScanned && best.is_beyond(&summary.values) {
             return Ok(());
         }
-        if summary.matches(&search.filter) {
+        if summary.matches(&search.filter) && holds(disk, snapshot, &summary, &search.filter)? {
             best.offer(&summary.values, summary.id, || Ok((summary.job_id()?, None)))?;
         }
     }

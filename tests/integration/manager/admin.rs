@@ -234,5 +234,13 @@ pub(super) async fn flagged_jobs_are_shown_with_what_there_is_to_judge_them_by(s
     assert_eq!(listed[0].expired_for(), Some(Duration::from_secs(3)));
     site.flag(&id, true).await;
     assert_eq!(orphans(Filter::default()).await[0].next, Prospect::WaitsForAPerson);
+    site.flag(&untouched, false).await;
+    let of_untouched = async || {
+        let listed = orphans(Filter::default()).await;
+        listed.iter().find(|status| status.versioned.job.id == untouched).expect("it is listed").next
+    };
+    assert_eq!(of_untouched().await, Prospect::IsRecovered(None));
+    site.manager.set_orphan_policy(&queue(), Some(OrphanPolicy::Requeue)).await.expect("set");
+    assert_eq!(of_untouched().await, Prospect::IsRecovered(Some(OrphanPolicy::Requeue)));
     assert!(orphans(Filter { worker_id: Some(worker("v")), ..Filter::default() }).await.is_empty());
 }

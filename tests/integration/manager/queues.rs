@@ -14,6 +14,10 @@ cases! {
     a_queue_keeps_who_paused_it_since_when_and_why,
     a_queues_rule_for_orphans_is_kept_and_removed,
     a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it,
+    a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks,
+    a_job_says_how_it_is_doing_in_every_state,
+    jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts,
+    workers_are_known_by_what_they_ask_and_by_their_leases,
 }
 
 fn waiting_claim(manager: &Manager) -> tokio::task::JoinHandle<Result<Claimed, ManagerError>> {
@@ -109,6 +113,87 @@ async fn a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it(si
     assert_eq!(ids(site.claim(offering(1024)).await), [small]);
     assert!(site.claim(ClaimRequest { wait: Duration::ZERO, ..offering(1024) }).await.is_empty());
     assert_eq!(ids(site.claim(offering(4096)).await), [large]);
+}
+
+async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Site) {
+    let job = |priority: i64| NewJob { priority: Priority::new(priority).expect("ok"), ..new_job() };
+    let last = site.submit(job(-1)).await.versioned.job.id.clone();
+    for _ in 0..3 {
+        site.submit(job(1)).await;
+    }
+    site.submit(job(-2)).await;
+    let later = site.clock.now().plus(Duration::from_secs(60));
+    site.submit(NewJob { run_at: Some(later), ..job(9) }).await;
+    site.engine.settle().await;
+    let why = site.manager.explain(&last).await.expect("explained");
+    let codes: Vec<&str> = why.reasons.iter().map(|reason| reason.code).collect();
+    assert_eq!((why.runnable, codes), (true, vec!["never_asked", "jobs_ahead"]));
+    assert_eq!(why.reasons[1].evidence["ahead"], 3, "those that are not due do not count");
+    let none = site.manager.explain(&JobId::new("none").expect("a name")).await;
+    assert!(matches!(none, Err(ManagerError::NotFound(_))), "{none:?}");
+}
+
+async fn a_job_says_how_it_is_doing_in_every_state(site: Site) {
+    let first_code = async |id: &JobId| site.manager.explain(id).await.expect("explained").reasons[0].code;
+    let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await.versioned.job.id.clone();
+    let claimed = site.claim_one().await;
+    assert_eq!(first_code(&id).await, "running");
+    let again = site.finish(&claimed, failed(true)).await.expect("accepted");
+    assert_eq!(first_code(&id).await, "waiting_for_retry");
+    site.clock.advance(again.job.run_at.since(site.clock.now()));
+    pause(&site.manager).await;
+    assert_eq!(first_code(&id).await, "queue_paused");
+    site.manager.resume(&queue()).await.expect("resumed");
+    let claimed = site.claim_one().await;
+    site.clock.advance(LEASE);
+    let why = site.manager.explain(&id).await.expect("explained");
+    assert_eq!(why.reasons.iter().map(|reason| reason.code).collect::<Vec<_>>(), ["running", "lease_expired"]);
+    site.finish(&claimed, failed(true)).await.expect("accepted");
+    let why = site.manager.explain(&id).await.expect("explained");
+    assert_eq!((why.state, why.reasons[0].code), (StateName::Failed, "failed"));
+    assert!(why.reasons[0].message.contains("exit status 1"), "{why:?}");
+}
+
+async fn jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts(site: Site) {
+    for outcome in [completed("1"), completed("2"), failed(false)] {
+        site.submit(new_job()).await;
+        let claimed = site.claim_one().await;
+        site.finish(&claimed, outcome).await.expect("accepted");
+    }
+    site.engine.settle().await;
+    let ended = async || {
+        let status = site.manager.queue(&queue()).await.expect("answered");
+        status.throughput.map(|ended| (ended.completed, ended.failed))
+    };
+    assert_eq!(ended().await, [(2, 1); 3]);
+    site.clock.advance(Duration::from_secs(120));
+    assert_eq!(ended().await, [(0, 0), (2, 1), (2, 1)]);
+    let listed = site.manager.queues().await.expect("answered");
+    assert_eq!(listed[0].throughput.map(|ended| ended.completed), [0, 2, 2]);
+    site.clock.advance(Duration::from_secs(1_000));
+    assert_eq!(ended().await, [(0, 0); 3]);
+}
+
+async fn workers_are_known_by_what_they_ask_and_by_their_leases(site: Site) {
+    let start = site.clock.now();
+    for _ in 0..2 {
+        site.submit(new_job()).await;
+    }
+    site.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await;
+    site.clock.advance(Duration::from_secs(10));
+    let second = site.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.pop().expect("a job");
+    site.beat(&second).await.expect("heard");
+    site.claim(ClaimRequest { worker_id: worker("idle"), ..claim(1) }).await;
+    site.engine.settle().await;
+    let found = site.manager.workers().await.expect("answered");
+    assert_eq!(found.workers.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(), ["idle", "w"]);
+    assert!(!found.truncated && found.workers[0].leases.is_none());
+    let (seen, leases) = (found.workers[1].seen.as_ref().expect("seen"), found.workers[1].leases.expect("runs"));
+    assert_eq!((seen.asked_at, &seen.queues[..]), (Some(start.plus(Duration::from_secs(10))), &[queue()][..]));
+    assert_eq!((leases.jobs, leases.oldest_heartbeat_at, leases.earliest_expiry_at), (2, start, start.plus(LEASE)));
+    let elsewhere = site.another_manager().worker(&worker("w")).await.expect("answered").expect("it runs jobs");
+    assert_eq!((elsewhere.seen, elsewhere.leases), (None, Some(leases)));
+    assert_eq!(site.manager.worker(&worker("nobody")).await.expect("answered"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{Claim, Job, JobSpec, Lease, Notice, Orphan, Priority, Running, State, StateName};
-use leasehold::query::{Direction, Filter, Search, Sort, SortField, SortKey};
+use leasehold::query::{Asked, Direction, Filter, Search, Sort, SortField, SortKey};
 use leasehold::store::Versioned;
 
 use super::sample::{at, claimed, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
@@ -126,6 +126,17 @@ pub(crate) fn single_parts() -> Vec<Filter> {
         let (finished_at_most, updated_after) = (Some(times.0), Some(times.1));
         filters.push(Filter { finished_at_most, updated_after, ..Filter::default() });
     }
+    for text in [
+        "state: (available or failed) and not queue: beta",
+        "lease.worker_id: worker-1 or owner: team-a",
+        "priority > 0 and run_at >= 1970",
+        "history: { to: available and actor: * }",
+        "kind: rend* and not orphan.held: true",
+        "id: job-0*",
+    ] {
+        let expression = Arc::new(text.parse().expect("a query"));
+        filters.push(Filter { asked: Some(Asked { expression, now: at(0) }), ..Filter::default() });
+    }
     for name in ["worker-1", "worker-2", "worker"] {
         filters.push(Filter { worker_id: Some(worker(name)), ..Filter::default() });
     }
@@ -168,6 +179,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         updated_after: Some(at(990)),
         orphaned: Some(true),
         untold: Some(true),
+        asked: None,
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
     };

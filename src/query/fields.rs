@@ -1,0 +1,288 @@
+//! Every field of a job that can be asked for, sorted or grouped by, or is at least kept: one table for the query
+//! language, the list of fields that the API gives, and the documentation. A test holds it against the mapping of the
+//! job index.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::job::{Body, HistoryEntry, Job, Lease, Orphan, Owner, Running, State, StateName};
+
+/// The list of a job's transitions, whose entries are asked for together: `history: { to: running and fence: 2 }`.
+pub const HISTORY: &str = "history";
+/// The map of labels; `labels.team` is one of them.
+pub const LABELS: &str = "labels";
+/// Texts of error codes, reasons and labels that are longer, in UTF-16 units, are kept and cannot be found.
+pub const LONGEST_KEYWORD: usize = 1024;
+
+/// How a field can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldType {
+    /// A text that is compared as a whole, to the letter.
+    Keyword {
+        /// The longest that can be found, in UTF-16 units.
+        longest: Option<usize>,
+    },
+    /// A text that is found by its words.
+    Text,
+    /// A time.
+    Date,
+    /// A whole number between these.
+    Integer {
+        /// The smallest.
+        least: i64,
+        /// The largest.
+        most: i64,
+    },
+    /// A number.
+    Number,
+    /// `true` or `false`.
+    Flag,
+    /// A map of keywords.
+    Labels,
+    /// Kept, and not to be asked for.
+    Kept,
+}
+
+impl FieldType {
+    /// Its name, as the API and the documentation have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Keyword { .. } => "keyword",
+            Self::Text => "text",
+            Self::Date => "date",
+            Self::Integer { .. } => "integer",
+            Self::Number => "number",
+            Self::Flag => "boolean",
+            Self::Labels => "labels",
+            Self::Kept => "kept",
+        }
+    }
+}
+
+/// A field's value in one job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FieldValue<'a> {
+    /// Of a keyword or a text.
+    Text(&'a str),
+    /// Of a date.
+    Time(Timestamp),
+    /// Of an integer.
+    Integer(i64),
+    /// Of a number.
+    Number(f64),
+    /// Of a boolean.
+    Flag(bool),
+}
+
+/// How to come by a field's value.
+#[derive(Clone, Copy, Debug)]
+pub enum Access {
+    /// From the job.
+    Job(for<'a> fn(&'a Job) -> Option<FieldValue<'a>>),
+    /// From an entry of its history.
+    History(for<'a> fn(&'a HistoryEntry) -> Option<FieldValue<'a>>),
+    /// From its labels.
+    Labels,
+    /// Not for queries.
+    None,
+}
+
+/// A field of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name, the same in the API, in the index and in queries.
+    pub name: &'static str,
+    /// How it can be asked for.
+    pub kind: FieldType,
+    /// What it says.
+    pub meaning: &'static str,
+    /// A query for it; for what is only kept, a value.
+    pub example: &'static str,
+    /// Whether lists can be ordered by it.
+    pub sortable: bool,
+    /// Whether counts can be grouped by it.
+    pub groupable: bool,
+    /// Whether a value without a field is looked for here.
+    pub default: bool,
+    /// Where its value is.
+    pub access: Access,
+}
+
+impl Field {
+    /// The field of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        FIELDS.iter().find(|field| field.name == name)
+    }
+
+    /// Whether a query can ask for it.
+    #[must_use]
+    pub fn is_searchable(&self) -> bool {
+        self.kind != FieldType::Kept
+    }
+
+    /// The list that it is a part of, if it is.
+    #[must_use]
+    pub fn nested_in(&self) -> Option<&'static str> {
+        matches!(self.access, Access::History(_)).then_some(HISTORY)
+    }
+
+    const fn new(
+        name: &'static str,
+        kind: FieldType,
+        access: Access,
+        meaning: &'static str,
+        example: &'static str,
+    ) -> Self {
+        Self { name, kind, meaning, example, sortable: false, groupable: false, default: false, access }
+    }
+
+    const fn sortable(self) -> Self {
+        Self { sortable: true, ..self }
+    }
+
+    const fn groupable(self) -> Self {
+        Self { groupable: true, ..self }
+    }
+
+    const fn by_default(self) -> Self {
+        Self { default: true, ..self }
+    }
+
+    const fn kept(name: &'static str, meaning: &'static str, example: &'static str) -> Self {
+        Self::new(name, FieldType::Kept, Access::None, meaning, example)
+    }
+}
+
+const KEYWORD: FieldType = FieldType::Keyword { longest: None };
+const BOUNDED: FieldType = FieldType::Keyword { longest: Some(LONGEST_KEYWORD) };
+const LONG: FieldType = FieldType::Integer { least: i64::MIN, most: i64::MAX };
+const SHORT: FieldType = FieldType::Integer { least: i16::MIN as i64, most: i16::MAX as i64 };
+
+use Access::{History, Job as Of};
+use FieldType::{Date, Number, Text};
+
+/// All fields.
+#[rustfmt::skip]
+pub static FIELDS: &[Field] = &[
+    Field::new("id", KEYWORD, Of(|job| text(job.id.as_str())), "The job's name, unique in the store.", "id: nightly-7").by_default(),
+    Field::new("queue", KEYWORD, Of(|job| text(job.spec.queue.as_str())), "The line it waits in.", "queue: reports").groupable().by_default(),
+    Field::new("kind", KEYWORD, Of(|job| text(job.spec.kind.as_str())), "What sort of work it is.", "kind: (render or encode)").groupable().by_default(),
+    Field::new("state", KEYWORD, Of(|job| text(job.state.name().as_str())), "Where it stands: available, running, completed, failed, cancelled or expired.", "state: running").groupable().by_default(),
+    Field::new("owner", KEYWORD, Of(|job| job.spec.owner.as_ref().map(Owner::as_str).and_then(text)), "Who it belongs to.", "owner: team-*").groupable().by_default(),
+    Field::new("schedule_id", BOUNDED, Of(|job| job.spec.schedule_id.as_deref().and_then(text)), "The schedule that it is a trigger of.", "schedule_id: nightly").by_default(),
+    Field::new(LABELS, FieldType::Labels, Access::Labels, "What the submitter wants to find it by; one label is `labels.` and its name.", "labels.team: blue").by_default(),
+    Field::new("priority", SHORT, Of(|job| integer(job.spec.priority.get())), "How urgent it is, from -100 to 100; higher goes first.", "priority >= 50").sortable(),
+    Field::new("run_at", Date, Of(|job| time(job.run_at)), "Not claimed before this time.", "run_at < now-1h").sortable(),
+    Field::new("expires_at", Date, Of(|job| job.expires_at.and_then(time)), "Expires when not claimed by then.", "expires_at <= now+10m"),
+    Field::new("created_at", Date, Of(|job| time(job.created_at)), "When it was submitted.", "created_at >= now-7d/d").sortable(),
+    Field::new("updated_at", Date, Of(|job| time(job.updated_at)), "When it was last written.", "updated_at > now-5m").sortable(),
+    Field::new("started_at", Date, Of(|job| job.started_at.and_then(time)), "When the latest attempt began.", "started_at < now-1d"),
+    Field::new("finished_at", Date, Of(|job| job.finished_at().and_then(time)), "When it ended.", "finished_at: \"2030-01-31\"").sortable(),
+    Field::new("due_at", Date, Of(|job| job.spec.due_at.and_then(time)), "When its schedule meant it to run.", "due_at: *"),
+    Field::new("cancel_requested_at", Date, Of(|job| running(job)?.cancel_requested_at.and_then(time)), "Since when its worker is asked to stop.", "cancel_requested_at: *"),
+    Field::new("overdue_at", Date, Of(|job| running(job)?.overdue_at.and_then(time)), "Since when it is known to run for longer than expected.", "overdue_at: *"),
+    Field::new("watch_at", Date, Of(|job| job.watch_at().and_then(time)), "When the monitor looks at it next.", "watch_at <= now").sortable(),
+    Field::new("expected_runtime_ms", LONG, Of(|job| duration(job.spec.expected_runtime?)), "How long an attempt is expected to take, in milliseconds.", "expected_runtime_ms < 60000"),
+    Field::new("timeout_ms", LONG, Of(|job| duration(job.spec.timeout?)), "How long an attempt may take at most, in milliseconds.", "not timeout_ms: *"),
+    Field::new("max_attempts", LONG, Of(|job| integer(job.spec.max_attempts)), "How many attempts it gets.", "max_attempts: 1"),
+    Field::new("attempt", LONG, Of(|job| integer(job.attempt.get())), "How many claims count against them.", "attempt > 1"),
+    Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())), "How often it was ever claimed.", "fence: 0"),
+    Field::kept("retry", "How long to wait between attempts.", "{\"base_ms\": 1000}"),
+    Field::kept("resources", "What it needs of a machine.", "{\"memory_mib\": 512}"),
+    Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())), "What becomes of it when its lease expires: requeue, fail or flag.", "orphan_policy: flag"),
+    Field::kept("notify", "Who is told of its events.", "[{\"url\": \"https://example.org/hook\"}]"),
+    Field::kept("outbox", "Events that are yet to be told of.", "[{\"number\": 3}]"),
+    Field::new("untold", LONG, Of(|job| untold(job)), "How many events are yet to be told of.", "untold > 0"),
+    Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())), "Who runs it.", "lease.worker_id: worker-7").by_default(),
+    Field::new("lease.request_id", KEYWORD, Of(|job| text(lease(job)?.request_id.as_ref()?.as_str())), "The claim call that took it.", "lease.request_id: c-19"),
+    Field::new("lease.acquired_at", Date, Of(|job| time(lease(job)?.acquired_at)), "Since when its worker has it.", "lease.acquired_at < now-1h"),
+    Field::new("lease.heartbeat_at", Date, Of(|job| time(lease(job)?.heartbeat_at)), "When its worker was last heard of.", "lease.heartbeat_at < now-2m"),
+    Field::new("lease.expires_at", Date, Of(|job| time(lease(job)?.expires_at)), "Until when its worker has it.", "lease.expires_at <= now"),
+    Field::new("lease.term_ms", LONG, Of(|job| duration(lease(job)?.term)), "How much a heartbeat prolongs the lease by, in milliseconds.", "lease.term_ms > 60000"),
+    Field::new("progress.percent", Number, Of(|job| running(job)?.progress.as_ref()?.percent.map(FieldValue::Number)), "How far it is, from 0 to 100.", "progress.percent >= 99.5"),
+    Field::kept("progress.message", "How far it is, in words.", "\"page 7 of 12\""),
+    Field::new("orphan.flagged_at", Date, Of(|job| time(orphan(job)?.flagged_at)), "Since when it looks abandoned.", "orphan.flagged_at: *"),
+    Field::new("orphan.reason", BOUNDED, Of(|job| text(&orphan(job)?.reason)), "Why it looks abandoned.", "orphan.reason: *heartbeat*").by_default(),
+    Field::new("orphan.held", FieldType::Flag, Of(|job| Some(FieldValue::Flag(orphan(job)?.held))), "Whether it is left alone until a person decides.", "orphan.held: true"),
+    Field::new("error.code", BOUNDED, Of(|job| text(&job.error.as_ref()?.code)), "How the latest attempt failed, as a word.", "error.code: timeout").by_default(),
+    Field::new("error.message", Text, Of(|job| text(&job.error.as_ref()?.message)), "How the latest attempt failed, in a sentence.", "error.message: \"out of memory\"").by_default(),
+    Field::new("error.message.keyword", BOUNDED, Of(|job| text(&job.error.as_ref()?.message)), "The same sentence as a whole.", "error.message.keyword: \"exit status 1\""),
+    Field::kept("payload", "The input of the work.", "{\"page\": 7}"),
+    Field::kept("payload_text", "The same, where the index cannot take it as it is.", "\"[1e999]\""),
+    Field::kept("payload_ref.id", "The name of an input that is kept apart.", "\"0b6c…\""),
+    Field::new("payload_ref.bytes", LONG, Of(|job| stored(&job.payload)), "How long an input is that is kept apart.", "payload_ref.bytes > 100000"),
+    Field::kept("result", "The output of the work.", "{\"pages\": 12}"),
+    Field::kept("result_text", "The same, where the index cannot take it as it is.", "\"[1e999]\""),
+    Field::kept("result_ref.id", "The name of an output that is kept apart.", "\"9f21…\""),
+    Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())), "How long an output is that is kept apart.", "result_ref.bytes > 100000"),
+    Field::new("history.at", Date, History(|entry| time(entry.at)), "When a transition was.", "history: { to: failed and at > now-1d }"),
+    Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())), "What happened: submitted, claimed, retried, released and so on.", "history: { event: released }"),
+    Field::new("history.from", KEYWORD, History(|entry| entry.from.map(StateName::as_str).and_then(text)), "From which state; none for the submission.", "history: { from: running and to: available }"),
+    Field::new("history.to", KEYWORD, History(|entry| text(entry.to.as_str())), "To which state.", "history: { to: running }"),
+    Field::new("history.fence", LONG, History(|entry| unsigned(entry.fence.get())), "The fence after it.", "history: { to: running and fence > 3 }"),
+    Field::new("history.attempt", LONG, History(|entry| integer(entry.attempt.get())), "The attempts counted after it.", "history: { to: failed and attempt: 1 }"),
+    Field::new("history.actor", KEYWORD, History(|entry| text(entry.actor.as_str())), "Who did it.", "history: { to: running and actor: w-1 }"),
+    Field::new("history.reason", BOUNDED, History(|entry| entry.reason.as_deref().and_then(text)), "Why.", "history: { reason: *lease* }"),
+    Field::new("history_folded", LONG, Of(|job| folded(job)), "How many entries in the middle of the history are left out.", "history_folded > 0"),
+    Field::kept("fingerprint", "What tells its submission from others under the same name.", "\"5f3a…\""),
+    Field::kept("write_id", "Which write made the document.", "\"1c77…\""),
+    Field::kept("previous_write_id", "Which write made the one before it.", "\"1c76…\""),
+];
+
+fn text(text: &str) -> Option<FieldValue<'_>> {
+    Some(FieldValue::Text(text))
+}
+
+fn time(time: Timestamp) -> Option<FieldValue<'static>> {
+    Some(FieldValue::Time(time))
+}
+
+fn integer(number: impl Into<i64>) -> Option<FieldValue<'static>> {
+    Some(FieldValue::Integer(number.into()))
+}
+
+fn unsigned(number: u64) -> Option<FieldValue<'static>> {
+    i64::try_from(number).ok().and_then(integer)
+}
+
+/// Whole milliseconds, as the document has them.
+fn duration(duration: Duration) -> Option<FieldValue<'static>> {
+    integer(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn running(job: &Job) -> Option<&Running> {
+    match &job.state {
+        State::Running(running) => Some(running),
+        _ => None,
+    }
+}
+
+fn lease(job: &Job) -> Option<&Lease> {
+    job.lease()
+}
+
+fn orphan(job: &Job) -> Option<&Orphan> {
+    job.orphan()
+}
+
+fn stored(body: &Body) -> Option<FieldValue<'static>> {
+    match body {
+        Body::Stored(reference) => integer(reference.bytes),
+        Body::Empty | Body::Inline(_) => None,
+    }
+}
+
+/// Not in the document while there are none.
+fn untold(job: &Job) -> Option<FieldValue<'static>> {
+    i64::try_from(job.outbox.len()).ok().filter(|count| *count > 0).and_then(integer)
+}
+
+/// Not in the document while there are none.
+fn folded(job: &Job) -> Option<FieldValue<'static>> {
+    (job.history.folded() > 0).then(|| FieldValue::Integer(job.history.folded().into()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::*;
+use crate::query::kql::Expression;
+
+/// What the mapping of the job index says of each of its fields.
+fn mapping() -> BTreeMap<String, String> {
+    fn walk(prefix: &str, properties: &Value, nested: bool, fields: &mut BTreeMap<String, String>) {
+        for (name, field) in properties.as_object().expect("properties") {
+            let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            if let Some(inner) = field.get("properties") {
+                walk(&name, inner, nested || field["type"] == "nested", fields);
+                continue;
+            }
+            let kept = field["enabled"] == false || field["index"] == false;
+            let kind = if kept { "kept" } else { field["type"].as_str().expect("a type") };
+            let longest = field["ignore_above"].as_u64().filter(|_| !kept).map(|longest| format!(" {longest}"));
+            let list = if nested { " nested" } else { "" };
+            fields.insert(name.clone(), format!("{kind}{}{list}", longest.unwrap_or_default()));
+            if let Some(inner) = field.get("fields") {
+                walk(&name, inner, nested, fields);
+            }
+        }
+    }
+    let index: Value = serde_json::from_str(include_str!("../../../mappings/jobs.json")).expect("JSON");
+    let mut fields = BTreeMap::new();
+    walk("", &index["mappings"]["properties"], false, &mut fields);
+    fields
+}
+
+/// The same, as the table says it.
+fn mapped(field: &Field) -> String {
+    let kind = match field.kind {
+        FieldType::Keyword { longest: None } => "keyword".to_owned(),
+        FieldType::Keyword { longest: Some(longest) } => format!("keyword {longest}"),
+        FieldType::Text => "text".to_owned(),
+        FieldType::Date => "date".to_owned(),
+        FieldType::Integer { most, .. } => if most == i64::MAX { "long" } else { "short" }.to_owned(),
+        FieldType::Number => "double".to_owned(),
+        FieldType::Flag => "boolean".to_owned(),
+        FieldType::Labels => format!("flattened {LONGEST_KEYWORD}"),
+        FieldType::Kept => "kept".to_owned(),
+    };
+    if field.nested_in().is_some() { format!("{kind} nested") } else { kind }
+}
+
+#[test]
+fn the_table_has_the_fields_of_the_job_index_and_their_types() {
+    let table: BTreeMap<String, String> = FIELDS.iter().map(|field| (field.name.to_owned(), mapped(field))).collect();
+    assert_eq!(table.len(), FIELDS.len(), "no name stands twice");
+    assert_eq!(table, mapping());
+}
+
+#[test]
+fn every_example_is_a_query_for_its_field() {
+    for field in FIELDS.iter().filter(|field| field.is_searchable()) {
+        let name = field.name.strip_prefix("history.").unwrap_or(field.name);
+        assert!(field.example.contains(name), "{}", field.name);
+        assert!(field.meaning.ends_with('.'), "{}", field.name);
+        if let Err(error) = Expression::parse(field.example) {
+            panic!("{}", error.render());
+        }
+    }
+}
+
+#[test]
+fn the_fields_to_sort_and_group_by_are_those_of_searches() {
+    let names = |wanted: fn(&Field) -> bool| -> BTreeSet<&str> {
+        FIELDS.iter().filter(|field| wanted(field)).map(|field| field.name).collect()
+    };
+    let sorted: BTreeSet<&str> = crate::query::SortField::ALL.iter().map(|field| field.as_str()).collect();
+    let grouped: BTreeSet<&str> = crate::query::GroupField::ALL.iter().map(|field| field.as_str()).collect();
+    assert_eq!(names(|field| field.sortable), sorted);
+    assert_eq!(names(|field| field.groupable), grouped);
+}
+
+#[test]
+fn the_documentation_has_the_table() {
+    let documentation = include_str!("../../../docs/kql.md");
+    for field in FIELDS {
+        let example = if field.is_searchable() { format!("`{}`", field.example) } else { String::new() };
+        let row = format!("| `{}` | {} | {} | {} |", field.name, field.kind.as_str(), field.meaning, example);
+        assert!(documentation.lines().any(|line| line == row), "docs/kql.md lacks this row:\n{row}");
+    }
+    let default: Vec<String> =
+        FIELDS.iter().filter(|field| field.default).map(|field| format!("`{}`", field.name)).collect();
+    assert!(documentation.contains(&format!("looks in these fields: {} |", default.join(", "))));
+}

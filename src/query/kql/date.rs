@@ -1,0 +1,299 @@
+//! Times in queries: ISO 8601, whole or cut short, milliseconds since the epoch, and arithmetic on these and on `now`.
+//!
+//! As Elasticsearch reads them with `strict_date_optional_time||epoch_millis`: a time that is cut short is the first
+//! moment of what it names, or the last where a comparison says "up to and with" or "after". A missing month or day is
+//! the first in either case. The same goes for what `/d` and its like round to.
+
+use chrono::{DateTime, Datelike, Days, Duration, FixedOffset, Months, NaiveDate, NaiveDateTime, NaiveTime, Utc};
+use chrono::{TimeZone, Timelike};
+use winnow::Parser;
+use winnow::combinator::{alt, eof, opt, preceded, repeat};
+use winnow::error::{EmptyError, ParserError};
+use winnow::token::{literal, one_of, take_while};
+
+use crate::clock::Timestamp;
+
+/// The most steps of arithmetic on one time.
+const MAX_STEPS: usize = 16;
+
+/// The zone that a time without one is in, and that days begin in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zone(FixedOffset);
+
+impl Default for Zone {
+    fn default() -> Self {
+        Self(Utc.fix_offset())
+    }
+}
+
+trait FixOffset {
+    fn fix_offset(&self) -> FixedOffset;
+}
+
+impl FixOffset for Utc {
+    fn fix_offset(&self) -> FixedOffset {
+        use chrono::Offset;
+        self.fix()
+    }
+}
+
+impl Zone {
+    /// Reads `Z`, `UTC`, `+02:00`, `+0200` or `+02`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.eq_ignore_ascii_case("utc") {
+            return Some(Self::default());
+        }
+        zone.parse(text).ok().map(Self)
+    }
+
+    /// As Elasticsearch takes it: `+02:00`.
+    #[must_use]
+    pub fn name(self) -> String {
+        self.0.to_string()
+    }
+
+    /// Whether it is UTC.
+    #[must_use]
+    pub fn is_utc(self) -> bool {
+        self.0.local_minus_utc() == 0
+    }
+}
+
+/// A time as a query names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    start: Start,
+    steps: Vec<Step>,
+    zone: Zone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    Now,
+    /// From the first millisecond of what was named to the last.
+    Named {
+        first: DateTime<Utc>,
+        last: DateTime<Utc>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Add(i32, Unit),
+    Round(Unit),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Year,
+    Month,
+    Week,
+    Day,
+    Hour,
+    Minute,
+    Second,
+}
+
+/// Which end of what is named is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its first millisecond.
+    First,
+    /// Its last.
+    Last,
+}
+
+impl Moment {
+    /// Reads a time, which is in `zone` unless it says otherwise.
+    ///
+    /// `None` when it is not a time, or not one between the years 1 and 9999.
+    #[must_use]
+    pub fn parse(text: &str, zone: Zone) -> Option<Self> {
+        let (start, steps) = if let Some(math) = text.strip_prefix("now") {
+            (Start::Now, math)
+        } else if let Some((named, math)) = text.split_once("||") {
+            let (first, _) = iso(named, zone)?;
+            (Start::Named { first, last: first }, math)
+        } else {
+            let (first, last) = iso(text, zone).or_else(|| epoch(text))?;
+            (Start::Named { first, last }, "")
+        };
+        let steps: Vec<Step> = repeat(0..=MAX_STEPS, step).parse(steps).ok()?;
+        let moment = Self { start, steps, zone };
+        let today = Timestamp::parse_rfc3339("2026-01-01T00:00:00Z").ok()?;
+        moment.checked(today, End::First).and(moment.checked(today, End::Last)).map(|_| moment)
+    }
+
+    /// Whether it moves on with the clock.
+    #[must_use]
+    pub fn is_relative(&self) -> bool {
+        self.start == Start::Now
+    }
+
+    /// When that is.
+    #[must_use]
+    pub fn at(&self, now: Timestamp, end: End) -> Timestamp {
+        // Was within bounds when it was read; a clock that has moved on since may have pushed it out.
+        self.checked(now, end).unwrap_or(if self.is_relative() { Timestamp::MAX } else { Timestamp::MIN })
+    }
+
+    fn checked(&self, now: Timestamp, end: End) -> Option<Timestamp> {
+        let start = match (self.start, end) {
+            (Start::Now, _) => DateTime::from_timestamp_millis(now.as_millis())?,
+            (Start::Named { first, .. }, End::First) => first,
+            (Start::Named { last, .. }, End::Last) => last,
+        };
+        let mut local = start.with_timezone(&self.zone.0).naive_local();
+        for step in &self.steps {
+            local = match *step {
+                Step::Add(count, unit) => unit.add(local, count)?,
+                Step::Round(unit) => unit.round(local, end)?,
+            };
+        }
+        let millis = self.zone.0.from_local_datetime(&local).single()?.timestamp_millis();
+        (Timestamp::MIN.as_millis()..=Timestamp::MAX.as_millis())
+            .contains(&millis)
+            .then(|| Timestamp::from_millis(millis))
+    }
+}
+
+impl Unit {
+    fn add(self, time: NaiveDateTime, count: i32) -> Option<NaiveDateTime> {
+        let months = |each: u32| {
+            let months = Months::new(count.unsigned_abs().checked_mul(each)?);
+            if count < 0 { time.checked_sub_months(months) } else { time.checked_add_months(months) }
+        };
+        let count = i64::from(count);
+        match self {
+            Self::Year => months(12),
+            Self::Month => months(1),
+            Self::Week => time.checked_add_signed(Duration::try_weeks(count)?),
+            Self::Day => time.checked_add_signed(Duration::try_days(count)?),
+            Self::Hour => time.checked_add_signed(Duration::try_hours(count)?),
+            Self::Minute => time.checked_add_signed(Duration::try_minutes(count)?),
+            Self::Second => time.checked_add_signed(Duration::try_seconds(count)?),
+        }
+    }
+
+    fn round(self, time: NaiveDateTime, end: End) -> Option<NaiveDateTime> {
+        let (date, clock) = (time.date(), time.time());
+        let first = match self {
+            Self::Year => date.with_ordinal(1)?.and_time(NaiveTime::MIN),
+            Self::Month => date.with_day(1)?.and_time(NaiveTime::MIN),
+            Self::Week => {
+                let since_monday = u64::from(date.weekday().num_days_from_monday());
+                date.checked_sub_days(Days::new(since_monday))?.and_time(NaiveTime::MIN)
+            }
+            Self::Day => date.and_time(NaiveTime::MIN),
+            Self::Hour => date.and_hms_opt(clock.hour(), 0, 0)?,
+            Self::Minute => date.and_hms_opt(clock.hour(), clock.minute(), 0)?,
+            Self::Second => date.and_hms_opt(clock.hour(), clock.minute(), clock.second())?,
+        };
+        match end {
+            End::First => Some(first),
+            End::Last => self.add(first, 1)?.checked_sub_signed(Duration::milliseconds(1)),
+        }
+    }
+}
+
+type Input<'i> = &'i str;
+type Read<T> = Result<T, EmptyError>;
+
+fn number<'i, E: ParserError<Input<'i>>>(digits: usize) -> impl Parser<Input<'i>, u32, E> {
+    take_while(digits..=digits, |digit: char| digit.is_ascii_digit()).parse_to()
+}
+
+fn step(input: &mut Input<'_>) -> Read<Step> {
+    fn unit(input: &mut Input<'_>) -> Read<Unit> {
+        alt((
+            'y'.value(Unit::Year),
+            'M'.value(Unit::Month),
+            'w'.value(Unit::Week),
+            'd'.value(Unit::Day),
+            one_of(['h', 'H']).value(Unit::Hour),
+            'm'.value(Unit::Minute),
+            's'.value(Unit::Second),
+        ))
+        .parse_next(input)
+    }
+    if let Some(unit) = opt(preceded(('/', opt('1')), unit)).parse_next(input)? {
+        return Ok(Step::Round(unit));
+    }
+    let sign = alt(('+'.value(1), '-'.value(-1))).parse_next(input)?;
+    let digits = take_while(0.., |digit: char| digit.is_ascii_digit()).parse_next(input)?;
+    let count: i32 = if digits.is_empty() { 1 } else { digits.parse().map_err(|_| EmptyError)? };
+    Ok(Step::Add(sign * count, unit.parse_next(input)?))
+}
+
+/// `Z`, `+02:00`, `+0200`, `+02`.
+fn zone(input: &mut Input<'_>) -> Read<FixedOffset> {
+    let offset = (alt(('+'.value(1), '-'.value(-1))), number(2), opt(preceded(opt(':'), number(2))))
+        .verify(|(_, hours, minutes)| *hours <= 18 && minutes.unwrap_or(0) < 60)
+        .verify_map(|(sign, hours, minutes)| {
+            let seconds = i32::try_from(hours * 3_600 + minutes.unwrap_or(0) * 60).ok()?;
+            FixedOffset::east_opt(sign * seconds)
+        });
+    alt(('Z'.value(Utc.fix_offset()), offset)).parse_next(input)
+}
+
+/// The time of a day: hours, minutes, seconds, nanoseconds, each after the first only with the one before it.
+type Clock = (u32, Option<u32>, Option<u32>, Option<u32>);
+
+fn clock(input: &mut Input<'_>) -> Read<Clock> {
+    let hour = number(2).parse_next(input)?;
+    let minute = opt(preceded(':', number(2))).parse_next(input)?;
+    let second = if minute.is_some() { opt(preceded(':', number(2))).parse_next(input)? } else { None };
+    let digits = take_while(1..=9, |digit: char| digit.is_ascii_digit());
+    let fraction = if second.is_some() { opt(preceded(one_of(['.', ',']), digits)).parse_next(input)? } else { None };
+    let nanos = fraction.map(|digits: &str| format!("{digits:0<9}").parse().unwrap_or(0));
+    Ok((hour, minute, second, nanos))
+}
+
+/// The first and last millisecond of what an ISO 8601 text names.
+fn iso(text: &str, default: Zone) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
+    let mut input = text;
+    let parsed: Read<_> = (
+        number(4),
+        opt(preceded('-', number(2))),
+        opt(preceded('-', number(2))),
+        opt(preceded(literal("T"), opt((clock, opt(zone))))),
+        eof,
+    )
+        .parse_next(&mut input);
+    let (year, month, day, time, _) = parsed.ok()?;
+    if time.is_some() && day.is_none() {
+        return None;
+    }
+    let date = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month.unwrap_or(1), day.unwrap_or(1))?;
+    let ((hour, minute, second, nanos), own) = match time.flatten() {
+        Some((clock, own)) => ((Some(clock.0), clock.1, clock.2, clock.3), own),
+        None => ((None, None, None, None), None),
+    };
+    let zone = own.unwrap_or(default.0);
+    let moment = |hours: u32, sixty: u32, nano: u32| {
+        let (minute, second) = (minute.unwrap_or(sixty), second.unwrap_or(sixty));
+        let clock = NaiveTime::from_hms_nano_opt(hour.unwrap_or(hours), minute, second, nanos.unwrap_or(nano))?;
+        let local = date.and_time(clock);
+        Some(zone.from_local_datetime(&local).single()?.with_timezone(&Utc))
+    };
+    Some((moment(0, 0, 0)?, moment(23, 59, 999_999_999)?))
+}
+
+/// Milliseconds since the epoch, which are as they are in every zone.
+fn epoch(text: &str) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let time = DateTime::from_timestamp_millis(text.parse().ok()?)?;
+    Some((time, time))
+}
+
+/// Whether it is a number, which Kibana sends without a zone.
+#[must_use]
+pub fn is_epoch(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! A query answered for one job, as Elasticsearch answers it for the job's document.
+
+use super::ast::{Operator, Value};
+use super::date::End;
+use super::plan::{Clause, Piece, Plan, Target, Test, members};
+use super::words::words;
+use crate::clock::Timestamp;
+use crate::job::{HistoryEntry, Job};
+use crate::query::fields::{Access, Field, FieldType, FieldValue, LONGEST_KEYWORD};
+
+/// What a query is asked of.
+#[derive(Clone, Copy)]
+pub(super) enum Subject<'a> {
+    Job(&'a Job),
+    Entry(&'a HistoryEntry),
+}
+
+impl Plan {
+    pub(super) fn holds(&self, subject: Subject<'_>, now: Timestamp) -> bool {
+        match self {
+            Self::All => true,
+            Self::Nothing => false,
+            Self::And(plans) => plans.iter().all(|plan| plan.holds(subject, now)),
+            Self::Or(plans) => plans.iter().any(|plan| plan.holds(subject, now)),
+            Self::Not(plan) => !plan.holds(subject, now),
+            Self::InHistory(plan) => match subject {
+                Subject::Job(job) => job.history.entries().iter().any(|entry| plan.holds(Subject::Entry(entry), now)),
+                Subject::Entry(_) => false,
+            },
+            Self::Fields(clauses) | Self::Anywhere { clauses, .. } => {
+                clauses.iter().any(|clause| clause.holds(subject, now))
+            }
+        }
+    }
+}
+
+impl Clause {
+    fn holds(&self, subject: Subject<'_>, now: Timestamp) -> bool {
+        match &self.target {
+            Target::Field(field) => has_value(field, subject, &mut |value| self.test.accepts(field.kind, value, now)),
+            Target::Label(name) => match subject {
+                Subject::Job(job) => job
+                    .spec
+                    .labels
+                    .get(name)
+                    .filter(|text| fits(text, LONGEST_KEYWORD))
+                    .is_some_and(|text| self.test.accepts(FieldType::Labels, FieldValue::Text(text), now)),
+                Subject::Entry(_) => false,
+            },
+            Target::Group(group) => members(group)
+                .into_iter()
+                .filter_map(Field::named)
+                .any(|field| has_value(field, subject, &mut |_| matches!(self.test, Test::Exists))),
+        }
+    }
+}
+
+/// Whether the field has a value in the index that `wanted` accepts.
+fn has_value(field: &Field, subject: Subject<'_>, wanted: &mut dyn FnMut(FieldValue<'_>) -> bool) -> bool {
+    let longest = match field.kind {
+        FieldType::Keyword { longest } => longest,
+        FieldType::Labels => Some(LONGEST_KEYWORD),
+        _ => None,
+    };
+    let mut indexed = |value: FieldValue<'_>| match (value, longest) {
+        (FieldValue::Text(text), Some(longest)) if !fits(text, longest) => false,
+        (value, _) => wanted(value),
+    };
+    match (field.access, subject) {
+        (Access::Job(get), Subject::Job(job)) => get(job).is_some_and(&mut indexed),
+        (Access::History(get), Subject::Entry(entry)) => get(entry).is_some_and(&mut indexed),
+        (Access::History(get), Subject::Job(job)) => {
+            job.history.entries().iter().any(|entry| get(entry).is_some_and(&mut indexed))
+        }
+        (Access::Labels, Subject::Job(job)) => job.spec.labels.values().any(|text| indexed(FieldValue::Text(text))),
+        (Access::Job(_) | Access::Labels, Subject::Entry(_)) | (Access::None, _) => false,
+    }
+}
+
+/// Whether a text is short enough to be found.
+fn fits(text: &str, longest: usize) -> bool {
+    text.len() <= longest || text.encode_utf16().count() <= longest
+}
+
+impl Test {
+    fn accepts(&self, kind: FieldType, value: FieldValue<'_>, now: Timestamp) -> bool {
+        match (self, value) {
+            (Self::Exists, _) => true,
+            (Self::Equals(wanted), FieldValue::Text(text)) => wanted.text() == Some(text),
+            (Self::Like(pattern), FieldValue::Text(text)) => pattern.matches(text),
+            (Self::Words { words: wanted, phrase, .. }, FieldValue::Text(text)) => has_words(text, wanted, *phrase),
+            (Self::Parts { pieces, .. }, FieldValue::Text(text)) if kind == FieldType::Text => {
+                let words = words(text);
+                pieces.iter().any(|piece| piece.is_among(&words))
+            }
+            (Self::Parts { pieces, .. }, FieldValue::Text(text)) => pieces.iter().any(|piece| piece.is(text)),
+            (Self::Compare { operator, bound }, FieldValue::Text(text)) if kind == FieldType::Text => {
+                words(text).iter().any(|word| operator.admits(word.as_str().cmp(bound)))
+            }
+            (Self::Compare { operator, bound }, FieldValue::Text(text)) => operator.admits(text.cmp(bound)),
+            (Self::Number { operator, number, .. }, FieldValue::Integer(value)) => {
+                admits(*operator, number.order_of(value))
+            }
+            (Self::Number { operator, number, .. }, FieldValue::Number(value)) => {
+                admits(*operator, number.order_of_float(value))
+            }
+            (Self::Time { operator, moment, .. }, FieldValue::Time(time)) => match operator {
+                None => moment.at(now, End::First) <= time && time <= moment.at(now, End::Last),
+                Some(operator) => operator.admits(time.cmp(&moment.at(now, end_for(*operator)))),
+            },
+            (Self::Flag { flag, .. }, FieldValue::Flag(value)) => *flag == value,
+            _ => false,
+        }
+    }
+}
+
+/// "After a day" is after its end, "up to a day" to its end; "before" and "from" are from its beginning.
+const fn end_for(operator: Operator) -> End {
+    match operator {
+        Operator::Less | Operator::AtLeast => End::First,
+        Operator::Greater | Operator::AtMost => End::Last,
+    }
+}
+
+fn admits(operator: Option<Operator>, ordering: std::cmp::Ordering) -> bool {
+    operator.map_or(ordering.is_eq(), |operator| operator.admits(ordering))
+}
+
+fn has_words(text: &str, wanted: &[String], phrase: bool) -> bool {
+    if wanted.is_empty() {
+        return false;
+    }
+    let words = words(text);
+    if phrase {
+        words.windows(wanted.len()).any(|window| window == wanted)
+    } else {
+        wanted.iter().any(|word| words.contains(word))
+    }
+}
+
+impl Piece {
+    /// Whether it is found among the words of a text.
+    fn is_among(&self, text: &[String]) -> bool {
+        match self {
+            Self::Words { words, .. } => words.iter().any(|word| text.contains(word)),
+            // Asks whether there is a value, also one without words.
+            Self::Pattern { small, .. } if small.is_any() => true,
+            Self::Pattern { small, .. } => text.iter().any(|word| small.matches(word)),
+        }
+    }
+
+    /// Whether a keyword is it.
+    fn is(&self, keyword: &str) -> bool {
+        match self {
+            Self::Words { whole, .. } => whole == keyword,
+            Self::Pattern { exact, .. } => exact.matches(keyword),
+        }
+    }
+}
+
+impl Test {
+    /// Whether a keyword with this value would satisfy it.
+    pub(super) fn accepts_keyword(&self, text: &str) -> bool {
+        let keyword = FieldType::Keyword { longest: None };
+        self.accepts(keyword, FieldValue::Text(text), Timestamp::default())
+    }
+
+    /// The one text that satisfies it, if it is only one.
+    pub(super) fn only_text(&self) -> Option<&str> {
+        match self {
+            Self::Equals(value) => Value::text(value),
+            _ => None,
+        }
+    }
+}

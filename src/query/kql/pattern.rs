@@ -1,0 +1,89 @@
+//! Patterns with `*`, which stands for any text, also for none.
+
+/// A text with wildcards: the pieces between them, at least two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    pieces: Vec<String>,
+}
+
+impl Pattern {
+    /// The pattern of these pieces with a wildcard between each two; `None` when there are fewer than two, which is a
+    /// text without a wildcard.
+    #[must_use]
+    pub fn new(pieces: Vec<String>) -> Option<Self> {
+        (pieces.len() >= 2).then_some(Self { pieces })
+    }
+
+    /// The pattern `*`.
+    #[must_use]
+    pub fn any() -> Self {
+        Self { pieces: vec![String::new(), String::new()] }
+    }
+
+    /// The pieces between the wildcards.
+    #[must_use]
+    pub fn pieces(&self) -> &[String] {
+        &self.pieces
+    }
+
+    /// Whether it is `*` alone.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        matches!(&self.pieces[..], [one, other] if one.is_empty() && other.is_empty())
+    }
+
+    /// What comes before the only wildcard, if that stands at the end.
+    #[must_use]
+    pub fn prefix(&self) -> Option<&str> {
+        match &self.pieces[..] {
+            [prefix, end] if end.is_empty() => Some(prefix),
+            _ => None,
+        }
+    }
+
+    /// With `change` made to each piece.
+    #[must_use]
+    pub fn map(&self, change: impl Fn(&str) -> String) -> Self {
+        Self { pieces: self.pieces.iter().map(|piece| change(piece)).collect() }
+    }
+
+    /// Whether `text` is one of those it stands for. Takes time in proportion to both lengths: each piece is looked for
+    /// once, from where the one before it was first found.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        let [first, middle @ .., last] = &self.pieces[..] else { return false };
+        let Some(mut rest) = text.strip_prefix(first.as_str()) else { return false };
+        for piece in middle {
+            match rest.find(piece.as_str()) {
+                Some(at) => rest = &rest[at + piece.len()..],
+                None => return false,
+            }
+        }
+        rest.ends_with(last.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        Pattern::new(text.split('*').map(str::to_owned).collect()).expect("a wildcard")
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_any_text_and_for_none() {
+        for (wild, text) in [("*", ""), ("*", "x"), ("a*", "a"), ("*a", "ba"), ("a*c", "abc"), ("a*b*c", "abbc")] {
+            assert!(pattern(wild).matches(text), "{wild} {text}");
+        }
+        for (wild, text) in [("a*", "b"), ("a*a", "a"), ("ab*ba", "aba"), ("*x*", "y"), ("a*b*c", "acb")] {
+            assert!(!pattern(wild).matches(text), "{wild} {text}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_many_wildcards_ends_soon_on_a_text_that_almost_fits() {
+        let wild = pattern(&format!("{}b", "a*".repeat(20_000)));
+        assert!(!wild.matches(&"a".repeat(1_000_000)));
+    }
+}

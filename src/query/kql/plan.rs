@@ -1,0 +1,452 @@
+//! A query brought together with the fields: which field is asked what, with every value read as the field's type
+//! asks for.
+//!
+//! The evaluator and the compiler for Elasticsearch both work from this, so that they ask the same of the same fields
+//! and differ only in who answers.
+
+use super::ast::{Literal, Node, Operator, Value};
+use super::date::{Moment, Zone};
+use super::error::KqlError;
+use super::number::Decimal;
+use super::pattern::Pattern;
+use super::words::{Part, parts, small_letters, words};
+use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
+
+/// How many fields may be asked in one query, each as often as it is.
+pub const MAX_CLAUSES: usize = 1_024;
+
+/// What a query asks.
+#[derive(Clone, Debug)]
+pub enum Plan {
+    /// Every job.
+    All,
+    /// No job.
+    Nothing,
+    /// Those that all of them ask for.
+    And(Vec<Self>),
+    /// Those that one of them asks for.
+    Or(Vec<Self>),
+    /// The others.
+    Not(Box<Self>),
+    /// Those with an entry in their history of which all this is true.
+    InHistory(Box<Self>),
+    /// Those for which one of these is true.
+    Fields(Vec<Clause>),
+    /// The same, for a value that was given without a field.
+    Anywhere {
+        /// The value.
+        value: Value,
+        /// What it means for each of the default fields.
+        clauses: Vec<Clause>,
+    },
+}
+
+/// One question to one field.
+#[derive(Clone, Debug)]
+pub struct Clause {
+    /// The field.
+    pub target: Target,
+    /// The question.
+    pub test: Test,
+    /// Whether it is a field of the history's entries that is asked outside of `history: { }`, each entry by itself.
+    pub in_any_entry: bool,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A field.
+    Field(&'static Field),
+    /// The label of this name.
+    Label(String),
+    /// The fields whose names begin so: `lease`.
+    Group(String),
+}
+
+/// What is asked of it.
+#[derive(Clone, Debug)]
+pub enum Test {
+    /// Has it a value?
+    Exists,
+    /// Nothing that it could ever satisfy.
+    Never,
+    /// Is it this, to the letter?
+    Equals(Value),
+    /// Is it like this?
+    Like(Pattern),
+    /// Has it these words: one of them, or all of them in this order?
+    Words {
+        /// The value, as it was given.
+        value: Value,
+        /// Its words.
+        words: Vec<String>,
+        /// Whether in this order.
+        phrase: bool,
+    },
+    /// Has it one of these parts?
+    Parts {
+        /// The value, as it was given.
+        pattern: Pattern,
+        /// What it was taken apart into.
+        pieces: Vec<Piece>,
+    },
+    /// On which side of this does it lie in the order of letters?
+    Compare {
+        /// The side.
+        operator: Operator,
+        /// Of what.
+        bound: String,
+    },
+    /// Is it this number, or on this side of it?
+    Number {
+        /// The side; none for equal.
+        operator: Option<Operator>,
+        /// The number, as it was given.
+        value: Value,
+        /// The number.
+        number: Decimal,
+    },
+    /// Is it within this time, or on this side of it?
+    Time {
+        /// The side; none for within.
+        operator: Option<Operator>,
+        /// The time, as it was given.
+        text: String,
+        /// The time.
+        moment: Moment,
+    },
+    /// Is it true, or is it false?
+    Flag {
+        /// The value, as it was given.
+        value: Value,
+        /// Which.
+        flag: bool,
+    },
+}
+
+/// A part of a value with wildcards.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Words without a wildcard.
+    Words {
+        /// As they were given.
+        whole: String,
+        /// One by one.
+        words: Vec<String>,
+    },
+    /// A word with wildcards.
+    Pattern {
+        /// As it was given.
+        exact: Pattern,
+        /// In small letters.
+        small: Pattern,
+    },
+}
+
+/// Brings `node` together with the fields.
+pub(super) fn bind(query: &str, node: &Node, zone: Zone) -> Result<Plan, KqlError> {
+    let mut binder = Binder { query, zone, clauses: 0 };
+    binder.node(node, None)
+}
+
+struct Binder<'q> {
+    query: &'q str,
+    zone: Zone,
+    clauses: usize,
+}
+
+/// What a field's name stands for.
+enum Named {
+    One(Target),
+    /// Those that fit a name with wildcards.
+    Many(Vec<&'static Field>),
+    Unknown,
+}
+
+/// The list inside of which a query is, if it is.
+type Scope = Option<&'static str>;
+
+impl Binder<'_> {
+    fn node(&mut self, node: &Node, scope: Scope) -> Result<Plan, KqlError> {
+        match node {
+            Node::And(nodes) => Ok(Plan::And(self.nodes(nodes, scope)?)),
+            Node::Or(nodes) => Ok(Plan::Or(self.nodes(nodes, scope)?)),
+            Node::Not(node) => Ok(Plan::Not(Box::new(self.node(node, scope)?))),
+            Node::Nested { path, inside } => {
+                self.check_path(path, scope)?;
+                Ok(Plan::InHistory(Box::new(self.node(inside, Some(HISTORY))?)))
+            }
+            Node::Is { field: Some(field), value } if field.value.is_any() && value.value.is_any() => Ok(Plan::All),
+            Node::Is { field: Some(field), value } => self.fields(field, None, value, scope),
+            Node::Is { field: None, value } => self.anywhere(value, scope),
+            Node::Range { field, operator, value } => self.fields(field, Some(*operator), value, scope),
+        }
+    }
+
+    fn nodes(&mut self, nodes: &[Node], scope: Scope) -> Result<Vec<Plan>, KqlError> {
+        nodes.iter().map(|node| self.node(node, scope)).collect()
+    }
+
+    fn check_path(&self, path: &Literal, scope: Scope) -> Result<(), KqlError> {
+        if scope.is_none() && path.value.text() == Some(HISTORY) {
+            return Ok(());
+        }
+        let problem = format!("`{path}` is not a list of entries");
+        Err(self.error(path, problem).suggesting(format!("`{HISTORY}: {{ … }}` is the only one, and has none inside")))
+    }
+
+    fn error(&self, literal: &Literal, problem: impl Into<String>) -> KqlError {
+        KqlError::at(self.query, literal.place.0, problem)
+    }
+
+    fn count(&mut self, literal: &Literal, more: usize) -> Result<(), KqlError> {
+        self.clauses += more;
+        if self.clauses > MAX_CLAUSES {
+            return Err(self.error(literal, format!("the query asks more than {MAX_CLAUSES} fields")));
+        }
+        Ok(())
+    }
+
+    fn fields(
+        &mut self,
+        name: &Literal,
+        operator: Option<Operator>,
+        value: &Literal,
+        scope: Scope,
+    ) -> Result<Plan, KqlError> {
+        match self.named(name, scope)? {
+            Named::Unknown => Ok(Plan::Nothing),
+            Named::One(target) => {
+                self.count(name, 1)?;
+                let test = self.test(&target, operator, &value.value).map_err(|wrong| {
+                    let error = self.error(value, wrong.problem);
+                    wrong.suggestion.into_iter().fold(error, KqlError::suggesting)
+                })?;
+                Ok(Plan::Fields(vec![Clause { target, test, in_any_entry: false }]))
+            }
+            Named::Many(fields) => {
+                self.count(name, fields.len())?;
+                let clause = |field: &'static Field| {
+                    // A field that cannot have the value is left out.
+                    let test = self.test(&Target::Field(field), operator, &value.value).ok()?;
+                    let in_any_entry = scope.is_none() && field.nested_in().is_some();
+                    Some(Clause { target: Target::Field(field), test, in_any_entry })
+                };
+                let clauses: Vec<Clause> = fields.into_iter().filter_map(clause).collect();
+                Ok(if clauses.is_empty() { Plan::Nothing } else { Plan::Fields(clauses) })
+            }
+        }
+    }
+
+    fn anywhere(&mut self, value: &Literal, scope: Scope) -> Result<Plan, KqlError> {
+        if value.value == Value::Null {
+            return Err(self.error(value, "`null` cannot be looked for").suggesting("for the word write \"null\""));
+        }
+        if scope.is_some() {
+            return Ok(Plan::Nothing);
+        }
+        if value.value.is_any() {
+            return Ok(Plan::All);
+        }
+        let fields: Vec<&'static Field> = FIELDS.iter().filter(|field| field.default).collect();
+        self.count(value, fields.len())?;
+        let clause = |field: &'static Field| {
+            let target = Target::Field(field);
+            let test = match &value.value {
+                Value::Pattern(pattern) => Test::Parts { pattern: pattern.clone(), pieces: pieces(pattern) },
+                value => self.test(&target, None, value).ok()?,
+            };
+            Some(Clause { target, test, in_any_entry: false })
+        };
+        Ok(Plan::Anywhere { value: value.value.clone(), clauses: fields.into_iter().filter_map(clause).collect() })
+    }
+
+    fn named(&self, name: &Literal, scope: Scope) -> Result<Named, KqlError> {
+        let within = scope.map(|list| format!("{list}.")).unwrap_or_default();
+        if let Value::Pattern(pattern) = &name.value {
+            let mut pieces = pattern.pieces().to_vec();
+            pieces[0].insert_str(0, &within);
+            let fits = |field: &&Field| {
+                field.is_searchable() && Pattern::new(pieces.clone()).is_some_and(|name| name.matches(field.name))
+            };
+            return Ok(Named::Many(FIELDS.iter().filter(fits).collect()));
+        }
+        let full = format!("{within}{}", name.value.text().unwrap_or("null"));
+        if let Some(field) = Field::named(&full).filter(|field| field.is_searchable()) {
+            if scope.is_none()
+                && let Some(list) = field.nested_in()
+            {
+                let inside = field.name.trim_start_matches(list).trim_start_matches('.');
+                let problem = format!("`{full}` is a field of the entries of `{list}`");
+                return Err(self.error(name, problem).suggesting(format!("write `{list}: {{ {inside}: … }}`")));
+            }
+            return Ok(Named::One(Target::Field(field)));
+        }
+        if let Some(label) = full.strip_prefix(LABELS).and_then(|rest| rest.strip_prefix('.'))
+            && !label.is_empty()
+        {
+            return Ok(Named::One(Target::Label(label.to_owned())));
+        }
+        let inside_of = |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+        if FIELDS.iter().any(|kept| !kept.is_searchable() && (kept.name == full || inside_of(kept.name, &full))) {
+            let problem = format!("`{full}` is kept with the job and cannot be searched");
+            return Err(self.error(name, problem).suggesting("give the job a label to find it by"));
+        }
+        if full == HISTORY {
+            let problem = format!("`{HISTORY}` is a list of entries");
+            return Err(self.error(name, problem).suggesting(format!("write `{HISTORY}: {{ to: running }}`")));
+        }
+        if FIELDS.iter().any(|field| field.is_searchable() && inside_of(&full, field.name)) {
+            return Ok(Named::One(Target::Group(full)));
+        }
+        match closest(&full) {
+            Some(close) => {
+                let close = close.strip_prefix(&within).unwrap_or(close);
+                Err(self.error(name, format!("there is no field `{name}`")).suggesting(format!("is `{close}` meant?")))
+            }
+            None => Ok(Named::Unknown),
+        }
+    }
+
+    /// What `value` means for a field of the target's type.
+    fn test(&self, target: &Target, operator: Option<Operator>, value: &Value) -> Result<Test, Wrong> {
+        if operator.is_none() && value.is_any() {
+            return Ok(Test::Exists);
+        }
+        if *value == Value::Null {
+            return Err(
+                Wrong::new("nothing is equal to `null`").suggesting("for jobs without a value write `not field: *`")
+            );
+        }
+        match target {
+            Target::Group(group) => {
+                let problem = format!("`{group}` is a group of fields, of which only `{group}: *` can be asked");
+                Err(Wrong::new(problem).suggesting(format!("its fields are {}", members(group).join(", "))))
+            }
+            Target::Label(_) => match operator {
+                Some(_) => Err(Wrong::new("a label has no order, it can only be compared with `:`")),
+                None => label(value),
+            },
+            Target::Field(field) => self.field(field, operator, value),
+        }
+    }
+
+    fn field(&self, field: &Field, operator: Option<Operator>, value: &Value) -> Result<Test, Wrong> {
+        let wrong = |what: &str| Wrong::new(format!("`{}` is {what}", field.name));
+        match (field.kind, operator, value) {
+            (FieldType::Kept, ..) => Err(wrong("kept with the job and cannot be searched")),
+            (FieldType::Keyword { .. } | FieldType::Text | FieldType::Labels, Some(operator), value) => {
+                Ok(Test::Compare { operator, bound: written(value) })
+            }
+            (FieldType::Keyword { .. }, None, Value::Pattern(pattern)) => Ok(Test::Like(pattern.clone())),
+            (FieldType::Text | FieldType::Labels, None, Value::Pattern(pattern)) => {
+                Ok(Test::Parts { pattern: pattern.clone(), pieces: pieces(pattern) })
+            }
+            (FieldType::Keyword { .. } | FieldType::Labels, None, value) => Ok(Test::Equals(value.clone())),
+            (FieldType::Text, None, value) => {
+                let phrase = matches!(value, Value::Phrase(_));
+                Ok(Test::Words { words: words(&written(value)), value: value.clone(), phrase })
+            }
+            (FieldType::Date, operator, value) => {
+                let text = written(value);
+                let moment = Moment::parse(&text, self.zone).ok_or_else(|| {
+                    wrong("a time").suggesting("such as \"2030-01-31T08:00:00Z\", 2030-01-31, now-15m or now/d")
+                })?;
+                Ok(Test::Time { operator, text, moment })
+            }
+            (FieldType::Integer { .. } | FieldType::Number, operator, value) => {
+                let number = Decimal::parse(&written(value)).ok_or_else(|| wrong("a number"))?;
+                Ok(within_type(field.kind, operator, number).unwrap_or_else(|| Test::Number {
+                    operator,
+                    value: value.clone(),
+                    number,
+                }))
+            }
+            (FieldType::Flag, Some(_), _) => Err(wrong("true or false and has no order")),
+            (FieldType::Flag, None, value) => match value.text() {
+                Some("true") => Ok(Test::Flag { value: value.clone(), flag: true }),
+                Some("false") => Ok(Test::Flag { value: value.clone(), flag: false }),
+                _ => Err(wrong("true or false")),
+            },
+        }
+    }
+}
+
+/// Why a field cannot be asked this.
+struct Wrong {
+    problem: String,
+    suggestion: Option<String>,
+}
+
+impl Wrong {
+    fn new(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), suggestion: None }
+    }
+
+    fn suggesting(self, suggestion: impl Into<String>) -> Self {
+        Self { suggestion: Some(suggestion.into()), ..self }
+    }
+}
+
+/// A number that no value of the type can reach makes the answer the same for all that have one.
+fn within_type(kind: FieldType, operator: Option<Operator>, number: Decimal) -> Option<Test> {
+    let FieldType::Integer { least, most } = kind else { return None };
+    let side = number.side_of(least, most);
+    if side.is_eq() {
+        return None;
+    }
+    // A value stands to the number the other way round than the number to the values.
+    let holds = operator.is_some_and(|operator| operator.admits(side.reverse()));
+    Some(if holds { Test::Exists } else { Test::Never })
+}
+
+/// What `value` means for one label. The index has all labels in one field, so that only what begins with the label's
+/// name is found by it.
+fn label(value: &Value) -> Result<Test, Wrong> {
+    let Value::Pattern(pattern) = value else { return Ok(Test::Equals(value.clone())) };
+    let pieces = pieces(pattern);
+    let begins = |piece: &Piece| match piece {
+        Piece::Words { .. } => true,
+        Piece::Pattern { exact, .. } => exact.prefix().is_some(),
+    };
+    if pieces.iter().all(begins) {
+        return Ok(Test::Parts { pattern: pattern.clone(), pieces });
+    }
+    Err(Wrong::new("in one label's value, a wildcard can only stand at the end")
+        .suggesting("`labels: *x*` looks in all labels"))
+}
+
+fn pieces(pattern: &Pattern) -> Vec<Piece> {
+    let piece = |part: Part| match part {
+        Part::Words(whole) => Piece::Words { words: words(&whole), whole },
+        Part::Pattern(exact) => Piece::Pattern { small: exact.map(small_letters), exact },
+    };
+    parts(pattern).into_iter().map(piece).collect()
+}
+
+/// The value as a text, with its wildcards as they were written.
+fn written(value: &Value) -> String {
+    match value {
+        Value::Pattern(pattern) => pattern.pieces().join("*"),
+        value => value.text().unwrap_or_default().to_owned(),
+    }
+}
+
+/// The fields whose names begin with the group's.
+pub(super) fn members(group: &str) -> Vec<&'static str> {
+    let inside = |field: &&Field| field.name.strip_prefix(group).is_some_and(|rest| rest.starts_with('.'));
+    FIELDS.iter().filter(inside).filter(|field| field.is_searchable()).map(|field| field.name).collect()
+}
+
+/// The field whose name is perhaps meant.
+fn closest(name: &str) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    let bound = match name.chars().count() {
+        0..=2 => 0,
+        3..=4 => 1,
+        _ => 2,
+    };
+    let near = FIELDS.iter().filter(|field| field.is_searchable());
+    let near = near.map(|field| (strsim::osa_distance(&name, field.name), field.name));
+    near.filter(|(distance, _)| *distance <= bound).min().map(|(_, name)| name)
+}

@@ -1,0 +1,221 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::job::{
+    Actor, Body, Claim, Job, JobError, JobId, JobSpec, Kind, Owner, Priority, QueueName, RetryPolicy, State, StateName,
+    WorkerId,
+};
+
+fn now() -> Timestamp {
+    Timestamp::parse_rfc3339("2026-11-21T12:00:00Z").expect("a time")
+}
+
+fn available() -> Job {
+    let labels = [("team", "blue"), ("a.b", "dotted"), ("empty", "")];
+    let spec = JobSpec {
+        queue: QueueName::new("reports").expect("a queue"),
+        kind: Kind::new("Render").expect("a kind"),
+        priority: Priority::new(-5).expect("a priority"),
+        owner: Some(Owner::new("team a").expect("an owner")),
+        labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>(),
+        expected_runtime: None,
+        timeout: None,
+        max_attempts: 3,
+        retry: RetryPolicy::default(),
+        resources: BTreeMap::new(),
+        oversight: crate::job::Oversight::default(),
+        schedule_id: None,
+        due_at: None,
+        fingerprint: None,
+    };
+    let actor = Actor::new("tester").expect("an actor");
+    Job::submit(JobId::new("job-1").expect("an id"), Arc::new(spec), Body::Empty, (now(), None), &actor, now())
+}
+
+fn running() -> Job {
+    let worker_id = WorkerId::new("w-1").expect("a worker");
+    let claim = Claim { worker_id, request_id: None, term: std::time::Duration::from_secs(60) };
+    available().claim(&claim, now()).expect("it is due")
+}
+
+fn failed() -> Job {
+    let error = JobError { code: "exit".to_owned(), message: "Out of Memory: killed".to_owned() };
+    Job { state: State::Failed { finished_at: now() }, error: Some(error), ..available() }
+}
+
+#[track_caller]
+fn holds(job: &Job, queries: &[&str]) {
+    for query in queries {
+        assert!(expression(query).matches(job, now()), "{query}");
+    }
+}
+
+#[track_caller]
+fn fails(job: &Job, queries: &[&str]) {
+    for query in queries {
+        assert!(!expression(query).matches(job, now()), "{query}");
+    }
+}
+
+#[track_caller]
+fn expression(query: &str) -> Expression {
+    Expression::parse(query).unwrap_or_else(|error| panic!("{}", error.render()))
+}
+
+fn refusal(query: &str) -> String {
+    Expression::parse(query).expect_err(query).render()
+}
+
+#[test]
+fn a_keyword_is_compared_as_a_whole_and_to_the_letter() {
+    let job = available();
+    holds(&job, &["state: available", "kind: Render", "owner: team a", "owner: \"team a\"", "queue: (x or reports)"]);
+    holds(&job, &["owner: t*", "owner: *m*a", "kind: *e*e*", "owner > \"team\"", "owner <= \"team a\"", "*: Render"]);
+    fails(&job, &["kind: render", "owner: team", "owner: \"*\"", "owner: T*", "queue: report", "owner < \"Team\""]);
+}
+
+#[test]
+fn a_field_without_a_value_is_found_by_nothing_but_its_absence() {
+    let job = available();
+    holds(&job, &["not finished_at: *", "not finished_at < now", "not lease: *", "not error.message: x"]);
+    fails(&job, &["finished_at: *", "finished_at < now", "lease: *", "timeout_ms >= 0", "nowhere: *", "nowhere: x"]);
+    holds(&running(), &["lease: *", "lease.worker_id: w-1", "not orphan: *"]);
+}
+
+#[test]
+fn numbers_and_times_are_compared_as_such() {
+    let job = available();
+    holds(
+        &job,
+        &["priority: -5", "priority: -5.0", "priority > -5.5", "priority < 10", "priority < 99999999999999999999"],
+    );
+    fails(&job, &["priority: -5.5", "priority >= -4.5", "priority > 99999999999999999999", "priority: 100000"]);
+    holds(
+        &job,
+        &["run_at: 2026-11-21", "run_at: \"2026-11-21T12\"", "run_at <= now", "run_at >= now/d", "run_at < now+1s"],
+    );
+    holds(&job, &["run_at <= 2026-11-21", "run_at >= 2026-11-21", "run_at: 1795262400000", "created_at > now-1d/d"]);
+    fails(&job, &["run_at > 2026-11-21", "run_at < 2026-11-21", "run_at: 2026-11-20", "run_at > now/d"]);
+}
+
+#[test]
+fn a_text_is_found_by_its_words() {
+    let job = failed();
+    holds(&job, &["error.message: memory", "error.message: disk MEMORY", "error.message: \"of memory\"", "memory"]);
+    holds(
+        &job,
+        &["error.message: mem*", "error.message: disk kil*", "error.message.keyword: Out*", "error: *", "\"out of\""],
+    );
+    fails(
+        &job,
+        &["error.message: \"memory of\"", "error.message: mem", "error.message.keyword: out*", "error.code: Exit"],
+    );
+}
+
+#[test]
+fn labels_are_found_by_their_names_and_all_together() {
+    let job = available();
+    holds(
+        &job,
+        &["labels.team: blue", "labels.team: \"blue\"", "labels.a.b: dotted", "labels: blue", "labels.empty: \"\""],
+    );
+    holds(&job, &["labels.team: b*", "labels: *otte*", "labels.team: *", "labels: *", "labels.team: red b*", "blue"]);
+    fails(&job, &["labels.team: red", "labels.a: dotted", "labels.team: Blue", "labels: bl", "labels.nope: *"]);
+}
+
+#[test]
+fn what_is_said_in_braces_is_said_of_one_entry() {
+    let job = running();
+    holds(&job, &["history: { to: running and actor: w-1 }", "history: { to: available and not from: * }"]);
+    holds(&job, &["history: { not to: running }", "history: { fence >= 1 }", "*: w-1", "history: { *: running }"]);
+    fails(&job, &["history: { to: available and actor: w-1 }", "history: { running }", "history: { to: failed }"]);
+    holds(&job, &["history: { to: running } and history: { to: available }", "not history: { to: failed }"]);
+}
+
+#[test]
+fn a_field_that_cannot_be_asked_is_refused_with_advice() {
+    assert_eq!(
+        refusal("stat: running"),
+        "there is no field `stat` (at character 1); is `state` meant?\n  stat: running\n  ^"
+    );
+    assert!(refusal("a and lease.worker-id: x").contains("is `lease.worker_id` meant?"));
+    assert!(refusal("history: { too: x }").contains("is `to` meant?"));
+    assert!(refusal("history.to: running").contains("write `history: { to: … }`"));
+    assert!(refusal("payload.user: 7").contains("cannot be searched"));
+    assert!(refusal("lease: w-1").contains("its fields are lease.worker_id"));
+    assert!(refusal("lists: { a: b }").contains("is not a list"));
+    assert!(refusal("history: { history: { a: b } }").contains("is not a list"));
+    let cases = [
+        ("priority: high", "`priority` is a number", 11),
+        ("priority: 1*", "`priority` is a number", 11),
+        ("run_at > soon", "`run_at` is a time", 10),
+        ("owner: null", "write `not field: *`", 8),
+        ("labels.size > 5", "a label has no order", 15),
+        ("labels.size: *5", "only stand at the end", 14),
+        ("null", "cannot be looked for", 1),
+    ];
+    for (query, problem, character) in cases {
+        let error = refusal(query);
+        assert!(error.contains(problem) && error.contains(&format!("character {character})")), "{error}");
+    }
+}
+
+#[test]
+fn a_name_with_wildcards_asks_the_fields_that_can_have_the_value() {
+    let job = running();
+    holds(&job, &["*_at: 2026-11-21", "*: -5", "lease.*: w-1", "*.worker_id: w-*", "his*: available", "priorit*: -5"]);
+    fails(&job, &["*_at: running", "x*: y", "lease.*: running", "*: nothing like it"]);
+}
+
+#[test]
+fn what_is_too_long_or_too_deep_or_too_wide_is_refused() {
+    assert!(refusal(&"a".repeat(MAX_BYTES + 1)).contains("longer"));
+    let deep = |levels: usize| format!("{}a{}", "not (".repeat(levels), ")".repeat(levels));
+    assert!(Expression::parse(&deep(MAX_DEPTH)).is_ok());
+    assert!(refusal(&deep(MAX_DEPTH + 1)).contains("levels"));
+    let wide = |clauses: usize| format!("id: ({})", vec!["a"; clauses].join(" or "));
+    assert!(Expression::parse(&wide(plan::MAX_CLAUSES)).is_ok());
+    assert!(refusal(&wide(plan::MAX_CLAUSES + 1)).contains("1024"));
+}
+
+#[test]
+fn the_bounds_of_a_query_hold_for_all_that_it_finds() {
+    let bounds = |query: &str| expression(query).bounds();
+    let found = bounds("state: (running or failed) and queue: a and not kind: b");
+    assert_eq!(found.states, Some(vec![StateName::Running, StateName::Failed]));
+    assert_eq!(found.queues, Some(vec!["a".to_owned()]));
+    assert_eq!(found.kinds, None);
+    assert_eq!(bounds("state: *ed").states.map(|states| states.len()), Some(4));
+    assert_eq!(bounds("not state: *ed").states, Some(vec![StateName::Available, StateName::Running]));
+    assert!(bounds("not state: *ed and priority > 5").only_live());
+    assert_eq!(bounds("lease.expires_at < now").states, Some(vec![StateName::Running]));
+    assert_eq!(bounds("queue: a or priority: 5"), Bounds::default());
+    assert_eq!(bounds("queue: a or queue: b").queues, Some(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(bounds("queue: a and queue: b").queues, Some(Vec::new()));
+    assert_eq!(bounds("id: (x or y)").ids, Some(vec!["x".to_owned(), "y".to_owned()]));
+    assert_eq!(bounds("").ids, None);
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_asked_or_refused(text in any::<String>()) {
+        if let Ok(expression) = Expression::parse(&text) {
+            let _either = expression.matches(&running(), now());
+            let _any = expression.bounds();
+        }
+    }
+
+    #[test]
+    fn a_negation_finds_the_others(field in "(state|kind|priority|run_at|labels.team|error.message|lease|n*)", value in "(5|running|\\*|b\\*|now|\"a\")") {
+        if let (Ok(one), Ok(other)) =
+            (Expression::parse(&format!("{field}: {value}")), Expression::parse(&format!("not {field}: {value}")))
+        {
+            for job in [available(), running(), failed()] {
+                prop_assert_ne!(one.matches(&job, now()), other.matches(&job, now()));
+            }
+        }
+    }
+}
