@@ -281,8 +281,8 @@ async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_on_the_embedded_s
 
 async fn a_stopped_worker_is_not_heard(site: Site) {
     let mut sleeper = site.worker("sleeper", "3s");
-    let command = "echo $LEASEHOLD_FENCE >> started; while ! test -e go-$LEASEHOLD_FENCE; do sleep 0.05; done; \
-                   echo $LEASEHOLD_FENCE";
+    let command = "echo $LEASEHOLD_FENCE >> started; while test -e started && ! test -e go-$LEASEHOLD_FENCE; \
+                   do sleep 0.05; done; echo $LEASEHOLD_FENCE";
     site.submit("job", command, json!({})).await;
     site.until_started(&["1"]).await;
     sleeper.signal(Signal::SIGSTOP);
@@ -313,7 +313,7 @@ async fn a_slow_job_whose_worker_beats_is_told_overdue_once_and_never_released_o
 
 async fn a_slow_job_is_never_released(site: Site) {
     let _worker = site.worker("slow", "3s");
-    let command = "echo $LEASEHOLD_FENCE >> started; while ! test -e go; do sleep 0.05; done";
+    let command = "echo $LEASEHOLD_FENCE >> started; while test -e started && ! test -e go; do sleep 0.05; done";
     site.submit("job", command, json!({"expected_runtime_ms": 500})).await;
     let heartbeat = async || site.job("job").await["lease"]["heartbeat_at"].as_str().map(str::to_owned);
     until("the alert", async || told(&site.job("job").await).len() == 2).await;
