@@ -1,5 +1,7 @@
 //! The start: find the server, make the indices if they are missing, and refuse what would not keep the promise.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -10,8 +12,11 @@ use super::{ElasticsearchOptions, Indices};
 
 /// The mapping's version; raised when a field is added or changed.
 const MAPPING_VERSION: u64 = 1;
-/// How many times a request's time it may take: one to find the server, and one for each index.
-const TIMES_A_REQUEST: u32 = 4;
+/// How many times a request's time it may take: one to find the server, one for each index, and one for
+/// their shards.
+const TIMES_A_REQUEST: u32 = 5;
+/// How long the indices' shards are waited for at a time.
+const MAX_SHARD_WAIT: Duration = Duration::from_secs(2);
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");
@@ -61,6 +66,7 @@ pub(super) async fn prepare(
     {
         link.index(index, with_options(definition, options)).await?;
     }
+    link.until_searchable(indices, options.request_timeout / 2).await?;
     Ok(server)
 }
 
@@ -115,6 +121,23 @@ impl Link<'_> {
             ));
         }
         Ok(server)
+    }
+
+    /// Waits for the indices' shards. Who makes an index waits for them anyway, but not who comes second and finds it made
+    /// a moment ago.
+    async fn until_searchable(&self, indices: &Indices, patience: Duration) -> Result<(), ConnectError> {
+        let Indices { jobs, bodies, records } = indices;
+        let patience = patience.min(MAX_SHARD_WAIT).as_millis();
+        let path = format!(
+            "_cluster/health/{jobs},{bodies},{records}?wait_for_status=yellow&timeout={patience}ms&filter_path=status"
+        );
+        let reply = self.send(Request::get(path)).await?;
+        match reply.status {
+            200..=299 => Ok(()),
+            status => {
+                Err(ConnectError::NotYet(format!("a part of the index is not there ({})", reason(status, &reply.body))))
+            }
+        }
     }
 
     /// Checks the index, after making it if it is missing. Several processes may start at once: who comes second finds
