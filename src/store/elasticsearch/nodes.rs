@@ -232,9 +232,17 @@ fn judge(node: &str, reply: Reply) -> (Try, bool) {
         // Turned away at the door.
         429 => (Try::NotDone(message(&reply)), false),
         // Said by a proxy that may have passed the request on, or by a node that has lost its cluster.
+        // A search without its shards: every node would say the same.
+        503 if lacks_shards(&reply.body) => (Try::Unknown(message(&reply)), false),
         502..=504 => (Try::Unknown(message(&reply)), true),
         _ => (Try::Answered(reply), false),
     }
+}
+
+/// Whether an answer says that a search found no copy of a shard, which happens to an index that was made a moment ago.
+fn lacks_shards(body: &[u8]) -> bool {
+    const SAYS: &[u8] = b"search_phase_execution_exception";
+    body.windows(SAYS.len()).any(|part| part == SAYS)
 }
 
 /// What a failed try means for the request: a connection that never came about carried nothing.
