@@ -34,11 +34,13 @@ pub enum Scan {
     Recovery,
     /// Jobs that ended long ago.
     Retention,
+    /// Settled jobs that still lie among the live ones.
+    Archive,
 }
 
 impl Scan {
     /// Every scan.
-    pub const ALL: [Self; 3] = [Self::Watch, Self::Recovery, Self::Retention];
+    pub const ALL: [Self; 4] = [Self::Watch, Self::Recovery, Self::Retention, Self::Archive];
 
     /// The word for it, in metrics and the log.
     #[must_use]
@@ -47,13 +49,14 @@ impl Scan {
             Self::Watch => "watch",
             Self::Recovery => "recovery",
             Self::Retention => "retention",
+            Self::Archive => "archive",
         }
     }
 
     fn filter(self, now: Timestamp) -> Filter {
         let states = match self {
             Self::Recovery => vec![StateName::Running],
-            Self::Watch | Self::Retention => Vec::new(),
+            Self::Watch | Self::Retention | Self::Archive => Vec::new(),
         };
         Filter { states, watch_at_most: Some(now), ..Filter::default() }
     }
@@ -62,7 +65,7 @@ impl Scan {
         match self {
             Self::Watch => true,
             Self::Recovery => matches!(action, Action::Recover | Action::Flag(Suspicion::LeaseExpired)),
-            Self::Retention => false,
+            Self::Retention | Self::Archive => false,
         }
     }
 }
@@ -88,6 +91,8 @@ pub struct Report {
     pub expired: usize,
     /// How many were removed.
     pub removed: usize,
+    /// How many were moved to where ended jobs are kept.
+    pub moved: usize,
     /// Since when the oldest waits of those about which something is still to be done.
     pub behind_since: Option<Timestamp>,
     /// Whether there is more than one run looks at.
@@ -180,6 +185,7 @@ impl Scans {
         match scan {
             Scan::Watch | Scan::Recovery => self.watch(scan, now, may_act).await,
             Scan::Retention => self.retain(now, may_act).await,
+            Scan::Archive => self.archive(now, may_act).await,
         }
     }
 
