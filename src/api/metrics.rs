@@ -76,7 +76,7 @@ const EVENTS: &[&str] = &[
 ];
 
 const POLICIES: &[&str] = &["requeue", "fail", "flag"];
-const SCANS: &[&str] = &["watch", "recovery", "retention"];
+const SCANS: &[&str] = &["watch", "recovery", "retention", "archive"];
 
 /// Every metric.
 #[rustfmt::skip]

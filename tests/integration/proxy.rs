@@ -96,6 +96,12 @@ impl FaultProxy {
         self.plan.lock().on = on;
     }
 
+    /// Lets so many more requests through and then breaks every connection, as if the client had died after them; `None`
+    /// lets all through again.
+    pub(crate) fn allow(&self, requests: Option<u64>) {
+        self.plan.lock().allowed = requests;
+    }
+
     /// What it did so far.
     pub(crate) fn counts(&self) -> Counts {
         self.plan.lock().counts
@@ -136,6 +142,8 @@ struct Plan {
     place: u32,
     spoiled_place: u32,
     counts: Counts,
+    /// How many requests are still let through; all when not said.
+    allowed: Option<u64>,
 }
 
 impl Plan {
@@ -143,7 +151,19 @@ impl Plan {
         assert!(faults.one_in > 0 && !faults.kinds.is_empty(), "a plan spoils one answer in some, somehow");
         let mut random = StdRng::seed_from_u64(faults.seed);
         let spoiled_place = random.random_range(0..faults.one_in);
-        Self { faults, random, on: false, place: 0, spoiled_place, counts: Counts::default() }
+        Self { faults, random, on: false, place: 0, spoiled_place, counts: Counts::default(), allowed: None }
+    }
+
+    /// Whether one more request is let through.
+    fn lets_through(&mut self) -> bool {
+        match &mut self.allowed {
+            Some(0) => false,
+            Some(requests) => {
+                *requests -= 1;
+                true
+            }
+            None => true,
+        }
     }
 
     fn next(&mut self) -> Option<Fault> {
@@ -191,6 +211,9 @@ async fn pass_on(client: TcpStream, upstream: &str, plan: &Mutex<Plan>) -> io::R
     server.set_nodelay(true)?;
     let (mut client, mut server) = (BufReader::new(client), BufReader::new(server));
     while let Some(request) = Message::read(&mut client, Kind::Request).await? {
+        if !plan.lock().lets_through() {
+            return Ok(());
+        }
         server.write_all(&request.bytes).await?;
         let kind = Kind::Answer { to_head: request.bytes.starts_with(b"HEAD ") };
         let Some(answer) = Message::read(&mut server, kind).await? else { return Ok(()) };

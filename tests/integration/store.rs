@@ -7,6 +7,7 @@ mod bodies;
 mod counts;
 pub(crate) mod elasticsearch;
 mod embedded;
+mod history;
 mod lost_answers;
 mod model;
 mod records;
