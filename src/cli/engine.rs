@@ -123,7 +123,8 @@ async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failu
     }
 }
 
-fn elasticsearch_options(settings: EngineSettings) -> Result<ElasticsearchOptions, Failure> {
+/// How to reach Elasticsearch.
+pub(super) fn elasticsearch_options(settings: EngineSettings) -> Result<ElasticsearchOptions, Failure> {
     let defaults = ElasticsearchOptions::default();
     let read = |file: PathBuf| {
         std::fs::read(&file).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", file.display())))

@@ -18,6 +18,7 @@ mod list;
 mod log;
 mod many;
 mod meter;
+mod migrate;
 mod monitor;
 mod notify;
 mod orphans;
@@ -88,6 +89,7 @@ enum Command {
     Workers(workers::WorkersArgs),
     Top(top::TopArgs),
     Events(events::EventsArgs),
+    Migrate(migrate::MigrateArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -123,6 +125,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Workers(args) => block_on(workers::run(args, settings)),
         Command::Top(args) => block_on(top::run(args, settings)),
         Command::Events(args) => block_on(events::run(args, settings)),
+        Command::Migrate(args) => block_on(migrate::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }

@@ -1,6 +1,6 @@
 //! The start: find the server, make the indices if they are missing, and refuse what would not keep the promise.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -52,7 +52,7 @@ pub(super) async fn prepare(
     indices: &Indices,
     options: &ElasticsearchOptions,
 ) -> Result<Server, ConnectError> {
-    let link = Link { nodes, deadline: Instant::now() + options.request_timeout.saturating_mul(TIMES_A_REQUEST) };
+    let link = Link::new(nodes, options.request_timeout.saturating_mul(TIMES_A_REQUEST));
     let server = link.server().await?;
     let definitions = Definitions { flavour: server.flavour, indices, options };
     let broken = |error: serde_json::Error| ConnectError::refused("a mapping is not JSON", error.to_string());
@@ -68,14 +68,19 @@ pub(super) async fn prepare(
     Ok(server)
 }
 
-/// What a connection is set up with.
-struct Link<'a> {
+/// What a store is set up, and migrated, through.
+pub(super) struct Link<'a> {
     nodes: &'a Nodes,
     deadline: Instant,
 }
 
-impl Link<'_> {
-    async fn send(&self, request: Request) -> Result<Reply, ConnectError> {
+impl<'a> Link<'a> {
+    /// One whose requests may take so long together.
+    pub(super) fn new(nodes: &'a Nodes, patience: Duration) -> Self {
+        Self { nodes, deadline: Instant::now() + patience }
+    }
+
+    pub(super) async fn send(&self, request: Request) -> Result<Reply, ConnectError> {
         let reply = self.nodes.try_call(&request, self.deadline).await.map_err(|error| unreachable(&error.message))?;
         match reply.status {
             401 => Err(ConnectError::refused(
@@ -94,7 +99,7 @@ impl Link<'_> {
         }
     }
 
-    async fn server(&self) -> Result<Server, ConnectError> {
+    pub(super) async fn server(&self) -> Result<Server, ConnectError> {
         let mend =
             "check the address; it is to be that of a node of Elasticsearch or OpenSearch, as http://localhost:9200";
         let reply = self.send(Request::get(Server::PATH.to_owned())).await?;
@@ -150,19 +155,25 @@ impl Link<'_> {
         }
     }
 
-    /// Makes the template for the months' indices, if it is missing or older.
-    async fn template(&self, indices: &Indices, template: Value) -> Result<(), ConnectError> {
-        let path = format!("_index_template/{}", indices.history);
-        let reply = self.send(Request::get(path.clone())).await?;
-        if reply.status != 404 {
-            let body = reply.success().map_err(ConnectError::NotYet)?;
-            let found: Value = serde_json::from_slice(&body)
-                .map_err(|error| ConnectError::NotYet(format!("the index template cannot be read: {error}")))?;
-            let version = found["index_templates"][0]["index_template"]["_meta"]["leasehold"]["version"].as_u64();
-            if version.is_some_and(|version| version >= MAPPING_VERSION) {
-                return Ok(());
-            }
+    /// Whether the template for the months' indices is there, and not an older one.
+    pub(super) async fn has_template(&self, indices: &Indices) -> Result<bool, ConnectError> {
+        let reply = self.send(Request::get(format!("_index_template/{}", indices.history))).await?;
+        if reply.status == 404 {
+            return Ok(false);
         }
+        let body = reply.success().map_err(ConnectError::NotYet)?;
+        let found: Value = serde_json::from_slice(&body)
+            .map_err(|error| ConnectError::NotYet(format!("the index template cannot be read: {error}")))?;
+        let version = found["index_templates"][0]["index_template"]["_meta"]["leasehold"]["version"].as_u64();
+        Ok(version.is_some_and(|version| version >= MAPPING_VERSION))
+    }
+
+    /// Makes the template for the months' indices, if it is missing or older.
+    pub(super) async fn template(&self, indices: &Indices, template: Value) -> Result<(), ConnectError> {
+        if self.has_template(indices).await? {
+            return Ok(());
+        }
+        let path = format!("_index_template/{}", indices.history);
         let reply = self.send(Request::put(path, template.to_string().into_bytes())).await?;
         reply.success().map(|_| ()).map_err(|why| {
             ConnectError::refused(
@@ -175,19 +186,25 @@ impl Link<'_> {
     /// Checks the months' indices.
     async fn months(&self, indices: &Indices) -> Result<(), ConnectError> {
         let path = format!("{}/_mapping?filter_path=*.mappings._meta", indices.months());
-        let body = self.send(Request::get(path)).await?.success().map_err(ConnectError::NotYet)?;
-        let found: HashMap<String, IndexInfo> = serde_json::from_slice(&body)
-            .map_err(|error| ConnectError::NotYet(format!("the history's mappings cannot be read: {error}")))?;
-        let mut found: Vec<(String, IndexInfo)> = found.into_iter().collect();
-        found.sort_by(|one, other| one.0.cmp(&other.0));
+        let found = self.read(path).await?;
         found.iter().try_for_each(|(index, info)| check_version(index, info))
     }
 
+    /// The months' indices, in the order of time.
+    pub(super) async fn all_months(&self, indices: &Indices) -> Result<BTreeMap<String, IndexInfo>, ConnectError> {
+        self.read(format!("{}?flat_settings=true", indices.months())).await
+    }
+
+    async fn read(&self, path: String) -> Result<BTreeMap<String, IndexInfo>, ConnectError> {
+        let body = self.send(Request::get(path)).await?.success().map_err(ConnectError::NotYet)?;
+        serde_json::from_slice(&body)
+            .map_err(|error| ConnectError::NotYet(format!("the history's indices cannot be read: {error}")))
+    }
+
     /// Puts the live index under the alias over all jobs, if it is not there.
-    async fn alias(&self, indices: &Indices) -> Result<(), ConnectError> {
+    pub(super) async fn alias(&self, indices: &Indices) -> Result<(), ConnectError> {
         let Indices { jobs, all, .. } = indices;
-        let reply = self.send(Request::get(format!("{jobs}/_alias/{all}"))).await?;
-        if reply.status == 404 {
+        if !self.has_alias(indices).await? {
             let alias = alias(Kind::Jobs).to_string().into_bytes();
             let reply = self.send(Request::put(format!("{jobs}/_alias/{all}"), alias)).await?;
             reply.success().map_err(|why| {
@@ -200,7 +217,13 @@ impl Link<'_> {
         Ok(())
     }
 
-    async fn find(&self, index: &str) -> Result<Option<IndexInfo>, ConnectError> {
+    /// Whether the live index is under the alias over all jobs.
+    pub(super) async fn has_alias(&self, indices: &Indices) -> Result<bool, ConnectError> {
+        let reply = self.send(Request::get(format!("{}/_alias/{}", indices.jobs, indices.all))).await?;
+        Ok(reply.status != 404)
+    }
+
+    pub(super) async fn find(&self, index: &str) -> Result<Option<IndexInfo>, ConnectError> {
         let reply = self.send(Request::get(format!("{index}?flat_settings=true"))).await?;
         if reply.status == 404 {
             return Ok(None);
@@ -237,23 +260,29 @@ fn unreachable(message: &str) -> ConnectError {
     ConnectError::NotYet(format!("the store cannot be reached: {message}"))
 }
 
+/// An index as it is.
 #[derive(Deserialize)]
-struct IndexInfo {
+pub(super) struct IndexInfo {
     #[serde(default)]
-    mappings: Value,
+    pub(super) mappings: Value,
     #[serde(default)]
     settings: HashMap<String, Value>,
 }
 
 impl IndexInfo {
+    /// Which version of the mapping it has; none if it is not leasehold's.
+    pub(super) fn version(&self) -> Option<u64> {
+        self.mappings["_meta"]["leasehold"]["version"].as_u64()
+    }
+
     fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).and_then(Value::as_str)
     }
 }
 
 /// Says whether an index has another mapping than this program's.
-fn check_version(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
-    match found.mappings["_meta"]["leasehold"]["version"].as_u64() {
+pub(super) fn check_version(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
+    match found.version() {
         Some(MAPPING_VERSION) => Ok(()),
         Some(version) if version > MAPPING_VERSION => Err(ConnectError::refused(
             format!("the index `{index}` was made by a newer leasehold (mapping {version}, not {MAPPING_VERSION})"),

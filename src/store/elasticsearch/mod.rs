@@ -30,6 +30,7 @@ mod history;
 mod intake;
 pub mod kql;
 mod locate;
+mod migrate;
 mod nodes;
 mod options;
 mod reader;
@@ -50,6 +51,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 pub use connect::ConnectError;
+pub use migrate::Migration;
 pub use options::ElasticsearchOptions;
 
 use self::archive::Archiver;

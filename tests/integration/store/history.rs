@@ -2,6 +2,7 @@
 //! once and is what it was.
 
 mod interrupted;
+mod migrated;
 mod model;
 
 use std::collections::BTreeMap;

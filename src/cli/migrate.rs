@@ -1,0 +1,64 @@
+//! `leasehold migrate`: brings the indices of an earlier version up to date.
+
+use clap::Args;
+
+use super::engine::{self, StoreArgs, StoreKind};
+use super::failure::Failure;
+use super::output::print;
+use super::settings::Settings;
+use crate::store::elasticsearch::Migration;
+
+const HOW_IT_WORKS: &str = "\
+Stop all servers, monitors and their workers' calls first: those of the former version do not know what the new one writes. \
+Only fields, settings, an alias and a template are added; no document is written anew. It can be run again at any time, \
+also after it was interrupted, and does what is left.
+
+Exit status: 0 when everything is as it should be, 1 when something cannot be done in place or the server refuses.
+
+Examples:
+  leasehold migrate --store elasticsearch --elasticsearch-url http://localhost:9200 --dry-run
+  leasehold migrate --config /etc/leasehold.toml";
+
+/// Bring the indices of an earlier version in Elasticsearch up to date
+#[derive(Debug, Args)]
+#[command(after_help = HOW_IT_WORKS)]
+pub(super) struct MigrateArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Migrates.
+pub(super) async fn run(args: MigrateArgs, settings: Settings) -> Result<(), Failure> {
+    let engine = args.store.over(settings);
+    if engine.kind == StoreKind::Embedded {
+        return print("the embedded store has no mapping; there is nothing to do");
+    }
+    let failed = |error: crate::store::elasticsearch::ConnectError| Failure::Failed(error.to_string());
+    let migration = Migration::plan(engine::elasticsearch_options(engine)?).await.map_err(failed)?;
+    if migration.changes().next().is_none() {
+        return print("the indices are up to date; there is nothing to do");
+    }
+    if args.dry_run {
+        print("would:")?;
+        for change in migration.changes() {
+            print(&format!("  {change}"))?;
+        }
+    } else {
+        let mut told = Ok(());
+        let show = |change: &str| {
+            let shown = print(&format!("done: {change}"));
+            if told.is_ok() {
+                told = shown;
+            }
+        };
+        migration.apply(show).await.map_err(failed)?;
+        told?;
+    }
+    for note in migration.notes() {
+        print(&format!("note: {note}"))?;
+    }
+    Ok(())
+}
