@@ -1,14 +1,16 @@
 //! The store on Elasticsearch, or OpenSearch: for many machines.
 //!
-//! A job is one document of the index `{prefix}jobs`, a long payload or result one of `{prefix}bodies`, a record one of
-//! `{prefix}records`. A write is
+//! A job is one document of the index `{prefix}jobs` or, once it has ended some time ago, of its month's
+//! `{prefix}history-2026.11`; a long payload or result is one of `{prefix}bodies`, a record one of `{prefix}records`. A write is
 //! conditional on `if_seq_no` and `if_primary_term` (`op_type=create` for a new job); a search finds candidates and may lag.
 //!
-//! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
+//! In reading order: [`connect`] (the start and its checks), [`definition`] and [`migrate`] (what the indices are, and how
+//! older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
 //! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
-//! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); and beside the jobs,
-//! [`records`].
+//! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); [`history`]
+//! (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and [`archive`] (the mover); and beside the
+//! jobs, [`records`].
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
