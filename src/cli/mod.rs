@@ -13,6 +13,7 @@ mod failure;
 mod figures;
 mod get;
 mod jobs;
+mod kibana;
 mod limits;
 mod list;
 mod log;
@@ -88,6 +89,7 @@ enum Command {
     Workers(workers::WorkersArgs),
     Top(top::TopArgs),
     Events(events::EventsArgs),
+    Kibana(kibana::KibanaArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
 }
@@ -111,6 +113,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
         Command::Get(args) => block_on(get::run(args, settings)),
+        Command::Kibana(args) => block_on(kibana::run(args, settings)),
         Command::List(args) => block_on(list::run(args, settings)),
         Command::Wait(args) => block_on(wait::run(args, settings)),
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
