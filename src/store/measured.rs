@@ -5,7 +5,10 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 
-use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult};
+use super::{
+    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
+    WriteResult,
+};
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -102,6 +105,10 @@ impl Store for Measured {
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         read("records", self.0.records(kind)).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        read("append_audit", self.0.append_audit(entries)).await
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {

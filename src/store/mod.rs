@@ -9,6 +9,7 @@
 //!
 //! Beside the jobs there are [`record`]s: small documents of other kinds, under the same rules.
 
+pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
 pub mod measured;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use audit::AuditEntry;
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 
 use crate::job::{BodyRef, Job, JobId, Json, NewBody};
@@ -157,6 +159,13 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// When there are more than [`MAX_RECORDS`], besides what any read can meet.
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
+
+    /// Adds entries to the audit, and answers once they are durable. One that is there already is left as it is, as far as
+    /// the store can tell: after a failure, entries may come again.
+    ///
+    /// # Errors
+    /// When not all of them could be added; some may have been.
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
 
     /// Makes what was acknowledged visible to searches. Costly where searches lag; not for the hot path.
     ///

@@ -8,12 +8,13 @@
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
 //! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
 //! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); and beside the jobs,
-//! [`records`].
+//! [`records`] and `audit`.
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
 //! sent twice.
 
+mod audit;
 mod batch;
 mod bodies;
 mod bulk;
@@ -46,6 +47,7 @@ use tokio::time::Instant;
 pub use connect::ConnectError;
 pub use options::ElasticsearchOptions;
 
+use self::audit::Audit;
 use self::documents::answered;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
@@ -53,7 +55,7 @@ use self::records::Records;
 use self::search::Scope;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::{Shared, Writer};
-use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
+use super::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -79,6 +81,7 @@ pub struct ElasticsearchStore {
     writer: Writer,
     reader: Reader,
     records: Records,
+    audit: Audit,
     read_timeout: Duration,
     closed: AtomicBool,
 }
@@ -113,6 +116,7 @@ impl ElasticsearchStore {
                 options.read_timeout,
             ),
             records,
+            audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
             nodes,
             indices,
             recent,
@@ -170,6 +174,11 @@ impl Store for ElasticsearchStore {
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         let scope = self.scope()?;
         self.records.list(kind, scope.deadline).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        let scope = self.scope()?;
+        self.audit.append(scope.nodes, entries, self.read_timeout).await
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
