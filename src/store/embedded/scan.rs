@@ -11,7 +11,7 @@ use super::disk::Disk;
 use super::state::{Engine, Published};
 use super::summary::{self, Summary};
 use crate::clock::Timestamp;
-use crate::job::{JobId, QueueName, StateName};
+use crate::job::{Job, JobId, QueueName, StateName};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField, SortKey, SortValues};
 use crate::store::{StoreError, Versioned};
 
@@ -81,6 +81,10 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
         groups.add_counts(&published, filter, by);
         return Ok(groups.most_first(by));
     }
+    if filter.asked.is_some() {
+        for_each_match(engine, filter, |job| groups.add(by.iter().map(|field| field.value(job)), 1))?;
+        return Ok(groups.most_first(by));
+    }
     let snapshot = {
         let published = engine.published.read();
         for head in published.live.candidates(filter).filter(|head| filter.matches(&head.job)) {
@@ -92,12 +96,38 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
         for entry in engine.disk.summaries(&snapshot, ..) {
             let (key, value) = entry?;
             let summary = summary::decode(&key, &value)?;
-            if summary.matches(filter) && holds(&engine.disk, &snapshot, &summary, filter)? {
+            if summary.matches(filter) {
                 groups.add(by.iter().map(|field| summary.group(*field)), 1);
             }
         }
     }
     Ok(groups.most_first(by))
+}
+
+/// Visits every job that matches, live and finished, in no order, all as of one moment. The lock is let go before the
+/// first visit.
+pub(super) fn for_each_match(engine: &Engine, filter: &Filter, mut visit: impl FnMut(&Job)) -> Result<(), StoreError> {
+    let (live, snapshot) = {
+        let published = engine.published.read();
+        let live: Vec<Versioned> = published.live.candidates(filter).cloned().collect();
+        (live, Arc::clone(&published.snapshot))
+    };
+    live.iter().filter(|head| filter.matches(&head.job)).for_each(|head| visit(&head.job));
+    if !may_be_finished(filter) {
+        return Ok(());
+    }
+    for entry in engine.disk.summaries(&snapshot, ..) {
+        let (key, value) = entry?;
+        let summary = summary::decode(&key, &value)?;
+        if !summary.matches(filter) {
+            continue;
+        }
+        let head = engine.disk.finished(&snapshot, &summary.job_id()?)?;
+        if let Some(head) = head.filter(|head| filter.matches(&head.job)) {
+            visit(&head.job);
+        }
+    }
+    Ok(())
 }
 
 /// Available jobs in the order they are handed out.
