@@ -1,6 +1,6 @@
 //! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
 //! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
-//! [`signals`].
+//! [`signals`], [`host`] (what `serve` and `monitor` have in common).
 
 mod bench;
 mod cancel;
@@ -12,6 +12,7 @@ mod explain;
 mod failure;
 mod figures;
 mod get;
+mod host;
 mod jobs;
 mod kibana;
 mod limits;

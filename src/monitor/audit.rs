@@ -111,9 +111,11 @@ impl Auditor {
                 return Ok(audited);
             }
             audited.jobs += page.len();
-            audited.entries += self.hand_over(page.iter().map(|found| &*found.job), progress.since).await?;
+            // The next pass begins here.
+            let next = pass.began.minus(self.lateness).max(progress.since);
+            audited.entries += self.hand_over(page.iter().map(|found| &*found.job), progress.since, next).await?;
             let Some(last) = page.last().filter(|_| page.len() == PAGE) else {
-                progress = Progress { since: pass.began.minus(self.lateness).max(progress.since), pass: None };
+                progress = Progress { since: next, pass: None };
                 self.told.lock().retain(|_, (_, at)| *at >= progress.since);
                 self.reach(progress, version).await?;
                 return Ok(audited);
@@ -127,8 +129,14 @@ impl Auditor {
         Ok(audited)
     }
 
-    /// Hands over the entries of these jobs from `since` on that have not been; gives their number.
-    async fn hand_over(&self, jobs: impl Iterator<Item = &Job>, since: Timestamp) -> Result<usize, StoreError> {
+    /// Hands over the entries of these jobs from `since` on that have not been; gives their number. Remembers those that are
+    /// found again from `next` on.
+    async fn hand_over(
+        &self,
+        jobs: impl Iterator<Item = &Job>,
+        since: Timestamp,
+        next: Timestamp,
+    ) -> Result<usize, StoreError> {
         let mut entries: Vec<AuditEntry> = Vec::new();
         let mut told = Vec::new();
         for job in jobs.filter(|job| !job.spec.queue.is_internal()) {
@@ -137,7 +145,7 @@ impl Auditor {
             let count = entries.len();
             entries.extend(new.map(|(number, entry)| ecs::entry(job, number, entry)));
             if entries.len() > count
-                && let Some((number, last)) = job.history.numbered().next_back()
+                && let Some((number, last)) = job.history.numbered().next_back().filter(|(_, last)| last.at >= next)
             {
                 told.push((job.id.clone(), (number, last.at)));
             }
