@@ -25,6 +25,8 @@ pub struct MonitorConfig {
     pub recovery_period: Duration,
     /// How often jobs are removed that ended long ago.
     pub retention_period: Duration,
+    /// How often settled jobs are moved out of the live ones' way, where the store does not do so by itself.
+    pub archive_period: Duration,
     /// How long a lease must have been over before its job is taken away.
     pub orphan_grace: Duration,
     /// How far the clocks of two machines may be apart; 5 s where there are several, 0 where there is one.
@@ -49,6 +51,7 @@ impl Default for MonitorConfig {
             scans: Schedule::Every(Duration::from_secs(5)),
             recovery_period: Duration::from_secs(1),
             retention_period: Duration::from_secs(600),
+            archive_period: Duration::from_secs(60),
             orphan_grace: Duration::from_secs(2),
             clock_skew: None,
             heartbeat_stale: None,

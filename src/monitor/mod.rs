@@ -1,14 +1,14 @@
 //! The monitor: finds what its worker does no longer look after, tells of it, and recovers it.
 //!
 //! In reading order: [`config`], [`rules`] (what is to be done about one job: a pure function of the job, the time and
-//! the rules), [`scan`] and [`retention`] (finding such jobs and doing it, a bounded number at a time),
-//! [`audit`] (keeping what happened for good), [`leader`] (of
-//! several monitors one acts), [`timetable`] and [`drive`] (when).
+//! the rules), [`scan`], [`retention`] and [`archive`] (finding such jobs and doing it, a bounded number at a time),
+//! [`audit`] (keeping what happened for good), [`leader`] (of several monitors one acts), [`timetable`] and [`drive`] (when).
 //!
 //! What it relies on: every job says by itself when to look at it next ([`Job::watch_at`](crate::job::Job::watch_at)),
 //! so that a scan is one search by time; and everything it does is a conditional write, decided again on a read right
 //! before it. So a monitor that is slow, late, doubled or wrong about who leads costs conflicts and never a job.
 
+mod archive;
 pub mod audit;
 pub mod config;
 mod drive;

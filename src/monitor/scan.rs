@@ -37,11 +37,13 @@ pub enum Scan {
     Retention,
     /// What has happened and is not in the audit yet.
     Audit,
+    /// Settled jobs that still lie among the live ones.
+    Archive,
 }
 
 impl Scan {
     /// Every scan.
-    pub const ALL: [Self; 4] = [Self::Watch, Self::Recovery, Self::Retention, Self::Audit];
+    pub const ALL: [Self; 5] = [Self::Watch, Self::Recovery, Self::Retention, Self::Archive, Self::Audit];
 
     /// The word for it, in metrics and the log.
     #[must_use]
@@ -51,13 +53,14 @@ impl Scan {
             Self::Recovery => "recovery",
             Self::Retention => "retention",
             Self::Audit => "audit",
+            Self::Archive => "archive",
         }
     }
 
     fn filter(self, now: Timestamp) -> Filter {
         let states = match self {
             Self::Recovery => vec![StateName::Running],
-            Self::Watch | Self::Retention | Self::Audit => Vec::new(),
+            Self::Watch | Self::Retention | Self::Archive | Self::Audit => Vec::new(),
         };
         Filter { states, watch_at_most: Some(now), ..Filter::default() }
     }
@@ -66,7 +69,7 @@ impl Scan {
         match self {
             Self::Watch => true,
             Self::Recovery => matches!(action, Action::Recover | Action::Flag(Suspicion::LeaseExpired)),
-            Self::Retention | Self::Audit => false,
+            Self::Retention | Self::Archive | Self::Audit => false,
         }
     }
 }
@@ -92,6 +95,8 @@ pub struct Report {
     pub expired: usize,
     /// How many were removed.
     pub removed: usize,
+    /// How many were moved to where ended jobs are kept.
+    pub moved: usize,
     /// Since when the oldest waits of those about which something is still to be done.
     pub behind_since: Option<Timestamp>,
     /// Whether there is more than one run looks at.
@@ -194,6 +199,7 @@ impl Scans {
             Scan::Watch | Scan::Recovery => self.watch(scan, now, may_act).await,
             Scan::Retention => self.retain(now, may_act).await,
             Scan::Audit => self.audit(now, may_act).await,
+            Scan::Archive => self.archive(now, may_act).await,
         }
     }
 

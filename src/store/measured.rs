@@ -6,9 +6,10 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
     WriteResult,
 };
+use crate::clock::Timestamp;
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -113,6 +114,10 @@ impl Store for Measured {
 
     async fn refresh(&self) -> Result<(), StoreError> {
         read("refresh", self.0.refresh()).await
+    }
+
+    async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
+        read("archive", self.0.archive(now, limit)).await
     }
 
     fn is_realtime(&self) -> bool {

@@ -53,6 +53,9 @@ pub(crate) struct OversightArgs {
     /// How often the audit is brought up to date [default: 10000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_AUDIT_PERIOD_MS")]
     audit_period_ms: Option<u64>,
+    /// How often ended jobs are moved from the live index to the history, on Elasticsearch [default: 60000]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
+    archive_period_ms: Option<u64>,
     /// For how long a submission can be repeated; no job is removed earlier [default: 24h]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_IDEMPOTENCY_WINDOW", value_parser = duration::parse)]
     idempotency_window: Option<Duration>,
@@ -74,6 +77,7 @@ pub(crate) struct OversightSettings {
     retention_period_ms: Option<u64>,
     audit: Option<bool>,
     audit_period_ms: Option<u64>,
+    archive_period_ms: Option<u64>,
     idempotency_window: Option<crate::cli::settings::DurationSetting>,
 }
 
@@ -90,6 +94,7 @@ impl OversightArgs {
                 .unwrap_or(defaults.recovery_period),
             retention_period: millis(self.retention_period_ms, file.retention_period_ms)
                 .unwrap_or(defaults.retention_period),
+            archive_period: millis(self.archive_period_ms, file.archive_period_ms).unwrap_or(defaults.archive_period),
             orphan_grace: millis(self.orphan_grace_ms, file.orphan_grace_ms).unwrap_or(defaults.orphan_grace),
             clock_skew: millis(self.clock_skew_ms, file.clock_skew_ms),
             heartbeat_stale: millis(self.heartbeat_stale_ms, file.heartbeat_stale_ms),

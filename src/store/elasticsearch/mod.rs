@@ -14,24 +14,30 @@
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
 //! sent twice.
 
+mod archive;
 mod audit;
 mod batch;
 mod bodies;
 mod bulk;
 mod conditional;
 mod connect;
+mod copies;
+mod definition;
 mod document;
 mod documents;
 mod flavour;
 mod health;
+mod history;
 mod intake;
 pub mod kql;
+mod locate;
 mod nodes;
 mod options;
 mod reader;
 mod records;
 mod resolution;
 mod search;
+mod tombstone;
 mod write_id;
 mod writer;
 
@@ -47,7 +53,9 @@ use tokio::time::Instant;
 pub use connect::ConnectError;
 pub use options::ElasticsearchOptions;
 
+use self::archive::Archiver;
 use self::audit::Audit;
+use self::definition::Definitions;
 use self::documents::answered;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
@@ -55,7 +63,10 @@ use self::records::Records;
 use self::search::Scope;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::{Shared, Writer};
-use super::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
+use super::{
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult,
+};
+use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -71,6 +82,10 @@ struct Indices {
     jobs: String,
     bodies: String,
     records: String,
+    /// What the names of the months' indices start with, and the name of their template.
+    history: String,
+    /// The alias over live jobs and history, for people and Kibana.
+    all: String,
 }
 
 /// A store of jobs on Elasticsearch or OpenSearch.
@@ -82,6 +97,8 @@ pub struct ElasticsearchStore {
     reader: Reader,
     records: Records,
     audit: Audit,
+    archiver: Archiver,
+    shared: Arc<Shared>,
     read_timeout: Duration,
     closed: AtomicBool,
 }
@@ -96,27 +113,33 @@ impl ElasticsearchStore {
         let nodes = Arc::new(options.nodes()?);
         let server = connect::prepare(&nodes, &indices, &options).await?;
         tracing::info!(server = %server.flavour, version = server.version, "connected to the store");
+        let definitions = Definitions { flavour: server.flavour, indices: &indices, options: &options };
+        let archiver = Archiver::new(&definitions)
+            .map_err(|error| ConnectError::refused("a mapping is not JSON", error.to_string()))?;
         let recent = Arc::new(RecentWrites::default());
         let records = Records::new(Arc::clone(&nodes), indices.records.clone(), &options);
-        let shared = Shared {
+        let shared = Arc::new(Shared {
             nodes: Arc::clone(&nodes),
             indices: indices.clone(),
             ids: WriteIdSource::new(),
+            clock: SystemClock::default(),
             recent: Arc::clone(&recent),
             request_timeout: options.request_timeout,
             write_timeout: options.write_timeout,
-        };
+        });
         Ok(Self {
-            writer: Writer::start(shared, options.write_queue, options.bulks_in_flight),
+            writer: Writer::start(Arc::clone(&shared), options.write_queue, options.bulks_in_flight),
             reader: Reader::start(
                 Arc::clone(&nodes),
-                indices.jobs.clone(),
+                indices.clone(),
                 Arc::clone(&recent),
                 options.read_queue,
                 options.read_timeout,
             ),
             records,
             audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
+            archiver,
+            shared,
             nodes,
             indices,
             recent,
@@ -155,11 +178,11 @@ impl Store for ElasticsearchStore {
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
-        search::search(self.scope()?, search, &self.recent).await
+        search::search(self.scope()?, &self.indices, search, &self.recent).await
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        search::count(self.scope()?, filter, by).await
+        search::count(self.scope()?, &self.indices, filter, by).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
@@ -183,10 +206,15 @@ impl Store for ElasticsearchStore {
 
     async fn refresh(&self) -> Result<(), StoreError> {
         let scope = self.scope()?;
-        let Indices { jobs, records, .. } = &self.indices;
-        let request = Request::command(format!("{jobs},{records}/_refresh"));
+        let (whole, records) = (self.indices.whole(), &self.indices.records);
+        let request = Request::command(format!("{records},{whole}/_refresh"));
         let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
         search::refreshed(&body)
+    }
+
+    async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
+        self.scope()?;
+        self.archiver.step(&self.shared, now, limit).await
     }
 
     fn is_realtime(&self) -> bool {
@@ -204,7 +232,7 @@ impl Store for ElasticsearchStore {
         }
         let scope = self.scope()?;
         let deadline = scope.deadline.min(Instant::now() + READY_TIMEOUT);
-        let Indices { jobs, bodies, records } = &self.indices;
+        let Indices { jobs, bodies, records, .. } = &self.indices;
         let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
         let body = answered(scope.nodes.try_call(&request, deadline).await)?;
         let health: Health = serde_json::from_slice(&body)

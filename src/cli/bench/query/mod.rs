@@ -92,6 +92,7 @@ async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failur
         elasticsearch_api_key: None,
         elasticsearch_ca: None,
         index_prefix: Some(format!("leasehold-bench-{run:08x}-")),
+        archive_after: None,
     };
     engine::open(settings).await
 }
