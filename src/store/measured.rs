@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult};
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// A store, and around it the metrics of what it is asked.
@@ -86,6 +87,10 @@ impl Store for Measured {
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         read("count", self.0.count(filter, by)).await
+    }
+
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        read("stats", self.0.stats(request)).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {

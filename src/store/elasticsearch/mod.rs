@@ -7,7 +7,7 @@
 //! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
 //! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
-//! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); and beside the jobs,
+//! (the way of a write), `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's); and beside the jobs,
 //! [`records`].
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
@@ -31,6 +31,7 @@ mod reader;
 mod records;
 mod resolution;
 mod search;
+mod stats;
 mod write_id;
 mod writer;
 
@@ -55,6 +56,7 @@ use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::{Shared, Writer};
 use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
@@ -156,6 +158,10 @@ impl Store for ElasticsearchStore {
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         search::count(self.scope()?, filter, by).await
+    }
+
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        stats::stats(self.scope()?, request).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {

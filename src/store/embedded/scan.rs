@@ -1,13 +1,14 @@
 //! Searches and counts: live jobs from memory, finished ones from their summaries, both as of one moment.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use fjall::Snapshot;
 
 use super::Corrupt;
 use super::disk::Disk;
+use super::sorted;
 use super::state::{Engine, Published};
 use super::summary::{self, Summary};
 use crate::clock::Timestamp;
@@ -35,6 +36,9 @@ pub(super) fn is_counted(filter: &Filter, by: &[GroupField]) -> bool {
 pub(super) fn search(engine: &Engine, search: &Search) -> Result<Vec<Versioned>, StoreError> {
     if search.limit == 0 {
         return Ok(Vec::new());
+    }
+    if !search.sort.is_kept() {
+        return sorted::search(engine, search);
     }
     let mut best = Best::of(search);
     let snapshot = {
@@ -98,6 +102,40 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
         }
     }
     Ok(groups.most_first(by))
+}
+
+/// Shows `visit` every job that matches, each once and in no order, until it has seen enough.
+pub(super) fn each(
+    engine: &Engine,
+    filter: &Filter,
+    mut visit: impl FnMut(&Versioned) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
+    let snapshot = {
+        let published = engine.published.read();
+        for head in published.live.candidates(filter).filter(|head| filter.matches(&head.job)) {
+            if visit(head).is_break() {
+                return Ok(());
+            }
+        }
+        Arc::clone(&published.snapshot)
+    };
+    if !may_be_finished(filter) {
+        return Ok(());
+    }
+    for entry in engine.disk.summaries(&snapshot, ..) {
+        let (key, value) = entry?;
+        let summary = summary::decode(&key, &value)?;
+        if !summary.matches(filter) {
+            continue;
+        }
+        let head = engine.disk.finished(&snapshot, &summary.job_id()?)?;
+        if let Some(head) = head.filter(|head| filter.matches(&head.job))
+            && visit(&head).is_break()
+        {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Available jobs in the order they are handed out.
