@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
 //! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
-//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`),
+//! request), the handlers (`jobs`, `lists`, `stats`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`),
 //! `delivery` (claimed jobs on their way out), `observe`
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends).
 //!
@@ -24,6 +24,7 @@ mod openapi;
 mod queues;
 mod routes;
 mod serve;
+mod stats;
 mod subscriptions;
 mod system;
 pub mod wire;

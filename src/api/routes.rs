@@ -11,14 +11,15 @@ use utoipa_axum::routes;
 
 use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, admin, events, jobs, lists, openapi, queues, subscriptions, system, work, workers};
+use super::{App, admin, events, jobs, lists, openapi, queues, stats, subscriptions, system, work, workers};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(jobs::submit, lists::list))
         .routes(routes!(jobs::submit_bulk))
-        .routes(routes!(lists::count))
+        .routes(routes!(stats::count))
+        .routes(routes!(stats::stats))
         .routes(routes!(jobs::get))
         .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))

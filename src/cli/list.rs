@@ -2,13 +2,14 @@
 
 use clap::Args;
 
+use super::count;
 use super::failure::Failure;
+use super::filter::FilterArgs;
 use super::output::{print, print_json, shorten, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::{Job, JobState};
-use crate::client::{CountQuery, JobQuery};
-use crate::job::StateName;
+use crate::api::wire::Job;
+use crate::client::CountQuery;
 
 /// How many jobs one page of the server's has at most.
 const PAGE: u64 = 1000;
@@ -22,21 +23,8 @@ const ERROR_CHARACTERS: usize = 60;
                         leasehold list --state completed --json -n 0 | jq -r .id\n  leasehold list --count"
 )]
 pub(super) struct ListArgs {
-    /// As this query in Kibana's language says, such as `state: running and expected_runtime_ms < 60000`
-    #[arg(value_name = "KQL")]
-    kql: Option<String>,
-    /// In this state: available, running, completed, failed, cancelled or expired (repeatable)
-    #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',')]
-    states: Vec<StateName>,
-    /// In this queue (repeatable)
-    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE")]
-    queues: Vec<String>,
-    /// Of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
-    kinds: Vec<String>,
-    /// Belonging to this owner (repeatable)
-    #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
-    owners: Vec<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Order by created_at, updated_at, run_at, finished_at or priority; `-` in front turns it round
     #[arg(
         long,
@@ -62,16 +50,11 @@ pub(super) struct ListArgs {
 /// Reads and prints them.
 pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.server.connect(&settings.client)?;
-    let mut query = JobQuery {
-        states: args.states.iter().map(|state| JobState::from(*state)).collect(),
-        queues: args.queues,
-        kinds: args.kinds,
-        owners: args.owners,
-        kql: args.kql,
-        ..JobQuery::default()
-    };
+    let mut query = args.filter.into_query();
     if args.count {
-        return count(&client, query, args.json).await;
+        let by = ["queue", "state"].map(str::to_owned).to_vec();
+        let answer = client.count(&CountQuery { jobs: query, by: by.clone() }).await?;
+        return count::show(&answer, &by, args.json);
     }
     query.sort = Some(args.sort);
     let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
@@ -94,23 +77,6 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
         return Ok(());
     }
     print(&table(&["id", "queue", "kind", "state", "attempt", "created", "error"], shown))
-}
-
-async fn count(client: &crate::client::Client, jobs: JobQuery, json: bool) -> Result<(), Failure> {
-    use crate::api::wire::CountBy::{Queue, State};
-    let counts = client.count(&CountQuery { jobs, by: vec![Queue, State] }).await?;
-    if json {
-        return print_json(&counts);
-    }
-    let value =
-        |group: &crate::api::wire::CountGroup, field: &str| group.by.get(field).cloned().flatten().unwrap_or_default();
-    let mut rows: Vec<Vec<String>> = counts
-        .groups
-        .iter()
-        .map(|group| vec![value(group, Queue.as_str()), value(group, State.as_str()), group.count.to_string()])
-        .collect();
-    rows.push(vec!["in all".to_owned(), String::new(), counts.total.to_string()]);
-    print(&table(&["queue", "state", "jobs"], rows))
 }
 
 fn row(job: &Job) -> Vec<String> {

@@ -5,12 +5,14 @@
 mod bench;
 mod cancel;
 mod chosen;
+mod count;
 mod duration;
 mod engine;
 mod events;
 mod explain;
 mod failure;
 mod figures;
+mod filter;
 mod get;
 mod host;
 mod jobs;
@@ -32,6 +34,7 @@ mod serve;
 mod server;
 mod settings;
 mod signals;
+mod stats;
 mod submit;
 mod subscription;
 mod token;
@@ -79,6 +82,8 @@ enum Command {
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
     List(list::ListArgs),
+    Count(count::CountArgs),
+    Stats(stats::StatsArgs),
     Wait(wait::WaitArgs),
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
@@ -116,6 +121,8 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Get(args) => block_on(get::run(args, settings)),
         Command::Kibana(args) => block_on(kibana::run(args, settings)),
         Command::List(args) => block_on(list::run(args, settings)),
+        Command::Count(args) => block_on(count::run(args, settings)),
+        Command::Stats(args) => block_on(stats::run(args, settings)),
         Command::Wait(args) => block_on(wait::run(args, settings)),
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),

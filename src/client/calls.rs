@@ -9,9 +9,9 @@ use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
     AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
-    CountAnswer, CountBy, Explanation, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob,
-    HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PauseQueue, Queue, QueueList, ReleaseJob,
-    ReleaseMany, RetryJob, ServerHealth, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList, WorkerJobs,
+    CountAnswer, Explanation, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs,
+    Job, JobList, JobState, ManyChanged, OrphanList, PauseQueue, Queue, QueueList, ReleaseJob, ReleaseMany, RetryJob,
+    ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList, WorkerJobs,
     WorkerList,
 };
 use crate::job::JobId;
@@ -47,7 +47,22 @@ pub struct CountQuery {
     /// Which jobs.
     pub jobs: JobQuery,
     /// Grouped by these fields.
-    pub by: Vec<CountBy>,
+    pub by: Vec<String>,
+}
+
+/// Which figures are asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StatsQuery {
+    /// About which jobs.
+    pub jobs: JobQuery,
+    /// Grouped by these fields.
+    pub by: Vec<String>,
+    /// With a row for each interval of this length, such as `1h`.
+    pub interval: Option<String>,
+    /// In which a job belongs by this time; `created_at` when not said.
+    pub time: Option<String>,
+    /// Which percentiles; 50, 95 and 99 when none is named.
+    pub percentiles: Vec<f64>,
 }
 
 /// Which jobs that look abandoned are listed: all that satisfy every part.
@@ -144,6 +159,21 @@ impl Client {
     pub async fn count(&self, query: &CountQuery) -> Result<CountAnswer, ClientError> {
         let call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "count"], Repeat::Safe));
         self.send(query.by.iter().fold(call, |call, field| call.query("by", field.as_str()))).await
+    }
+
+    /// How many jobs there are of those asked for, how long they waited and how long they took.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn stats(&self, query: &StatsQuery) -> Result<StatsAnswer, ClientError> {
+        let mut call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "stats"], Repeat::Safe));
+        for (name, value) in [("interval", &query.interval), ("time", &query.time)] {
+            call = value.iter().fold(call, |call, value| call.query(name, value));
+        }
+        call = query.by.iter().fold(call, |call, field| call.query("by", field));
+        let percentiles = query.percentiles.iter();
+        call = percentiles.fold(call, |call, percent| call.query("percentiles", &percent.to_string()));
+        self.send(call).await
     }
 
     /// Claims jobs. With a `request_id`, a lost answer is asked for again and loses no time; without one, its jobs wait

@@ -14,7 +14,7 @@ use super::rules::{Action, Rules, Suspicion, decide};
 use crate::clock::Timestamp;
 use crate::job::{Change, Job, JobId, OrphanPolicy, StateName};
 use crate::manager::{Manager, ManagerError};
-use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
+use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey, SortValue};
 
 /// How many jobs one page holds.
 pub(super) const PAGE: usize = 1_000;
@@ -240,7 +240,7 @@ impl Scans {
         }
         report.unfinished = true;
         if let Some(after) = search.after {
-            if let (Some(at), _) = ORDER.field_values(&after) {
+            if let [SortValue::Integer(Some(at))] = *ORDER.values(&after) {
                 report.is_behind_since(Timestamp::from_millis(at));
             }
             self.resume.lock().insert(scan, after);

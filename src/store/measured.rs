@@ -11,6 +11,7 @@ use super::{
 };
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// A store, and around it the metrics of what it is asked.
@@ -90,6 +91,10 @@ impl Store for Measured {
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         read("count", self.0.count(filter, by)).await
+    }
+
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        read("stats", self.0.stats(request)).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {

@@ -25,6 +25,7 @@ pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, NewBody};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// Which writing of a document this is. It changes with every write and never comes back, not even when the document
@@ -183,6 +184,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
+
+    /// Reckons figures about jobs; `None` when that makes more rows than are reckoned
+    /// ([`MAX_ROWS`](crate::query::stats::MAX_ROWS)). May be behind as [`Store::search`] may.
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError>;
 
     /// Does one write of a record on its condition, and answers once it is durable. When the future is dropped before
     /// that, it may be done or not.

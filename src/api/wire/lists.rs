@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::{Job, JobOut};
-use crate::query::{Group, GroupField};
+use crate::query::Group;
 
 /// A page of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -45,40 +45,14 @@ pub struct CountGroup {
     pub count: u64,
 }
 
-/// What counts can be grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CountBy {
-    /// The state.
-    State,
-    /// The queue.
-    Queue,
-    /// The kind.
-    Kind,
-    /// The owner.
-    Owner,
-}
-
-impl CountBy {
-    /// The word for it, in the query and in the groups.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::State => GroupField::State.as_str(),
-            Self::Queue => GroupField::Queue.as_str(),
-            Self::Kind => GroupField::Kind.as_str(),
-            Self::Owner => GroupField::Owner.as_str(),
-        }
-    }
-}
-
 impl CountAnswer {
     /// The answer to a count grouped by `fields`.
-    pub(crate) fn new(fields: &[GroupField], groups: Vec<Group>) -> Self {
+    pub(crate) fn new(fields: &[String], groups: Vec<Group>) -> Self {
         let total = groups.iter().map(|group| group.count).sum();
         if fields.is_empty() {
             return Self { total, groups: Vec::new() };
         }
-        let names = || fields.iter().map(|field| field.as_str().to_owned());
+        let names = || fields.iter().cloned();
         let groups = groups
             .into_iter()
             .map(|group| CountGroup { by: names().zip(group.values).collect(), count: group.count })

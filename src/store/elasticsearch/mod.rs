@@ -7,8 +7,8 @@
 //! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
 //! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
-//! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); and beside the jobs,
-//! [`records`] and `audit`.
+//! (the way of a write), `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's); and beside the
+//! jobs, [`records`] and `audit`.
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
@@ -37,6 +37,7 @@ mod reader;
 mod records;
 mod resolution;
 mod search;
+mod stats;
 mod tombstone;
 mod write_id;
 mod writer;
@@ -68,6 +69,7 @@ use super::{
 };
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
@@ -183,6 +185,10 @@ impl Store for ElasticsearchStore {
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         search::count(self.scope()?, &self.indices, filter, by).await
+    }
+
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        stats::stats(self.scope()?, &self.indices, request).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {

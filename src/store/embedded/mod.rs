@@ -2,7 +2,8 @@
 //!
 //! In reading order: `machine` (what a batch of commands makes of the store: a pure function), `state` (what readers
 //! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` (a job),
-//! `summary` and `records` (as what), `audit` (the files beside them), `live` (the indexes in memory) and `scan` (searches).
+//! `summary` and `records` (as what), `audit` (the files beside them), `live` (the indexes in memory), `scan` and `sorted`
+//! (searches) and `stats` (figures).
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced, and seen by readers from then on.
@@ -22,7 +23,9 @@ mod machine;
 mod record;
 mod records;
 mod scan;
+mod sorted;
 mod state;
+mod stats;
 mod summary;
 mod writer;
 
@@ -37,6 +40,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 use crate::store::{
     AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
@@ -275,6 +279,11 @@ impl Store for EmbeddedStore {
         }
         let (filter, by) = (filter.clone(), by.to_vec());
         self.on_disk(&self.scans, move |engine| scan::count(engine, &filter, &by)).await
+    }
+
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        let request = request.clone();
+        self.on_disk(&self.scans, move |engine| stats::stats(engine, &request)).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {

@@ -1,13 +1,14 @@
 //! Searches and counts: live jobs from memory, finished ones from their summaries, both as of one moment.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use fjall::Snapshot;
 
 use super::Corrupt;
 use super::disk::Disk;
+use super::sorted;
 use super::state::{Engine, Published};
 use super::summary::{self, Summary};
 use crate::clock::Timestamp;
@@ -35,6 +36,9 @@ pub(super) fn is_counted(filter: &Filter, by: &[GroupField]) -> bool {
 pub(super) fn search(engine: &Engine, search: &Search) -> Result<Vec<Versioned>, StoreError> {
     if search.limit == 0 {
         return Ok(Vec::new());
+    }
+    if !search.sort.is_kept() {
+        return sorted::search(engine, search);
     }
     let mut best = Best::of(search);
     let snapshot = {
@@ -107,12 +111,28 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
 /// Visits every job that matches, live and finished, in no order, all as of one moment. The lock is let go before the
 /// first visit.
 pub(super) fn for_each_match(engine: &Engine, filter: &Filter, mut visit: impl FnMut(&Job)) -> Result<(), StoreError> {
+    each(engine, filter, |head| {
+        visit(&head.job);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `visit` has seen enough.
+pub(super) fn each(
+    engine: &Engine,
+    filter: &Filter,
+    mut visit: impl FnMut(&Versioned) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
     let (live, snapshot) = {
         let published = engine.published.read();
         let live: Vec<Versioned> = published.live.candidates(filter).cloned().collect();
         (live, Arc::clone(&published.snapshot))
     };
-    live.iter().filter(|head| filter.matches(&head.job)).for_each(|head| visit(&head.job));
+    for head in live.iter().filter(|head| filter.matches(&head.job)) {
+        if visit(head).is_break() {
+            return Ok(());
+        }
+    }
     if !may_be_finished(filter) {
         return Ok(());
     }
@@ -123,8 +143,10 @@ pub(super) fn for_each_match(engine: &Engine, filter: &Filter, mut visit: impl F
             continue;
         }
         let head = engine.disk.finished(&snapshot, &summary.job_id()?)?;
-        if let Some(head) = head.filter(|head| filter.matches(&head.job)) {
-            visit(&head.job);
+        if let Some(head) = head.filter(|head| filter.matches(&head.job))
+            && visit(&head).is_break()
+        {
+            break;
         }
     }
     Ok(())
