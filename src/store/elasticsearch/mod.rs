@@ -48,6 +48,7 @@ pub use connect::ConnectError;
 pub use options::ElasticsearchOptions;
 
 use self::documents::answered;
+use self::flavour::Flavour;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
 use self::records::Records;
@@ -56,7 +57,7 @@ use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::{Shared, Writer};
 use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
 use crate::job::{BodyRef, JobId, Json};
-use crate::query::stats::{Stats, StatsRequest};
+use crate::query::stats::{GroupBy, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
@@ -77,6 +78,7 @@ struct Indices {
 pub struct ElasticsearchStore {
     nodes: Arc<Nodes>,
     indices: Indices,
+    flavour: Flavour,
     recent: Arc<RecentWrites>,
     writer: Writer,
     reader: Reader,
@@ -117,6 +119,7 @@ impl ElasticsearchStore {
             records,
             nodes,
             indices,
+            flavour: server.flavour,
             recent,
             read_timeout: options.read_timeout,
             closed: AtomicBool::new(false),
@@ -161,6 +164,9 @@ impl Store for ElasticsearchStore {
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
+            return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
+        }
         stats::stats(self.scope()?, request).await
     }
 
