@@ -14,6 +14,7 @@ use super::access::{Allowed, Read};
 use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;
+use super::trim::Fields;
 use super::wire::JobList;
 use super::wire::job::JobOut;
 use super::wire::lists::JobListOut;
@@ -49,16 +50,23 @@ pub(crate) const FILTER: [&str; 5] = ["state", "queue", "kind", "owner", "kql"];
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order: any field that \
             `GET /v1/fields` calls sortable, smallest first; a leading `-` turns it round. Jobs without the field come \
             last in either"),
+        ("fields" = Option<Vec<String>>, Query, example = json!(["id", "lease.worker_id", "labels.team"]),
+            description = "Only these fields of each job, with dots for those inside of others"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many; 100 when not said"),
         ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
     ),
     responses((status = 200, description = "A page of jobs", body = JobList)))]
 pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    query.only(&[&FILTER[..], &["sort", "limit", "cursor"]].concat())?;
-    let filter = filter(&app, &query)?;
+    query.only(&[&FILTER[..], &["sort", "fields", "limit", "cursor"]].concat())?;
+    let (filter, fields) = (filter(&app, &query)?, Fields::of(&query)?);
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
     let Page { jobs, next_cursor } = page(&app, &query, filter, sort).await?;
-    let items = jobs.iter().map(JobOut::from).collect();
+    let items = jobs.iter().map(JobOut::from);
+    if !fields.are_all() {
+        let items = items.map(|job| fields.of_answer(&job)).collect::<Result<_, ApiError>>()?;
+        return Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }));
+    }
+    let items = items.collect();
     Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }))
 }
 

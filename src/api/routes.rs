@@ -11,7 +11,9 @@ use utoipa_axum::routes;
 
 use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, admin, events, jobs, lists, openapi, queues, stats, subscriptions, system, work, workers};
+use super::{
+    App, admin, events, export, fields, jobs, lists, openapi, queues, stats, subscriptions, system, work, workers,
+};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
@@ -20,6 +22,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(jobs::submit_bulk))
         .routes(routes!(stats::count))
         .routes(routes!(stats::stats))
+        .routes(routes!(export::export))
         .routes(routes!(jobs::get))
         .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))
@@ -48,6 +51,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::cancel_many))
         .routes(routes!(admin::retry_many))
         .routes(routes!(events::events))
+        .routes(routes!(fields::fields))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::health))

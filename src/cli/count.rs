@@ -1,7 +1,9 @@
 //! `leasehold count`: how many jobs there are.
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 
+use super::complete;
 use super::failure::Failure;
 use super::filter::FilterArgs;
 use super::output::{print, print_json, table};
@@ -22,7 +24,7 @@ pub(super) struct CountArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Grouped by these fields, with commas between them; a label is `labels.` and its name
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',')]
+    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
     by: Vec<String>,
     /// Print the answer as one line of JSON
     #[arg(long)]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 
+use super::complete;
 use super::count::value;
 use super::duration;
 use super::failure::Failure;
@@ -26,13 +28,13 @@ pub(super) struct StatsArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Grouped by these fields, with commas between them; a label is `labels.` and its name
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',')]
+    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
     by: Vec<String>,
     /// With a row for each interval of this length: 30s, 5m, 1h, 1d
     #[arg(long, value_name = "INTERVAL", env = "LEASEHOLD_INTERVAL")]
     interval: Option<String>,
     /// In which a job belongs by this time [default: created_at]
-    #[arg(long, value_name = "FIELD", env = "LEASEHOLD_TIME", requires = "interval")]
+    #[arg(long, value_name = "FIELD", env = "LEASEHOLD_TIME", requires = "interval", add = ArgValueCompleter::new(complete::times))]
     time: Option<String>,
     /// Which percentiles, at most ten
     #[arg(

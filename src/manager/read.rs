@@ -142,6 +142,14 @@ impl Manager {
         Ok(self.shared.store.search(search).await?)
     }
 
+    /// Makes what was acknowledged visible to searches.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn refresh(&self) -> Result<(), ManagerError> {
+        Ok(self.shared.store.refresh().await?)
+    }
+
     /// Counts jobs by group, most first.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{Body, HistoryEntry, Job, Lease, Orphan, Owner, Running, State, StateName};
+use crate::job::{Body, EventName, HistoryEntry, Job, Lease, Orphan, OrphanPolicy, Owner, Running, State, StateName};
 
 /// The list of a job's transitions, whose entries are asked for together: `history: { to: running and fence: 2 }`.
 pub const HISTORY: &str = "history";
@@ -131,6 +131,18 @@ impl Field {
             (FieldValue::Text(text), FieldType::Keyword { longest: Some(longest) }) => fits(text, longest),
             _ => true,
         })
+    }
+
+    /// The values that it can have, where they are few.
+    #[must_use]
+    pub fn values(&self) -> Vec<&'static str> {
+        match self.name {
+            "state" | "history.from" | "history.to" => StateName::ALL.map(StateName::as_str).to_vec(),
+            "orphan_policy" => OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec(),
+            "history.event" => EventName::ALL.map(EventName::as_str).to_vec(),
+            _ if self.kind == FieldType::Flag => vec!["true", "false"],
+            _ => Vec::new(),
+        }
     }
 
     /// The list that it is a part of, if it is.

@@ -143,6 +143,9 @@ pub enum StoreError {
     /// The store cannot be reached or has failed.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// This engine cannot do it, however often it is asked.
+    #[error("{0}")]
+    Unsupported(&'static str),
     /// What is stored is not what this program writes.
     #[error("the store holds something unexpected: {0}")]
     Corrupt(String),

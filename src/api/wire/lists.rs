@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::{Job, JobOut};
+use super::job::Job;
+use crate::job::Json;
 use crate::query::Group;
 
 /// A page of jobs.
@@ -17,10 +18,19 @@ pub struct JobList {
     pub next_cursor: Option<String>,
 }
 
+/// A page of jobs of which only some fields were asked for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct PartList {
+    /// The jobs, in the order asked for, with those fields.
+    pub items: Vec<Json>,
+    /// Where the next page begins; null when this is the last one.
+    pub next_cursor: Option<String>,
+}
+
 /// A page of jobs on its way out.
 #[derive(Serialize)]
-pub(crate) struct JobListOut<'a> {
-    pub(crate) items: Vec<JobOut<'a>>,
+pub(crate) struct JobListOut<T> {
+    pub(crate) items: Vec<T>,
     pub(crate) next_cursor: Option<String>,
 }
 

@@ -103,3 +103,16 @@ fn the_documentation_has_the_table() {
         FIELDS.iter().filter(|field| field.default).map(|field| format!("`{}`", field.name)).collect();
     assert!(documentation.contains(&format!("looks in these fields: {} |", default.join(", "))));
 }
+
+#[test]
+fn the_few_values_of_a_field_are_those_that_a_query_finds() {
+    for field in FIELDS {
+        for value in field.values() {
+            let name = field.name.strip_prefix("history.");
+            let query =
+                name.map_or(format!("{}: {value}", field.name), |name| format!("history: {{ {name}: {value} }}"));
+            assert!(Expression::parse(&query).is_ok(), "{query}");
+        }
+    }
+    assert_eq!(Field::named("state").map(|field| field.values().len()), Some(6));
+}

@@ -58,6 +58,7 @@ use self::archive::Archiver;
 use self::audit::Audit;
 use self::definition::Definitions;
 use self::documents::answered;
+use self::flavour::Flavour;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
 use self::records::Records;
@@ -69,7 +70,7 @@ use super::{
 };
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, JobId, Json};
-use crate::query::stats::{Stats, StatsRequest};
+use crate::query::stats::{GroupBy, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
@@ -94,6 +95,7 @@ struct Indices {
 pub struct ElasticsearchStore {
     nodes: Arc<Nodes>,
     indices: Indices,
+    flavour: Flavour,
     recent: Arc<RecentWrites>,
     writer: Writer,
     reader: Reader,
@@ -144,6 +146,7 @@ impl ElasticsearchStore {
             shared,
             nodes,
             indices,
+            flavour: server.flavour,
             recent,
             read_timeout: options.read_timeout,
             closed: AtomicBool::new(false),
@@ -188,6 +191,9 @@ impl Store for ElasticsearchStore {
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
+            return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
+        }
         stats::stats(self.scope()?, &self.indices, request).await
     }
 

@@ -60,7 +60,7 @@ pub(super) fn query(filter: &Filter) -> Value {
         range("updated_at", "gt", filter.updated_after),
         exists("orphan.flagged_at", filter.orphaned),
         exists("untold", filter.untold),
-        filter.asked.as_ref().map(|asked| json!(kql::compile(&asked.expression))),
+        filter.asked.as_ref().map(|asked| json!(kql::compile_at(&asked.expression, asked.now))),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
         // What only live jobs satisfy asks for what a tombstone does not have.
