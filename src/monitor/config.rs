@@ -39,6 +39,8 @@ pub struct MonitorConfig {
     pub retention: Retention,
     /// For how long a submission can be repeated and gives the same job: none is removed earlier.
     pub idempotency_window: Duration,
+    /// How often the audit is brought up to date; no audit is kept when not said.
+    pub audit_period: Option<Duration>,
     /// How long a leader may act without having renewed its lease; 3 s where there may be other monitors.
     pub term: Option<Duration>,
 }
@@ -56,6 +58,7 @@ impl Default for MonitorConfig {
             orphan_policy: OrphanPolicy::default(),
             retention: Retention::default(),
             idempotency_window: Duration::from_secs(24 * 3600),
+            audit_period: None,
             term: None,
         }
     }

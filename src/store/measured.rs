@@ -6,10 +6,12 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult,
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
+    WriteResult,
 };
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// A store, and around it the metrics of what it is asked.
@@ -91,6 +93,10 @@ impl Store for Measured {
         read("count", self.0.count(filter, by)).await
     }
 
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        read("stats", self.0.stats(request)).await
+    }
+
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
         let started = Instant::now();
         let result = self.0.write_record(write).await;
@@ -105,6 +111,10 @@ impl Store for Measured {
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         read("records", self.0.records(kind)).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        read("append_audit", self.0.append_audit(entries)).await
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {

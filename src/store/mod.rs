@@ -9,6 +9,7 @@
 //!
 //! Beside the jobs there are [`record`]s: small documents of other kinds, under the same rules.
 
+pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
 pub mod measured;
@@ -19,10 +20,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use audit::AuditEntry;
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, NewBody};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// Which writing of a document this is. It changes with every write and never comes back, not even when the document
@@ -140,6 +143,9 @@ pub enum StoreError {
     /// The store cannot be reached or has failed.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// This engine cannot do it, however often it is asked.
+    #[error("{0}")]
+    Unsupported(&'static str),
     /// What is stored is not what this program writes.
     #[error("the store holds something unexpected: {0}")]
     Corrupt(String),
@@ -182,6 +188,10 @@ pub trait Store: Send + Sync + 'static {
     /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
 
+    /// Reckons figures about jobs; `None` when that makes more rows than are reckoned
+    /// ([`MAX_ROWS`](crate::query::stats::MAX_ROWS)). May be behind as [`Store::search`] may.
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError>;
+
     /// Does one write of a record on its condition, and answers once it is durable. When the future is dropped before
     /// that, it may be done or not.
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record>;
@@ -195,6 +205,13 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// When there are more than [`MAX_RECORDS`], besides what any read can meet.
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
+
+    /// Adds entries to the audit, and answers once they are durable. One that is there already is left as it is, as far as
+    /// the store can tell: after a failure, entries may come again.
+    ///
+    /// # Errors
+    /// When not all of them could be added; some may have been.
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
 
     /// Makes what was acknowledged visible to searches. Costly where searches lag; not for the hot path.
     ///

@@ -8,15 +8,16 @@
 //! older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
 //! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
-//! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); [`history`]
+//! (the way of a write), `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's); [`history`]
 //! (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and [`archive`] (the mover); and beside the
-//! jobs, [`records`].
+//! jobs, [`records`] and `audit`.
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
 //! sent twice.
 
 mod archive;
+mod audit;
 mod batch;
 mod bodies;
 mod bulk;
@@ -39,6 +40,7 @@ mod reader;
 mod records;
 mod resolution;
 mod search;
+mod stats;
 mod tombstone;
 mod write_id;
 mod writer;
@@ -57,17 +59,22 @@ pub use migrate::Migration;
 pub use options::ElasticsearchOptions;
 
 use self::archive::Archiver;
+use self::audit::Audit;
 use self::definition::Definitions;
 use self::documents::answered;
+use self::flavour::Flavour;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::{Shared, Writer};
-use super::{Archived, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
+use super::{
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult,
+};
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{GroupBy, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
@@ -92,10 +99,12 @@ struct Indices {
 pub struct ElasticsearchStore {
     nodes: Arc<Nodes>,
     indices: Indices,
+    flavour: Flavour,
     recent: Arc<RecentWrites>,
     writer: Writer,
     reader: Reader,
     records: Records,
+    audit: Audit,
     archiver: Archiver,
     shared: Arc<Shared>,
     read_timeout: Duration,
@@ -136,10 +145,12 @@ impl ElasticsearchStore {
                 options.read_timeout,
             ),
             records,
+            audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
             archiver,
             shared,
             nodes,
             indices,
+            flavour: server.flavour,
             recent,
             read_timeout: options.read_timeout,
             closed: AtomicBool::new(false),
@@ -183,6 +194,13 @@ impl Store for ElasticsearchStore {
         search::count(self.scope()?, &self.indices, filter, by).await
     }
 
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
+            return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
+        }
+        stats::stats(self.scope()?, &self.indices, request).await
+    }
+
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
         self.records.write(write).await
     }
@@ -195,6 +213,11 @@ impl Store for ElasticsearchStore {
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         let scope = self.scope()?;
         self.records.list(kind, scope.deadline).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        let scope = self.scope()?;
+        self.audit.append(scope.nodes, entries, self.read_timeout).await
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {

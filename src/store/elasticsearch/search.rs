@@ -16,7 +16,8 @@ use super::tombstone;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
 use crate::job::JobId;
-use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey};
+use crate::query::fields::{Field, FieldType};
+use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey, SortValue};
 use crate::store::{StoreError, Versioned};
 
 /// The most hits that one request may ask for (the server's `index.max_result_window`).
@@ -27,13 +28,13 @@ const GROUPS_PER_PAGE: usize = 1_000;
 const MAX_GROUPS: usize = 1_000_000;
 
 /// Where the jobs of a filter are: all those that have not ended are in the live index.
-fn index_for(filter: &Filter, indices: &Indices) -> String {
+pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
     let in_query = || filter.asked.as_ref().is_some_and(|asked| asked.expression.bounds().only_live());
     if filter.only_live() || in_query() { indices.jobs.clone() } else { indices.whole() }
 }
 
 /// The query for `filter`. Filters only: nothing is scored.
-fn query(filter: &Filter) -> Value {
+pub(super) fn query(filter: &Filter) -> Value {
     fn terms<'a, T: 'a>(field: &str, values: &'a [T], text: impl Fn(&'a T) -> &'a str) -> Option<Value> {
         let values: Vec<&str> = values.iter().map(text).collect();
         (!values.is_empty()).then(|| json!({ "terms": { field: values } }))
@@ -59,7 +60,7 @@ fn query(filter: &Filter) -> Value {
         range("updated_at", "gt", filter.updated_after),
         exists("orphan.flagged_at", filter.orphaned),
         exists("untold", filter.untold),
-        filter.asked.as_ref().map(|asked| json!(kql::compile(&asked.expression))),
+        filter.asked.as_ref().map(|asked| json!(kql::compile_at(&asked.expression, asked.now))),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
         // What only live jobs satisfy asks for what a tombstone does not have.
@@ -71,7 +72,11 @@ fn query(filter: &Filter) -> Value {
 
 /// The order, with the id last, which makes it total.
 fn order(sort: Sort) -> Value {
-    let by = |field: &str, direction: &str| json!({ field: { "order": direction, "missing": "_last" } });
+    let by = |field: &str, direction: &str| {
+        // An index of an older version may lack the field.
+        let unmapped = Field::named(field).map_or("long", |field| unmapped_type(field.kind));
+        json!({ field: { "order": direction, "missing": "_last", "unmapped_type": unmapped } })
+    };
     match sort {
         Sort::Dispatch => json!([by("priority", "desc"), by("run_at", "asc"), by("id", "asc")]),
         Sort::By(field, Direction::Ascending) => json!([by(field.as_str(), "asc"), by("id", "asc")]),
@@ -79,18 +84,29 @@ fn order(sort: Sort) -> Value {
     }
 }
 
+/// The index's type for a field of this one.
+fn unmapped_type(kind: FieldType) -> &'static str {
+    match kind {
+        FieldType::Date => "date",
+        FieldType::Integer { most, .. } if most == i64::from(i16::MAX) => "short",
+        FieldType::Integer { .. } => "long",
+        FieldType::Number => "double",
+        _ => "keyword",
+    }
+}
+
 /// What `search_after` takes for the job with `key`. A job without the field has the value that the server itself gives to
 /// those that it sorts last.
 fn search_after(sort: Sort, key: &SortKey) -> Value {
-    let last = match sort {
-        Sort::By(_, Direction::Descending) => i64::MIN,
-        Sort::By(_, Direction::Ascending) | Sort::Dispatch => i64::MAX,
+    let is_descending = matches!(sort, Sort::By(_, Direction::Descending));
+    let (last, last_number) = if is_descending { (i64::MIN, "-Infinity") } else { (i64::MAX, "Infinity") };
+    let value = |value: SortValue<'_>| match value {
+        SortValue::Integer(number) => json!(number.unwrap_or(last)),
+        SortValue::Number(number) => number.map_or_else(|| json!(last_number), |number| json!(number)),
+        SortValue::Text(text) => json!(text),
     };
-    let (first, second) = sort.field_values(key);
-    match sort {
-        Sort::Dispatch => json!([first.unwrap_or(last), second.unwrap_or(last), key.id().as_str()]),
-        Sort::By(..) => json!([first.unwrap_or(last), key.id().as_str()]),
-    }
+    let values = sort.values(key).into_iter().map(value);
+    values.chain([json!(key.id().as_str())]).collect()
 }
 
 fn search_body(search: &Search, after: Option<&SortKey>, size: usize) -> Value {
@@ -117,7 +133,7 @@ struct SearchReply<'a> {
 }
 
 #[derive(Default, Deserialize)]
-struct Shards {
+pub(super) struct Shards {
     #[serde(default)]
     failed: u32,
 }
@@ -137,7 +153,7 @@ pub(super) struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    async fn post(&self, api: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
+    pub(super) async fn post(&self, api: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
         // Half an answer is an error: a list with jobs missing looks like one without.
         let path = match api {
             "_search" => format!("{}/_search?allow_partial_search_results=false", self.index),
@@ -148,7 +164,7 @@ impl Scope<'_> {
     }
 }
 
-fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
+pub(super) fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
     if shards.failed > 0 || timed_out {
         let what = format!("a search is incomplete ({} shards failed, timed out: {timed_out})", shards.failed);
         return Err(StoreError::Unavailable(what));
@@ -156,7 +172,7 @@ fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn unreadable(error: &serde_json::Error) -> StoreError {
+pub(super) fn unreadable(error: &serde_json::Error) -> StoreError {
     StoreError::Unavailable(format!("not a search's answer: {error}"))
 }
 

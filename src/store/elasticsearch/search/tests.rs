@@ -53,7 +53,7 @@ fn only_what_live_jobs_alone_can_satisfy_is_looked_for_in_the_live_index_alone()
 #[test]
 fn every_order_ends_with_the_id_so_that_no_two_jobs_share_a_place() {
     for direction in [Direction::Ascending, Direction::Descending] {
-        for field in SortField::ALL {
+        for field in SortField::all() {
             let order = order(Sort::By(field, direction));
             let parts = order.as_array().expect("a list");
             assert_eq!(parts[0][field.as_str()]["missing"], "_last");
@@ -74,6 +74,13 @@ fn a_page_goes_on_after_a_job_that_lacks_the_field_with_the_value_of_the_last() 
     let key: SortKey = serde_json::from_value(json!({ "ranks": [-100, 7], "id": "a" })).expect("a key");
     assert_eq!(search_after(Sort::Dispatch, &key), json!([100, 7, "a"]));
     assert_eq!(search_after(descending, &key), json!([100, "a"]));
+
+    let by = |text: &str| text.parse::<Sort>().expect("an order");
+    let key: SortKey = serde_json::from_value(json!({ "ranks": [0, 0], "text": "missing", "id": "a" })).expect("a key");
+    assert_eq!(search_after(by("owner"), &key), json!([null, "a"]));
+    let key: SortKey = serde_json::from_value(json!({ "ranks": [i64::MAX, 0], "id": "a" })).expect("a key");
+    assert_eq!(search_after(by("progress.percent"), &key), json!(["Infinity", "a"]));
+    assert_eq!(search_after(by("-progress.percent"), &key), json!(["-Infinity", "a"]));
 }
 
 #[test]
