@@ -1,6 +1,6 @@
 //! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
 //! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
-//! [`signals`].
+//! [`signals`], [`host`] (what `serve` and `monitor` have in common).
 
 mod bench;
 mod cancel;
@@ -16,7 +16,9 @@ mod failure;
 mod figures;
 mod filter;
 mod get;
+mod host;
 mod jobs;
+mod kibana;
 mod limits;
 mod list;
 mod log;
@@ -97,6 +99,7 @@ enum Command {
     Workers(workers::WorkersArgs),
     Top(top::TopArgs),
     Events(events::EventsArgs),
+    Kibana(kibana::KibanaArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
     Completions(complete::CompletionsArgs),
@@ -123,6 +126,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
         Command::Get(args) => block_on(get::run(args, settings)),
+        Command::Kibana(args) => block_on(kibana::run(args, settings)),
         Command::List(args) => block_on(list::run(args, settings)),
         Command::Count(args) => block_on(count::run(args, settings)),
         Command::Stats(args) => block_on(stats::run(args, settings)),

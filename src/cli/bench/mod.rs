@@ -4,13 +4,16 @@
 //! a fresh data directory, or any server that is named. The driver shares the machine with it and so is kept lean:
 //! bodies are built once, connections stay open, and of the answers only what is needed is read.
 
+mod claims;
 mod connection;
 mod latency;
 mod lives;
+mod query;
 mod recovery;
 mod report;
 mod target;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -29,20 +32,29 @@ Examples:
   leasehold bench --jobs 1000000 --json
   leasehold bench --scenario latency --rate 500 --workers 2000
   leasehold bench --scenario recovery
+  leasehold bench --scenario query --jobs 1000000 --live 100000
+  leasehold bench --scenario claims --store elasticsearch --elasticsearch-url http://localhost:9200
   leasehold bench --store elasticsearch --elasticsearch-url http://localhost:9200
   leasehold bench --server http://10.0.0.5:7400 --token lh_…";
 
 /// Measure a server: how many jobs a second it brings from submission to completion, and how fast a waiting worker
-/// gets a new one, or the jobs of one that died
+/// gets a new one, or the jobs of one that died; or how long questions take over many jobs
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, env = "LEASEHOLD_SCENARIO", default_value_t = Scenario::Lives)]
     scenario: Scenario,
-    /// How many jobs (lives, recovery) [default: 200000 for lives, 50 for recovery]
+    /// How many jobs (lives, recovery), or how many there are (query), or have ended (claims) [default: 200000 for lives,
+    /// 50 for recovery, 1000000 for query and claims]
     #[arg(long, env = "LEASEHOLD_JOBS", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
+    /// How many of the jobs have not ended (query), or how many more have not (claims) [default: 10000]
+    #[arg(long, env = "LEASEHOLD_LIVE")]
+    live: Option<u32>,
+    /// Ask what is in this data directory, and fill it before if it is empty, instead of one that goes away (query)
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR", conflicts_with = "server")]
+    data_dir: Option<PathBuf>,
     /// How many workers [default: 32 for lives, 2000 for latency]
     #[arg(long, env = "LEASEHOLD_WORKERS", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
@@ -104,6 +116,10 @@ pub(super) enum Scenario {
     Latency,
     /// How long the jobs of a worker that is killed take until they run elsewhere, under leases of 5 s
     Recovery,
+    /// How long lists, counts and full scans take over a history of made-up jobs
+    Query,
+    /// How much a long history of made-up jobs slows down claims, and lists of live jobs
+    Claims,
 }
 
 /// Measures. On one thread: the server needs the other cores.
@@ -114,17 +130,27 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
     runtime.block_on(async {
-        let target = Target::prepare(&args).await?;
-        let report = match args.scenario {
-            Scenario::Lives => lives::measure(&args, &target).await,
-            Scenario::Latency => latency::measure(&args, &target).await,
-            Scenario::Recovery => recovery::measure(&args, &target).await,
-        };
-        let report = report.map_err(Failure::Failed)?;
-        let counted = target.completed().await.map_err(Failure::Failed)?;
-        target.stop().await;
-        finish(&args, report, counted)
+        match args.scenario {
+            Scenario::Lives => drive(&args, lives::measure).await,
+            Scenario::Latency => drive(&args, latency::measure).await,
+            Scenario::Recovery => drive(&args, recovery::measure).await,
+            Scenario::Query => query::run(&args).await,
+            Scenario::Claims => claims::run(&args).await,
+        }
     })
+}
+
+/// Measures a server.
+async fn drive(
+    args: &BenchArgs,
+    measure: impl AsyncFnOnce(&BenchArgs, &Target) -> Result<Report, String>,
+) -> Result<(), Failure> {
+    let target = Target::prepare(args).await?;
+    let report = measure(args, &target).await;
+    let report = report.map_err(Failure::Failed)?;
+    let counted = target.completed().await.map_err(Failure::Failed)?;
+    target.stop().await;
+    finish(args, report, counted)
 }
 
 fn finish(args: &BenchArgs, report: Report, counted: u64) -> Result<(), Failure> {

@@ -98,7 +98,8 @@ impl Target {
     }
 }
 
-fn engine(store: StoreKind) -> &'static str {
+/// A store's name.
+pub(super) fn engine(store: StoreKind) -> &'static str {
     match store {
         StoreKind::Embedded => "embedded",
         StoreKind::Elasticsearch => "elasticsearch",

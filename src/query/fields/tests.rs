@@ -6,6 +6,10 @@ use super::*;
 use crate::query::kql::Expression;
 use crate::query::{GroupField, SortField};
 
+/// Fields of the index that no job has to be asked for: those of a tombstone, which is hidden from every search, and room
+/// for two durations.
+const OF_NO_JOB: [&str; 4] = ["moved_to", "moved_at", "wait_ms", "run_time_ms"];
+
 /// What the mapping of the job index says of each of its fields.
 fn mapping() -> BTreeMap<String, String> {
     fn walk(prefix: &str, properties: &Value, nested: bool, fields: &mut BTreeMap<String, String>) {
@@ -51,7 +55,9 @@ fn mapped(field: &Field) -> String {
 fn the_table_has_the_fields_of_the_job_index_and_their_types() {
     let table: BTreeMap<String, String> = FIELDS.iter().map(|field| (field.name.to_owned(), mapped(field))).collect();
     assert_eq!(table.len(), FIELDS.len(), "no name stands twice");
-    assert_eq!(table, mapping());
+    let mut mapping = mapping();
+    mapping.retain(|name, _| table.contains_key(name) || !OF_NO_JOB.contains(&name.as_str()));
+    assert_eq!(table, mapping);
 }
 
 #[test]

@@ -1,25 +1,37 @@
 //! Searches and counts: the query language's part for [`Filter`], [`Sort`] and [`GroupField`].
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::Indices;
 use super::documents::{Present, RawDocument, answered};
+use super::history::Place;
 use super::kql;
 use super::nodes::{Nodes, Request};
 use super::reader::remember;
+use super::tombstone;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
+use crate::job::JobId;
 use crate::query::fields::{Field, FieldType};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey, SortValue};
 use crate::store::{StoreError, Versioned};
 
 /// The most hits that one request may ask for (the server's `index.max_result_window`).
-const MAX_PAGE: usize = 10_000;
+pub(super) const MAX_PAGE: usize = 10_000;
 /// The most groups in one request.
 const GROUPS_PER_PAGE: usize = 1_000;
 /// The most groups in all.
 const MAX_GROUPS: usize = 1_000_000;
+
+/// Where the jobs of a filter are: all those that have not ended are in the live index.
+pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
+    let in_query = || filter.asked.as_ref().is_some_and(|asked| asked.expression.bounds().only_live());
+    if filter.only_live() || in_query() { indices.jobs.clone() } else { indices.whole() }
+}
 
 /// The query for `filter`. Filters only: nothing is scored.
 pub(super) fn query(filter: &Filter) -> Value {
@@ -51,9 +63,11 @@ pub(super) fn query(filter: &Filter) -> Value {
         filter.asked.as_ref().map(|asked| json!(kql::compile_at(&asked.expression, asked.now))),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
+        // What only live jobs satisfy asks for what a tombstone does not have.
+        (!filter.only_live()).then(|| json!({ "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } })),
     ];
     let parts: Vec<Value> = parts.into_iter().flatten().collect();
-    if parts.is_empty() { json!({ "match_all": {} }) } else { json!({ "bool": { "filter": parts } }) }
+    json!({ "bool": { "filter": parts } })
 }
 
 /// The order, with the id last, which makes it total.
@@ -176,31 +190,48 @@ impl Scope<'_> {
     }
 }
 
-/// Finds jobs.
+/// Finds jobs. One that is found twice, while it moves, is found once: a copy has the place in the order that its job
+/// has, and so comes next to it.
 pub(super) async fn search(
     scope: Scope<'_>,
+    indices: &Indices,
     search: &Search,
     recent: &RecentWrites,
 ) -> Result<Vec<Versioned>, StoreError> {
+    let index = index_for(&search.filter, indices);
+    let scope = Scope { index: &index, ..scope };
     let mut jobs: Vec<Versioned> = Vec::with_capacity(search.limit.min(MAX_PAGE));
     let mut after = search.after.clone();
-    // Ends: every round adds a page, or is the last.
+    // Ends: every round goes a page further, or is the last.
     while jobs.len() < search.limit {
         let size = (search.limit - jobs.len()).min(MAX_PAGE);
         let page = |hits: &[RawDocument<'_>]| {
-            let found = hits.iter().map(RawDocument::job).collect::<Result<Vec<_>, StoreError>>()?;
+            let found = hits.iter().map(|hit| hit.job(indices)).collect::<Result<Vec<_>, StoreError>>()?;
             remember(recent, found.iter().flatten());
             Ok(found.into_iter().flatten().map(Present::into_versioned).collect::<Vec<_>>())
         };
         let page = scope.hits(&search_body(search, after.as_ref(), size), page).await?;
+        // The page's end is decided on what came, before what came twice is taken out.
         let found = page.len();
-        jobs.extend(page);
+        after = page.last().map(|last| search.sort.key(&last.job));
+        jobs.extend(once_each(page));
         if found < size {
             break;
         }
-        after = jobs.last().map(|last| search.sort.key(&last.job));
     }
     Ok(jobs)
+}
+
+/// Leaves out the copies of jobs that are on the page as live ones too.
+fn once_each(page: Vec<Versioned>) -> impl Iterator<Item = Versioned> {
+    let is_live = |found: &Versioned| Place::of(found.version) == Place::Live;
+    let copied = page.iter().any(|found| !is_live(found));
+    let live: HashSet<JobId> = if copied {
+        page.iter().filter(|found| is_live(found)).map(|found| found.job.id.clone()).collect()
+    } else {
+        HashSet::new()
+    };
+    page.into_iter().filter(move |found| is_live(found) || !live.contains(&found.job.id))
 }
 
 /// Whether a refresh's answer says that every shard was refreshed.
@@ -270,8 +301,16 @@ fn group(by: &[GroupField], bucket: &Bucket) -> Group {
     Group { values: by.iter().map(value).collect(), count: bucket.doc_count }
 }
 
-/// Counts jobs by group, most first.
-pub(super) async fn count(scope: Scope<'_>, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+/// Counts jobs by group, most first. A job that moves is counted twice from when its copy is seen until its tombstone is,
+/// a refresh later.
+pub(super) async fn count(
+    scope: Scope<'_>,
+    indices: &Indices,
+    filter: &Filter,
+    by: &[GroupField],
+) -> Result<Vec<Group>, StoreError> {
+    let index = index_for(filter, indices);
+    let scope = Scope { index: &index, ..scope };
     if by.is_empty() {
         let reply = scope.post("_count", &json!({ "query": query(filter) })).await?;
         let reply: CountReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;

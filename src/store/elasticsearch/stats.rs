@@ -4,7 +4,8 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::search::{Scope, Shards, complete, query, unreadable};
+use super::Indices;
+use super::search::{Scope, Shards, complete, index_for, query, unreadable};
 use crate::clock::Timestamp;
 use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};
 use crate::store::StoreError;
@@ -89,7 +90,13 @@ struct PercentileValue {
 }
 
 /// Reckons the figures; `None` when there are too many rows.
-pub(super) async fn stats(scope: Scope<'_>, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+pub(super) async fn stats(
+    scope: Scope<'_>,
+    indices: &Indices,
+    request: &StatsRequest,
+) -> Result<Option<Stats>, StoreError> {
+    let index = index_for(&request.filter, indices);
+    let scope = Scope { index: &index, ..scope };
     let mut stats = Stats::default();
     let mut after = None;
     // Ends: every round adds a page of rows up to their bound, or is the last.

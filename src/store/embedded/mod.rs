@@ -2,7 +2,8 @@
 //!
 //! In reading order: `machine` (what a batch of commands makes of the store: a pure function), `state` (what readers
 //! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` (a job),
-//! `summary` and `records` (as what), `live` (the indexes in memory), `scan` and `sorted` (searches) and `stats` (figures).
+//! `summary` and `records` (as what), `audit` (the files beside them), `live` (the indexes in memory), `scan` and `sorted`
+//! (searches) and `stats` (figures).
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced, and seen by readers from then on.
@@ -14,6 +15,7 @@
 
 #[cfg(test)]
 mod arbitrary;
+mod audit;
 mod directory;
 mod disk;
 mod live;
@@ -41,8 +43,10 @@ use crate::job::{BodyRef, JobId, Json};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 use crate::store::{
-    Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult,
+    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
+    WriteResult,
 };
+use audit::Audit;
 use directory::Directory;
 use disk::Disk;
 use state::Engine;
@@ -152,6 +156,7 @@ pub struct EmbeddedStore {
     engine: RwLock<Option<Arc<Engine>>>,
     scans: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
+    audit: Arc<Mutex<Audit>>,
 }
 
 impl EmbeddedStore {
@@ -180,6 +185,7 @@ impl EmbeddedStore {
             engine: RwLock::new(Some(engine)),
             scans: Arc::new(Semaphore::new(SCANS as usize)),
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
+            audit: Arc::new(Mutex::new(Audit::in_directory(path.as_ref()))),
         })
     }
 
@@ -299,6 +305,14 @@ impl Store for EmbeddedStore {
             engine.disk.records(&snapshot, kind)
         };
         self.on_disk(&self.scans, read).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let (audit, entries) = (Arc::clone(&self.audit), entries.to_vec());
+        self.on_disk(&self.lookups, move |_| audit.lock().append(&entries)).await
     }
 
     fn is_realtime(&self) -> bool {

@@ -12,7 +12,7 @@ use super::sorted;
 use super::state::{Engine, Published};
 use super::summary::{self, Summary};
 use crate::clock::Timestamp;
-use crate::job::{JobId, QueueName, StateName};
+use crate::job::{Job, JobId, QueueName, StateName};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField, SortKey, SortValues};
 use crate::store::{StoreError, Versioned};
 
@@ -85,6 +85,10 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
         groups.add_counts(&published, filter, by);
         return Ok(groups.most_first(by));
     }
+    if filter.asked.is_some() {
+        for_each_match(engine, filter, |job| groups.add(by.iter().map(|field| field.value(job)), 1))?;
+        return Ok(groups.most_first(by));
+    }
     let snapshot = {
         let published = engine.published.read();
         for head in published.live.candidates(filter).filter(|head| filter.matches(&head.job)) {
@@ -96,7 +100,7 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
         for entry in engine.disk.summaries(&snapshot, ..) {
             let (key, value) = entry?;
             let summary = summary::decode(&key, &value)?;
-            if summary.matches(filter) && holds(&engine.disk, &snapshot, &summary, filter)? {
+            if summary.matches(filter) {
                 groups.add(by.iter().map(|field| summary.group(*field)), 1);
             }
         }
@@ -104,21 +108,31 @@ pub(super) fn count(engine: &Engine, filter: &Filter, by: &[GroupField]) -> Resu
     Ok(groups.most_first(by))
 }
 
-/// Shows `visit` every job that matches, each once and in no order, until it has seen enough.
+/// Visits every job that matches, live and finished, in no order, all as of one moment. The lock is let go before the
+/// first visit.
+pub(super) fn for_each_match(engine: &Engine, filter: &Filter, mut visit: impl FnMut(&Job)) -> Result<(), StoreError> {
+    each(engine, filter, |head| {
+        visit(&head.job);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `visit` has seen enough.
 pub(super) fn each(
     engine: &Engine,
     filter: &Filter,
     mut visit: impl FnMut(&Versioned) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
-    let snapshot = {
+    let (live, snapshot) = {
         let published = engine.published.read();
-        for head in published.live.candidates(filter).filter(|head| filter.matches(&head.job)) {
-            if visit(head).is_break() {
-                return Ok(());
-            }
-        }
-        Arc::clone(&published.snapshot)
+        let live: Vec<Versioned> = published.live.candidates(filter).cloned().collect();
+        (live, Arc::clone(&published.snapshot))
     };
+    for head in live.iter().filter(|head| filter.matches(&head.job)) {
+        if visit(head).is_break() {
+            return Ok(());
+        }
+    }
     if !may_be_finished(filter) {
         return Ok(());
     }

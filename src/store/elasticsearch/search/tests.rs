@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::clock::Timestamp;
 use crate::query::SortField;
@@ -25,7 +27,27 @@ fn a_filter_becomes_parts_that_must_all_hold_and_an_open_part_is_left_out() {
             { "term": { "lease.worker_id": "w" } },
         ] } })
     );
-    assert_eq!(query(&Filter::default()), json!({ "match_all": {} }));
+}
+
+#[test]
+fn only_what_live_jobs_alone_can_satisfy_is_looked_for_in_the_live_index_alone() {
+    let indices = crate::store::elasticsearch::ElasticsearchOptions::default().indices().expect("names");
+    let no_tombstones = json!({ "bool": { "must_not": { "exists": { "field": "moved_to" } } } });
+    assert_eq!(index_for(&filter(), &indices), "leasehold-jobs");
+    assert_eq!(index_for(&Filter::default(), &indices), "leasehold-jobs,leasehold-history-*");
+    assert_eq!(query(&Filter::default()), json!({ "bool": { "filter": [no_tombstones] } }));
+
+    let asked = |query: &str| {
+        let expression = Arc::new(crate::query::kql::Expression::parse(query).expect("a query"));
+        let asked = Some(crate::query::Asked { expression, now: Timestamp::from_millis(0) });
+        Filter { asked, ..Filter::default() }
+    };
+    let live = asked("state: running or state: available");
+    assert_eq!(index_for(&live, &indices), "leasehold-jobs");
+    // A tombstone has no state, and so none of those.
+    let parts = query(&live)["bool"]["filter"].as_array().cloned().expect("parts");
+    assert!(parts.contains(&no_tombstones));
+    assert_eq!(index_for(&asked("state: completed"), &indices), "leasehold-jobs,leasehold-history-*");
 }
 
 #[test]
