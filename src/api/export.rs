@@ -34,7 +34,7 @@ use crate::store::Versioned;
 /// How many jobs are read together.
 const PAGE: usize = 200;
 /// How many bytes of bodies that are kept apart are read together; one job's may be more.
-const BODY_BYTES: u64 = 4 << 20;
+const BODY_BYTES: u64 = 1 << 20;
 /// How long a client may take nothing.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
 /// Asks proxies not to collect the answer before they pass it on.
