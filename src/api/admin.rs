@@ -120,7 +120,7 @@ pub(crate) async fn retry_many(
 }
 
 async fn change_many(app: &App, caller: Actor, action: BulkAction, order: ChangeMany) -> Result<Response, ApiError> {
-    let Ordered { selection, order, max_jobs, cursor } = order.into_order(action, caller)?;
+    let Ordered { selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
     let answer = match order {
         None => previewed(&app.manager.preview(action, &selection).await?),
         Some(order) => {

@@ -261,6 +261,7 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable(why) => {
                 Self::new(Code::StoreUnavailable, "the store is not available").caused_by(why)
             }
+            StoreError::Unsupported(what) => Self::new(Code::InvalidRequest, what),
             StoreError::Corrupt(why) => {
                 Self::new(Code::Internal, "the store holds something unexpected").caused_by(why)
             }

@@ -1,5 +1,6 @@
 //! Submitting jobs, reading them, calling them off and starting them again.
 
+use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::{ETAG, IF_NONE_MATCH, LOCATION};
@@ -12,7 +13,8 @@ use super::access::{Allowed, Read, Submit};
 use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
 use super::items::{in_order, only, sort_out};
-use super::json::json;
+use super::json::{json, with_body};
+use super::trim::Fields;
 use super::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use super::wire::job::JobOut;
 use super::wire::{BulkAnswer, CancelJob, Explanation, Job, RetryJob, SubmitItem, SubmitJob};
@@ -113,6 +115,8 @@ fn refused_item(error: ApiError) -> SubmitItem {
     params(
         ("id" = String, Path, description = "The job's id"),
         ("wait_ms" = Option<u64>, Query, description = "How long to wait for its end", maximum = 60_000),
+        ("fields" = Option<Vec<String>>, Query, example = json!(["state", "result"]),
+            description = "Only these fields of it, with dots for those inside of others"),
         ("If-None-Match" = Option<String>, Header, description = "The `ETag` of the version at hand"),
     ),
     responses(
@@ -126,7 +130,8 @@ pub(crate) async fn get(
     query: Query,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    query.only(&["wait_ms"])?;
+    query.only(&["wait_ms", "fields"])?;
+    let fields = Fields::of(&query)?;
     let job = match query.number("wait_ms", 0..=MAX_WAIT_MS)? {
         Some(wait) if wait > 0 => app.manager.wait(&id, Duration::from_millis(wait)).await?,
         _ => app.manager.get(&id).await?,
@@ -135,7 +140,9 @@ pub(crate) async fn get(
     let mut response = if is_at_hand(&headers, &tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        json(StatusCode::OK, &JobOut::from(&job))
+        let mut text = Vec::new();
+        fields.write(&JobOut::from(&job), &mut text)?;
+        with_body(StatusCode::OK, Body::from(text))
     };
     if let Ok(tag) = HeaderValue::try_from(tag) {
         response.headers_mut().insert(ETAG, tag);

@@ -1,4 +1,4 @@
-//! Lists and counts of jobs.
+//! Lists of jobs, and the filter that they have in common with counts, figures and exports.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -14,11 +14,12 @@ use super::access::{Allowed, Read};
 use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;
+use super::trim::Fields;
+use super::wire::JobList;
 use super::wire::job::JobOut;
 use super::wire::lists::JobListOut;
-use super::wire::{CountAnswer, JobList};
 use crate::query::kql::Expression;
-use crate::query::{Asked, Cursor, Filter, GroupField, Search, Sort};
+use crate::query::{Asked, Cursor, Filter, Search, Sort};
 use crate::store::Versioned;
 
 /// How many jobs a page has when nothing is said.
@@ -27,10 +28,11 @@ const DEFAULT_LIMIT: u64 = 100;
 const MAX_LIMIT: u64 = 1000;
 /// The most values of one part of a filter.
 const MAX_VALUES: usize = 100;
-/// The longest cursor, in characters: ours have a job's id and a few numbers.
-const MAX_CURSOR_CHARS: usize = 2048;
+/// The longest cursor, in characters: ours have a job's id and the value that it is ordered by.
+const MAX_CURSOR_CHARS: usize = 16 * 1024;
 
-const FILTER: [&str; 5] = ["state", "queue", "kind", "owner", "kql"];
+/// The parameters of a filter.
+pub(crate) const FILTER: [&str; 5] = ["state", "queue", "kind", "owner", "kql"];
 
 /// Lists jobs.
 ///
@@ -45,18 +47,26 @@ const FILTER: [&str; 5] = ["state", "queue", "kind", "owner", "kql"];
         ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
         ("kql" = Option<String>, Query, example = "state: running and not owner: team-a",
             description = "As this query in Kibana's language says"),
-        ("sort" = Option<String>, Query, example = "-created_at", description = "The order: `created_at`, `updated_at`, \
-            `run_at`, `finished_at` or `priority`, smallest first; a leading `-` turns it round"),
+        ("sort" = Option<String>, Query, example = "-created_at", description = "The order: any field that \
+            `GET /v1/fields` calls sortable, smallest first; a leading `-` turns it round. Jobs without the field come \
+            last in either"),
+        ("fields" = Option<Vec<String>>, Query, example = json!(["id", "lease.worker_id", "labels.team"]),
+            description = "Only these fields of each job, with dots for those inside of others"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many; 100 when not said"),
         ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
     ),
     responses((status = 200, description = "A page of jobs", body = JobList)))]
 pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    query.only(&[&FILTER[..], &["sort", "limit", "cursor"]].concat())?;
-    let filter = filter(&app, &query)?;
+    query.only(&[&FILTER[..], &["sort", "fields", "limit", "cursor"]].concat())?;
+    let (filter, fields) = (filter(&app, &query)?, Fields::of(&query)?);
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
     let Page { jobs, next_cursor } = page(&app, &query, filter, sort).await?;
-    let items = jobs.iter().map(JobOut::from).collect();
+    let items = jobs.iter().map(JobOut::from);
+    if !fields.are_all() {
+        let items = items.map(|job| fields.of_answer(&job)).collect::<Result<_, ApiError>>()?;
+        return Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }));
+    }
+    let items = items.collect();
     Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }))
 }
 
@@ -80,35 +90,6 @@ pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -
     Ok(Page { jobs, next_cursor })
 }
 
-/// Counts jobs, in all or by group.
-///
-/// The filter is that of a list.
-#[utoipa::path(get, path = "/v1/jobs/count", tag = "jobs",
-    params(
-        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
-        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
-        ("kql" = Option<String>, Query, example = "state: running and not owner: team-a",
-            description = "As this query in Kibana's language says"),
-        ("by" = Option<Vec<String>>, Query, example = json!(["state", "queue"]),
-            description = "Grouped by these: `state`, `queue`, `kind`, `owner`"),
-    ),
-    responses((status = 200, description = "How many there are", body = CountAnswer)))]
-pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
-    query.only(&[&FILTER[..], &["by"]].concat())?;
-    let mut by: Vec<GroupField> = Vec::new();
-    for text in query.all("by") {
-        let field = parse("by", text)?;
-        if by.contains(&field) {
-            return Err(ApiError::field("by", format!("names `{text}` twice")));
-        }
-        by.push(field);
-    }
-    let groups = app.manager.count(&filter(&app, &query)?, &by).await?;
-    Ok(json(StatusCode::OK, &CountAnswer::new(&by, groups)))
-}
-
 /// The part of a filter that is a query.
 fn asked(app: &App, query: &Query) -> Result<Option<Asked>, ApiError> {
     let Some(text) = query.one("kql")? else { return Ok(None) };
@@ -116,7 +97,8 @@ fn asked(app: &App, query: &Query) -> Result<Option<Asked>, ApiError> {
     Ok(Some(Asked { expression: Arc::new(expression), now: app.manager.now() }))
 }
 
-fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
+/// The filter that the query asks for.
+pub(crate) fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
     Ok(Filter {
         asked: asked(app, query)?,
         states: values(query, "state")?,
@@ -182,7 +164,7 @@ mod tests {
     fn a_cursor_of_another_order_or_of_nobody_is_refused() {
         let cursor = encode_cursor(&serde_json::from_str(CURSOR).expect("a cursor"));
         assert!(decode_cursor(&cursor, "run_at".parse().expect("a sort")).is_err());
-        for wrong in ["", "x", "e30", &cursor[1..], &"A".repeat(5000)] {
+        for wrong in ["", "x", "e30", &cursor[1..], &"A".repeat(20_000)] {
             assert!(decode_cursor(wrong, Sort::default()).is_err(), "{wrong}");
         }
     }

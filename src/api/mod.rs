@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
 //! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
-//! request), the handlers (`jobs`, `lists`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`),
-//! `delivery` (claimed jobs on their way out), `observe`
+//! request), the handlers (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`),
+//! `delivery` (claimed jobs on their way out), `trim` (answers cut down), `observe`
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends).
 //!
 //! The handlers decide nothing: they check, ask the manager and write down its answer.
@@ -13,7 +13,9 @@ mod admin;
 mod delivery;
 mod error;
 mod events;
+mod export;
 mod extract;
+mod fields;
 mod items;
 mod jobs;
 mod json;
@@ -24,8 +26,10 @@ mod openapi;
 mod queues;
 mod routes;
 mod serve;
+mod stats;
 mod subscriptions;
 mod system;
+mod trim;
 pub mod wire;
 mod work;
 mod workers;
@@ -76,6 +80,8 @@ pub struct Limits {
     pub body_within: Duration,
     /// How many streams of events it has open at once; more are refused.
     pub event_streams: usize,
+    /// How many exports it has under way at once; more are refused.
+    pub exports: usize,
     /// How long calls may take to end once the server is told to.
     pub drain_within: Duration,
 }
@@ -88,6 +94,7 @@ impl Default for Limits {
             head_within: Duration::from_secs(30),
             body_within: Duration::from_secs(30),
             event_streams: 100,
+            exports: 4,
             drain_within: Duration::from_secs(10),
         }
     }
@@ -105,6 +112,8 @@ struct App {
     budget: BodyBudget,
     /// Places for streams of events.
     streams: Arc<Semaphore>,
+    /// Places for exports.
+    exports: Arc<Semaphore>,
     /// Whether everyone on this machine may call, and so every browser on it.
     trusts_its_machine: bool,
     shutdown: CancellationToken,

@@ -11,14 +11,18 @@ use utoipa_axum::routes;
 
 use super::error::{ApiError, Code};
 use super::observe::observe;
-use super::{App, admin, events, jobs, lists, openapi, queues, subscriptions, system, work, workers};
+use super::{
+    App, admin, events, export, fields, jobs, lists, openapi, queues, stats, subscriptions, system, work, workers,
+};
 
 /// Every route, before anything surrounds it.
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(jobs::submit, lists::list))
         .routes(routes!(jobs::submit_bulk))
-        .routes(routes!(lists::count))
+        .routes(routes!(stats::count))
+        .routes(routes!(stats::stats))
+        .routes(routes!(export::export))
         .routes(routes!(jobs::get))
         .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))
@@ -47,6 +51,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::cancel_many))
         .routes(routes!(admin::retry_many))
         .routes(routes!(events::events))
+        .routes(routes!(fields::fields))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::health))

@@ -94,6 +94,7 @@ fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io:
         metrics,
         budget: BodyBudget::new(limits.body_bytes),
         streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
+        exports: Arc::new(Semaphore::new(limits.exports.min(Semaphore::MAX_PERMITS))),
         limits: Arc::new(limits),
         configuration: Arc::new(configuration),
         shutdown,

@@ -35,6 +35,7 @@ impl Fixture {
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),
+            exports: Arc::new(Semaphore::new(limits.exports)),
             limits: Arc::new(limits),
             configuration: Arc::default(),
             trusts_its_machine: false,

@@ -1,7 +1,9 @@
 //! Which jobs a command is about: some by their ids, or all of a filter.
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 
+use super::complete;
 use super::server::ServerArgs;
 use crate::api::wire::{BulkFilter, JobState};
 use crate::job::StateName;
@@ -52,10 +54,10 @@ const HEADING: &str = "Many jobs at once";
 #[group(id = "filter", multiple = true)]
 pub(super) struct FilterArgs {
     /// In this state (repeatable)
-    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', help_heading = HEADING)]
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', help_heading = HEADING, add = ArgValueCompleter::new(complete::states))]
     states: Vec<StateName>,
     /// In this queue (repeatable)
-    #[arg(long = "queue", value_name = "QUEUE", help_heading = HEADING)]
+    #[arg(long = "queue", value_name = "QUEUE", help_heading = HEADING, add = ArgValueCompleter::new(complete::queues))]
     queues: Vec<String>,
     /// Of this kind (repeatable)
     #[arg(long = "kind", value_name = "KIND", help_heading = HEADING)]
@@ -63,6 +65,9 @@ pub(super) struct FilterArgs {
     /// Belonging to this owner (repeatable)
     #[arg(long = "owner", value_name = "OWNER", help_heading = HEADING)]
     owners: Vec<String>,
+    /// As this query in Kibana's language says
+    #[arg(long, value_name = "KQL", help_heading = HEADING, add = ArgValueCompleter::new(complete::kql))]
+    kql: Option<String>,
     /// Held by this worker
     #[arg(long, value_name = "WORKER", help_heading = HEADING)]
     worker: Option<String>,
@@ -72,7 +77,7 @@ pub(super) struct FilterArgs {
     /// Every job that this can be done to
     #[arg(
         long,
-        conflicts_with_all = ["states", "queues", "kinds", "owners", "worker", "orphaned"],
+        conflicts_with_all = ["states", "queues", "kinds", "owners", "kql", "worker", "orphaned"],
         help_heading = HEADING
     )]
     all: bool,
@@ -86,6 +91,7 @@ impl FilterArgs {
             queues: self.queues.clone(),
             kinds: self.kinds.clone(),
             owners: self.owners.clone(),
+            kql: self.kql.clone(),
             worker_id: self.worker.clone(),
             orphaned: self.orphaned.then_some(true),
             ids: Vec::new(),

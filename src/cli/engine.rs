@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use super::duration;
 use super::failure::Failure;
 use super::settings::Settings;
 use crate::store::Store;
@@ -54,6 +56,9 @@ pub(super) struct StoreArgs {
     /// What the names of the indices start with [default: leasehold-]
     #[arg(long, value_name = "PREFIX", env = "LEASEHOLD_INDEX_PREFIX")]
     index_prefix: Option<String>,
+    /// How long after its end a job is moved from Elasticsearch's live index to the history [default: 10m]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_ARCHIVE_AFTER", value_parser = duration::parse)]
+    archive_after: Option<Duration>,
 }
 
 impl StoreArgs {
@@ -67,6 +72,7 @@ impl StoreArgs {
             elasticsearch_api_key: self.elasticsearch_api_key.or(file.elasticsearch_api_key),
             elasticsearch_ca: self.elasticsearch_ca.or(file.elasticsearch_ca),
             index_prefix: self.index_prefix.or(file.index_prefix),
+            archive_after: self.archive_after.or(file.archive_after.map(|setting| setting.0)),
         }
     }
 }
@@ -79,6 +85,7 @@ pub(super) struct EngineSettings {
     pub(super) elasticsearch_api_key: Option<String>,
     pub(super) elasticsearch_ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
+    pub(super) archive_after: Option<Duration>,
 }
 
 /// Opens the store that the settings name.
@@ -126,6 +133,7 @@ fn elasticsearch_options(settings: EngineSettings) -> Result<ElasticsearchOption
         api_key: settings.elasticsearch_api_key,
         certificate_authority: settings.elasticsearch_ca.map(read).transpose()?,
         index_prefix: settings.index_prefix.unwrap_or(defaults.index_prefix),
+        move_after: settings.archive_after.unwrap_or(defaults.move_after),
         ..ElasticsearchOptions::default()
     })
 }

@@ -1,51 +1,50 @@
 //! `leasehold list`: the jobs that are looked for.
 
-use clap::Args;
+use std::collections::BTreeMap;
 
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use serde_json::value::RawValue;
+
+use super::complete;
+use super::count;
 use super::failure::Failure;
+use super::filter::FilterArgs;
 use super::output::{print, print_json, shorten, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::{Job, JobState};
-use crate::client::{CountQuery, JobQuery};
-use crate::job::StateName;
+use crate::api::wire::Job;
+use crate::client::{Client, CountQuery, JobQuery};
 
 /// How many jobs one page of the server's has at most.
 const PAGE: u64 = 1000;
 /// How much of an error is shown.
 const ERROR_CHARACTERS: usize = 60;
+/// How much of a field is shown.
+const FIELD_CHARACTERS: usize = 200;
 
 /// List jobs, newest first
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  leasehold list --state failed\n  leasehold list 'state: running and not owner: team-a'\n  leasehold list --queue reports --sort -priority -n 20\n  \
+    after_help = "Examples:\n  leasehold list --state failed\n  leasehold list 'state: running and not owner: team-a'\n  leasehold list --queue reports --sort -priority -n 20\n  leasehold list 'state: running' --sort started_at --fields id,lease.worker_id,labels.team\n  \
                         leasehold list --state completed --json -n 0 | jq -r .id\n  leasehold list --count"
 )]
 pub(super) struct ListArgs {
-    /// As this query in Kibana's language says, such as `state: running and expected_runtime_ms < 60000`
-    #[arg(value_name = "KQL")]
-    kql: Option<String>,
-    /// In this state: available, running, completed, failed, cancelled or expired (repeatable)
-    #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',')]
-    states: Vec<StateName>,
-    /// In this queue (repeatable)
-    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE")]
-    queues: Vec<String>,
-    /// Of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
-    kinds: Vec<String>,
-    /// Belonging to this owner (repeatable)
-    #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
-    owners: Vec<String>,
-    /// Order by created_at, updated_at, run_at, finished_at or priority; `-` in front turns it round
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Order by this field, smallest first; `-` in front turns it round
     #[arg(
         long,
         value_name = "FIELD",
         env = "LEASEHOLD_SORT",
         default_value = "-created_at",
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        add = ArgValueCompleter::new(complete::sortable)
     )]
     sort: String,
+    /// Show only these fields, with commas between them and dots for those inside of others
+    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::job_fields))]
+    fields: Vec<String>,
     /// How many at most; 0 for all
     #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
     limit: u64,
@@ -62,20 +61,18 @@ pub(super) struct ListArgs {
 /// Reads and prints them.
 pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.server.connect(&settings.client)?;
-    let mut query = JobQuery {
-        states: args.states.iter().map(|state| JobState::from(*state)).collect(),
-        queues: args.queues,
-        kinds: args.kinds,
-        owners: args.owners,
-        kql: args.kql,
-        ..JobQuery::default()
-    };
+    let mut query = args.filter.into_query();
     if args.count {
-        return count(&client, query, args.json).await;
+        let by = ["queue", "state"].map(str::to_owned).to_vec();
+        let answer = client.count(&CountQuery { jobs: query, by: by.clone() }).await?;
+        return count::show(&answer, &by, args.json);
     }
     query.sort = Some(args.sort);
     let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
     let mut shown = Vec::new();
+    if !args.fields.is_empty() {
+        return list_parts(&client, query, &args.fields, left, args.json).await;
+    }
     while left > 0 {
         query.limit = Some(left.min(PAGE));
         let page = client.jobs(&query).await?;
@@ -96,21 +93,63 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
     print(&table(&["id", "queue", "kind", "state", "attempt", "created", "error"], shown))
 }
 
-async fn count(client: &crate::client::Client, jobs: JobQuery, json: bool) -> Result<(), Failure> {
-    use crate::api::wire::CountBy::{Queue, State};
-    let counts = client.count(&CountQuery { jobs, by: vec![Queue, State] }).await?;
-    if json {
-        return print_json(&counts);
+/// Reads and prints some fields of them.
+async fn list_parts(
+    client: &Client,
+    mut query: JobQuery,
+    fields: &[String],
+    mut left: u64,
+    json: bool,
+) -> Result<(), Failure> {
+    let mut shown = Vec::new();
+    while left > 0 {
+        query.limit = Some(left.min(PAGE));
+        let page = client.job_parts(&query, fields).await?;
+        left -= left.min(page.items.len() as u64);
+        for job in &page.items {
+            if json {
+                print(job.as_str())?;
+            } else {
+                shown.push(fields.iter().map(|field| cell(job.as_str(), field)).collect());
+            }
+        }
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            break;
+        }
     }
-    let value =
-        |group: &crate::api::wire::CountGroup, field: &str| group.by.get(field).cloned().flatten().unwrap_or_default();
-    let mut rows: Vec<Vec<String>> = counts
-        .groups
-        .iter()
-        .map(|group| vec![value(group, Queue.as_str()), value(group, State.as_str()), group.count.to_string()])
-        .collect();
-    rows.push(vec!["in all".to_owned(), String::new(), counts.total.to_string()]);
-    print(&table(&["queue", "state", "jobs"], rows))
+    if json {
+        return Ok(());
+    }
+    let header: Vec<&str> = fields.iter().map(String::as_str).collect();
+    print(&table(&header, shown))
+}
+
+/// A field's value for people: of a text what it says, of anything else its JSON, and of none nothing.
+fn cell(json: &str, field: &str) -> String {
+    let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(json) else {
+        // Of a list, the fields of each entry.
+        return match (field, serde_json::from_str::<Vec<&RawValue>>(json)) {
+            ("", _) => text(json),
+            (_, Ok(entries)) => entries.iter().map(|entry| cell(entry.get(), field)).collect::<Vec<_>>().join(", "),
+            (_, Err(_)) => String::new(),
+        };
+    };
+    if field.is_empty() {
+        return text(json);
+    }
+    if let Some(member) = members.get(field) {
+        return text(member.get());
+    }
+    let inside = field.split_once('.').and_then(|(outer, rest)| Some((members.get(outer)?, rest)));
+    inside.map_or_else(String::new, |(outer, rest)| cell(outer.get(), rest))
+}
+
+fn text(json: &str) -> String {
+    match serde_json::from_str::<Option<String>>(json) {
+        Ok(text) => shorten(&text.unwrap_or_default(), FIELD_CHARACTERS),
+        Err(_) => shorten(json, FIELD_CHARACTERS),
+    }
 }
 
 fn row(job: &Job) -> Vec<String> {
@@ -124,4 +163,26 @@ fn row(job: &Job) -> Vec<String> {
         job.created_at.to_rfc3339(),
         shorten(&error, ERROR_CHARACTERS),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_dots_whatever_they_stand_for() {
+        let job =
+            r#"{"id":"a","labels":{"a.b":"x"},"lease":null,"payload":{"n":1e999},"history":[{"to":"y"},{"to":"z"}]}"#;
+        for (field, shown) in [
+            ("id", "a"),
+            ("labels.a.b", "x"),
+            ("labels", r#"{"a.b":"x"}"#),
+            ("lease.worker_id", ""),
+            ("payload.n", "1e999"),
+            ("history.to", "y, z"),
+            ("owner", ""),
+        ] {
+            assert_eq!(cell(job, field), shown, "{field}");
+        }
+    }
 }

@@ -1,18 +1,24 @@
 //! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
 //! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
-//! [`signals`].
+//! [`signals`], [`host`] (what `serve` and `monitor` have in common).
 
 mod bench;
 mod cancel;
 mod chosen;
+mod complete;
+mod count;
 mod duration;
 mod engine;
 mod events;
 mod explain;
+mod export;
 mod failure;
 mod figures;
+mod filter;
 mod get;
+mod host;
 mod jobs;
+mod kibana;
 mod limits;
 mod list;
 mod log;
@@ -30,6 +36,7 @@ mod serve;
 mod server;
 mod settings;
 mod signals;
+mod stats;
 mod submit;
 mod subscription;
 mod token;
@@ -41,7 +48,8 @@ mod workers;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 
 use failure::Failure;
 use settings::Settings;
@@ -77,6 +85,9 @@ enum Command {
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
     List(list::ListArgs),
+    Count(count::CountArgs),
+    Stats(stats::StatsArgs),
+    Export(export::ExportArgs),
     Wait(wait::WaitArgs),
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
@@ -88,13 +99,17 @@ enum Command {
     Workers(workers::WorkersArgs),
     Top(top::TopArgs),
     Events(events::EventsArgs),
+    Kibana(kibana::KibanaArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
+    Completions(complete::CompletionsArgs),
 }
 
 /// Runs the program: reads the command line, does what it says, and gives the exit status.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Answers the shell and ends, where it is the shell that asks.
+    CompleteEnv::with_factory(Cli::command).var(complete::VARIABLE).complete();
     let cli = Cli::parse();
     match start(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -111,7 +126,11 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
         Command::Get(args) => block_on(get::run(args, settings)),
+        Command::Kibana(args) => block_on(kibana::run(args, settings)),
         Command::List(args) => block_on(list::run(args, settings)),
+        Command::Count(args) => block_on(count::run(args, settings)),
+        Command::Stats(args) => block_on(stats::run(args, settings)),
+        Command::Export(args) => block_on(export::run(args, settings)),
         Command::Wait(args) => block_on(wait::run(args, settings)),
         Command::Cancel(args) => block_on(cancel::run(args, settings)),
         Command::Retry(args) => block_on(retry::run(args, settings)),
@@ -125,6 +144,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Events(args) => block_on(events::run(args, settings)),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => complete::run(&args),
     }
 }
 
@@ -141,8 +161,6 @@ fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Fa
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -46,6 +46,7 @@ pub(super) struct Settings {
     pub(super) elasticsearch_api_key: Option<String>,
     pub(super) elasticsearch_ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
+    pub(super) archive_after: Option<DurationSetting>,
     pub(super) insecure: Option<bool>,
     pub(super) no_monitor: Option<bool>,
     pub(super) log_format: Option<LogFormat>,

@@ -2,22 +2,27 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Method;
+use reqwest::Response;
 use serde::Serialize;
 
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::api::wire::{
     AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
-    CountAnswer, CountBy, Explanation, FailJob, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob,
-    HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PauseQueue, Queue, QueueList, ReleaseJob,
-    ReleaseMany, RetryJob, ServerHealth, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList, WorkerJobs,
-    WorkerList,
+    CountAnswer, Explanation, FailJob, FieldDescription, FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem,
+    HeartbeatJob, HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PartList, PauseQueue, Queue,
+    QueueList, ReleaseJob, ReleaseMany, RetryJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
+    Subscription, SubscriptionList, WorkerJobs, WorkerList,
 };
 use crate::job::JobId;
 
 /// How long a server changes many jobs before it answers where to go on, and then some for the page it is at.
 const MANY_TAKE: Duration = Duration::from_secs(30);
+
+/// After how much silence an export is given up.
+const EXPORT_SILENCE: Duration = Duration::from_secs(120);
 
 /// Which jobs are listed or counted: all that satisfy every part. An empty part is satisfied by any job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +52,22 @@ pub struct CountQuery {
     /// Which jobs.
     pub jobs: JobQuery,
     /// Grouped by these fields.
-    pub by: Vec<CountBy>,
+    pub by: Vec<String>,
+}
+
+/// Which figures are asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StatsQuery {
+    /// About which jobs.
+    pub jobs: JobQuery,
+    /// Grouped by these fields.
+    pub by: Vec<String>,
+    /// With a row for each interval of this length, such as `1h`.
+    pub interval: Option<String>,
+    /// In which a job belongs by this time; `created_at` when not said.
+    pub time: Option<String>,
+    /// Which percentiles; 50, 95 and 99 when none is named.
+    pub percentiles: Vec<f64>,
 }
 
 /// Which jobs that look abandoned are listed: all that satisfy every part.
@@ -124,6 +144,19 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
+        self.send(self.list_call(query)).await
+    }
+
+    /// A page of jobs with these fields only.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn job_parts(&self, query: &JobQuery, fields: &[String]) -> Result<PartList, ClientError> {
+        let call = self.list_call(query);
+        self.send(fields.iter().fold(call, |call, field| call.query("fields", field))).await
+    }
+
+    fn list_call(&self, query: &JobQuery) -> Call {
         let mut call = query.filter(self.call(Method::GET, &["v1", "jobs"], Repeat::Safe));
         if let Some(sort) = &query.sort {
             call = call.query("sort", sort);
@@ -134,7 +167,30 @@ impl Client {
         if let Some(cursor) = &query.cursor {
             call = call.query("cursor", cursor);
         }
-        self.send(call).await
+        call
+    }
+
+    /// Every job of those asked for, one a line of JSON, with these fields, or all when none is named. The query's limit
+    /// and cursor are not used.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn export(&self, query: &JobQuery, fields: &[String]) -> Result<Export, ClientError> {
+        let mut call = query.filter(self.call(Method::GET, &["v1", "jobs", "export"], Repeat::Safe));
+        if let Some(sort) = &query.sort {
+            call = call.query("sort", sort);
+        }
+        call = fields.iter().fold(call, |call, field| call.query("fields", field));
+        self.open(&call).await.map(Export)
+    }
+
+    /// What can be asked of jobs, field by field.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn fields(&self) -> Result<Vec<FieldDescription>, ClientError> {
+        let call = self.call(Method::GET, &["v1", "fields"], Repeat::Safe);
+        Ok(self.send::<FieldList>(call).await?.items)
     }
 
     /// How many jobs there are of those asked for.
@@ -144,6 +200,21 @@ impl Client {
     pub async fn count(&self, query: &CountQuery) -> Result<CountAnswer, ClientError> {
         let call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "count"], Repeat::Safe));
         self.send(query.by.iter().fold(call, |call, field| call.query("by", field.as_str()))).await
+    }
+
+    /// How many jobs there are of those asked for, how long they waited and how long they took.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn stats(&self, query: &StatsQuery) -> Result<StatsAnswer, ClientError> {
+        let mut call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "stats"], Repeat::Safe));
+        for (name, value) in [("interval", &query.interval), ("time", &query.time)] {
+            call = value.iter().fold(call, |call, value| call.query(name, value));
+        }
+        call = query.by.iter().fold(call, |call, field| call.query("by", field));
+        let percentiles = query.percentiles.iter();
+        call = percentiles.fold(call, |call, percent| call.query("percentiles", &percent.to_string()));
+        self.send(call).await
     }
 
     /// Claims jobs. With a `request_id`, a lost answer is asked for again and loses no time; without one, its jobs wait
@@ -418,6 +489,21 @@ impl Client {
         let mut segments = vec!["v1", "jobs", id];
         segments.extend_from_slice(verb);
         self.call(method, &segments, repeat)
+    }
+}
+
+/// Jobs on their way in, one a line.
+#[derive(Debug)]
+pub struct Export(Response);
+
+impl Export {
+    /// The next bytes; none when all have come. After an error what has come is not all there is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let silent = |_| ClientError::Timeout(format!("nothing came for {} s", EXPORT_SILENCE.as_secs()));
+        Ok(tokio::time::timeout(EXPORT_SILENCE, self.0.chunk()).await.map_err(silent)??)
     }
 }
 

@@ -35,7 +35,7 @@ mod events;
 mod sse;
 mod transport;
 
-pub use calls::{CountQuery, JobQuery, OrphanQuery};
+pub use calls::{CountQuery, Export, JobQuery, OrphanQuery, StatsQuery};
 pub use error::ClientError;
 pub use events::{EventMessage, EventQuery};
 pub use transport::Client;

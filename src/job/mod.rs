@@ -16,6 +16,7 @@ pub mod state;
 pub mod transition;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
 pub use event::{EventName, Notice, NoticeFormat, NoticeTarget};
@@ -91,6 +92,22 @@ impl Job {
             | State::Cancelled { finished_at }
             | State::Expired { finished_at } => Some(*finished_at),
         }
+    }
+
+    /// How long the latest attempt let the job wait from when it was due. `None` before the first attempt, and while the
+    /// next one is put off.
+    #[must_use]
+    pub fn wait(&self) -> Option<Duration> {
+        let started_at = self.started_at?;
+        (started_at >= self.run_at).then(|| started_at.since(self.run_at))
+    }
+
+    /// How long the attempt took that the job ended with; `None` when it has not ended, or ended while it waited.
+    #[must_use]
+    pub fn run_time(&self) -> Option<Duration> {
+        let (started_at, finished_at) = (self.started_at?, self.finished_at()?);
+        let end = self.history.entries().last()?;
+        (end.from == Some(StateName::Running)).then(|| finished_at.since(started_at))
     }
 
     /// The output of the work, if it was completed with one.

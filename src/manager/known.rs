@@ -32,11 +32,14 @@ impl Known {
         Self { generations: useful.then(Mutex::default) }
     }
 
-    /// Remembers a version, unless a later one is known.
+    /// Remembers a version, unless a later one is known. Of two in different places the one told last is remembered.
     pub(super) fn learn(&self, versioned: &Versioned) {
         let Some(generations) = &self.generations else { return };
         let mut generations = generations.lock();
-        if generations.latest(&versioned.job.id).is_some_and(|known| known.version >= versioned.version) {
+        if generations
+            .latest(&versioned.job.id)
+            .is_some_and(|known| known.version == versioned.version || known.version.is_later_than(versioned.version))
+        {
             return;
         }
         if generations.young.len() >= GENERATION {
@@ -53,7 +56,7 @@ impl Known {
     /// Whether a later version than this is known.
     pub(super) fn is_outdated(&self, found: &Versioned) -> bool {
         let Some(generations) = &self.generations else { return false };
-        generations.lock().latest(&found.job.id).is_some_and(|known| known.version > found.version)
+        generations.lock().latest(&found.job.id).is_some_and(|known| known.version.is_later_than(found.version))
     }
 
     /// Forgets a job, so that it is read again.

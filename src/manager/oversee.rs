@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::clock::Timestamp;
 use crate::job::{Change, EventName, Job, JobId, Refusal};
-use crate::store::{Versioned, Write, WriteError};
+use crate::store::{Archived, Versioned, Write, WriteError};
 
 use super::request::ManagerError;
 use super::update::Decision;
@@ -28,6 +28,14 @@ impl Manager {
     /// Why the store could not.
     pub async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
         self.shared.remove(jobs).await
+    }
+
+    /// Lets the store take one step in keeping live jobs apart from those that have ended.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, ManagerError> {
+        Ok(self.shared.store.archive(now, limit).await?)
     }
 
     /// Sets the events that are to be told of whichever job they happen to.

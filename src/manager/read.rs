@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::job::{Body, BodyId, BodyRef, JobId, Json, QueueName, StateName};
+use crate::query::stats::{MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
@@ -141,12 +142,34 @@ impl Manager {
         Ok(self.shared.store.search(search).await?)
     }
 
+    /// Makes what was acknowledged visible to searches.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn refresh(&self) -> Result<(), ManagerError> {
+        Ok(self.shared.store.refresh().await?)
+    }
+
     /// Counts jobs by group, most first.
     ///
     /// # Errors
     /// The store's.
     pub async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, ManagerError> {
         Ok(self.shared.store.count(filter, by).await?)
+    }
+
+    /// Reckons figures about jobs.
+    ///
+    /// # Errors
+    /// [`ManagerError::Invalid`] when that makes more rows than are reckoned; the store's.
+    pub async fn stats(&self, request: &StatsRequest) -> Result<Stats, ManagerError> {
+        let stats = self.shared.store.stats(request).await?;
+        stats.ok_or_else(|| ManagerError::Invalid {
+            field: if request.over.is_some() { "interval" } else { "by" },
+            message: format!(
+                "makes more than {MAX_ROWS} rows, or ones that take too much memory: ask for fewer jobs, or coarser"
+            ),
+        })
     }
 
     /// Every queue that has jobs or settings of its own, in the order of their names.

@@ -25,6 +25,8 @@ pub struct MonitorConfig {
     pub recovery_period: Duration,
     /// How often jobs are removed that ended long ago.
     pub retention_period: Duration,
+    /// How often settled jobs are moved out of the live ones' way, where the store does not do so by itself.
+    pub archive_period: Duration,
     /// How long a lease must have been over before its job is taken away.
     pub orphan_grace: Duration,
     /// How far the clocks of two machines may be apart; 5 s where there are several, 0 where there is one.
@@ -37,6 +39,8 @@ pub struct MonitorConfig {
     pub retention: Retention,
     /// For how long a submission can be repeated and gives the same job: none is removed earlier.
     pub idempotency_window: Duration,
+    /// How often the audit is brought up to date; no audit is kept when not said.
+    pub audit_period: Option<Duration>,
     /// How long a leader may act without having renewed its lease; 3 s where there may be other monitors.
     pub term: Option<Duration>,
 }
@@ -47,12 +51,14 @@ impl Default for MonitorConfig {
             scans: Schedule::Every(Duration::from_secs(5)),
             recovery_period: Duration::from_secs(1),
             retention_period: Duration::from_secs(600),
+            archive_period: Duration::from_secs(60),
             orphan_grace: Duration::from_secs(2),
             clock_skew: None,
             heartbeat_stale: None,
             orphan_policy: OrphanPolicy::default(),
             retention: Retention::default(),
             idempotency_window: Duration::from_secs(24 * 3600),
+            audit_period: None,
             term: None,
         }
     }

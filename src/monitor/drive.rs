@@ -24,7 +24,7 @@ pub(super) struct Driver {
     scans: Scans,
     clock: Arc<dyn Clock>,
     leadership: Arc<Leadership>,
-    lanes: [(Scan, Lane); 3],
+    lanes: [(Scan, Lane); 5],
 }
 
 /// One scan's runs, one at a time.
@@ -48,6 +48,8 @@ impl Lane {
             (Scan::Watch, Schedule::Cron(_)) => None,
             (Scan::Recovery, _) => Some(config.recovery_period),
             (Scan::Retention, _) => Some(config.retention_period),
+            (Scan::Audit, _) => config.audit_period,
+            (Scan::Archive, _) => Some(config.archive_period),
         };
         let trouble = Trouble::of(scan.as_str());
         Self { period, state: Mutex::new(LaneState { next: None, failures: 0, trouble }) }

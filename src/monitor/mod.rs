@@ -1,13 +1,15 @@
 //! The monitor: finds what its worker does no longer look after, tells of it, and recovers it.
 //!
 //! In reading order: [`config`], [`rules`] (what is to be done about one job: a pure function of the job, the time and
-//! the rules), [`scan`] and [`retention`] (finding such jobs and doing it, a bounded number at a time), [`leader`] (of
-//! several monitors one acts), [`timetable`] and [`drive`] (when).
+//! the rules), [`scan`], [`retention`] and [`archive`] (finding such jobs and doing it, a bounded number at a time),
+//! [`audit`] (keeping what happened for good), [`leader`] (of several monitors one acts), [`timetable`] and [`drive`] (when).
 //!
 //! What it relies on: every job says by itself when to look at it next ([`Job::watch_at`](crate::job::Job::watch_at)),
 //! so that a scan is one search by time; and everything it does is a conditional write, decided again on a read right
 //! before it. So a monitor that is slow, late, doubled or wrong about who leads costs conflicts and never a job.
 
+mod archive;
+pub mod audit;
 pub mod config;
 mod drive;
 pub mod leader;
@@ -22,6 +24,7 @@ use std::time::Instant;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use audit::{Audited, Auditor};
 pub use config::{MonitorConfig, Retention, Schedule};
 pub use rules::{Action, Rules, Suspicion, decide};
 pub use scan::{Report, Scan, Scans};
@@ -56,7 +59,10 @@ impl Monitor {
     ) -> Result<Self, InvalidSchedule> {
         let leader = Leader::new(Arc::clone(&store), Arc::clone(&clock), config.term_on(&*store));
         let leadership = leader.leadership();
-        let scans = Scans::new(manager, &config, store.is_realtime());
+        let mut scans = Scans::new(manager, &config, store.is_realtime());
+        if config.audit_period.is_some() {
+            scans = scans.with_audit(Auditor::new(Arc::clone(&store), config.skew(store.is_realtime())));
+        }
         let driver = Arc::new(Driver::new(scans, clock, Arc::clone(&leadership), &config));
         let timetable = Timetable::start(&driver, &config).await?;
         let stopping = CancellationToken::new();

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+use super::audit::{Audited, Auditor};
 use super::config::{MonitorConfig, Retention};
 use super::rules::{Action, Rules, Suspicion, decide};
 use crate::clock::Timestamp;
 use crate::job::{Change, Job, JobId, OrphanPolicy, StateName};
 use crate::manager::{Manager, ManagerError};
-use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
+use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey, SortValue};
 
 /// How many jobs one page holds.
 pub(super) const PAGE: usize = 1_000;
@@ -34,11 +35,15 @@ pub enum Scan {
     Recovery,
     /// Jobs that ended long ago.
     Retention,
+    /// What has happened and is not in the audit yet.
+    Audit,
+    /// Settled jobs that still lie among the live ones.
+    Archive,
 }
 
 impl Scan {
     /// Every scan.
-    pub const ALL: [Self; 3] = [Self::Watch, Self::Recovery, Self::Retention];
+    pub const ALL: [Self; 5] = [Self::Watch, Self::Recovery, Self::Retention, Self::Archive, Self::Audit];
 
     /// The word for it, in metrics and the log.
     #[must_use]
@@ -47,13 +52,15 @@ impl Scan {
             Self::Watch => "watch",
             Self::Recovery => "recovery",
             Self::Retention => "retention",
+            Self::Audit => "audit",
+            Self::Archive => "archive",
         }
     }
 
     fn filter(self, now: Timestamp) -> Filter {
         let states = match self {
             Self::Recovery => vec![StateName::Running],
-            Self::Watch | Self::Retention => Vec::new(),
+            Self::Watch | Self::Retention | Self::Archive | Self::Audit => Vec::new(),
         };
         Filter { states, watch_at_most: Some(now), ..Filter::default() }
     }
@@ -62,7 +69,7 @@ impl Scan {
         match self {
             Self::Watch => true,
             Self::Recovery => matches!(action, Action::Recover | Action::Flag(Suspicion::LeaseExpired)),
-            Self::Retention => false,
+            Self::Retention | Self::Archive | Self::Audit => false,
         }
     }
 }
@@ -88,6 +95,8 @@ pub struct Report {
     pub expired: usize,
     /// How many were removed.
     pub removed: usize,
+    /// How many were moved to where ended jobs are kept.
+    pub moved: usize,
     /// Since when the oldest waits of those about which something is still to be done.
     pub behind_since: Option<Timestamp>,
     /// Whether there is more than one run looks at.
@@ -144,6 +153,7 @@ pub struct Scans {
     policy: OrphanPolicy,
     pub(super) retention: Retention,
     pub(super) idempotency_window: std::time::Duration,
+    auditor: Option<Auditor>,
     /// Where the next run of a scan goes on.
     resume: Mutex<HashMap<Scan, SortKey>>,
 }
@@ -158,8 +168,16 @@ impl Scans {
             policy: config.orphan_policy,
             retention: config.retention,
             idempotency_window: config.idempotency_window,
+            auditor: None,
             resume: Mutex::default(),
         }
+    }
+
+    /// The same, which keep an audit.
+    #[must_use]
+    pub fn with_audit(mut self, auditor: Auditor) -> Self {
+        self.auditor = Some(auditor);
+        self
     }
 
     /// Runs a scan once.
@@ -180,7 +198,15 @@ impl Scans {
         match scan {
             Scan::Watch | Scan::Recovery => self.watch(scan, now, may_act).await,
             Scan::Retention => self.retain(now, may_act).await,
+            Scan::Audit => self.audit(now, may_act).await,
+            Scan::Archive => self.archive(now, may_act).await,
         }
+    }
+
+    async fn audit(&self, now: Timestamp, may_act: &(dyn Fn() -> bool + Send + Sync)) -> Result<Report, ManagerError> {
+        let Some(auditor) = &self.auditor else { return Ok(Report::default()) };
+        let Audited { jobs, unfinished, .. } = auditor.run(now, may_act).await?;
+        Ok(Report { looked_at: jobs, unfinished, ..Report::default() })
     }
 
     async fn watch(
@@ -214,7 +240,7 @@ impl Scans {
         }
         report.unfinished = true;
         if let Some(after) = search.after {
-            if let (Some(at), _) = ORDER.field_values(&after) {
+            if let [SortValue::Integer(Some(at))] = *ORDER.values(&after) {
                 report.is_behind_since(Timestamp::from_millis(at));
             }
             self.resume.lock().insert(scan, after);

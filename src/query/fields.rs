@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{Body, HistoryEntry, Job, Lease, Orphan, Owner, Running, State, StateName};
+use crate::job::{Body, EventName, HistoryEntry, Job, Lease, Orphan, OrphanPolicy, Owner, Running, State, StateName};
 
 /// The list of a job's transitions, whose entries are asked for together: `history: { to: running and fence: 2 }`.
 pub const HISTORY: &str = "history";
@@ -101,7 +101,7 @@ pub struct Field {
     pub example: &'static str,
     /// Whether lists can be ordered by it.
     pub sortable: bool,
-    /// Whether counts can be grouped by it.
+    /// Whether counts and figures can be grouped by it.
     pub groupable: bool,
     /// Whether a value without a field is looked for here.
     pub default: bool,
@@ -120,6 +120,29 @@ impl Field {
     #[must_use]
     pub fn is_searchable(&self) -> bool {
         self.kind != FieldType::Kept
+    }
+
+    /// Its value in `job` as far as it is indexed: what a query finds, a list is ordered by and figures are grouped by.
+    /// Of a field of the history's entries there is none, since there are many.
+    #[must_use]
+    pub fn value<'a>(&self, job: &'a Job) -> Option<FieldValue<'a>> {
+        let Access::Job(get) = self.access else { return None };
+        get(job).filter(|value| match (value, self.kind) {
+            (FieldValue::Text(text), FieldType::Keyword { longest: Some(longest) }) => fits(text, longest),
+            _ => true,
+        })
+    }
+
+    /// The values that it can have, where they are few.
+    #[must_use]
+    pub fn values(&self) -> Vec<&'static str> {
+        match self.name {
+            "state" | "history.from" | "history.to" => StateName::ALL.map(StateName::as_str).to_vec(),
+            "orphan_policy" => OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec(),
+            "history.event" => EventName::ALL.map(EventName::as_str).to_vec(),
+            _ if self.kind == FieldType::Flag => vec!["true", "false"],
+            _ => Vec::new(),
+        }
     }
 
     /// The list that it is a part of, if it is.
@@ -166,57 +189,59 @@ use FieldType::{Date, Number, Text};
 /// All fields.
 #[rustfmt::skip]
 pub static FIELDS: &[Field] = &[
-    Field::new("id", KEYWORD, Of(|job| text(job.id.as_str())), "The job's name, unique in the store.", "id: nightly-7").by_default(),
-    Field::new("queue", KEYWORD, Of(|job| text(job.spec.queue.as_str())), "The line it waits in.", "queue: reports").groupable().by_default(),
-    Field::new("kind", KEYWORD, Of(|job| text(job.spec.kind.as_str())), "What sort of work it is.", "kind: (render or encode)").groupable().by_default(),
-    Field::new("state", KEYWORD, Of(|job| text(job.state.name().as_str())), "Where it stands: available, running, completed, failed, cancelled or expired.", "state: running").groupable().by_default(),
-    Field::new("owner", KEYWORD, Of(|job| job.spec.owner.as_ref().map(Owner::as_str).and_then(text)), "Who it belongs to.", "owner: team-*").groupable().by_default(),
-    Field::new("schedule_id", BOUNDED, Of(|job| job.spec.schedule_id.as_deref().and_then(text)), "The schedule that it is a trigger of.", "schedule_id: nightly").by_default(),
-    Field::new(LABELS, FieldType::Labels, Access::Labels, "What the submitter wants to find it by; one label is `labels.` and its name.", "labels.team: blue").by_default(),
-    Field::new("priority", SHORT, Of(|job| integer(job.spec.priority.get())), "How urgent it is, from -100 to 100; higher goes first.", "priority >= 50").sortable(),
+    Field::new("id", KEYWORD, Of(|job| text(job.id.as_str())), "The job's name, unique in the store.", "id: nightly-7").sortable().by_default(),
+    Field::new("queue", KEYWORD, Of(|job| text(job.spec.queue.as_str())), "The line it waits in.", "queue: reports").sortable().groupable().by_default(),
+    Field::new("kind", KEYWORD, Of(|job| text(job.spec.kind.as_str())), "What sort of work it is.", "kind: (render or encode)").sortable().groupable().by_default(),
+    Field::new("state", KEYWORD, Of(|job| text(job.state.name().as_str())), "Where it stands: available, running, completed, failed, cancelled or expired.", "state: running").sortable().groupable().by_default(),
+    Field::new("owner", KEYWORD, Of(|job| job.spec.owner.as_ref().map(Owner::as_str).and_then(text)), "Who it belongs to.", "owner: team-*").sortable().groupable().by_default(),
+    Field::new("schedule_id", BOUNDED, Of(|job| job.spec.schedule_id.as_deref().and_then(text)), "The schedule that it is a trigger of.", "schedule_id: nightly").sortable().groupable().by_default(),
+    Field::new(LABELS, FieldType::Labels, Access::Labels, "What the submitter wants to find it by; one label is `labels.` and its name.", "labels.team: blue").groupable().by_default(),
+    Field::new("priority", SHORT, Of(|job| integer(job.spec.priority.get())), "How urgent it is, from -100 to 100; higher goes first.", "priority >= 50").sortable().groupable(),
     Field::new("run_at", Date, Of(|job| time(job.run_at)), "Not claimed before this time.", "run_at < now-1h").sortable(),
-    Field::new("expires_at", Date, Of(|job| job.expires_at.and_then(time)), "Expires when not claimed by then.", "expires_at <= now+10m"),
+    Field::new("expires_at", Date, Of(|job| job.expires_at.and_then(time)), "Expires when not claimed by then.", "expires_at <= now+10m").sortable(),
     Field::new("created_at", Date, Of(|job| time(job.created_at)), "When it was submitted.", "created_at >= now-7d/d").sortable(),
     Field::new("updated_at", Date, Of(|job| time(job.updated_at)), "When it was last written.", "updated_at > now-5m").sortable(),
-    Field::new("started_at", Date, Of(|job| job.started_at.and_then(time)), "When the latest attempt began.", "started_at < now-1d"),
+    Field::new("started_at", Date, Of(|job| job.started_at.and_then(time)), "When the latest attempt began.", "started_at < now-1d").sortable(),
     Field::new("finished_at", Date, Of(|job| job.finished_at().and_then(time)), "When it ended.", "finished_at: \"2030-01-31\"").sortable(),
-    Field::new("due_at", Date, Of(|job| job.spec.due_at.and_then(time)), "When its schedule meant it to run.", "due_at: *"),
-    Field::new("cancel_requested_at", Date, Of(|job| running(job)?.cancel_requested_at.and_then(time)), "Since when its worker is asked to stop.", "cancel_requested_at: *"),
-    Field::new("overdue_at", Date, Of(|job| running(job)?.overdue_at.and_then(time)), "Since when it is known to run for longer than expected.", "overdue_at: *"),
+    Field::new("wait_ms", LONG, Of(|job| duration(job.wait()?)), "How long its latest attempt let it wait after it was due, in milliseconds.", "wait_ms > 60000").sortable(),
+    Field::new("run_time_ms", LONG, Of(|job| duration(job.run_time()?)), "How long the attempt took that it ended with, in milliseconds.", "run_time_ms >= 3600000").sortable(),
+    Field::new("due_at", Date, Of(|job| job.spec.due_at.and_then(time)), "When its schedule meant it to run.", "due_at: *").sortable(),
+    Field::new("cancel_requested_at", Date, Of(|job| running(job)?.cancel_requested_at.and_then(time)), "Since when its worker is asked to stop.", "cancel_requested_at: *").sortable(),
+    Field::new("overdue_at", Date, Of(|job| running(job)?.overdue_at.and_then(time)), "Since when it is known to run for longer than expected.", "overdue_at: *").sortable(),
     Field::new("watch_at", Date, Of(|job| job.watch_at().and_then(time)), "When the monitor looks at it next.", "watch_at <= now").sortable(),
-    Field::new("expected_runtime_ms", LONG, Of(|job| duration(job.spec.expected_runtime?)), "How long an attempt is expected to take, in milliseconds.", "expected_runtime_ms < 60000"),
-    Field::new("timeout_ms", LONG, Of(|job| duration(job.spec.timeout?)), "How long an attempt may take at most, in milliseconds.", "not timeout_ms: *"),
-    Field::new("max_attempts", LONG, Of(|job| integer(job.spec.max_attempts)), "How many attempts it gets.", "max_attempts: 1"),
-    Field::new("attempt", LONG, Of(|job| integer(job.attempt.get())), "How many claims count against them.", "attempt > 1"),
-    Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())), "How often it was ever claimed.", "fence: 0"),
+    Field::new("expected_runtime_ms", LONG, Of(|job| duration(job.spec.expected_runtime?)), "How long an attempt is expected to take, in milliseconds.", "expected_runtime_ms < 60000").sortable(),
+    Field::new("timeout_ms", LONG, Of(|job| duration(job.spec.timeout?)), "How long an attempt may take at most, in milliseconds.", "not timeout_ms: *").sortable(),
+    Field::new("max_attempts", LONG, Of(|job| integer(job.spec.max_attempts)), "How many attempts it gets.", "max_attempts: 1").sortable().groupable(),
+    Field::new("attempt", LONG, Of(|job| integer(job.attempt.get())), "How many claims count against them.", "attempt > 1").sortable().groupable(),
+    Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())), "How often it was ever claimed.", "fence: 0").sortable(),
     Field::kept("retry", "How long to wait between attempts.", "{\"base_ms\": 1000}"),
     Field::kept("resources", "What it needs of a machine.", "{\"memory_mib\": 512}"),
-    Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())), "What becomes of it when its lease expires: requeue, fail or flag.", "orphan_policy: flag"),
+    Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())), "What becomes of it when its lease expires: requeue, fail or flag.", "orphan_policy: flag").sortable().groupable(),
     Field::kept("notify", "Who is told of its events.", "[{\"url\": \"https://example.org/hook\"}]"),
     Field::kept("outbox", "Events that are yet to be told of.", "[{\"number\": 3}]"),
-    Field::new("untold", LONG, Of(|job| untold(job)), "How many events are yet to be told of.", "untold > 0"),
-    Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())), "Who runs it.", "lease.worker_id: worker-7").by_default(),
+    Field::new("untold", LONG, Of(|job| untold(job)), "How many events are yet to be told of.", "untold > 0").sortable(),
+    Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())), "Who runs it.", "lease.worker_id: worker-7").sortable().groupable().by_default(),
     Field::new("lease.request_id", KEYWORD, Of(|job| text(lease(job)?.request_id.as_ref()?.as_str())), "The claim call that took it.", "lease.request_id: c-19"),
-    Field::new("lease.acquired_at", Date, Of(|job| time(lease(job)?.acquired_at)), "Since when its worker has it.", "lease.acquired_at < now-1h"),
-    Field::new("lease.heartbeat_at", Date, Of(|job| time(lease(job)?.heartbeat_at)), "When its worker was last heard of.", "lease.heartbeat_at < now-2m"),
-    Field::new("lease.expires_at", Date, Of(|job| time(lease(job)?.expires_at)), "Until when its worker has it.", "lease.expires_at <= now"),
-    Field::new("lease.term_ms", LONG, Of(|job| duration(lease(job)?.term)), "How much a heartbeat prolongs the lease by, in milliseconds.", "lease.term_ms > 60000"),
-    Field::new("progress.percent", Number, Of(|job| running(job)?.progress.as_ref()?.percent.map(FieldValue::Number)), "How far it is, from 0 to 100.", "progress.percent >= 99.5"),
+    Field::new("lease.acquired_at", Date, Of(|job| time(lease(job)?.acquired_at)), "Since when its worker has it.", "lease.acquired_at < now-1h").sortable(),
+    Field::new("lease.heartbeat_at", Date, Of(|job| time(lease(job)?.heartbeat_at)), "When its worker was last heard of.", "lease.heartbeat_at < now-2m").sortable(),
+    Field::new("lease.expires_at", Date, Of(|job| time(lease(job)?.expires_at)), "Until when its worker has it.", "lease.expires_at <= now").sortable(),
+    Field::new("lease.term_ms", LONG, Of(|job| duration(lease(job)?.term)), "How much a heartbeat prolongs the lease by, in milliseconds.", "lease.term_ms > 60000").sortable(),
+    Field::new("progress.percent", Number, Of(|job| running(job)?.progress.as_ref()?.percent.map(FieldValue::Number)), "How far it is, from 0 to 100.", "progress.percent >= 99.5").sortable(),
     Field::kept("progress.message", "How far it is, in words.", "\"page 7 of 12\""),
-    Field::new("orphan.flagged_at", Date, Of(|job| time(orphan(job)?.flagged_at)), "Since when it looks abandoned.", "orphan.flagged_at: *"),
+    Field::new("orphan.flagged_at", Date, Of(|job| time(orphan(job)?.flagged_at)), "Since when it looks abandoned.", "orphan.flagged_at: *").sortable(),
     Field::new("orphan.reason", BOUNDED, Of(|job| text(&orphan(job)?.reason)), "Why it looks abandoned.", "orphan.reason: *heartbeat*").by_default(),
     Field::new("orphan.held", FieldType::Flag, Of(|job| Some(FieldValue::Flag(orphan(job)?.held))), "Whether it is left alone until a person decides.", "orphan.held: true"),
-    Field::new("error.code", BOUNDED, Of(|job| text(&job.error.as_ref()?.code)), "How the latest attempt failed, as a word.", "error.code: timeout").by_default(),
+    Field::new("error.code", BOUNDED, Of(|job| text(&job.error.as_ref()?.code)), "How the latest attempt failed, as a word.", "error.code: timeout").sortable().groupable().by_default(),
     Field::new("error.message", Text, Of(|job| text(&job.error.as_ref()?.message)), "How the latest attempt failed, in a sentence.", "error.message: \"out of memory\"").by_default(),
     Field::new("error.message.keyword", BOUNDED, Of(|job| text(&job.error.as_ref()?.message)), "The same sentence as a whole.", "error.message.keyword: \"exit status 1\""),
     Field::kept("payload", "The input of the work.", "{\"page\": 7}"),
     Field::kept("payload_text", "The same, where the index cannot take it as it is.", "\"[1e999]\""),
     Field::kept("payload_ref.id", "The name of an input that is kept apart.", "\"0b6c…\""),
-    Field::new("payload_ref.bytes", LONG, Of(|job| stored(&job.payload)), "How long an input is that is kept apart.", "payload_ref.bytes > 100000"),
+    Field::new("payload_ref.bytes", LONG, Of(|job| stored(&job.payload)), "How long an input is that is kept apart.", "payload_ref.bytes > 100000").sortable(),
     Field::kept("result", "The output of the work.", "{\"pages\": 12}"),
     Field::kept("result_text", "The same, where the index cannot take it as it is.", "\"[1e999]\""),
     Field::kept("result_ref.id", "The name of an output that is kept apart.", "\"9f21…\""),
-    Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())), "How long an output is that is kept apart.", "result_ref.bytes > 100000"),
+    Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())), "How long an output is that is kept apart.", "result_ref.bytes > 100000").sortable(),
     Field::new("history.at", Date, History(|entry| time(entry.at)), "When a transition was.", "history: { to: failed and at > now-1d }"),
     Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())), "What happened: submitted, claimed, retried, released and so on.", "history: { event: released }"),
     Field::new("history.from", KEYWORD, History(|entry| entry.from.map(StateName::as_str).and_then(text)), "From which state; none for the submission.", "history: { from: running and to: available }"),
@@ -230,6 +255,25 @@ pub static FIELDS: &[Field] = &[
     Field::kept("write_id", "Which write made the document.", "\"1c77…\""),
     Field::kept("previous_write_id", "Which write made the one before it.", "\"1c76…\""),
 ];
+
+/// Whether a text is short enough to be found.
+#[must_use]
+pub fn fits(text: &str, longest: usize) -> bool {
+    text.len() <= longest || text.encode_utf16().count() <= longest
+}
+
+/// The one of `names` that is perhaps meant by `name`, which is none of them.
+#[must_use]
+pub fn closest<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let name = name.to_lowercase();
+    let bound = match name.chars().count() {
+        0..=2 => 0,
+        3..=4 => 1,
+        _ => 2,
+    };
+    let near = names.into_iter().map(|other| (strsim::osa_distance(&name, other), other));
+    near.filter(|(distance, _)| *distance <= bound).min().map(|(_, name)| name)
+}
 
 fn text(text: &str) -> Option<FieldValue<'_>> {
     Some(FieldValue::Text(text))

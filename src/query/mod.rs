@@ -1,8 +1,10 @@
-//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`Sort`]), from where on ([`Cursor`]); and the
-//! query language that people ask in ([`kql`]), on one table of [`fields`].
+//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`sort`]), from where on ([`Cursor`]); and the
+//! query language that people ask in ([`kql`]), on one table of [`fields`]; and which figures ([`stats`]).
 
 pub mod fields;
 pub mod kql;
+pub mod sort;
+pub mod stats;
 
 use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
@@ -10,9 +12,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use sort::{Direction, Sort, SortField, SortKey, SortValue, SortValues};
+
 use self::kql::Expression;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, Kind, Owner, Priority, QueueName, RequestId, State, StateName, WorkerId};
+use crate::job::{Job, Kind, Owner, QueueName, RequestId, State, StateName, WorkerId};
 
 /// A query, and the moment that it calls now: the same for all pages of a list's one search.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,194 +98,6 @@ impl Filter {
             || self.orphaned == Some(true)
             || self.untold == Some(true)
             || (!self.states.is_empty() && !self.states.iter().any(|state| state.is_final()))
-    }
-}
-
-/// A field that a list can be ordered by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SortField {
-    /// When it was submitted.
-    CreatedAt,
-    /// When it was last written.
-    UpdatedAt,
-    /// When it is or was due.
-    RunAt,
-    /// When it ended; jobs that have not ended come last in either direction.
-    FinishedAt,
-    /// How urgent it is.
-    Priority,
-    /// When the monitor looks at it next; jobs that it need not look at come last in either direction.
-    WatchAt,
-}
-
-impl SortField {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::CreatedAt, Self::UpdatedAt, Self::RunAt, Self::FinishedAt, Self::Priority, Self::WatchAt];
-
-    /// Its name, the same in the API and in the index.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::CreatedAt => "created_at",
-            Self::UpdatedAt => "updated_at",
-            Self::RunAt => "run_at",
-            Self::FinishedAt => "finished_at",
-            Self::Priority => "priority",
-            Self::WatchAt => "watch_at",
-        }
-    }
-
-    /// The value to order by; `None` when the job has none.
-    fn value(self, values: &SortValues) -> Option<i64> {
-        match self {
-            Self::CreatedAt => Some(values.created_at.as_millis()),
-            Self::UpdatedAt => Some(values.updated_at.as_millis()),
-            Self::RunAt => Some(values.run_at.as_millis()),
-            Self::FinishedAt => values.finished_at.map(Timestamp::as_millis),
-            Self::Priority => Some(i64::from(values.priority.get())),
-            Self::WatchAt => values.watch_at.map(Timestamp::as_millis),
-        }
-    }
-}
-
-/// What a job can be ordered by, for a store that keeps it apart from the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SortValues {
-    /// When it was submitted.
-    pub created_at: Timestamp,
-    /// When it was last written.
-    pub updated_at: Timestamp,
-    /// When it is or was due.
-    pub run_at: Timestamp,
-    /// When it ended, if it has.
-    pub finished_at: Option<Timestamp>,
-    /// How urgent it is.
-    pub priority: Priority,
-    /// When the monitor looks at it next, if ever.
-    pub watch_at: Option<Timestamp>,
-}
-
-impl From<&Job> for SortValues {
-    fn from(job: &Job) -> Self {
-        Self {
-            created_at: job.created_at,
-            updated_at: job.updated_at,
-            run_at: job.run_at,
-            finished_at: job.finished_at(),
-            priority: job.spec.priority,
-            watch_at: job.watch_at(),
-        }
-    }
-}
-
-/// Which way a list is ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// Smallest first.
-    Ascending,
-    /// Largest first.
-    Descending,
-}
-
-/// The order of a list. Jobs that are equal in it are ordered by id, smallest first, so that the order is total.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sort {
-    /// The order in which jobs are handed out: highest priority, then earliest `run_at`.
-    Dispatch,
-    /// By one field.
-    By(SortField, Direction),
-}
-
-impl Default for Sort {
-    fn default() -> Self {
-        Self::By(SortField::CreatedAt, Direction::Descending)
-    }
-}
-
-impl FromStr for Sort {
-    type Err = String;
-
-    /// Reads `field` (smallest first) or `-field` (largest first).
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, direction) = match text.strip_prefix('-') {
-            Some(name) => (name, Direction::Descending),
-            None => (text, Direction::Ascending),
-        };
-        SortField::ALL
-            .into_iter()
-            .find(|field| field.as_str() == name)
-            .map(|field| Self::By(field, direction))
-            .ok_or_else(|| {
-                let names: Vec<&str> = SortField::ALL.iter().map(|field| field.as_str()).collect();
-                format!(
-                    "`{name}` cannot be sorted by; {} can, and a leading `-` turns the order round",
-                    names.join(", ")
-                )
-            })
-    }
-}
-
-/// A job's place in an order. Keys of the same [`Sort`] compare as the jobs are listed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SortKey {
-    /// The ordering values, each turned so that smaller comes first.
-    ranks: (i64, i64),
-    /// The tiebreak.
-    id: JobId,
-}
-
-impl Sort {
-    /// Where `job` stands in this order.
-    #[must_use]
-    pub fn key(self, job: &Job) -> SortKey {
-        SortKey { ranks: self.ranks(&SortValues::from(job)), id: job.id.clone() }
-    }
-
-    /// The part of a key before the id: smaller comes first.
-    #[must_use]
-    pub fn ranks(self, values: &SortValues) -> (i64, i64) {
-        match self {
-            Self::Dispatch => (-i64::from(values.priority.get()), values.run_at.as_millis()),
-            Self::By(field, Direction::Ascending) => (field.value(values).unwrap_or(i64::MAX), 0),
-            Self::By(field, Direction::Descending) => (field.value(values).map_or(i64::MAX, |value| -value), 0),
-        }
-    }
-
-    /// The values behind a key, as the fields hold them and a search engine's `search_after` takes them: priority and
-    /// `run_at` for [`Sort::Dispatch`], one for the others (`None` for a job that lacks it).
-    #[must_use]
-    pub fn field_values(self, key: &SortKey) -> (Option<i64>, Option<i64>) {
-        match self {
-            Self::Dispatch => (Some(-key.ranks.0), Some(key.ranks.1)),
-            Self::By(_, Direction::Ascending) => (Some(key.ranks.0).filter(|rank| *rank != i64::MAX), None),
-            Self::By(_, Direction::Descending) => {
-                (Some(key.ranks.0).filter(|rank| *rank != i64::MAX).map(i64::saturating_neg), None)
-            }
-        }
-    }
-}
-
-impl SortKey {
-    /// The key of the job `id` with these ranks, which [`Sort::ranks`] gives.
-    #[must_use]
-    pub const fn new(ranks: (i64, i64), id: JobId) -> Self {
-        Self { ranks, id }
-    }
-
-    /// The part before the id.
-    #[must_use]
-    pub const fn ranks(&self) -> (i64, i64) {
-        self.ranks
-    }
-
-    /// The tiebreak: the job's id.
-    #[must_use]
-    pub const fn id(&self) -> &JobId {
-        &self.id
     }
 }
 

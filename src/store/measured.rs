@@ -5,8 +5,13 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 
-use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult};
+use super::{
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
+    WriteResult,
+};
+use crate::clock::Timestamp;
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// A store, and around it the metrics of what it is asked.
@@ -88,6 +93,10 @@ impl Store for Measured {
         read("count", self.0.count(filter, by)).await
     }
 
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        read("stats", self.0.stats(request)).await
+    }
+
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
         let started = Instant::now();
         let result = self.0.write_record(write).await;
@@ -104,8 +113,16 @@ impl Store for Measured {
         read("records", self.0.records(kind)).await
     }
 
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        read("append_audit", self.0.append_audit(entries)).await
+    }
+
     async fn refresh(&self) -> Result<(), StoreError> {
         read("refresh", self.0.refresh()).await
+    }
+
+    async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
+        read("archive", self.0.archive(now, limit)).await
     }
 
     fn is_realtime(&self) -> bool {

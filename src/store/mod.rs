@@ -9,6 +9,7 @@
 //!
 //! Beside the jobs there are [`record`]s: small documents of other kinds, under the same rules.
 
+pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
 pub mod measured;
@@ -19,19 +20,44 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use audit::AuditEntry;
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 
+use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, NewBody};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// Which writing of a document this is. It changes with every write and never comes back, not even when the document
 /// is removed and created anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// The term of the primary that made it (Elasticsearch), or the count of openings (embedded): the higher half.
+    /// The term of the primary that made it (Elasticsearch), or the count of openings (embedded), in the lower
+    /// [`Version::TERM_BITS`]; above them, the place where the document lies ([`Version::place`]).
     pub primary_term: u64,
     /// The number of the write.
     pub seq_no: u64,
+}
+
+impl Version {
+    /// How many bits of [`Version::primary_term`] are the term itself.
+    pub const TERM_BITS: u32 = 32;
+
+    /// Where the document lies, for an engine that keeps documents in several places which number their writes each on
+    /// its own; 0 for the first place, and always so where there is one.
+    #[must_use]
+    pub const fn place(self) -> u64 {
+        self.primary_term >> Self::TERM_BITS
+    }
+
+    /// Whether this is known to be a later writing of the same document than `other`: of two in different places it
+    /// cannot be told.
+    #[must_use]
+    pub const fn is_later_than(self, other: Self) -> bool {
+        self.place() == other.place()
+            && (self.primary_term > other.primary_term
+                || (self.primary_term == other.primary_term && self.seq_no > other.seq_no))
+    }
 }
 
 /// A job as the store has it, and the version to write it back under.
@@ -117,9 +143,27 @@ pub enum StoreError {
     /// The store cannot be reached or has failed.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// This engine cannot do it, however often it is asked.
+    #[error("{0}")]
+    Unsupported(&'static str),
     /// What is stored is not what this program writes.
     #[error("the store holds something unexpected: {0}")]
     Corrupt(String),
+}
+
+/// What a step of [`Store::archive`] came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Archived {
+    /// How many jobs were moved to where ended jobs are kept.
+    pub moved: usize,
+    /// How many marks of former moves and removals were taken away, which nobody can need any more.
+    pub cleared: usize,
+    /// How many copies were removed that an interrupted move or return had left behind.
+    pub stale: usize,
+    /// How many jobs were left for another time, because they could not be moved now.
+    pub left: usize,
+    /// Whether there is more to do at once.
+    pub more: bool,
 }
 
 /// What a write came to: the new version, or why not. A removal gives the version it removed.
@@ -144,6 +188,10 @@ pub trait Store: Send + Sync + 'static {
     /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
 
+    /// Reckons figures about jobs; `None` when that makes more rows than are reckoned
+    /// ([`MAX_ROWS`](crate::query::stats::MAX_ROWS)). May be behind as [`Store::search`] may.
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError>;
+
     /// Does one write of a record on its condition, and answers once it is durable. When the future is dropped before
     /// that, it may be done or not.
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record>;
@@ -158,12 +206,29 @@ pub trait Store: Send + Sync + 'static {
     /// When there are more than [`MAX_RECORDS`], besides what any read can meet.
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
 
+    /// Adds entries to the audit, and answers once they are durable. One that is there already is left as it is, as far as
+    /// the store can tell: after a failure, entries may come again.
+    ///
+    /// # Errors
+    /// When not all of them could be added; some may have been.
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
+
     /// Makes what was acknowledged visible to searches. Costly where searches lag; not for the hot path.
     ///
     /// # Errors
     /// Why it could not.
     async fn refresh(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    /// Keeps what lives apart from what has ended: moves up to `limit` jobs that were settled some time before `now` to
+    /// where ended jobs are kept, and clears up after former moves. To callers a moved job is the same job, with
+    /// another version. Nothing to do for a store that keeps them apart by itself.
+    ///
+    /// # Errors
+    /// Why it could not go on. What was done until then is done, and what was half done is completed by the next step.
+    async fn archive(&self, _now: Timestamp, _limit: usize) -> Result<Archived, StoreError> {
+        Ok(Archived::default())
     }
 
     /// Whether a search sees everything that was acknowledged, and nobody but this process writes.

@@ -3,6 +3,7 @@
 
 mod access;
 mod admin;
+mod asking;
 mod calling;
 mod connections;
 mod description;

@@ -7,6 +7,7 @@ mod deployment;
 mod durability;
 mod engines;
 mod hold;
+mod kibana;
 mod kql;
 mod load;
 mod manager;

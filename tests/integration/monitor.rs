@@ -2,6 +2,7 @@
 //!
 //! Every case runs on every engine. Time is the test's own, but where the timetable itself is the subject.
 
+mod audit;
 mod clocks;
 mod leading;
 mod retention;

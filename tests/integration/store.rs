@@ -13,6 +13,7 @@ mod records;
 mod roundtrip;
 mod sample;
 mod searches;
+mod stats;
 mod writes;
 
 use std::sync::Arc;
@@ -80,6 +81,12 @@ macro_rules! conformance {
                 counts::of_what_a_filter_matches,
                 counts::without_a_field_are_one_group_even_of_none,
                 counts::follow_jobs_from_state_to_state,
+                stats::in_all_by_group_and_over_time,
+                stats::of_the_jobs_that_are_asked_for_only,
+                stats::with_the_percentiles_that_are_asked_for,
+                stats::of_no_jobs_are_none,
+                stats::in_too_many_rows_are_not_told,
+                stats::by_a_label,
                 records::create_refuses_an_existing_key_and_shows_its_record,
                 records::a_record_replaced_under_its_version_gets_a_larger_one,
                 records::a_stale_version_conflicts_shows_the_record_and_changes_nothing,

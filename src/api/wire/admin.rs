@@ -1,5 +1,7 @@
 //! What administrators ask: which jobs look abandoned, and what is done to many jobs at once.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -10,7 +12,8 @@ use super::work::Then;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::{self, Actor, InvalidName, JobId, OrphanPolicy, StateName};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
-use crate::query::Filter;
+use crate::query::kql::{KqlError, Plan};
+use crate::query::{Asked, Filter};
 use crate::store::Versioned;
 
 /// The most values of one part of a filter.
@@ -36,6 +39,10 @@ pub struct BulkFilter {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub owners: Vec<String>,
+    /// As this query in Kibana's language says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "error.code: timeout and finished_at >= now-1d")]
+    pub kql: Option<String>,
     /// Running under a lease of this worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
@@ -59,13 +66,23 @@ impl BulkFilter {
         Self { all: false, ..self.clone() } == Self::default()
     }
 
-    /// Checks every part.
+    /// Checks every part; a query calls `now` now.
     ///
     /// # Errors
     /// Every part that is wrong; a filter that means every job and does not say so.
-    pub fn into_selection(self) -> Result<BulkSelection, Invalid> {
+    pub fn into_selection(self, now: Timestamp) -> Result<BulkSelection, Invalid> {
         let mut checks = Checks::default();
-        match (self.is_empty(), self.all) {
+        let asked = self.kql.as_deref().and_then(|text| match text.parse() {
+            Ok(expression) => Some(Asked { expression: Arc::new(expression), now }),
+            Err(error) => {
+                checks.fault("filter.kql", KqlError::render(&error));
+                None
+            }
+        });
+        // A query that finds every job is no part.
+        let finds_all = |asked: &Asked| matches!(asked.expression.plan(), Plan::All);
+        let parts = Self { kql: self.kql.clone().filter(|_| !asked.as_ref().is_some_and(finds_all)), ..self.clone() };
+        match (parts.is_empty(), self.all) {
             (true, false) => {
                 checks.fault("filter", "has no part, which would mean every job; say `\"all\": true` if so")
             }
@@ -73,6 +90,7 @@ impl BulkFilter {
             (true, true) | (false, false) => {}
         }
         let filter = Filter {
+            asked,
             states: self.states.into_iter().map(StateName::from).collect(),
             queues: checks.names("filter.queues", &self.queues, MAX_FILTER_VALUES),
             kinds: checks.names("filter.kinds", &self.kinds, MAX_FILTER_VALUES),
@@ -170,9 +188,9 @@ impl ChangeMany {
     ///
     /// # Errors
     /// Every field that is wrong.
-    pub(crate) fn into_order(self, action: BulkAction, actor: Actor) -> Result<Ordered, Invalid> {
+    pub(crate) fn into_order(self, action: BulkAction, actor: Actor, now: Timestamp) -> Result<Ordered, Invalid> {
         let mut checks = Checks::default();
-        let selection = checks.part(self.filter.into_selection());
+        let selection = checks.part(self.filter.into_selection(now));
         let reason = self.reason.unwrap_or_default();
         checks.text("reason", &reason, MAX_TEXT_BYTES);
         if !self.dry_run && reason.trim().is_empty() {
@@ -470,16 +488,27 @@ mod tests {
     use super::*;
 
     fn faults(filter: BulkFilter) -> Vec<String> {
-        let invalid = filter.into_selection().expect_err("a fault");
+        let invalid = filter.into_selection(Timestamp::default()).expect_err("a fault");
         invalid.errors.into_iter().map(|error| error.field).collect()
     }
 
     #[test]
     fn a_filter_that_means_every_job_has_to_say_so() {
         assert_eq!(faults(BulkFilter::default()), ["filter"]);
-        assert!(BulkFilter { all: true, ..BulkFilter::default() }.into_selection().is_ok());
+        assert!(BulkFilter { all: true, ..BulkFilter::default() }.into_selection(Timestamp::default()).is_ok());
         let both = BulkFilter { all: true, queues: vec!["q".to_owned()], ..BulkFilter::default() };
         assert_eq!(faults(both), ["filter.all"]);
+    }
+
+    #[test]
+    fn a_query_is_a_part_unless_it_finds_every_job() {
+        let asked = |kql: &str| BulkFilter { kql: Some(kql.to_owned()), ..BulkFilter::default() };
+        assert!(asked("state: failed").into_selection(Timestamp::default()).is_ok_and(|it| it.filter.asked.is_some()));
+        for everything in ["*", "*: *", " "] {
+            assert_eq!(faults(asked(everything)), ["filter"], "{everything:?}");
+        }
+        assert_eq!(faults(asked("stat: failed")), ["filter.kql"]);
+        assert_eq!(faults(BulkFilter { all: true, ..asked("state: failed") }), ["filter.all"]);
     }
 
     #[test]
@@ -507,10 +536,14 @@ mod tests {
         assert!(order.dry_run);
         let actor = Actor::system("test");
         assert!(
-            order.clone().into_order(BulkAction::Cancel, actor.clone()).is_ok_and(|checked| checked.order.is_none())
+            order
+                .clone()
+                .into_order(BulkAction::Cancel, actor.clone(), Timestamp::default())
+                .is_ok_and(|checked| checked.order.is_none())
         );
         let order = ChangeMany { dry_run: false, reason: Some(" ".to_owned()), ..order };
-        let refused = order.into_order(BulkAction::Cancel, actor).map(|_| ()).expect_err("no reason");
+        let refused =
+            order.into_order(BulkAction::Cancel, actor, Timestamp::default()).map(|_| ()).expect_err("no reason");
         assert_eq!(refused.errors[0].field, "reason");
     }
 }

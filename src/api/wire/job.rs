@@ -114,6 +114,21 @@ pub struct Job {
     pub version: Version,
 }
 
+/// The fields of a job as it is given, with dots for those inside of others. Labels, resources and bodies have any.
+#[rustfmt::skip]
+pub(crate) const JOB_FIELDS: &[&str] = &[
+    "id", "queue", "kind", "payload", "state", "priority", "owner", "labels", "run_at", "expires_at",
+    "expected_runtime_ms", "timeout_ms", "max_attempts", "attempt", "fence",
+    "retry", "retry.base_ms", "retry.factor", "retry.max_ms", "retry.jitter",
+    "resources", "orphan_policy", "notify", "notify.url", "notify.events", "notify.format",
+    "lease", "lease.worker_id", "lease.fence", "lease.acquired_at", "lease.heartbeat_at", "lease.expires_at",
+    "progress", "progress.percent", "progress.message", "orphan", "orphan.flagged_at", "orphan.reason", "orphan.held",
+    "cancel_requested_at", "overdue_at", "result", "error", "error.code", "error.message",
+    "history", "history.at", "history.from", "history.to", "history.fence", "history.attempt", "history.event",
+    "history.actor", "history.reason", "history_folded", "created_at", "updated_at", "started_at", "finished_at",
+    "schedule_id", "due_at", "version", "version.seq_no", "version.primary_term",
+];
+
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

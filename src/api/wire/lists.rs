@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::{Job, JobOut};
-use crate::query::{Group, GroupField};
+use super::job::Job;
+use crate::job::Json;
+use crate::query::Group;
 
 /// A page of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -17,10 +18,19 @@ pub struct JobList {
     pub next_cursor: Option<String>,
 }
 
+/// A page of jobs of which only some fields were asked for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct PartList {
+    /// The jobs, in the order asked for, with those fields.
+    pub items: Vec<Json>,
+    /// Where the next page begins; null when this is the last one.
+    pub next_cursor: Option<String>,
+}
+
 /// A page of jobs on its way out.
 #[derive(Serialize)]
-pub(crate) struct JobListOut<'a> {
-    pub(crate) items: Vec<JobOut<'a>>,
+pub(crate) struct JobListOut<T> {
+    pub(crate) items: Vec<T>,
     pub(crate) next_cursor: Option<String>,
 }
 
@@ -45,40 +55,14 @@ pub struct CountGroup {
     pub count: u64,
 }
 
-/// What counts can be grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CountBy {
-    /// The state.
-    State,
-    /// The queue.
-    Queue,
-    /// The kind.
-    Kind,
-    /// The owner.
-    Owner,
-}
-
-impl CountBy {
-    /// The word for it, in the query and in the groups.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::State => GroupField::State.as_str(),
-            Self::Queue => GroupField::Queue.as_str(),
-            Self::Kind => GroupField::Kind.as_str(),
-            Self::Owner => GroupField::Owner.as_str(),
-        }
-    }
-}
-
 impl CountAnswer {
     /// The answer to a count grouped by `fields`.
-    pub(crate) fn new(fields: &[GroupField], groups: Vec<Group>) -> Self {
+    pub(crate) fn new(fields: &[String], groups: Vec<Group>) -> Self {
         let total = groups.iter().map(|group| group.count).sum();
         if fields.is_empty() {
             return Self { total, groups: Vec::new() };
         }
-        let names = || fields.iter().map(|field| field.as_str().to_owned());
+        let names = || fields.iter().cloned();
         let groups = groups
             .into_iter()
             .map(|group| CountGroup { by: names().zip(group.values).collect(), count: group.count })

@@ -4,6 +4,7 @@
 //! a fresh data directory, or any server that is named. The driver shares the machine with it and so is kept lean:
 //! bodies are built once, connections stay open, and of the answers only what is needed is read.
 
+mod claims;
 mod connection;
 mod latency;
 mod lives;
@@ -32,6 +33,7 @@ Examples:
   leasehold bench --scenario latency --rate 500 --workers 2000
   leasehold bench --scenario recovery
   leasehold bench --scenario query --jobs 1000000 --live 100000
+  leasehold bench --scenario claims --store elasticsearch --elasticsearch-url http://localhost:9200
   leasehold bench --store elasticsearch --elasticsearch-url http://localhost:9200
   leasehold bench --server http://10.0.0.5:7400 --token lh_…";
 
@@ -43,10 +45,11 @@ pub(super) struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, env = "LEASEHOLD_SCENARIO", default_value_t = Scenario::Lives)]
     scenario: Scenario,
-    /// How many jobs (lives, recovery, query) [default: 200000 for lives, 50 for recovery, 1000000 for query]
+    /// How many jobs (lives, recovery), or how many there are (query), or have ended (claims) [default: 200000 for lives,
+    /// 50 for recovery, 1000000 for query and claims]
     #[arg(long, env = "LEASEHOLD_JOBS", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
-    /// How many of the jobs have not ended (query) [default: 10000]
+    /// How many of the jobs have not ended (query), or how many more have not (claims) [default: 10000]
     #[arg(long, env = "LEASEHOLD_LIVE")]
     live: Option<u32>,
     /// Ask what is in this data directory, and fill it before if it is empty, instead of one that goes away (query)
@@ -115,6 +118,8 @@ pub(super) enum Scenario {
     Recovery,
     /// How long lists, counts and full scans take over a history of made-up jobs
     Query,
+    /// How much a long history of made-up jobs slows down claims, and lists of live jobs
+    Claims,
 }
 
 /// Measures. On one thread: the server needs the other cores.
@@ -130,6 +135,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
             Scenario::Latency => drive(&args, latency::measure).await,
             Scenario::Recovery => drive(&args, recovery::measure).await,
             Scenario::Query => query::run(&args).await,
+            Scenario::Claims => claims::run(&args).await,
         }
     })
 }

@@ -31,6 +31,17 @@ impl Latencies {
         self.histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(LONGEST).max(1));
     }
 
+    /// The latency that this part of them kept below.
+    pub(super) fn at(&self, quantile: f64) -> Duration {
+        Duration::from_micros(self.histogram.value_at_quantile(quantile))
+    }
+
+    /// The same for programs, in microseconds.
+    pub(super) fn as_json(&self) -> Value {
+        let figure = |(name, micros): (&str, u64)| (format!("{name}_us"), json!(micros));
+        Value::Object(self.percentiles().into_iter().map(figure).collect())
+    }
+
     fn percentiles(&self) -> [(&'static str, u64); 4] {
         let at = |quantile| self.histogram.value_at_quantile(quantile);
         [("p50", at(0.5)), ("p90", at(0.9)), ("p99", at(0.99)), ("max", self.histogram.max())]
@@ -93,18 +104,8 @@ impl Report {
     }
 
     fn tell_programs(&self, counted: u64, rate: f64) -> Result<(), Failure> {
-        let latencies: Map<String, Value> = self
-            .latencies
-            .iter()
-            .map(|latencies| {
-                let figures: Map<String, Value> = latencies
-                    .percentiles()
-                    .into_iter()
-                    .map(|(name, micros)| (format!("{name}_us"), json!(micros)))
-                    .collect();
-                (latencies.name.replace(' ', "_"), Value::Object(figures))
-            })
-            .collect();
+        let latencies: Map<String, Value> =
+            self.latencies.iter().map(|latencies| (latencies.name.replace(' ', "_"), latencies.as_json())).collect();
         print_json(&json!({
             "scenario": self.scenario, "server": self.what, "jobs": self.jobs, "completed": self.completions,
             "server_counts_completed": counted, "handed_out_twice": self.twice, "wall_s": self.wall.as_secs_f64(),

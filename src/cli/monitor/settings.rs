@@ -10,6 +10,9 @@ use crate::cli::duration;
 use crate::job::OrphanPolicy;
 use crate::monitor::{MonitorConfig, Retention, Schedule};
 
+/// How often the audit is brought up to date when nobody says.
+const DEFAULT_AUDIT_PERIOD: Duration = Duration::from_secs(10);
+
 /// On the command line.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Watching over running jobs")]
@@ -43,6 +46,16 @@ pub(crate) struct OversightArgs {
     /// How often older ones are removed [default: 600000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_RETENTION_PERIOD_MS")]
     retention_period_ms: Option<u64>,
+    /// Keep an audit of everything that happens to jobs, for good: a data stream or monthly indices on Elasticsearch, files in
+    /// the data directory otherwise
+    #[arg(long, env = "LEASEHOLD_AUDIT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    audit: Option<bool>,
+    /// How often the audit is brought up to date [default: 10000]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_AUDIT_PERIOD_MS")]
+    audit_period_ms: Option<u64>,
+    /// How often ended jobs are moved from the live index to the history, on Elasticsearch [default: 60000]
+    #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
+    archive_period_ms: Option<u64>,
     /// For how long a submission can be repeated; no job is removed earlier [default: 24h]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_IDEMPOTENCY_WINDOW", value_parser = duration::parse)]
     idempotency_window: Option<Duration>,
@@ -62,6 +75,9 @@ pub(crate) struct OversightSettings {
     orphan_policy: Option<OrphanPolicy>,
     retention: Option<Ages>,
     retention_period_ms: Option<u64>,
+    audit: Option<bool>,
+    audit_period_ms: Option<u64>,
+    archive_period_ms: Option<u64>,
     idempotency_window: Option<crate::cli::settings::DurationSetting>,
 }
 
@@ -78,12 +94,18 @@ impl OversightArgs {
                 .unwrap_or(defaults.recovery_period),
             retention_period: millis(self.retention_period_ms, file.retention_period_ms)
                 .unwrap_or(defaults.retention_period),
+            archive_period: millis(self.archive_period_ms, file.archive_period_ms).unwrap_or(defaults.archive_period),
             orphan_grace: millis(self.orphan_grace_ms, file.orphan_grace_ms).unwrap_or(defaults.orphan_grace),
             clock_skew: millis(self.clock_skew_ms, file.clock_skew_ms),
             heartbeat_stale: millis(self.heartbeat_stale_ms, file.heartbeat_stale_ms),
             orphan_policy: self.orphan_policy.or(file.orphan_policy).unwrap_or(defaults.orphan_policy),
             retention: retention.unwrap_or(defaults.retention),
             idempotency_window: window.unwrap_or(defaults.idempotency_window),
+            audit_period: self
+                .audit
+                .or(file.audit)
+                .unwrap_or(false)
+                .then(|| millis(self.audit_period_ms, file.audit_period_ms).unwrap_or(DEFAULT_AUDIT_PERIOD)),
             term: defaults.term,
         })
     }

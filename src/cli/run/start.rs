@@ -55,6 +55,7 @@ fn watching() -> MonitorConfig {
         retention: Retention::FOR_EVER,
         recovery_period: NEVER,
         retention_period: NEVER,
+        archive_period: NEVER,
         ..MonitorConfig::default()
     }
 }

@@ -7,7 +7,7 @@ use super::plan::{Clause, Piece, Plan, Target, Test, members};
 use super::words::words;
 use crate::clock::Timestamp;
 use crate::job::{HistoryEntry, Job};
-use crate::query::fields::{Access, Field, FieldType, FieldValue, LONGEST_KEYWORD};
+use crate::query::fields::{Access, Field, FieldType, FieldValue, LONGEST_KEYWORD, fits};
 
 /// What a query is asked of.
 #[derive(Clone, Copy)]
@@ -76,11 +76,6 @@ fn has_value(field: &Field, subject: Subject<'_>, wanted: &mut dyn FnMut(FieldVa
         (Access::Labels, Subject::Job(job)) => job.spec.labels.values().any(|text| indexed(FieldValue::Text(text))),
         (Access::Job(_) | Access::Labels, Subject::Entry(_)) | (Access::None, _) => false,
     }
-}
-
-/// Whether a text is short enough to be found.
-fn fits(text: &str, longest: usize) -> bool {
-    text.len() <= longest || text.encode_utf16().count() <= longest
 }
 
 impl Test {

@@ -10,7 +10,7 @@ use super::error::KqlError;
 use super::number::Decimal;
 use super::pattern::Pattern;
 use super::words::{Part, parts, small_letters, words};
-use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
+use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, closest};
 
 /// How many fields may be asked in one query, each as often as it is.
 pub const MAX_CLAUSES: usize = 1_024;
@@ -319,7 +319,7 @@ impl Binder<'_> {
         if FIELDS.iter().any(|field| field.is_searchable() && inside_of(&full, field.name)) {
             return Ok(Named::One(Target::Group(full)));
         }
-        match closest(&full) {
+        match closest(&full, searchable_names()) {
             Some(close) => {
                 let close = close.strip_prefix(&within).unwrap_or(close);
                 Err(self.error(name, format!("there is no field `{name}`")).suggesting(format!("is `{close}` meant?")))
@@ -458,15 +458,6 @@ pub(super) fn members(group: &str) -> Vec<&'static str> {
     FIELDS.iter().filter(inside).filter(|field| field.is_searchable()).map(|field| field.name).collect()
 }
 
-/// The field whose name is perhaps meant.
-fn closest(name: &str) -> Option<&'static str> {
-    let name = name.to_lowercase();
-    let bound = match name.chars().count() {
-        0..=2 => 0,
-        3..=4 => 1,
-        _ => 2,
-    };
-    let near = FIELDS.iter().filter(|field| field.is_searchable());
-    let near = near.map(|field| (strsim::osa_distance(&name, field.name), field.name));
-    near.filter(|(distance, _)| *distance <= bound).min().map(|(_, name)| name)
+fn searchable_names() -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().filter(|field| field.is_searchable()).map(|field| field.name)
 }

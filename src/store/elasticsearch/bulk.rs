@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::history;
 use super::nodes::reason;
 use crate::store::Version;
 
@@ -30,6 +31,9 @@ pub(super) enum Action<'a> {
 /// Which document, and under which condition.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Target<'a> {
+    /// Where it differs from the request's own.
+    #[serde(rename = "_index", skip_serializing_if = "Option::is_none")]
+    index: Option<&'a str>,
     #[serde(rename = "_id")]
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,12 +45,17 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     /// The document `id`, whatever its version.
     pub(super) fn any(id: &'a str) -> Self {
-        Self { id, if_seq_no: None, if_primary_term: None }
+        Self { index: None, id, if_seq_no: None, if_primary_term: None }
+    }
+
+    /// The same document of another index.
+    pub(super) fn in_index(self, index: &'a str) -> Self {
+        Self { index: Some(index), ..self }
     }
 
     /// The document `id` while it has `version`.
     pub(super) fn at(id: &'a str, version: Version) -> Self {
-        Self { id, if_seq_no: Some(version.seq_no), if_primary_term: Some(version.primary_term) }
+        Self { index: None, id, if_seq_no: Some(version.seq_no), if_primary_term: Some(history::term(version)) }
     }
 }
 

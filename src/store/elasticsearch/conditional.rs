@@ -125,6 +125,22 @@ impl<T> ConditionalWrite<T> {
         self.maybe_applied |= maybe;
     }
 
+    /// Whether a try may have got through without an answer.
+    pub(super) const fn may_be_applied(&self) -> bool {
+        self.maybe_applied
+    }
+
+    /// Is to be sent, on this condition.
+    pub(super) fn aim(&mut self, condition: Condition) {
+        self.condition = condition;
+        self.step = Step::Send;
+    }
+
+    /// Is open again: nothing of it was done.
+    pub(super) fn reopen(&mut self) {
+        self.step = Step::Send;
+    }
+
     /// Notes what stands in the way.
     pub(super) fn blocked(&mut self, obstacle: String) {
         self.obstacle = obstacle;

@@ -1,25 +1,22 @@
 //! The start: find the server, make the indices if they are missing, and refuse what would not keep the promise.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::definition::{Definitions, Kind, MAPPING_VERSION, alias};
 use super::flavour::Server;
 use super::nodes::{Nodes, Reply, Request, reason};
 use super::{ElasticsearchOptions, Indices};
 
-/// The mapping's version; raised when a field is added or changed.
-const MAPPING_VERSION: u64 = 1;
-/// How many times a request's time it may take: one to find the server, one for each index, and one for
-/// their shards.
-const TIMES_A_REQUEST: u32 = 5;
+/// How many times a request's time it may take: one to find the server, one for each index, one each for the history's
+/// template, mappings and alias, and one for the shards.
+const TIMES_A_REQUEST: u32 = 8;
 /// How long the indices' shards are waited for at a time.
 const MAX_SHARD_WAIT: Duration = Duration::from_secs(2);
-const JOBS: &str = include_str!("../../../mappings/jobs.json");
-const BODIES: &str = include_str!("../../../mappings/bodies.json");
-const RECORDS: &str = include_str!("../../../mappings/records.json");
 
 /// Why no store could be opened.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -57,32 +54,21 @@ pub(super) async fn prepare(
 ) -> Result<Server, ConnectError> {
     let link = Link { nodes, deadline: Instant::now() + options.request_timeout.saturating_mul(TIMES_A_REQUEST) };
     let server = link.server().await?;
-    let definition = |text| -> Result<Value, ConnectError> {
-        serde_json::from_str(text).map_err(|error| ConnectError::refused(text, error.to_string()))
-    };
-    let jobs = server.flavour.adapt(definition(JOBS)?);
-    for (index, definition) in
-        [(&indices.bodies, definition(BODIES)?), (&indices.records, definition(RECORDS)?), (&indices.jobs, jobs)]
+    let definitions = Definitions { flavour: server.flavour, indices, options };
+    let broken = |error: serde_json::Error| ConnectError::refused("a mapping is not JSON", error.to_string());
+    for (index, kind) in
+        [(&indices.bodies, Kind::Bodies), (&indices.records, Kind::Records), (&indices.jobs, Kind::Jobs)]
     {
-        link.index(index, with_options(definition, options)).await?;
+        link.index(index, definitions.of(kind).map_err(broken)?).await?;
     }
+    link.template(indices, definitions.template().map_err(broken)?).await?;
+    link.months(indices).await?;
+    link.alias(indices).await?;
     link.until_searchable(indices, options.request_timeout / 2).await?;
     Ok(server)
 }
 
-/// Fills in what is configurable.
-fn with_options(mut definition: Value, options: &ElasticsearchOptions) -> Value {
-    let settings = &mut definition["settings"]["index"];
-    settings["number_of_shards"] = options.shards.into();
-    // Named although it is the default: a shard without the setting stops refreshing while nobody searches it.
-    settings["refresh_interval"] = format!("{}ms", options.refresh_interval.as_millis().max(1)).into();
-    match options.replicas {
-        Some(replicas) => settings["number_of_replicas"] = replicas.into(),
-        None => settings["auto_expand_replicas"] = "0-1".into(),
-    }
-    definition
-}
-
+/// What a connection is set up with.
 struct Link<'a> {
     nodes: &'a Nodes,
     deadline: Instant,
@@ -98,7 +84,8 @@ impl Link<'_> {
             )),
             403 => Err(ConnectError::refused(
                 format!("the credentials do not suffice ({})", reason(403, &reply.body)),
-                "they need the cluster privilege `monitor`, and on the three indices `manage`, `read` and `write`",
+                "they need the cluster privileges `monitor` and `manage_index_templates`, and on all indices that start \
+                 with the prefix `manage`, `read` and `write`",
             )),
             500.. => {
                 Err(ConnectError::NotYet(format!("the store cannot serve: {}", reason(reply.status, &reply.body))))
@@ -126,7 +113,7 @@ impl Link<'_> {
     /// Waits for the indices' shards. Who makes an index waits for them anyway, but not who comes second and finds it made
     /// a moment ago.
     async fn until_searchable(&self, indices: &Indices, patience: Duration) -> Result<(), ConnectError> {
-        let Indices { jobs, bodies, records } = indices;
+        let Indices { jobs, bodies, records, .. } = indices;
         let patience = patience.min(MAX_SHARD_WAIT).as_millis();
         let path = format!(
             "_cluster/health/{jobs},{bodies},{records}?wait_for_status=yellow&timeout={patience}ms&filter_path=status"
@@ -163,13 +150,63 @@ impl Link<'_> {
         }
     }
 
+    /// Makes the template for the months' indices, if it is missing or older.
+    async fn template(&self, indices: &Indices, template: Value) -> Result<(), ConnectError> {
+        let path = format!("_index_template/{}", indices.history);
+        let reply = self.send(Request::get(path.clone())).await?;
+        if reply.status != 404 {
+            let body = reply.success().map_err(ConnectError::NotYet)?;
+            let found: Value = serde_json::from_slice(&body)
+                .map_err(|error| ConnectError::NotYet(format!("the index template cannot be read: {error}")))?;
+            let version = found["index_templates"][0]["index_template"]["_meta"]["leasehold"]["version"].as_u64();
+            if version.is_some_and(|version| version >= MAPPING_VERSION) {
+                return Ok(());
+            }
+        }
+        let reply = self.send(Request::put(path, template.to_string().into_bytes())).await?;
+        reply.success().map(|_| ()).map_err(|why| {
+            ConnectError::refused(
+                format!("the index template `{}` cannot be made ({why})", indices.history),
+                "remove what stands in the way, or choose another index prefix",
+            )
+        })
+    }
+
+    /// Checks the months' indices.
+    async fn months(&self, indices: &Indices) -> Result<(), ConnectError> {
+        let path = format!("{}/_mapping?filter_path=*.mappings._meta", indices.months());
+        let body = self.send(Request::get(path)).await?.success().map_err(ConnectError::NotYet)?;
+        let found: HashMap<String, IndexInfo> = serde_json::from_slice(&body)
+            .map_err(|error| ConnectError::NotYet(format!("the history's mappings cannot be read: {error}")))?;
+        let mut found: Vec<(String, IndexInfo)> = found.into_iter().collect();
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        found.iter().try_for_each(|(index, info)| check_version(index, info))
+    }
+
+    /// Puts the live index under the alias over all jobs, if it is not there.
+    async fn alias(&self, indices: &Indices) -> Result<(), ConnectError> {
+        let Indices { jobs, all, .. } = indices;
+        let reply = self.send(Request::get(format!("{jobs}/_alias/{all}"))).await?;
+        if reply.status == 404 {
+            let alias = alias(Kind::Jobs).to_string().into_bytes();
+            let reply = self.send(Request::put(format!("{jobs}/_alias/{all}"), alias)).await?;
+            reply.success().map_err(|why| {
+                ConnectError::refused(
+                    format!("the alias `{all}` cannot be made ({why})"),
+                    "remove what stands in the way, or choose another index prefix",
+                )
+            })?;
+        }
+        Ok(())
+    }
+
     async fn find(&self, index: &str) -> Result<Option<IndexInfo>, ConnectError> {
         let reply = self.send(Request::get(format!("{index}?flat_settings=true"))).await?;
         if reply.status == 404 {
             return Ok(None);
         }
         let body = reply.success().map_err(ConnectError::NotYet)?;
-        let mut found: std::collections::HashMap<String, IndexInfo> = serde_json::from_slice(&body)
+        let mut found: HashMap<String, IndexInfo> = serde_json::from_slice(&body)
             .map_err(|error| ConnectError::NotYet(format!("the index `{index}` cannot be read: {error}")))?;
         let (name, info) = (found.keys().next().cloned(), found.remove(index));
         if let (Some(name), None) = (name, &info) {
@@ -205,7 +242,7 @@ struct IndexInfo {
     #[serde(default)]
     mappings: Value,
     #[serde(default)]
-    settings: std::collections::HashMap<String, Value>,
+    settings: HashMap<String, Value>,
 }
 
 impl IndexInfo {
@@ -214,25 +251,28 @@ impl IndexInfo {
     }
 }
 
+/// Says whether an index has another mapping than this program's.
+fn check_version(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
+    match found.mappings["_meta"]["leasehold"]["version"].as_u64() {
+        Some(MAPPING_VERSION) => Ok(()),
+        Some(version) if version > MAPPING_VERSION => Err(ConnectError::refused(
+            format!("the index `{index}` was made by a newer leasehold (mapping {version}, not {MAPPING_VERSION})"),
+            "upgrade this program",
+        )),
+        Some(version) => Err(ConnectError::refused(
+            format!("the index `{index}` has mapping {version}, where mapping {MAPPING_VERSION} is needed"),
+            "stop all servers and run `leasehold migrate`",
+        )),
+        None => Err(ConnectError::refused(
+            format!("the index `{index}` has no mapping of leasehold's"),
+            "use another index prefix, or remove the index if nobody needs it",
+        )),
+    }
+}
+
 /// Says what is wrong with an index, and how to mend it.
 fn check(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
-    let another = "use another index prefix, or remove the index if nobody needs it";
-    match found.mappings["_meta"]["leasehold"]["version"].as_u64() {
-        Some(MAPPING_VERSION) => {}
-        Some(version) if version > MAPPING_VERSION => {
-            return Err(ConnectError::refused(
-                format!("the index `{index}` was made by a newer leasehold (mapping {version}, not {MAPPING_VERSION})"),
-                "upgrade this program",
-            ));
-        }
-        version => {
-            let found = version.map_or("no mapping of leasehold's".to_owned(), |version| format!("mapping {version}"));
-            return Err(ConnectError::refused(
-                format!("the index `{index}` has {found}, where mapping {MAPPING_VERSION} is needed"),
-                another,
-            ));
-        }
-    }
+    check_version(index, found)?;
     if found.mappings["dynamic"] != "strict" {
         return Err(ConnectError::refused(
             format!("the mapping of `{index}` is not strict, so that it would take fields that mean nothing"),

@@ -118,6 +118,11 @@ struct JobDocument<'a> {
     started_at: Option<Timestamp>,
     #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
     finished_at: Option<Timestamp>,
+    /// Derived, to search and to reckon by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_time_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schedule_id: Option<&'a str>,
     #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
@@ -264,6 +269,8 @@ impl<'a> JobDocument<'a> {
             updated_at: job.updated_at,
             started_at: job.started_at,
             finished_at: job.finished_at(),
+            wait_ms: job.wait().map(millis),
+            run_time_ms: job.run_time().map(millis),
             schedule_id: spec.schedule_id.as_deref(),
             due_at: spec.due_at,
             fingerprint: spec.fingerprint.map(|fingerprint| format!("{:032x}", fingerprint.0)),

@@ -6,13 +6,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::Indices;
 use super::document::{Decoded, decode};
 use super::nodes::{CallError, Nodes, Reply, Request};
+use super::tombstone::{self, Tombstone};
+use crate::job::JobId;
 use crate::store::{StoreError, Version, Versioned};
 
 /// A document as it stands in an answer.
 #[derive(Debug, Deserialize)]
 pub(super) struct RawDocument<'a> {
+    #[serde(rename = "_index", default)]
+    pub(super) index: String,
     #[serde(rename = "_id")]
     pub(super) id: String,
     #[serde(rename = "_seq_no", default)]
@@ -25,13 +30,25 @@ pub(super) struct RawDocument<'a> {
     error: Option<&'a RawValue>,
 }
 
+/// The type of the error for a document of an index that does not exist.
+const NO_INDEX: &str = "\"index_not_found_exception\"";
+
 #[derive(Deserialize)]
 struct MgetReply<'a> {
     #[serde(borrow)]
     docs: Vec<RawDocument<'a>>,
 }
 
-/// A document that is there.
+/// What stands under an id.
+#[derive(Debug)]
+pub(super) enum Stored<'a> {
+    /// A job.
+    Job(Box<Present<'a>>),
+    /// What was left of one.
+    Tombstone(Tombstone<'a>),
+}
+
+/// A job that is there.
 #[derive(Debug)]
 pub(super) struct Present<'a> {
     pub(super) version: Version,
@@ -49,12 +66,14 @@ impl<'a> RawDocument<'a> {
     /// What it holds; none when there is no such document.
     pub(super) fn source(&self) -> Result<Option<&'a RawValue>, StoreError> {
         match self.error {
+            // A month's index that is not there has no documents.
+            Some(error) if error.get().contains(NO_INDEX) => Ok(None),
             Some(error) => Err(StoreError::Unavailable(format!("`{}` cannot be read: {error}", self.id))),
             None => Ok(self.source),
         }
     }
 
-    /// The version it came under.
+    /// The version it came under, in an index that is one place.
     pub(super) fn version(&self) -> Result<Version, StoreError> {
         match (self.primary_term, self.seq_no) {
             (Some(primary_term), Some(seq_no)) => Ok(Version { primary_term, seq_no }),
@@ -62,12 +81,25 @@ impl<'a> RawDocument<'a> {
         }
     }
 
-    /// The job in it; none when there is no such document.
-    pub(super) fn job(&self) -> Result<Option<Present<'a>>, StoreError> {
+    /// What it holds, as a version of where it lies; none when there is no such document.
+    pub(super) fn stored(&self, indices: &Indices) -> Result<Option<Stored<'a>>, StoreError> {
         let Some(source) = self.source()? else { return Ok(None) };
-        let version = self.version()?;
-        let decoded = decode(source).map_err(|error| StoreError::Corrupt(format!("job `{}`: {error}", self.id)))?;
-        Ok(Some(Present { version, source, decoded }))
+        let Version { primary_term, seq_no } = self.version()?;
+        let version = indices.place_of(&self.index)?.version(primary_term, seq_no);
+        let corrupt = |error| StoreError::Corrupt(format!("job `{}`: {error}", self.id));
+        if tombstone::is_tombstone(source) {
+            return Ok(Some(Stored::Tombstone(tombstone::decode(source, version).map_err(corrupt)?)));
+        }
+        let decoded = decode(source).map_err(corrupt)?;
+        Ok(Some(Stored::Job(Box::new(Present { version, source, decoded }))))
+    }
+
+    /// The job in it; none when there is none.
+    pub(super) fn job(&self, indices: &Indices) -> Result<Option<Present<'a>>, StoreError> {
+        match self.stored(indices)? {
+            Some(Stored::Job(present)) => Ok(Some(*present)),
+            Some(Stored::Tombstone(_)) | None => Ok(None),
+        }
     }
 }
 
@@ -86,6 +118,26 @@ pub(super) async fn mget(
     // No `filter_path`: it would have the server write the documents anew, and payloads come back as they were given.
     let request = Request::post(format!("{index}/_mget?realtime=true"), body);
     answered(nodes.call(&request, deadline).await)
+}
+
+/// Reads documents of several indices by index and id, in real time. The answer is to be read with [`parse_mget`].
+pub(super) async fn mget_of(
+    nodes: &Nodes,
+    documents: &[(String, &JobId)],
+    deadline: Instant,
+) -> Result<bytes::Bytes, StoreError> {
+    #[derive(Serialize)]
+    struct Address<'a> {
+        _index: &'a str,
+        _id: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Body<'a> {
+        docs: Vec<Address<'a>>,
+    }
+    let docs = documents.iter().map(|(index, id)| Address { _index: index, _id: id.as_str() }).collect();
+    let body = serde_json::to_vec(&Body { docs }).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    answered(nodes.call(&Request::post("_mget?realtime=true".to_owned(), body), deadline).await)
 }
 
 /// The documents of an `_mget`'s answer, in the order asked.

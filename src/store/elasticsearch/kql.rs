@@ -5,8 +5,11 @@
 //! What is different on purpose is said in `docs/kql.md`: times have their format with them, values without a field are looked for
 //! in named fields, and what can find nothing is `match_none`.
 
+use std::borrow::Cow;
+
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use crate::clock::Timestamp;
 use crate::query::fields::{FIELDS, HISTORY, LABELS};
 use crate::query::kql::ast::{Operator, Value};
 use crate::query::kql::date::is_epoch;
@@ -143,7 +146,9 @@ impl Range {
         }
     }
 
-    fn of_time(operator: Option<Operator>, text: &str, zone: Zone) -> Self {
+    fn of_time(operator: Option<Operator>, text: &str, times: Times) -> Self {
+        let text = &*times.anchored(text);
+        let zone = times.zone;
         let ends = match operator {
             Some(operator) => Self::of(operator, text.to_owned()),
             None => Self { gte: Some(text.to_owned()), lte: Some(text.to_owned()), ..Self::default() },
@@ -154,22 +159,47 @@ impl Range {
     }
 }
 
-/// Compiles a query.
-#[must_use]
-pub fn compile(expression: &Expression) -> Dsl {
-    plan(expression.plan(), expression.zone())
+/// How a query's times are meant.
+#[derive(Clone, Copy)]
+struct Times {
+    zone: Zone,
+    /// The moment that is called now; the server's own when `None`.
+    now: Option<Timestamp>,
 }
 
-fn plan(asked: &Plan, zone: Zone) -> Dsl {
-    let all = |plans: &[Plan]| plans.iter().map(|asked| plan(asked, zone)).collect();
+impl Times {
+    /// A time with the moment in the place of `now`.
+    fn anchored(self, text: &str) -> Cow<'_, str> {
+        match (self.now, text.strip_prefix("now")) {
+            (Some(now), Some("")) => Cow::Owned(now.to_rfc3339()),
+            (Some(now), Some(math)) => Cow::Owned(format!("{}||{math}", now.to_rfc3339())),
+            _ => Cow::Borrowed(text),
+        }
+    }
+}
+
+/// Compiles a query as Kibana does: `now` is the server's.
+#[must_use]
+pub fn compile(expression: &Expression) -> Dsl {
+    plan(expression.plan(), Times { zone: expression.zone(), now: None })
+}
+
+/// Compiles a query for which it is `now`, however often and whenever it is asked.
+#[must_use]
+pub fn compile_at(expression: &Expression, now: Timestamp) -> Dsl {
+    plan(expression.plan(), Times { zone: expression.zone(), now: Some(now) })
+}
+
+fn plan(asked: &Plan, times: Times) -> Dsl {
+    let all = |plans: &[Plan]| plans.iter().map(|asked| plan(asked, times)).collect();
     match asked {
         Plan::All => Dsl::MatchAll {},
         Plan::Nothing => Dsl::MatchNone {},
         Plan::And(plans) => Dsl::Bool(Bool { filter: Some(all(plans)), ..Bool::default() }),
         Plan::Or(plans) => should(all(plans)),
-        Plan::Not(asked) => Dsl::Bool(Bool { must_not: Some(Box::new(plan(asked, zone))), ..Bool::default() }),
-        Plan::InHistory(asked) => in_history(plan(asked, zone)),
-        Plan::Fields(clauses) => should(clauses.iter().map(|asked| clause(asked, zone)).collect()),
+        Plan::Not(asked) => Dsl::Bool(Bool { must_not: Some(Box::new(plan(asked, times))), ..Bool::default() }),
+        Plan::InHistory(asked) => in_history(plan(asked, times)),
+        Plan::Fields(clauses) => should(clauses.iter().map(|asked| clause(asked, times)).collect()),
         Plan::Anywhere { value, .. } => anywhere(value),
     }
 }
@@ -182,18 +212,18 @@ fn in_history(query: Dsl) -> Dsl {
     Dsl::Nested { path: HISTORY, query: Box::new(query), score_mode: "none" }
 }
 
-fn clause(asked: &Clause, zone: Zone) -> Dsl {
+fn clause(asked: &Clause, times: Times) -> Dsl {
     let field = match &asked.target {
         Target::Field(field) => field.name.to_owned(),
         Target::Label(label) => format!("{LABELS}.{label}"),
         Target::Group(group) => group.clone(),
     };
     let is_keyword = matches!(&asked.target, Target::Field(field) if field.name != LABELS);
-    let query = test(field, &asked.test, is_keyword, zone);
+    let query = test(field, &asked.test, is_keyword, times);
     if asked.in_any_entry { in_history(query) } else { query }
 }
 
-fn test(field: String, asked: &Test, is_keyword: bool, zone: Zone) -> Dsl {
+fn test(field: String, asked: &Test, is_keyword: bool, times: Times) -> Dsl {
     match asked {
         Test::Exists => Dsl::Exists { field },
         Test::Never => Dsl::MatchNone {},
@@ -215,7 +245,7 @@ fn test(field: String, asked: &Test, is_keyword: bool, zone: Zone) -> Dsl {
             let bound = value.text().unwrap_or_default().to_owned();
             Dsl::Range(Of { field, what: Range::of(*operator, bound) })
         }
-        Test::Time { operator, text, .. } => Dsl::Range(Of { field, what: Range::of_time(*operator, text, zone) }),
+        Test::Time { operator, text, .. } => Dsl::Range(Of { field, what: Range::of_time(*operator, text, times) }),
     }
 }
 

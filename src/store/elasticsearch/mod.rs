@@ -7,30 +7,38 @@
 //! In reading order: [`connect`] (the start and its checks), [`flavour`] (which server it is), [`nodes`] and [`health`]
 //! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
 //! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
-//! (the way of a write), `reader`, `search` and [`kql`] (Kibana's query language as the server's); and beside the jobs,
-//! [`records`].
+//! (the way of a write), `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's); and beside the
+//! jobs, [`records`] and `audit`.
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
 //! sent twice.
 
+mod archive;
+mod audit;
 mod batch;
 mod bodies;
 mod bulk;
 mod conditional;
 mod connect;
+mod copies;
+mod definition;
 mod document;
 mod documents;
 mod flavour;
 mod health;
+mod history;
 mod intake;
 pub mod kql;
+mod locate;
 mod nodes;
 mod options;
 mod reader;
 mod records;
 mod resolution;
 mod search;
+mod stats;
+mod tombstone;
 mod write_id;
 mod writer;
 
@@ -46,15 +54,23 @@ use tokio::time::Instant;
 pub use connect::ConnectError;
 pub use options::ElasticsearchOptions;
 
+use self::archive::Archiver;
+use self::audit::Audit;
+use self::definition::Definitions;
 use self::documents::answered;
+use self::flavour::Flavour;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::{Shared, Writer};
-use super::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult};
+use super::{
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult,
+};
+use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{GroupBy, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
@@ -69,16 +85,24 @@ struct Indices {
     jobs: String,
     bodies: String,
     records: String,
+    /// What the names of the months' indices start with, and the name of their template.
+    history: String,
+    /// The alias over live jobs and history, for people and Kibana.
+    all: String,
 }
 
 /// A store of jobs on Elasticsearch or OpenSearch.
 pub struct ElasticsearchStore {
     nodes: Arc<Nodes>,
     indices: Indices,
+    flavour: Flavour,
     recent: Arc<RecentWrites>,
     writer: Writer,
     reader: Reader,
     records: Records,
+    audit: Audit,
+    archiver: Archiver,
+    shared: Arc<Shared>,
     read_timeout: Duration,
     closed: AtomicBool,
 }
@@ -93,28 +117,36 @@ impl ElasticsearchStore {
         let nodes = Arc::new(options.nodes()?);
         let server = connect::prepare(&nodes, &indices, &options).await?;
         tracing::info!(server = %server.flavour, version = server.version, "connected to the store");
+        let definitions = Definitions { flavour: server.flavour, indices: &indices, options: &options };
+        let archiver = Archiver::new(&definitions)
+            .map_err(|error| ConnectError::refused("a mapping is not JSON", error.to_string()))?;
         let recent = Arc::new(RecentWrites::default());
         let records = Records::new(Arc::clone(&nodes), indices.records.clone(), &options);
-        let shared = Shared {
+        let shared = Arc::new(Shared {
             nodes: Arc::clone(&nodes),
             indices: indices.clone(),
             ids: WriteIdSource::new(),
+            clock: SystemClock::default(),
             recent: Arc::clone(&recent),
             request_timeout: options.request_timeout,
             write_timeout: options.write_timeout,
-        };
+        });
         Ok(Self {
-            writer: Writer::start(shared, options.write_queue, options.bulks_in_flight),
+            writer: Writer::start(Arc::clone(&shared), options.write_queue, options.bulks_in_flight),
             reader: Reader::start(
                 Arc::clone(&nodes),
-                indices.jobs.clone(),
+                indices.clone(),
                 Arc::clone(&recent),
                 options.read_queue,
                 options.read_timeout,
             ),
             records,
+            audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
+            archiver,
+            shared,
             nodes,
             indices,
+            flavour: server.flavour,
             recent,
             read_timeout: options.read_timeout,
             closed: AtomicBool::new(false),
@@ -151,11 +183,18 @@ impl Store for ElasticsearchStore {
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
-        search::search(self.scope()?, search, &self.recent).await
+        search::search(self.scope()?, &self.indices, search, &self.recent).await
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        search::count(self.scope()?, filter, by).await
+        search::count(self.scope()?, &self.indices, filter, by).await
+    }
+
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
+            return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
+        }
+        stats::stats(self.scope()?, &self.indices, request).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
@@ -172,12 +211,22 @@ impl Store for ElasticsearchStore {
         self.records.list(kind, scope.deadline).await
     }
 
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        let scope = self.scope()?;
+        self.audit.append(scope.nodes, entries, self.read_timeout).await
+    }
+
     async fn refresh(&self) -> Result<(), StoreError> {
         let scope = self.scope()?;
-        let Indices { jobs, records, .. } = &self.indices;
-        let request = Request::command(format!("{jobs},{records}/_refresh"));
+        let (whole, records) = (self.indices.whole(), &self.indices.records);
+        let request = Request::command(format!("{records},{whole}/_refresh"));
         let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
         search::refreshed(&body)
+    }
+
+    async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
+        self.scope()?;
+        self.archiver.step(&self.shared, now, limit).await
     }
 
     fn is_realtime(&self) -> bool {
@@ -195,7 +244,7 @@ impl Store for ElasticsearchStore {
         }
         let scope = self.scope()?;
         let deadline = scope.deadline.min(Instant::now() + READY_TIMEOUT);
-        let Indices { jobs, bodies, records } = &self.indices;
+        let Indices { jobs, bodies, records, .. } = &self.indices;
         let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
         let body = answered(scope.nodes.try_call(&request, deadline).await)?;
         let health: Health = serde_json::from_slice(&body)

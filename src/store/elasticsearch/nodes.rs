@@ -53,6 +53,11 @@ impl Request {
         Self { method: Method::Put, path, body: Some(body.into()), content_type: "application/json" }
     }
 
+    /// One that deletes what is at its path.
+    pub(super) fn delete(path: String) -> Self {
+        Self { method: Method::Delete, path, body: None, content_type: "application/json" }
+    }
+
     /// One that posts a JSON body.
     pub(super) fn post(path: String, body: Vec<u8>) -> Self {
         Self { method: Method::Post, path, body: Some(body.into()), content_type: "application/json" }

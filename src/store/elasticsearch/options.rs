@@ -45,6 +45,10 @@ pub struct ElasticsearchOptions {
     pub replicas: Option<u32>,
     /// After how long a write is seen by searches.
     pub refresh_interval: Duration,
+    /// How long after its end a settled job is moved to the history.
+    pub move_after: Duration,
+    /// How long a trace of a moved or removed job stays in the live index: longer than any write can be under way.
+    pub tombstone_after: Duration,
 }
 
 impl Default for ElasticsearchOptions {
@@ -64,6 +68,8 @@ impl Default for ElasticsearchOptions {
             shards: 1,
             replicas: None,
             refresh_interval: Duration::from_secs(1),
+            move_after: Duration::from_secs(600),
+            tombstone_after: Duration::from_secs(600),
         }
     }
 }
@@ -95,6 +101,8 @@ impl ElasticsearchOptions {
             jobs: format!("{prefix}jobs"),
             bodies: format!("{prefix}bodies"),
             records: format!("{prefix}records"),
+            history: format!("{prefix}history"),
+            all: format!("{prefix}all"),
         })
     }
 

@@ -8,8 +8,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::documents::{Present, mget, parse_mget};
+use super::Indices;
+use super::documents::Present;
 use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
+use super::locate::{Located, Locator, Wanted};
 use super::nodes::Nodes;
 use super::write_id::{KnownWrite, RecentWrites};
 use crate::job::JobId;
@@ -37,7 +39,7 @@ impl Piece for Question {
 
 struct Shared {
     nodes: Arc<Nodes>,
-    index: String,
+    indices: Indices,
     recent: Arc<RecentWrites>,
     timeout: Duration,
 }
@@ -49,15 +51,15 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts a reader of `index` with a queue for `queue` documents.
+    /// Starts a reader with a queue for `queue` documents.
     pub(super) fn start(
         nodes: Arc<Nodes>,
-        index: String,
+        indices: Indices,
         recent: Arc<RecentWrites>,
         queue: u32,
         timeout: Duration,
     ) -> Self {
-        let shared = Arc::new(Shared { nodes, index, recent, timeout });
+        let shared = Arc::new(Shared { nodes, indices, recent, timeout });
         let (intake, outlet) = intake(queue, MAX_BATCH);
         let outlet = Arc::new(outlet);
         let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
@@ -95,19 +97,18 @@ impl Reader {
 
 async fn work(shared: Arc<Shared>, outlet: Arc<Outlet<Question>>) {
     while let Some(questions) = outlet.take().await {
-        let ids: Vec<&JobId> = questions.iter().flat_map(|question| &question.ids).collect();
-        let deadline = Instant::now() + shared.timeout;
-        let reply = mget(&shared.nodes, &shared.index, &ids, deadline).await;
-        let count = ids.len();
-        drop(ids);
-        let documents = reply.as_ref().map_err(StoreError::clone).and_then(|body| parse_mget(body, count));
-        match documents {
-            Ok(documents) => {
-                let mut found = documents.iter().map(|document| document.job());
+        let wanted: Vec<Wanted<'_>> =
+            questions.iter().flat_map(|question| &question.ids).map(|id| Wanted { id, month: None }).collect();
+        let Shared { nodes, indices, recent, timeout } = &*shared;
+        let deadline = Instant::now() + *timeout;
+        let found = Locator { nodes, indices, recent, deadline }.locate(&wanted).await;
+        match found {
+            Ok(found) => {
+                let mut found = found.into_iter().map(|found| found.map(Located::into_job));
                 for Question { ids, reply, _room } in questions {
                     // Taken to the end even after an error: the next question's documents come after it.
                     let own: Vec<_> = found.by_ref().take(ids.len()).collect();
-                    let _gone = reply.send(answer(&shared.recent, own));
+                    let _gone = reply.send(own.into_iter().collect());
                 }
             }
             Err(error) => {
@@ -117,12 +118,6 @@ async fn work(shared: Arc<Shared>, outlet: Arc<Outlet<Question>>) {
             }
         }
     }
-}
-
-fn answer(recent: &RecentWrites, found: Vec<Result<Option<Present<'_>>, StoreError>>) -> Answer {
-    let found = found.into_iter().collect::<Result<Vec<Option<Present>>, StoreError>>()?;
-    remember(recent, found.iter().flatten());
-    Ok(found.into_iter().map(|found| found.map(Present::into_versioned)).collect())
 }
 
 /// Remembers which writes made the documents read, for the `previous_write_id` of what will be written over them.

@@ -1,27 +1,40 @@
 //! Searches and counts: the query language's part for [`Filter`], [`Sort`] and [`GroupField`].
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::Indices;
 use super::documents::{Present, RawDocument, answered};
+use super::history::Place;
 use super::kql;
 use super::nodes::{Nodes, Request};
 use super::reader::remember;
+use super::tombstone;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
-use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey};
+use crate::job::JobId;
+use crate::query::fields::{Field, FieldType};
+use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey, SortValue};
 use crate::store::{StoreError, Versioned};
 
 /// The most hits that one request may ask for (the server's `index.max_result_window`).
-const MAX_PAGE: usize = 10_000;
+pub(super) const MAX_PAGE: usize = 10_000;
 /// The most groups in one request.
 const GROUPS_PER_PAGE: usize = 1_000;
 /// The most groups in all.
 const MAX_GROUPS: usize = 1_000_000;
 
+/// Where the jobs of a filter are: all those that have not ended are in the live index.
+pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
+    let in_query = || filter.asked.as_ref().is_some_and(|asked| asked.expression.bounds(asked.now).only_live());
+    if filter.only_live() || in_query() { indices.jobs.clone() } else { indices.whole() }
+}
+
 /// The query for `filter`. Filters only: nothing is scored.
-fn query(filter: &Filter) -> Value {
+pub(super) fn query(filter: &Filter) -> Value {
     fn terms<'a, T: 'a>(field: &str, values: &'a [T], text: impl Fn(&'a T) -> &'a str) -> Option<Value> {
         let values: Vec<&str> = values.iter().map(text).collect();
         (!values.is_empty()).then(|| json!({ "terms": { field: values } }))
@@ -47,17 +60,23 @@ fn query(filter: &Filter) -> Value {
         range("updated_at", "gt", filter.updated_after),
         exists("orphan.flagged_at", filter.orphaned),
         exists("untold", filter.untold),
-        filter.asked.as_ref().map(|asked| json!(kql::compile(&asked.expression))),
+        filter.asked.as_ref().map(|asked| json!(kql::compile_at(&asked.expression, asked.now))),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
+        // What only live jobs satisfy asks for what a tombstone does not have.
+        (!filter.only_live()).then(|| json!({ "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } })),
     ];
     let parts: Vec<Value> = parts.into_iter().flatten().collect();
-    if parts.is_empty() { json!({ "match_all": {} }) } else { json!({ "bool": { "filter": parts } }) }
+    json!({ "bool": { "filter": parts } })
 }
 
 /// The order, with the id last, which makes it total.
 fn order(sort: Sort) -> Value {
-    let by = |field: &str, direction: &str| json!({ field: { "order": direction, "missing": "_last" } });
+    let by = |field: &str, direction: &str| {
+        // An index of an older version may lack the field.
+        let unmapped = Field::named(field).map_or("long", |field| unmapped_type(field.kind));
+        json!({ field: { "order": direction, "missing": "_last", "unmapped_type": unmapped } })
+    };
     match sort {
         Sort::Dispatch => json!([by("priority", "desc"), by("run_at", "asc"), by("id", "asc")]),
         Sort::By(field, Direction::Ascending) => json!([by(field.as_str(), "asc"), by("id", "asc")]),
@@ -65,18 +84,29 @@ fn order(sort: Sort) -> Value {
     }
 }
 
+/// The index's type for a field of this one.
+fn unmapped_type(kind: FieldType) -> &'static str {
+    match kind {
+        FieldType::Date => "date",
+        FieldType::Integer { most, .. } if most == i64::from(i16::MAX) => "short",
+        FieldType::Integer { .. } => "long",
+        FieldType::Number => "double",
+        _ => "keyword",
+    }
+}
+
 /// What `search_after` takes for the job with `key`. A job without the field has the value that the server itself gives to
 /// those that it sorts last.
 fn search_after(sort: Sort, key: &SortKey) -> Value {
-    let last = match sort {
-        Sort::By(_, Direction::Descending) => i64::MIN,
-        Sort::By(_, Direction::Ascending) | Sort::Dispatch => i64::MAX,
+    let is_descending = matches!(sort, Sort::By(_, Direction::Descending));
+    let (last, last_number) = if is_descending { (i64::MIN, "-Infinity") } else { (i64::MAX, "Infinity") };
+    let value = |value: SortValue<'_>| match value {
+        SortValue::Integer(number) => json!(number.unwrap_or(last)),
+        SortValue::Number(number) => number.map_or_else(|| json!(last_number), |number| json!(number)),
+        SortValue::Text(text) => json!(text),
     };
-    let (first, second) = sort.field_values(key);
-    match sort {
-        Sort::Dispatch => json!([first.unwrap_or(last), second.unwrap_or(last), key.id().as_str()]),
-        Sort::By(..) => json!([first.unwrap_or(last), key.id().as_str()]),
-    }
+    let values = sort.values(key).into_iter().map(value);
+    values.chain([json!(key.id().as_str())]).collect()
 }
 
 fn search_body(search: &Search, after: Option<&SortKey>, size: usize) -> Value {
@@ -103,7 +133,7 @@ struct SearchReply<'a> {
 }
 
 #[derive(Default, Deserialize)]
-struct Shards {
+pub(super) struct Shards {
     #[serde(default)]
     failed: u32,
 }
@@ -123,7 +153,7 @@ pub(super) struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    async fn post(&self, api: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
+    pub(super) async fn post(&self, api: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
         // Half an answer is an error: a list with jobs missing looks like one without.
         let path = match api {
             "_search" => format!("{}/_search?allow_partial_search_results=false", self.index),
@@ -134,7 +164,7 @@ impl Scope<'_> {
     }
 }
 
-fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
+pub(super) fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
     if shards.failed > 0 || timed_out {
         let what = format!("a search is incomplete ({} shards failed, timed out: {timed_out})", shards.failed);
         return Err(StoreError::Unavailable(what));
@@ -142,7 +172,7 @@ fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn unreadable(error: &serde_json::Error) -> StoreError {
+pub(super) fn unreadable(error: &serde_json::Error) -> StoreError {
     StoreError::Unavailable(format!("not a search's answer: {error}"))
 }
 
@@ -160,31 +190,48 @@ impl Scope<'_> {
     }
 }
 
-/// Finds jobs.
+/// Finds jobs. One that is found twice, while it moves, is found once: a copy has the place in the order that its job
+/// has, and so comes next to it.
 pub(super) async fn search(
     scope: Scope<'_>,
+    indices: &Indices,
     search: &Search,
     recent: &RecentWrites,
 ) -> Result<Vec<Versioned>, StoreError> {
+    let index = index_for(&search.filter, indices);
+    let scope = Scope { index: &index, ..scope };
     let mut jobs: Vec<Versioned> = Vec::with_capacity(search.limit.min(MAX_PAGE));
     let mut after = search.after.clone();
-    // Ends: every round adds a page, or is the last.
+    // Ends: every round goes a page further, or is the last.
     while jobs.len() < search.limit {
         let size = (search.limit - jobs.len()).min(MAX_PAGE);
         let page = |hits: &[RawDocument<'_>]| {
-            let found = hits.iter().map(RawDocument::job).collect::<Result<Vec<_>, StoreError>>()?;
+            let found = hits.iter().map(|hit| hit.job(indices)).collect::<Result<Vec<_>, StoreError>>()?;
             remember(recent, found.iter().flatten());
             Ok(found.into_iter().flatten().map(Present::into_versioned).collect::<Vec<_>>())
         };
         let page = scope.hits(&search_body(search, after.as_ref(), size), page).await?;
+        // The page's end is decided on what came, before what came twice is taken out.
         let found = page.len();
-        jobs.extend(page);
+        after = page.last().map(|last| search.sort.key(&last.job));
+        jobs.extend(once_each(page));
         if found < size {
             break;
         }
-        after = jobs.last().map(|last| search.sort.key(&last.job));
     }
     Ok(jobs)
+}
+
+/// Leaves out the copies of jobs that are on the page as live ones too.
+fn once_each(page: Vec<Versioned>) -> impl Iterator<Item = Versioned> {
+    let is_live = |found: &Versioned| Place::of(found.version) == Place::Live;
+    let copied = page.iter().any(|found| !is_live(found));
+    let live: HashSet<JobId> = if copied {
+        page.iter().filter(|found| is_live(found)).map(|found| found.job.id.clone()).collect()
+    } else {
+        HashSet::new()
+    };
+    page.into_iter().filter(move |found| is_live(found) || !live.contains(&found.job.id))
 }
 
 /// Whether a refresh's answer says that every shard was refreshed.
@@ -254,8 +301,16 @@ fn group(by: &[GroupField], bucket: &Bucket) -> Group {
     Group { values: by.iter().map(value).collect(), count: bucket.doc_count }
 }
 
-/// Counts jobs by group, most first.
-pub(super) async fn count(scope: Scope<'_>, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+/// Counts jobs by group, most first. A job that moves is counted twice from when its copy is seen until its tombstone is,
+/// a refresh later.
+pub(super) async fn count(
+    scope: Scope<'_>,
+    indices: &Indices,
+    filter: &Filter,
+    by: &[GroupField],
+) -> Result<Vec<Group>, StoreError> {
+    let index = index_for(filter, indices);
+    let scope = Scope { index: &index, ..scope };
     if by.is_empty() {
         let reply = scope.post("_count", &json!({ "query": query(filter) })).await?;
         let reply: CountReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;

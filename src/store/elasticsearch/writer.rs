@@ -14,9 +14,11 @@ use tokio::time::Instant;
 
 use super::batch::{Batch, Task};
 use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
+use super::locate::Locator;
 use super::nodes::Nodes;
 use super::write_id::{RecentWrites, WriteIdSource};
 use super::{Indices, batch};
+use crate::clock::{Clock, SystemClock};
 use crate::job::Body;
 use crate::store::{StoreError, Write, WriteError, WriteResult};
 
@@ -34,10 +36,18 @@ pub(super) struct Shared {
     pub(super) nodes: Arc<Nodes>,
     pub(super) indices: Indices,
     pub(super) ids: WriteIdSource,
+    pub(super) clock: SystemClock,
     pub(super) recent: Arc<RecentWrites>,
     pub(super) request_timeout: Duration,
     /// After this long, what is not decided is reported as such.
     pub(super) write_timeout: Duration,
+}
+
+impl Shared {
+    /// Looks for jobs until `deadline`.
+    pub(super) fn locator(&self, deadline: Instant) -> Locator<'_> {
+        Locator { nodes: &self.nodes, indices: &self.indices, recent: &self.recent, deadline }
+    }
 }
 
 /// Writes that were handed over together.
@@ -64,8 +74,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts `bulks_in_flight` workers on a queue with room for `queue` writes.
-    pub(super) fn start(shared: Shared, queue: u32, bulks_in_flight: usize) -> Self {
-        let shared = Arc::new(shared);
+    pub(super) fn start(shared: Arc<Shared>, queue: u32, bulks_in_flight: usize) -> Self {
         let (intake, outlet) = intake(queue, MAX_BULK);
         let outlet = Arc::new(outlet);
         let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
@@ -108,13 +117,14 @@ impl Writer {
         let mut parts = Vec::new();
         let mut tasks = Vec::with_capacity(writes.len().min(MAX_BULK.items));
         let mut size = Size::default();
+        let now = self.shared.clock.now();
         for write in writes {
             let with_next = Size { items: size.items + 1, bytes: size.bytes + bytes(&write) };
             if !tasks.is_empty() && !with_next.fits(MAX_BULK) {
                 parts.push((std::mem::take(&mut tasks), std::mem::take(&mut size)));
             }
             size = Size { items: size.items + 1, bytes: size.bytes + bytes(&write) };
-            tasks.push(Task::new(write, &self.shared.ids, &self.shared.recent));
+            tasks.push(Task::new(write, now, &self.shared.ids, &self.shared.recent));
         }
         parts.push((tasks, size));
         parts

@@ -154,6 +154,7 @@ impl Block {
             SortField::Priority => self.spans[4],
             // No settled job has such a time.
             SortField::WatchAt => return (i64::MAX, i64::MAX),
+            SortField::Other(_) => return (i64::MIN, i64::MAX),
         };
         match direction {
             Direction::Ascending => (span.first, span.last),

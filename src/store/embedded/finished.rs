@@ -5,7 +5,7 @@
 //! of their keys if they are many, which costs far less for each: never more records than there are finished jobs.
 
 use std::collections::HashSet;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -67,7 +67,7 @@ impl<'a> Finished<'a> {
             }
             self.offer_block(block, best, most, &mut looked_up)?;
             if looked_up.len() as u64 >= most {
-                return self.read_all(&looked_up, |head| best.offer_head(head));
+                return self.read_all(&looked_up, |head| best.offer_head(head).map(ControlFlow::Continue));
             }
         }
         Ok(())
@@ -116,7 +116,10 @@ impl<'a> Finished<'a> {
             return Ok(());
         }
         if self.wanted.ids.is_some() {
-            return self.visit(|head| groups.add(by.iter().map(|field| field.value(&head.job)), 1));
+            return self.visit(|head| {
+                groups.add(by.iter().map(|field| field.value(&head.job)), 1);
+                ControlFlow::Continue(())
+            });
         }
         for (_, _, block) in self.blocks.candidates(self.wanted, Sort::default()) {
             let reader = self.reader(block);
@@ -171,23 +174,22 @@ impl<'a> Finished<'a> {
         Ok(())
     }
 
-    /// Visits those that match, with their records.
-    pub(super) fn visit(&self, mut visit: impl FnMut(&Versioned)) -> Result<(), StoreError> {
+    /// Visits those that match, with their records, until `visit` has seen enough.
+    pub(super) fn visit(&self, mut visit: impl FnMut(&Versioned) -> ControlFlow<()>) -> Result<(), StoreError> {
         if self.is_nothing() {
             return Ok(());
         }
         let filter = &self.wanted.filter;
         if let Some(ids) = &self.wanted.ids {
             for head in self.of_ids(ids) {
-                visit(&head?);
+                if visit(&head?).is_break() {
+                    break;
+                }
             }
             return Ok(());
         }
         if !self.are_few()? {
-            return self.read_all(&HashSet::new(), |head| {
-                visit(head);
-                Ok(())
-            });
+            return self.read_all(&HashSet::new(), |head| Ok(visit(head)));
         }
         for block in &self.blocks.list {
             let reader = self.reader(block);
@@ -198,8 +200,8 @@ impl<'a> Finished<'a> {
             let ids = reader.ids()?;
             for row in rows {
                 let head = self.look_up(&ids.get(row as usize)?)?;
-                if filter.matches(&head.job) {
-                    visit(&head);
+                if filter.matches(&head.job) && visit(&head).is_break() {
+                    return Ok(());
                 }
             }
         }
@@ -249,7 +251,7 @@ impl<'a> Finished<'a> {
     fn read_all(
         &self,
         seen: &HashSet<JobId>,
-        mut visit: impl FnMut(&Versioned) -> Result<(), StoreError>,
+        mut visit: impl FnMut(&Versioned) -> Result<ControlFlow<()>, StoreError>,
     ) -> Result<(), StoreError> {
         let in_memory = self.in_memory.iter().map(|head| &head.job.id);
         let seen: HashSet<&str> = in_memory.chain(seen).map(JobId::as_str).collect();
@@ -270,8 +272,18 @@ impl<'a> Finished<'a> {
                 threads.push(scope.spawn(move || read_range(disk, snapshot, filter, range, seen, &sender)));
             }
             drop(sender);
-            // Dropped on a failure, which ends the threads.
-            let visited = matches.into_iter().flatten().try_for_each(|head| visit(&head));
+            let mut visited = Ok(());
+            // The channel is gone when this ends early, which ends the threads.
+            for head in matches.into_iter().flatten() {
+                match visit(&head) {
+                    Ok(ControlFlow::Continue(())) => {}
+                    Ok(ControlFlow::Break(())) => break,
+                    Err(failure) => {
+                        visited = Err(failure);
+                        break;
+                    }
+                }
+            }
             for thread in threads {
                 let read = thread.join();
                 read.map_err(|_| StoreError::Unavailable("a read ended early".to_owned()))??;

@@ -2,8 +2,9 @@
 //!
 //! In reading order: `machine` (what a batch of commands makes of the store: a pure function), `state` (what readers
 //! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` (a job)
-//! and `records` (as what), `live` (the indexes in memory), `block` and `column` (the index of finished jobs), `narrow`
-//! (what of a filter they can answer), `scan` and `finished` (searches).
+//! and `records` (as what), `audit` (the files beside them), `live` (the indexes in memory), `block` and `column` (the
+//! index of finished jobs), `narrow` (what of a filter they can answer), `scan`, `finished` and `sorted` (searches) and
+//! `stats` (figures).
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced, and seen by readers from then on.
@@ -15,6 +16,7 @@
 
 #[cfg(test)]
 mod arbitrary;
+mod audit;
 mod best;
 mod block;
 mod column;
@@ -29,7 +31,9 @@ mod probe;
 mod record;
 mod records;
 mod scan;
+mod sorted;
 mod state;
+mod stats;
 mod summary;
 mod writer;
 
@@ -44,10 +48,13 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use crate::job::{BodyRef, JobId, Json};
+use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 use crate::store::{
-    Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError, WriteResult,
+    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
+    WriteResult,
 };
+use audit::Audit;
 use directory::Directory;
 use disk::Disk;
 use narrow::Narrowed;
@@ -160,6 +167,7 @@ pub struct EmbeddedStore {
     engine: RwLock<Option<Arc<Engine>>>,
     scans: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
+    audit: Arc<Mutex<Audit>>,
 }
 
 impl EmbeddedStore {
@@ -189,6 +197,7 @@ impl EmbeddedStore {
             engine: RwLock::new(Some(engine)),
             scans: Arc::new(Semaphore::new(SCANS as usize)),
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
+            audit: Arc::new(Mutex::new(Audit::in_directory(path.as_ref()))),
         })
     }
 
@@ -292,6 +301,11 @@ impl Store for EmbeddedStore {
         self.on_disk(&self.scans, move |engine| scan::count(engine, &wanted, &by)).await
     }
 
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        let request = request.clone();
+        self.on_disk(&self.scans, move |engine| stats::stats(engine, &request)).await
+    }
+
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
         self.queue.push_record(write)?.await.unwrap_or_else(|_| Err(writer_ended()))
     }
@@ -311,6 +325,14 @@ impl Store for EmbeddedStore {
             engine.disk.records(&snapshot, kind)
         };
         self.on_disk(&self.scans, read).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let (audit, entries) = (Arc::clone(&self.audit), entries.to_vec());
+        self.on_disk(&self.lookups, move |_| audit.lock().append(&entries)).await
     }
 
     fn is_realtime(&self) -> bool {

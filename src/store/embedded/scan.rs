@@ -2,6 +2,7 @@
 //! and the disk is read in the snapshot of the same moment.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use fjall::Snapshot;
@@ -12,6 +13,7 @@ use super::finished::Finished;
 use super::groups::Groups;
 use super::live::Shard;
 use super::narrow::{Narrowed, Rest};
+use super::sorted;
 use super::state::{Engine, Published};
 use crate::job::{Job, StateName};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
@@ -38,6 +40,9 @@ pub(super) fn is_counted(wanted: &Narrowed, by: &[GroupField]) -> bool {
 pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Result<Vec<Versioned>, StoreError> {
     if search.limit == 0 {
         return Ok(Vec::new());
+    }
+    if !search.sort.is_kept() {
+        return sorted::search(engine, search);
     }
     let filter = &wanted.filter;
     let moment = {
@@ -100,10 +105,26 @@ pub(super) fn no_groups(by: &[GroupField]) -> Vec<Group> {
 
 /// Visits every job that matches, live and finished, in no order, all as of one moment. No lock is held meanwhile.
 pub(super) fn for_each_match(engine: &Engine, filter: &Filter, mut visit: impl FnMut(&Job)) -> Result<(), StoreError> {
+    each(engine, filter, |head| {
+        visit(&head.job);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `visit` has seen enough.
+pub(super) fn each(
+    engine: &Engine,
+    filter: &Filter,
+    mut visit: impl FnMut(&Versioned) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
     let Some(wanted) = Narrowed::of(filter) else { return Ok(()) };
     let moment = Moment::of(&engine.published.read(), &wanted);
-    moment.matching(&wanted).for_each(|head| visit(&head.job));
-    moment.finished(engine, &wanted).visit(|head| visit(&head.job))
+    for head in moment.matching(&wanted) {
+        if visit(head).is_break() {
+            return Ok(());
+        }
+    }
+    moment.finished(engine, &wanted).visit(visit)
 }
 
 /// The store at one moment, as far as a search looks at it.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Timestamp;
-use leasehold::job::{Claim, Job, JobSpec, Lease, Notice, Orphan, Priority, Running, State, StateName};
+use leasehold::job::{
+    Claim, Job, JobError, JobSpec, Lease, Notice, Orphan, Priority, Progress, Running, State, StateName,
+};
 use leasehold::query::{Asked, Direction, Filter, Search, Sort, SortField, SortKey};
 use leasehold::store::Versioned;
 
@@ -22,6 +24,11 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
             kind: kind(["render", "Render"][number as usize / 2 % 2]),
             owner: [None, Some("team-a"), Some("team-b")][number as usize / 3 % 3].map(owner),
             priority: Priority::new([0, 100, -100, 0, 1][number as usize % 5]).expect("a priority"),
+            labels: (number % 3 == 0).then(|| ("team".to_owned(), format!("t{}", number % 2))).into_iter().collect(),
+            schedule_id: [None, Some("z"), Some("Z"), Some("ä"), Some("\u{10000}"), Some("\u{ffff}")]
+                [number as usize % 6]
+                .map(str::to_owned),
+            expected_runtime: (number % 4 == 0).then(|| Duration::from_millis(number as u64 % 9)),
             ..plain_spec()
         };
         // No job ends before it is created.
@@ -36,7 +43,9 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
         };
         let flagged = Orphan { flagged_at: at(1), reason: "silent".to_owned(), held: number % 8 == 1 };
         let orphan = (number % 4 == 1).then_some(flagged);
-        let running = Running { lease, progress: None, cancel_requested_at: None, orphan, overdue_at: None };
+        let percent = [None, Some(0.0), Some(12.5), Some(99.0)][number as usize % 4];
+        let progress = (number % 3 > 0).then_some(Progress { percent, message: None });
+        let running = Running { lease, progress, cancel_requested_at: None, orphan, overdue_at: None };
         let state = match number * 7 % 10 {
             0..=3 => State::Available,
             4 | 5 => State::Running(Box::new(running)),
@@ -51,14 +60,18 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
         let untold = (number % 5 == 3).then_some(Notice { number: 1, entry });
         let expires_at = (number % 3 == 1).then_some(at(number % 7 * 100));
         let outbox = untold.into_iter().collect();
-        Arc::new(Job { state, outbox, expires_at, updated_at: at(1_000 - number % 6), ..job })
+        // Some texts are longer than what is indexed.
+        let code = ["exit".to_owned(), "e".repeat(1_025), "timeout".to_owned()][number as usize % 3].clone();
+        let error = (number % 5 > 1).then(|| JobError { code, message: "m".to_owned() });
+        let started_at = (number % 4 > 0).then(|| at(number % 8 * 100 + number - 10));
+        Arc::new(Job { state, outbox, expires_at, error, started_at, updated_at: at(1_000 - number % 6), ..job })
     };
     (0..JOBS).map(make).collect()
 }
 
 fn every_sort() -> Vec<Sort> {
     let both = |field| [Sort::By(field, Direction::Ascending), Sort::By(field, Direction::Descending)];
-    SortField::ALL.into_iter().flat_map(both).chain([Sort::Dispatch]).collect()
+    SortField::all().into_iter().flat_map(both).chain([Sort::Dispatch]).collect()
 }
 
 /// The ids that a search should find.
@@ -208,9 +221,11 @@ pub(crate) async fn pages_neither_skip_nor_repeat(engine: &impl Engine) {
         Filter { watch_at_most: Some(at(400)), ..Filter::default() },
         Filter { finished_at_most: Some(at(19)), ..Filter::default() },
     ];
-    for filter in filters {
-        for sort in every_sort() {
-            for limit in [1, 7] {
+    for (index, filter) in filters.into_iter().enumerate() {
+        // Some of the others for each order, since there are many.
+        for sort in every_sort().into_iter().filter(|sort| sort.is_kept() || index.is_multiple_of(2)) {
+            for limit in if sort.is_kept() { &[1, 7][..] } else { &[7] } {
+                let limit = *limit;
                 let whole = Search { sort, ..all(filter.clone()) };
                 let wanted = expected(&jobs, &whole);
                 let mut page = Search { limit, ..whole };

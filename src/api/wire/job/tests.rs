@@ -94,3 +94,30 @@ fn a_body_kept_apart_is_left_out_of_a_list_and_given_in_a_view() {
 fn times_are_rfc_3339_with_milliseconds() {
     assert!(text(&JobOut::from(&full())).contains(r#""run_at":"1970-01-01T00:00:00.005Z""#));
 }
+
+#[test]
+fn the_fields_that_can_be_asked_for_are_those_that_are_given() {
+    fn walk(prefix: &str, value: &serde_json::Value, fields: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(members) => {
+                for (name, member) in members {
+                    let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                    fields.push(name.clone());
+                    if !["labels", "resources", "payload", "result"].contains(&name.as_str()) {
+                        walk(&name, member, fields);
+                    }
+                }
+            }
+            serde_json::Value::Array(entries) => entries.iter().take(1).for_each(|entry| walk(prefix, entry, fields)),
+            _ => {}
+        }
+    }
+    let job = full();
+    let value: serde_json::Value = serde_json::from_str(&text(&JobOut::from(&job))).expect("JSON");
+    let mut given = Vec::new();
+    walk("", &value, &mut given);
+    given.sort();
+    let mut known: Vec<&str> = JOB_FIELDS.to_vec();
+    known.sort_unstable();
+    assert_eq!(given, known);
+}

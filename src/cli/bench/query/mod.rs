@@ -3,7 +3,7 @@
 //! A store is filled through its own write path and asked in this process, so that what is measured is the store and
 //! not the way to it; a server that is named is asked for what it has.
 
-mod history;
+pub(super) mod history;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ use crate::cli::engine::{self, EngineSettings};
 use crate::cli::failure::Failure;
 use crate::cli::output::{print, print_json, table};
 use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::job::Job;
 use crate::query::kql::Expression;
 use crate::query::{Asked, Filter, Search, Sort};
 use crate::store::{Store, Write};
@@ -83,7 +84,8 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     tell(args, &what, jobs, filled, &answered)
 }
 
-async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failure> {
+/// Opens the store that is asked for; an embedded one in `fresh` if no directory is named.
+pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failure> {
     let run: u32 = rand::random();
     let settings = EngineSettings {
         kind: args.store,
@@ -92,6 +94,7 @@ async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failur
         elasticsearch_api_key: None,
         elasticsearch_ca: None,
         index_prefix: Some(format!("leasehold-bench-{run:08x}-")),
+        archive_after: None,
     };
     engine::open(settings).await
 }
@@ -103,12 +106,17 @@ async fn fill(store: &dyn Store, jobs: u32, live: u32) -> Result<Option<Duration
         return Ok(None);
     }
     let begun = Instant::now();
-    let mut history = history::made_up(jobs, live, SystemClock::default().now());
+    fill_with(store, history::made_up(jobs, live, SystemClock::default().now())).await?;
+    Ok(Some(begun.elapsed()))
+}
+
+/// Writes jobs, and makes them visible to searches.
+pub(super) async fn fill_with(store: &dyn Store, mut jobs: impl Iterator<Item = Job>) -> Result<(), String> {
     loop {
         let mut batches = Vec::with_capacity(FILLS_AT_ONCE);
         for _ in 0..FILLS_AT_ONCE {
-            let jobs = history.by_ref().take(FILL_BATCH);
-            batches.push(jobs.map(|job| Write::Create { job: Arc::new(job), bodies: vec![] }).collect::<Vec<_>>());
+            let batch = jobs.by_ref().take(FILL_BATCH);
+            batches.push(batch.map(|job| Write::Create { job: Arc::new(job), bodies: vec![] }).collect::<Vec<_>>());
         }
         batches.retain(|batch| !batch.is_empty());
         if batches.is_empty() {
@@ -118,8 +126,7 @@ async fn fill(store: &dyn Store, jobs: u32, live: u32) -> Result<Option<Duration
             answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| format!("a job is refused: {error}"))?;
         }
     }
-    store.refresh().await.map_err(|error| error.to_string())?;
-    Ok(Some(begun.elapsed()))
+    store.refresh().await.map_err(|error| error.to_string())
 }
 
 /// Questions to what [`history::made_up`] made.

@@ -18,19 +18,20 @@ fn refusal(change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn an_index_as_it_is_made_here_is_accepted() {
-    for (definition, flavour) in [
-        (JOBS, Flavour::Elasticsearch),
-        (JOBS, Flavour::OpenSearch),
-        (BODIES, Flavour::Elasticsearch),
-        (RECORDS, Flavour::Elasticsearch),
+    let options = ElasticsearchOptions::default();
+    let indices = options.indices().expect("names");
+    for (kind, flavour) in [
+        (Kind::Jobs, Flavour::Elasticsearch),
+        (Kind::Jobs, Flavour::OpenSearch),
+        (Kind::History, Flavour::Elasticsearch),
+        (Kind::Bodies, Flavour::Elasticsearch),
+        (Kind::Records, Flavour::Elasticsearch),
     ] {
-        let definition = with_options(
-            flavour.adapt(serde_json::from_str(definition).expect("json")),
-            &ElasticsearchOptions::default(),
-        );
+        let definitions = Definitions { flavour, indices: &indices, options: &options };
+        let definition = definitions.of(kind).expect("JSON");
         assert_eq!(definition["settings"]["index"]["refresh_interval"], "1000ms");
         assert_eq!(definition["settings"]["index"]["translog"]["durability"], "request");
-        let info = IndexInfo { mappings: definition["mappings"].clone(), settings: std::collections::HashMap::new() };
+        let info = IndexInfo { mappings: definition["mappings"].clone(), settings: HashMap::new() };
         check("x-jobs", &info).expect("an index that is accepted");
     }
     check("x-jobs", &index(|_| {})).expect("an index that is accepted");
@@ -46,6 +47,8 @@ fn an_index_that_would_break_the_promise_is_refused_with_the_way_to_mend_it() {
     assert!(blocked.contains("index.blocks.read_only_allow_delete\": null"), "{blocked}");
     let foreign = refusal(|found| found["mappings"]["_meta"] = Value::Null);
     assert!(foreign.contains("another index prefix"), "{foreign}");
+    let older = refusal(|found| found["mappings"]["_meta"]["leasehold"]["version"] = 1.into());
+    assert!(older.contains("leasehold migrate"), "{older}");
     let newer = refusal(|found| found["mappings"]["_meta"]["leasehold"]["version"] = 99.into());
     assert!(newer.contains("upgrade this program"), "{newer}");
 }

@@ -149,3 +149,15 @@ fn values_without_a_field() {
     compiles("true", &bare("best_fields", json!(true)));
     compiles("mem* x\\:y", &json!({ "query_string": { "fields": fields, "query": "mem* x\\:y" } }));
 }
+
+#[test]
+fn a_moment_given_for_now_stands_in_its_place_and_nowhere_else() {
+    let at = |query: &str| {
+        let expression = Expression::parse(query).unwrap_or_else(|error| panic!("{}", error.render()));
+        let dsl = serde_json::to_value(compile_at(&expression, Timestamp::from_millis(0))).expect("JSON");
+        dsl["bool"]["should"][0]["range"]["run_at"]["gt"].clone()
+    };
+    assert_eq!(at("run_at > now"), "1970-01-01T00:00:00.000Z");
+    assert_eq!(at("run_at > now-1d/d"), "1970-01-01T00:00:00.000Z||-1d/d");
+    assert_eq!(at("run_at > 2030-01-31"), "2030-01-31");
+}

@@ -44,7 +44,8 @@ impl<'f> Skim<'f> {
             some_id: JobId::first(),
             with_id: asks_for("id"),
             with_labels: asks_for(LABELS),
-            with_history: asks_for(HISTORY),
+            // How long it ran is told by its last entry.
+            with_history: asks_for(HISTORY) || asks_for("run_time_ms"),
             queues: Names::default(),
             kinds: Names::default(),
             owners: Names::default(),

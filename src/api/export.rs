@@ -1,0 +1,191 @@
+//! Exports: any number of jobs, one a line, in constant memory.
+//!
+//! A task of its own reads page after page and hands pieces over as the client takes them. An export that cannot be
+//! brought to its end breaks its connection off: an answer that ends as it should is whole. A client that takes nothing for
+//! long loses its place.
+
+use std::io;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, StatusCode};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::App;
+use super::access::{Allowed, Read};
+use super::error::{ApiError, Code};
+use super::extract::Query;
+use super::lists::{FILTER, filter, parse};
+use super::trim::Fields;
+use super::wire::Job;
+use super::wire::job::JobOut;
+use crate::job::Body as JobBody;
+use crate::manager::Manager;
+use crate::query::{Search, Sort};
+use crate::store::Versioned;
+
+/// How many jobs are read together.
+const PAGE: usize = 200;
+/// How many bytes of bodies that are kept apart are read together; one job's may be more.
+const BODY_BYTES: u64 = 4 << 20;
+/// How long a client may take nothing.
+const STALLED_AFTER: Duration = Duration::from_secs(60);
+/// Asks proxies not to collect the answer before they pass it on.
+const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
+const NDJSON: &str = "application/x-ndjson";
+
+/// Exports jobs: as many as there are, one a line, each as `GET /v1/jobs/{id}` gives it.
+///
+/// The filter and the order are those of a list. Every job that is there when the export begins, satisfies the filter until
+/// it is read and is not removed, comes exactly once, as it is when its page is read; jobs submitted meanwhile are left
+/// out. That holds for the usual order and for any other by what does not change meanwhile. An export that fails midway
+/// breaks its connection off: one that ends as it should is whole.
+#[utoipa::path(get, path = "/v1/jobs/export", tag = "jobs",
+    params(
+        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
+        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("kql" = Option<String>, Query, example = "finished_at >= now-1d",
+            description = "As this query in Kibana's language says"),
+        ("sort" = Option<String>, Query, example = "-created_at", description = "The order, as for a list"),
+        ("fields" = Option<Vec<String>>, Query, example = json!(["id", "labels.team"]),
+            description = "Only these fields of each job, with dots for those inside of others"),
+    ),
+    responses(
+        (status = 200, description = "The jobs, one a line", body = Job, content_type = "application/x-ndjson"),
+        (status = 503, description = "`overloaded`: as many exports as the server takes are under way"),
+    ))]
+pub(crate) async fn export(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[&FILTER[..], &["sort", "fields"]].concat())?;
+    let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
+    let search = Search { filter: filter(&app, &query)?, sort, after: None, limit: PAGE };
+    let fields = Fields::of(&query)?;
+    let place = app.exports.clone().try_acquire_owned();
+    let place =
+        place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
+    app.manager.refresh().await?;
+    let mut export = Export { manager: app.manager.clone(), search, fields, page: Vec::new().into_iter(), done: false };
+    // The first page before the answer begins, so that what is refused is refused with a status.
+    export.turn().await?;
+    Ok(answer(export, place))
+}
+
+fn answer(export: Export, place: OwnedSemaphorePermit) -> Response {
+    let (pieces, taken) = mpsc::channel(1);
+    tokio::spawn(hand_over(export, pieces, place));
+    let body = stream::try_unfold(taken, |mut taken| async move {
+        match taken.recv().await {
+            Some(Piece::Lines(lines)) => Ok(Some((lines, taken))),
+            Some(Piece::End) => Ok(None),
+            // Not a clean end: half an export must not look like a whole one.
+            None => Err(io::Error::other("the export was broken off")),
+        }
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+    response.headers_mut().insert(UNBUFFERED, HeaderValue::from_static("no"));
+    response
+}
+
+enum Piece {
+    Lines(Bytes),
+    End,
+}
+
+/// Hands pieces over until the last, a failure, or the client's end.
+async fn hand_over(mut export: Export, pieces: mpsc::Sender<Piece>, _place: OwnedSemaphorePermit) {
+    // Bounded by the jobs there are: each turn takes some of them further.
+    loop {
+        let piece = match export.next().await {
+            Ok(Some(lines)) => Piece::Lines(lines),
+            Ok(None) => Piece::End,
+            Err(error) => {
+                let cause = error.cause().unwrap_or_else(|| error.detail());
+                warn!(code = error.code().as_str(), cause, "an export was broken off");
+                return;
+            }
+        };
+        let is_last = matches!(piece, Piece::End);
+        match timeout(STALLED_AFTER, pieces.send(piece)).await {
+            Ok(Ok(())) if is_last => return,
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => {
+                debug!("a client left its export");
+                return;
+            }
+            Err(_) => {
+                warn!(seconds = STALLED_AFTER.as_secs(), "an export was broken off: its client took nothing");
+                return;
+            }
+        }
+    }
+}
+
+/// An export under way.
+struct Export {
+    manager: Manager,
+    search: Search,
+    fields: Fields,
+    /// What is left of the page.
+    page: std::vec::IntoIter<Versioned>,
+    /// Whether it is the last one.
+    done: bool,
+}
+
+impl Export {
+    /// The next lines; none after the last.
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if self.page.as_slice().is_empty() && !self.done {
+            self.turn().await?;
+        }
+        let some = self.some();
+        if some.is_empty() {
+            return Ok(None);
+        }
+        let mut lines = Vec::new();
+        for view in self.manager.view(some).await? {
+            self.fields.write(&JobOut::from(&view), &mut lines)?;
+            lines.push(b'\n');
+        }
+        Ok(Some(Bytes::from(lines)))
+    }
+
+    /// Reads the next page.
+    async fn turn(&mut self) -> Result<(), ApiError> {
+        let page = self.manager.search(&self.search).await?;
+        self.done = page.len() < self.search.limit;
+        self.search.after = page.last().map(|last| self.search.sort.key(&last.job));
+        self.page = page.into_iter();
+        Ok(())
+    }
+
+    /// So many of the page as have bodies that can be read together.
+    fn some(&mut self) -> Vec<Versioned> {
+        let mut bytes = 0;
+        let fits = |found: &&Versioned| {
+            let before = bytes;
+            bytes += apart(found);
+            before == 0 || bytes <= BODY_BYTES
+        };
+        let count = self.page.as_slice().iter().take_while(fits).count();
+        self.page.by_ref().take(count).collect()
+    }
+}
+
+/// How long the bodies are together that are kept apart from a job.
+fn apart(found: &Versioned) -> u64 {
+    let bodies = [&found.job.payload, found.job.result()];
+    bodies
+        .into_iter()
+        .map(|body| if let JobBody::Stored(reference) = body { u64::from(reference.bytes) } else { 0 })
+        .sum()
+}

@@ -1,0 +1,21 @@
+//! What can be asked of jobs.
+
+use axum::response::Response;
+use http::StatusCode;
+
+use super::access::{Allowed, Read};
+use super::error::ApiError;
+use super::extract::Query;
+use super::json::json;
+use super::wire::FieldList;
+use crate::query::fields::FIELDS;
+
+/// Describes every field of a job: how it can be asked for, and what it says.
+///
+/// For whoever completes queries as they are typed.
+#[utoipa::path(get, path = "/v1/fields", tag = "jobs",
+    responses((status = 200, description = "The fields", body = FieldList)))]
+pub(crate) async fn fields(_: Allowed<Read>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[])?;
+    Ok(json(StatusCode::OK, &FieldList { items: FIELDS.iter().map(Into::into).collect() }))
+}

@@ -1,0 +1,120 @@
+//! Figures about jobs: counts, and how long they waited and took.
+
+use std::collections::HashSet;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::StatusCode;
+
+use super::App;
+use super::access::{Allowed, Read};
+use super::error::ApiError;
+use super::extract::Query;
+use super::json::json;
+use super::lists::{FILTER, filter, parse, values};
+use super::wire::{CountAnswer, StatsAnswer};
+use crate::query::stats::{GroupBy, Histogram, MAX_GROUPINGS, MAX_PERCENTILES, Percent, StatsRequest};
+use crate::query::{Group, GroupField};
+
+/// The time of a job that rows over time go by when nothing is said.
+const DEFAULT_TIME: &str = "created_at";
+
+/// Counts jobs, in all or by group.
+///
+/// The filter is that of a list.
+#[utoipa::path(get, path = "/v1/jobs/count", tag = "jobs",
+    params(
+        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
+        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("kql" = Option<String>, Query, example = "state: running and not owner: team-a",
+            description = "As this query in Kibana's language says"),
+        ("by" = Option<Vec<String>>, Query, example = json!(["state", "queue"]),
+            description = "Grouped by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
+                label's name"),
+    ),
+    responses((status = 200, description = "How many there are", body = CountAnswer)))]
+pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[&FILTER[..], &["by"]].concat())?;
+    let (filter, by) = (filter(&app, &query)?, grouping(&query)?);
+    let names: Vec<String> = by.iter().map(GroupBy::name).collect();
+    let indexed: Result<Vec<GroupField>, String> = names.iter().map(|name| name.parse()).collect();
+    let groups = match indexed {
+        Ok(by) => app.manager.count(&filter, &by).await?,
+        Err(_) => {
+            let request = StatsRequest { filter, by, ..StatsRequest::default() };
+            let rows = app.manager.stats(&request).await?.rows;
+            rows.into_iter().map(|row| Group { values: row.values, count: row.figures.count }).collect()
+        }
+    };
+    Ok(json(StatusCode::OK, &CountAnswer::new(&names, groups)))
+}
+
+/// Reckons figures about jobs: how many there are, how long they waited and how long they took.
+///
+/// In all, and by group, by interval, or by both. The filter is that of a list. An interval is fixed, such as `30s`,
+/// `5m`, `1h` or `1d`, and begins at a whole multiple of itself in UTC; one without jobs is left out, and so is a job
+/// without the time that is asked for. Counts, means and longest are exact, percentiles are approximate. A wait is that
+/// of a job's latest attempt after it was due, a run time that of the attempt that it ended with. Of more than 10,000
+/// rows there is no answer.
+#[utoipa::path(get, path = "/v1/jobs/stats", tag = "jobs",
+    params(
+        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
+        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
+        ("kql" = Option<String>, Query, example = "state: (completed or failed)",
+            description = "As this query in Kibana's language says"),
+        ("by" = Option<Vec<String>>, Query, example = json!(["queue", "state"]),
+            description = "Grouped by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
+                label's name"),
+        ("interval" = Option<String>, Query, example = "1h", description = "With a row for each interval of this length"),
+        ("time" = Option<String>, Query, example = "finished_at",
+            description = "In which a job belongs by this time; `created_at` when not said"),
+        ("percentiles" = Option<Vec<f64>>, Query, example = json!([50, 95, 99]),
+            description = "Which percentiles, at most ten; 50, 95 and 99 when not said"),
+    ),
+    responses((status = 200, description = "The figures", body = StatsAnswer)))]
+pub(crate) async fn stats(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    query.only(&[&FILTER[..], &["by", "interval", "time", "percentiles"]].concat())?;
+    let filter = filter(&app, &query)?;
+    let request =
+        StatsRequest { filter, by: grouping(&query)?, over: over(&query)?, percentiles: Some(percentiles(&query)?) };
+    let stats = app.manager.stats(&request).await?;
+    Ok(json(StatusCode::OK, &StatsAnswer::new(&request, stats)))
+}
+
+fn grouping(query: &Query) -> Result<Vec<GroupBy>, ApiError> {
+    let by: Vec<GroupBy> = values(query, "by")?;
+    if by.len() > MAX_GROUPINGS {
+        return Err(ApiError::field("by", format!("must have at most {MAX_GROUPINGS} values")));
+    }
+    let mut names = HashSet::new();
+    match by.iter().map(GroupBy::name).find(|name| !names.insert(name.clone())) {
+        Some(twice) => Err(ApiError::field("by", format!("names `{twice}` twice"))),
+        None => Ok(by),
+    }
+}
+
+fn over(query: &Query) -> Result<Option<Histogram>, ApiError> {
+    let time = query.one("time")?;
+    let Some(interval) = query.one("interval")? else {
+        return match time {
+            Some(_) => Err(ApiError::field("time", "says what an `interval` goes by, and there is none")),
+            None => Ok(None),
+        };
+    };
+    let interval = parse("interval", interval)?;
+    let over = Histogram::over(time.unwrap_or(DEFAULT_TIME), interval);
+    over.map(Some).map_err(|error| ApiError::field("time", error))
+}
+
+fn percentiles(query: &Query) -> Result<Vec<Percent>, ApiError> {
+    let percentiles: Vec<Percent> = values(query, "percentiles")?;
+    match percentiles.len() {
+        0 => Ok(Percent::usual()),
+        1..=MAX_PERCENTILES => Ok(percentiles),
+        _ => Err(ApiError::field("percentiles", format!("must have at most {MAX_PERCENTILES} values"))),
+    }
+}

@@ -1,0 +1,215 @@
+//! Answers cut down to the fields that are asked for: `fields=id,lease.worker_id,labels.team`.
+//!
+//! What is left is copied letter by letter: a payload's numbers come out as they went in.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::error::{ApiError, Code};
+use super::extract::Query;
+use super::wire::job::JOB_FIELDS;
+use crate::query::fields::closest;
+
+/// The most fields that can be asked for.
+const MAX_FIELDS: usize = 100;
+/// The fields that have any members: of the first two one is named to its end, of the others level by level.
+const LABELS: [&str; 2] = ["labels", "resources"];
+const BODIES: [&str; 2] = ["payload", "result"];
+
+/// Which fields an answer has.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fields {
+    /// Some of them; all when there are none.
+    some: BTreeMap<String, Self>,
+}
+
+impl Fields {
+    /// The fields that the query asks for; all when it does not say.
+    pub(crate) fn of(query: &Query) -> Result<Self, ApiError> {
+        let wrong = |message: String| ApiError::field("fields", message);
+        let mut fields = Self::default();
+        for (index, name) in query.all("fields").enumerate() {
+            if index >= MAX_FIELDS {
+                return Err(wrong(format!("must have at most {MAX_FIELDS} values")));
+            }
+            fields.add(&path(name).map_err(wrong)?);
+        }
+        Ok(fields)
+    }
+
+    /// Whether nothing is cut off.
+    pub(crate) fn are_all(&self) -> bool {
+        self.some.is_empty()
+    }
+
+    fn add(&mut self, path: &[&str]) {
+        let [first, rest @ ..] = path else {
+            // The whole of it, whichever of its parts were asked for as well.
+            self.some.clear();
+            return;
+        };
+        match self.some.get_mut(*first) {
+            Some(inside) if inside.are_all() => {}
+            Some(inside) => inside.add(rest),
+            None => {
+                let mut inside = Self::default();
+                if !rest.is_empty() {
+                    inside.add(rest);
+                }
+                self.some.insert((*first).to_owned(), inside);
+            }
+        }
+    }
+
+    /// Writes an answer, cut down.
+    pub(crate) fn write(&self, answer: &impl Serialize, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        let broken =
+            |error: serde_json::Error| ApiError::new(Code::Internal, format!("the answer cannot be written: {error}"));
+        if self.are_all() {
+            return serde_json::to_writer(out, answer).map_err(broken);
+        }
+        let whole = serde_json::to_string(answer).map_err(broken)?;
+        self.copy(&whole, out).map_err(broken)
+    }
+
+    /// An answer, cut down.
+    pub(crate) fn of_answer(&self, answer: &impl Serialize) -> Result<Box<RawValue>, ApiError> {
+        let mut text = Vec::new();
+        self.write(answer, &mut text)?;
+        let text = String::from_utf8(text).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
+        RawValue::from_string(text).map_err(|error| ApiError::new(Code::Internal, error.to_string()))
+    }
+
+    /// Copies a value's members that are asked for; of a list, each entry's.
+    fn copy(&self, value: &str, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        if self.are_all() {
+            out.extend_from_slice(value.as_bytes());
+            return Ok(());
+        }
+        match value.as_bytes().first() {
+            Some(b'{') => {
+                let Members(members) = serde_json::from_str(value)?;
+                out.push(b'{');
+                let mut is_first = true;
+                for (name, member) in &members {
+                    let Some(fields) = self.some.get(name.as_ref()) else { continue };
+                    if !std::mem::take(&mut is_first) {
+                        out.push(b',');
+                    }
+                    serde_json::to_writer(&mut *out, name)?;
+                    out.push(b':');
+                    fields.copy(member.get(), out)?;
+                }
+                out.push(b'}');
+            }
+            Some(b'[') => {
+                let entries: Vec<&RawValue> = serde_json::from_str(value)?;
+                out.push(b'[');
+                for (index, entry) in entries.iter().enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    self.copy(entry.get(), out)?;
+                }
+                out.push(b']');
+            }
+            _ => out.extend_from_slice(value.as_bytes()),
+        }
+        Ok(())
+    }
+}
+
+/// The names on the way to a field.
+fn path(name: &str) -> Result<Vec<&str>, String> {
+    let inside = |outer: &str| name.strip_prefix(outer).and_then(|rest| rest.strip_prefix('.'));
+    if JOB_FIELDS.contains(&name) {
+        return Ok(name.split('.').collect());
+    }
+    for map in LABELS {
+        if let Some(label) = inside(map).filter(|label| !label.is_empty()) {
+            return Ok(vec![&name[..map.len()], label]);
+        }
+    }
+    if BODIES.iter().any(|body| inside(body).is_some_and(|rest| !rest.is_empty())) {
+        return Ok(name.split('.').collect());
+    }
+    Err(match closest(name, JOB_FIELDS.iter().copied()) {
+        Some(close) => format!("a job has no field `{name}`; is `{close}` meant?"),
+        None => format!("a job has no field `{name}`; there are {}", JOB_FIELDS.join(", ")),
+    })
+}
+
+/// The members of an object, in their order.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Gather;
+
+        impl<'de> Visitor<'de> for Gather {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry::<String, &RawValue>()? {
+                    members.push((Cow::Owned(member.0), member.1));
+                }
+                Ok(Members(members))
+            }
+        }
+
+        deserializer.deserialize_map(Gather)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trimmed(fields: &[&str], json: &str) -> String {
+        let mut asked = Fields::default();
+        fields.iter().for_each(|name| asked.add(&path(name).expect("a field")));
+        let mut out = Vec::new();
+        asked.copy(json, &mut out).expect("JSON");
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    const JOB: &str = r#"{"id":"a","payload":{"x":1e999,"y":{"z":[1,2.50]}},"labels":{"a.b":"1","c":"2"},"lease":null,"history":[{"at":1,"to":"x"},{"at":2,"to":"y"}]}"#;
+
+    #[test]
+    fn what_is_asked_for_is_left_to_the_letter_and_in_its_order() {
+        assert_eq!(trimmed(&[], JOB), JOB);
+        assert_eq!(trimmed(&["payload", "id"], JOB), r#"{"id":"a","payload":{"x":1e999,"y":{"z":[1,2.50]}}}"#);
+        assert_eq!(trimmed(&["payload.y.z"], JOB), r#"{"payload":{"y":{"z":[1,2.50]}}}"#);
+        assert_eq!(trimmed(&["labels.a.b"], JOB), r#"{"labels":{"a.b":"1"}}"#);
+        assert_eq!(trimmed(&["lease.worker_id"], JOB), r#"{"lease":null}"#);
+        assert_eq!(trimmed(&["history.to"], JOB), r#"{"history":[{"to":"x"},{"to":"y"}]}"#);
+        assert_eq!(trimmed(&["result"], JOB), "{}");
+    }
+
+    #[test]
+    fn a_part_of_what_is_asked_for_takes_nothing_from_it() {
+        for fields in [["payload", "payload.x"], ["payload.x", "payload"]] {
+            assert_eq!(trimmed(&fields, JOB), trimmed(&["payload"], JOB));
+        }
+        assert_eq!(trimmed(&["payload.x", "payload.y"], JOB), trimmed(&["payload"], JOB));
+    }
+
+    #[test]
+    fn a_field_that_a_job_has_not_is_refused_with_the_one_that_is_meant() {
+        assert!(path("lease.worker").is_err_and(|error| error.contains("lease.worker_id")));
+        assert!(path("stat").is_err_and(|error| error.contains("is `state` meant?")));
+        for wrong in ["", ".", "id.x", "payload.", "labels.", "write_id", "watch_at"] {
+            assert!(path(wrong).is_err(), "{wrong}");
+        }
+    }
+}

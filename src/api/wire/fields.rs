@@ -1,0 +1,57 @@
+//! What can be asked of jobs, field by field.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::query::fields::Field;
+
+/// Every field of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FieldList {
+    /// Those that can be asked for, and those that are only kept.
+    pub items: Vec<FieldDescription>,
+}
+
+/// A field of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FieldDescription {
+    /// Its name, the same in queries, in answers and in the index.
+    #[schema(example = "lease.worker_id")]
+    pub name: String,
+    /// How it can be asked for: `keyword`, `text`, `date`, `integer`, `number`, `boolean` or `labels`; `kept` when it
+    /// cannot.
+    #[schema(example = "keyword")]
+    pub r#type: String,
+    /// What it says.
+    #[schema(example = "Who runs it.")]
+    pub meaning: String,
+    /// A query for it; for what is only kept, a value.
+    #[schema(example = "lease.worker_id: worker-7")]
+    pub example: String,
+    /// Whether lists can be ordered by it.
+    pub sortable: bool,
+    /// Whether counts and figures can be grouped by it; by one label, where it is the labels.
+    pub groupable: bool,
+    /// Whether a value without a field is looked for here.
+    pub default: bool,
+    /// The list that it is a part of: `history: { to: running }`. Null for the others.
+    pub nested_in: Option<String>,
+    /// The values that it can have, where they are few; else empty.
+    pub values: Vec<String>,
+}
+
+impl From<&Field> for FieldDescription {
+    fn from(field: &Field) -> Self {
+        Self {
+            name: field.name.to_owned(),
+            r#type: field.kind.as_str().to_owned(),
+            meaning: field.meaning.to_owned(),
+            example: field.example.to_owned(),
+            sortable: field.sortable,
+            groupable: field.groupable,
+            default: field.default,
+            nested_in: field.nested_in().map(str::to_owned),
+            values: field.values().into_iter().map(str::to_owned).collect(),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! How much a long history slows down what has to be fast: claims, and lists of live jobs.
+//!
+//! Two stores stand side by side, one empty and one with a history of jobs that have ended. Round after round the same
+//! work is done on the one and then on the other, so that what else happens on the machine happens to both. What is
+//! measured is the manager in this process, without the way over HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::BenchArgs;
+use super::query::{self, history};
+use super::report::Latencies;
+use super::target;
+use crate::cli::failure::Failure;
+use crate::cli::output::{print, print_json, table};
+use crate::clock::{Clock, SystemClock};
+use crate::job::{Kind, QueueName, WorkerId};
+use crate::manager::{Caller, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
+use crate::query::kql::Expression;
+use crate::query::{Asked, Filter, Search, Sort};
+use crate::store::{Store, Versioned, Write};
+
+const DEFAULT_JOBS: u32 = 1_000_000;
+const DEFAULT_LIVE: u32 = 10_000;
+const ROUNDS: u32 = 5;
+const QUEUES: usize = 10;
+const WORKERS: usize = 8;
+/// How many jobs a claim takes.
+const BATCH: usize = 10;
+/// How many jobs go in one submission, or one of the calls that clear up.
+const CALL: usize = 1_000;
+/// How often each list is asked for in a round.
+const LISTS: usize = 20;
+/// How many jobs a list shows.
+const LIMIT: usize = 100;
+/// What is listed: of all live jobs, and of one queue's.
+const LISTED: [&str; 2] = ["state: (available or running)", "state: (available or running) and queue: bench-3"];
+/// How long one round of claims may take.
+const GIVE_UP: Duration = Duration::from_secs(300);
+const WAIT: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(600);
+/// By then nothing is left to do for the store: everything that waits for its time has been waited for.
+const LATER: Duration = Duration::from_secs(24 * 3600);
+/// How many jobs are moved with one call.
+const MOVED_AT_ONCE: usize = 5_000;
+
+/// A store, and what was measured on it.
+struct Side {
+    name: &'static str,
+    store: Arc<dyn Store>,
+    manager: Manager,
+    /// The latencies of claims that got jobs, and of lists.
+    claim: Latencies,
+    list: Latencies,
+    claimed: u64,
+    claiming: Duration,
+    _directory: tempfile::TempDir,
+}
+
+/// Measures, and says how it went.
+pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let (jobs, live) = (args.jobs.unwrap_or(DEFAULT_JOBS), args.live.unwrap_or(DEFAULT_LIVE));
+    let mut empty = Side::open(args, "no history").await?;
+    let mut long = Side::open(args, "a long history").await?;
+    let filled = long.fill(jobs).await.map_err(Failure::Failed)?;
+    for _ in 0..ROUNDS {
+        empty.round(live).await.map_err(Failure::Failed)?;
+        long.round(live).await.map_err(Failure::Failed)?;
+    }
+    tell(args, jobs, live, filled, [&empty, &long])?;
+    empty.close().await;
+    long.close().await;
+    Ok(())
+}
+
+impl Side {
+    async fn open(args: &BenchArgs, name: &'static str) -> Result<Self, Failure> {
+        let directory = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
+        let directory = directory.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))?;
+        let store = query::open(args, directory.path().to_owned()).await?;
+        let manager = Manager::start(Arc::clone(&store), Arc::new(SystemClock::default()), ManagerConfig::default());
+        let latencies = |what| Latencies::new(what).map_err(Failure::Failed);
+        let (claim, list) = (latencies("claim")?, latencies("list")?);
+        Ok(Self { name, store, manager, claim, list, claimed: 0, claiming: Duration::ZERO, _directory: directory })
+    }
+
+    /// Fills the store with jobs that have ended and has it put them where such jobs are kept; gives how long each took.
+    async fn fill(&self, jobs: u32) -> Result<[Duration; 2], String> {
+        let begun = Instant::now();
+        query::fill_with(&*self.store, history::made_up(jobs, 0, SystemClock::default().now())).await?;
+        let filled = begun.elapsed();
+        // First all is moved; then what the moves left behind has been waited for as well.
+        for days in 1..=2 {
+            let later = SystemClock::default().now().plus(LATER * days);
+            // Ends: each call gets something done, or is the last.
+            while self.store.archive(later, MOVED_AT_ONCE).await.map_err(|error| error.to_string())?.more {}
+        }
+        self.store.refresh().await.map_err(|error| error.to_string())?;
+        Ok([filled, begun.elapsed().saturating_sub(filled)])
+    }
+
+    /// Submits jobs, lists them, claims them all, and clears up.
+    async fn round(&mut self, live: u32) -> Result<(), String> {
+        self.submit(live).await?;
+        for query in LISTED {
+            for _ in 0..LISTS {
+                self.list(query).await?;
+            }
+        }
+        let begun = Instant::now();
+        let all = usize::try_from(live).unwrap_or(usize::MAX);
+        let mut claimed: Vec<Versioned> = Vec::with_capacity(all);
+        while claimed.len() < all {
+            if begun.elapsed() > GIVE_UP {
+                return Err(format!("of {all} jobs only {} could be claimed in time", claimed.len()));
+            }
+            let claims = (0..WORKERS).map(|worker| claim(&self.manager, worker));
+            for (took, jobs) in futures::future::try_join_all(claims).await? {
+                if !jobs.is_empty() {
+                    self.claim.record(took);
+                }
+                claimed.extend(jobs);
+            }
+        }
+        self.claiming += begun.elapsed();
+        self.claimed += u64::from(live);
+        self.clear(claimed).await
+    }
+
+    async fn submit(&self, live: u32) -> Result<(), String> {
+        let caller = Caller::new("bench").map_err(|error| error.to_string())?;
+        let kind = Kind::new("bench").map_err(|error| error.to_string())?;
+        let queues = queues()?;
+        let jobs = (0..live as usize).map(|number| NewJob::new(queues[number % QUEUES].clone(), kind.clone()));
+        let jobs: Vec<NewJob> = jobs.collect();
+        for call in jobs.chunks(CALL) {
+            for submitted in self.manager.submit(&caller, call.to_vec()).await {
+                submitted.map_err(|error| error.to_string())?;
+            }
+        }
+        self.store.refresh().await.map_err(|error| error.to_string())
+    }
+
+    async fn list(&mut self, query: &str) -> Result<(), String> {
+        let expression = Arc::new(Expression::parse(query).map_err(|error| error.render())?);
+        let asked = Some(Asked { expression, now: SystemClock::default().now() });
+        let filter = Filter { asked, ..Filter::default() };
+        let search = Search { filter, sort: Sort::default(), after: None, limit: LIMIT };
+        let asked_at = Instant::now();
+        let found = self.manager.search(&search).await.map_err(|error| error.to_string())?;
+        self.list.record(asked_at.elapsed());
+        if found.len() == LIMIT { Ok(()) } else { Err(format!("{query}: only {} jobs are found", found.len())) }
+    }
+
+    /// Ends the jobs and removes them, so that the next round finds what this one found.
+    async fn clear(&self, claimed: Vec<Versioned>) -> Result<(), String> {
+        for call in claimed.chunks(CALL) {
+            let finish = |held: &Versioned| Finish {
+                id: held.job.id.clone(),
+                fence: held.job.fence,
+                outcome: Outcome::Completed { result: None },
+            };
+            // All leases are one worker's: who holds them is not what is measured.
+            let ended = self.manager.finish(&worker()?, call.iter().map(finish).collect()).await;
+            let ended = ended.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+            let removal = |ended: Versioned| Write::Remove { job: ended.job, expected: ended.version };
+            for removed in self.store.write(ended.into_iter().map(removal).collect()).await {
+                removed.map_err(|error| error.to_string())?;
+            }
+        }
+        self.store.refresh().await.map_err(|error| error.to_string())
+    }
+
+    async fn close(self) {
+        self.manager.shutdown().await;
+        self.store.close().await;
+    }
+
+    fn claims_per_second(&self) -> f64 {
+        self.claimed as f64 / self.claiming.as_secs_f64().max(0.001)
+    }
+}
+
+fn queues() -> Result<Vec<QueueName>, String> {
+    let queue = |number| QueueName::new(format!("bench-{number}")).map_err(|error| error.to_string());
+    (0..QUEUES).map(queue).collect()
+}
+
+fn worker() -> Result<WorkerId, String> {
+    WorkerId::new("bench").map_err(|error| error.to_string())
+}
+
+/// One claim, by a worker that prefers queues of its own; gives how long it took.
+async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versioned>), String> {
+    let mut queues = queues()?;
+    queues.rotate_left(number % QUEUES);
+    let request = ClaimRequest {
+        worker_id: worker()?,
+        queues,
+        max_jobs: BATCH,
+        resources: std::collections::BTreeMap::new(),
+        wait: WAIT,
+        lease: LEASE,
+        request_id: None,
+        repeated: false,
+    };
+    let asked_at = Instant::now();
+    let claimed = manager.claim(request).await.map_err(|error| error.to_string())?;
+    let took = asked_at.elapsed();
+    let jobs = claimed.jobs().iter().map(|view| view.versioned.clone()).collect();
+    claimed.delivered();
+    Ok((took, jobs))
+}
+
+fn tell(
+    args: &BenchArgs,
+    jobs: u32,
+    live: u32,
+    [filled, moved]: [Duration; 2],
+    sides: [&Side; 2],
+) -> Result<(), Failure> {
+    let [empty, long] = sides;
+    let ratio = long.claims_per_second() / empty.claims_per_second().max(0.001);
+    let what = format!("{} store", target::engine(args.store));
+    if args.json {
+        let side = |side: &Side| -> Value {
+            json!({
+                "name": side.name, "claims_per_second": side.claims_per_second(),
+                "claim": side.claim.as_json(), "list": side.list.as_json(),
+            })
+        };
+        return print_json(&json!({
+            "scenario": "claims", "server": what, "jobs": jobs, "live": live, "filled_s": filled.as_secs_f64(),
+            "moved_s": moved.as_secs_f64(), "ratio": ratio, "sides": sides.map(side),
+        }));
+    }
+    let row = |name: &str, value: String| vec![name.to_owned(), value];
+    print(&table(
+        &["bench", ""],
+        [
+            row("scenario", "claims".to_owned()),
+            row("asked", what),
+            row(
+                "history",
+                format!("{jobs} jobs, written in {:.1} s, moved in {:.1} s", filled.as_secs_f64(), moved.as_secs_f64()),
+            ),
+            row("live jobs", format!("{live}, {ROUNDS} rounds")),
+            row("claims with it", format!("{:.1} % of the rate without", ratio * 100.0)),
+        ],
+    ))?;
+    let millis = |latencies: &Latencies, quantile| format!("{:.2}", latencies.at(quantile).as_secs_f64() * 1000.0);
+    let rows = sides.map(|side| {
+        vec![
+            side.name.to_owned(),
+            format!("{:.0}", side.claims_per_second()),
+            millis(&side.claim, 0.5),
+            millis(&side.claim, 0.99),
+            millis(&side.list, 0.5),
+            millis(&side.list, 0.99),
+        ]
+    });
+    let heads = ["with", "claimed/s", "claim p50 (ms)", "p99", "list p50 (ms)", "p99"];
+    print(&table(&heads, rows))
+}

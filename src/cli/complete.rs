@@ -1,0 +1,200 @@
+//! What the shell completes: fields and their values as they are known here, queues as the server knows them.
+//!
+//! Whoever presses the key waits for it, so that nothing here may take long, and nothing may be said when it fails.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap_complete::CompletionCandidate;
+use clap_complete::env::Shells;
+
+use super::failure::Failure;
+use super::output::print;
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::JOB_FIELDS;
+use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
+
+/// The variable by which the shell asks for completions.
+pub(super) const VARIABLE: &str = "COMPLETE";
+/// How long the server may take.
+const SERVER_WITHIN: Duration = Duration::from_millis(500);
+
+/// Print what makes a shell complete commands, fields and values
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  source <(leasehold completions bash)\n  leasehold completions zsh > ~/.zfunc/_leasehold\n  leasehold completions fish > ~/.config/fish/completions/leasehold.fish"
+)]
+pub(super) struct CompletionsArgs {
+    /// Which shell: bash, elvish, fish, powershell or zsh
+    #[arg(value_parser = ["bash", "elvish", "fish", "powershell", "zsh"])]
+    shell: String,
+}
+
+/// Prints it.
+pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    let shells = Shells::builtins();
+    let shell =
+        shells.completer(&args.shell).ok_or_else(|| Failure::Usage(format!("no such shell: {}", args.shell)))?;
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, "leasehold", "leasehold", "leasehold", &mut script)?;
+    print(String::from_utf8_lossy(&script).trim_end())
+}
+
+/// A query, as far as it is typed: the word at its end.
+pub(super) fn kql(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(text) = current.to_str() else { return Vec::new() };
+    let word_at = text.rfind(|c: char| c.is_whitespace() || "(){}:<>=".contains(c)).map_or(0, |at| at + 1);
+    let (before, word) = text.split_at(word_at);
+    let candidates = match asked_field(before) {
+        Some(field) => values_of(field).into_iter().map(|value| (value, None)).collect(),
+        None => fields_for(before),
+    };
+    let fit = candidates.into_iter().filter(|(candidate, _)| candidate.starts_with(word));
+    fit.map(|(candidate, help)| CompletionCandidate::new(format!("{before}{candidate}")).help(help.map(Into::into)))
+        .collect()
+}
+
+/// The field whose value stands next: the query so far ends with its name, a colon, and perhaps a list that was begun.
+fn asked_field(before: &str) -> Option<&'static Field> {
+    let before = match before.rfind('(') {
+        Some(open) if !before[open..].contains([')', ':', '{']) && before[..open].trim_end().ends_with(':') => {
+            &before[..open]
+        }
+        _ => before,
+    };
+    let name = before.trim_end().strip_suffix(':')?.trim_end();
+    let name = name.rsplit(|c: char| c.is_whitespace() || "(){}".contains(c)).next()?;
+    let list = if is_in_history(before) { format!("{HISTORY}.{name}") } else { name.to_owned() };
+    Field::named(&list)
+}
+
+fn is_in_history(before: &str) -> bool {
+    before.rfind('{').is_some_and(|open| !before[open..].contains('}'))
+}
+
+/// The fields that can stand next, and what they say.
+fn fields_for(before: &str) -> Vec<(String, Option<&'static str>)> {
+    let inside = is_in_history(before);
+    let name = |field: &Field| match field.nested_in() {
+        Some(list) if inside => {
+            field.name.strip_prefix(list).and_then(|rest| rest.strip_prefix('.')).map(str::to_owned)
+        }
+        None if !inside && field.name != LABELS => Some(field.name.to_owned()),
+        _ => None,
+    };
+    let fields = FIELDS.iter().filter(|field| field.is_searchable());
+    let mut names: Vec<_> = fields.filter_map(|field| Some((name(field)? + ":", Some(field.meaning)))).collect();
+    if !inside {
+        names.push((format!("{LABELS}."), None));
+        names.push((format!("{HISTORY}:"), None));
+    }
+    names
+}
+
+fn values_of(field: &Field) -> Vec<String> {
+    if field.name == "queue" {
+        queue_names().iter().map(|name| quoted(name)).collect()
+    } else {
+        field.values().into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// A name as it stands in a query: in quotes where it is more than a word.
+fn quoted(name: &str) -> String {
+    let is_word = name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+    if is_word { name.to_owned() } else { format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")) }
+}
+
+/// The fields that a list can be ordered by, either way.
+pub(super) fn sortable(current: &OsStr) -> Vec<CompletionCandidate> {
+    let sign = if current.to_str().is_some_and(|text| text.starts_with('-')) { "-" } else { "" };
+    named(current, FIELDS.iter().filter(|field| field.sortable).map(|field| (format!("{sign}{}", field.name), field)))
+}
+
+/// The fields that figures can be grouped by.
+pub(super) fn groupable(current: &OsStr) -> Vec<CompletionCandidate> {
+    named(current, FIELDS.iter().filter(|field| field.groupable).map(|field| (field.name.to_owned(), field)))
+}
+
+/// The fields with a time.
+pub(super) fn times(current: &OsStr) -> Vec<CompletionCandidate> {
+    let times = FIELDS.iter().filter(|field| field.kind == FieldType::Date && field.nested_in().is_none());
+    named(current, times.map(|field| (field.name.to_owned(), field)))
+}
+
+fn named<'f>(current: &OsStr, fields: impl Iterator<Item = (String, &'f Field)>) -> Vec<CompletionCandidate> {
+    let current = current.to_str().unwrap_or_default();
+    let fit = fields.filter(|(name, _)| name.starts_with(current));
+    fit.map(|(name, field)| CompletionCandidate::new(name).help(Some(field.meaning.into()))).collect()
+}
+
+/// The fields that a job is given with.
+pub(super) fn job_fields(current: &OsStr) -> Vec<CompletionCandidate> {
+    let current = current.to_str().unwrap_or_default();
+    JOB_FIELDS.iter().filter(|name| name.starts_with(current)).map(CompletionCandidate::new).collect()
+}
+
+/// The states.
+pub(super) fn states(current: &OsStr) -> Vec<CompletionCandidate> {
+    let current = current.to_str().unwrap_or_default();
+    let states = Field::named("state").map(Field::values).unwrap_or_default();
+    states.into_iter().filter(|state| state.starts_with(current)).map(CompletionCandidate::new).collect()
+}
+
+/// The queues that the server has.
+pub(super) fn queues(current: &OsStr) -> Vec<CompletionCandidate> {
+    let current = current.to_str().unwrap_or_default();
+    queue_names().into_iter().filter(|name| name.starts_with(current)).map(CompletionCandidate::new).collect()
+}
+
+/// None where the server does not answer at once.
+fn queue_names() -> Vec<String> {
+    let ask = || {
+        let config = std::env::var_os("LEASEHOLD_CONFIG").map(PathBuf::from);
+        let settings = Settings::read(config.as_deref()).ok()?;
+        let server =
+            ServerArgs { server: std::env::var("LEASEHOLD_SERVER").ok(), token: std::env::var("LEASEHOLD_TOKEN").ok() };
+        let client = server.connect(&settings.client).ok()?.with_max_retries(0);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let asked = async { tokio::time::timeout(SERVER_WITHIN, client.queues()).await };
+        runtime.block_on(asked).ok()?.ok()
+    };
+    ask().map(|list| list.items.into_iter().map(|queue| queue.name).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completed(text: &str) -> Vec<String> {
+        kql(OsStr::new(text)).iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_field_is_completed_wherever_one_can_stand() {
+        assert_eq!(completed("lease.w"), ["lease.worker_id:"]);
+        assert_eq!(completed("state: running and not (orphan_p"), ["state: running and not (orphan_policy:"]);
+        assert_eq!(completed("history: { act"), ["history: { actor:"]);
+        assert!(completed("").len() > 30 && !completed("").contains(&"payload:".to_owned()));
+        assert!(completed("history.").is_empty(), "they stand in braces only");
+    }
+
+    #[test]
+    fn a_value_is_completed_where_there_are_few() {
+        assert_eq!(completed("state:ru"), ["state:running"]);
+        assert_eq!(completed("owner: a and state: (failed or canc"), ["owner: a and state: (failed or cancelled"]);
+        assert_eq!(completed("history: { to: exp"), ["history: { to: expired"]);
+        assert_eq!(completed("orphan.held: "), ["orphan.held: true", "orphan.held: false"]);
+        assert!(completed("owner: te").is_empty());
+    }
+
+    #[test]
+    fn every_shell_has_its_script() {
+        for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+            assert!(Shells::builtins().completer(shell).is_some(), "{shell}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `leasehold count`: how many jobs there are.
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+
+use super::complete;
+use super::failure::Failure;
+use super::filter::FilterArgs;
+use super::output::{print, print_json, table};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::{CountAnswer, CountGroup};
+use crate::client::CountQuery;
+
+/// What stands for no value.
+const NONE: &str = "-";
+
+/// Count jobs, in all or by group
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold count 'state: failed and finished_at > now-1d'\n  leasehold count --by queue,state\n  leasehold count 'state: failed' --by error.code,labels.team"
+)]
+pub(super) struct CountArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Grouped by these fields, with commas between them; a label is `labels.` and its name
+    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
+    by: Vec<String>,
+    /// Print the answer as one line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Asks and prints.
+pub(super) async fn run(args: CountArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.server.connect(&settings.client)?;
+    let answer = client.count(&CountQuery { jobs: args.filter.into_query(), by: args.by.clone() }).await?;
+    show(&answer, &args.by, args.json)
+}
+
+/// Prints an answer.
+pub(super) fn show(answer: &CountAnswer, by: &[String], json: bool) -> Result<(), Failure> {
+    if json {
+        return print_json(answer);
+    }
+    if by.is_empty() {
+        return print(&answer.total.to_string());
+    }
+    let row = |group: &CountGroup| {
+        let values = by.iter().map(|field| value(group.by.get(field)));
+        values.chain([group.count.to_string()]).collect::<Vec<_>>()
+    };
+    let mut rows: Vec<Vec<String>> = answer.groups.iter().map(row).collect();
+    let mut last = vec![String::new(); by.len() + 1];
+    "in all".clone_into(&mut last[0]);
+    last[by.len()] = answer.total.to_string();
+    rows.push(last);
+    let header: Vec<&str> = by.iter().map(String::as_str).chain(["jobs"]).collect();
+    print(&table(&header, rows))
+}
+
+/// A group's value for people.
+pub(super) fn value(value: Option<&Option<String>>) -> String {
+    value.cloned().flatten().unwrap_or_else(|| NONE.to_owned())
+}

@@ -1,0 +1,95 @@
+//! `leasehold export`: any number of jobs, one a line.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+use tempfile::NamedTempFile;
+
+use super::complete;
+use super::failure::Failure;
+use super::filter::FilterArgs;
+use super::output::complain;
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::client::Export;
+
+/// Export jobs, as many as there are, one a line of JSON
+///
+/// A file gets its name once all have come: there is none after a failure. On standard output, the exit status tells
+/// whether all have come.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold export 'finished_at >= now-1d/d' -o yesterday.ndjson\n  leasehold export 'state: failed' --fields id,error.code,labels.team | jq -s 'group_by(.error.code)'"
+)]
+pub(super) struct ExportArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Write to this file, once all have come
+    #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_OUTPUT")]
+    output: Option<PathBuf>,
+    /// Only these fields, with commas between them and dots for those inside of others
+    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::job_fields))]
+    fields: Vec<String>,
+    /// Order by this field, smallest first; `-` in front turns it round. By one that does not change meanwhile, each job
+    /// comes once
+    #[arg(
+        long,
+        value_name = "FIELD",
+        env = "LEASEHOLD_SORT",
+        default_value = "-created_at",
+        allow_hyphen_values = true,
+        add = ArgValueCompleter::new(complete::sortable)
+    )]
+    sort: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Reads and writes them.
+pub(super) async fn run(args: ExportArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.server.connect(&settings.client)?;
+    let mut query = args.filter.into_query();
+    query.sort = Some(args.sort);
+    let export = client.export(&query, &args.fields).await?;
+    let Some(path) = args.output else {
+        copy(export, &mut io::stdout().lock()).await?;
+        return Ok(());
+    };
+    let failed = |error: io::Error| Failure::Failed(format!("cannot write {}: {error}", path.display()));
+    let mut file = beside(&path).map_err(failed)?;
+    let jobs = copy(export, file.as_file_mut()).await.map_err(|error| match error {
+        Failure::OutputClosed => failed(io::ErrorKind::BrokenPipe.into()),
+        other => other,
+    })?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(&path).map_err(|error| failed(error.error))?;
+    // So that the name outlives a power cut as well.
+    File::open(directory_of(&path)).and_then(|directory| directory.sync_all()).map_err(failed)?;
+    complain(&format!("{jobs} jobs in {}", path.display()));
+    Ok(())
+}
+
+/// A file without a name of its own yet, where it can be given this one.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let permissions = Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(".leasehold-export-").permissions(permissions).tempfile_in(directory_of(path))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// Writes all that comes. Gives how many lines that were.
+async fn copy(mut export: Export, out: &mut impl Write) -> Result<usize, Failure> {
+    let mut lines = 0;
+    while let Some(bytes) = export.next().await? {
+        out.write_all(&bytes)?;
+        lines += bytes.iter().filter(|byte| **byte == b'\n').count();
+    }
+    out.flush()?;
+    Ok(lines)
+}

@@ -1,0 +1,107 @@
+//! `leasehold stats`: how many jobs there are, how long they waited and how long they took.
+
+use std::time::Duration;
+
+use clap::Args;
+use clap_complete::ArgValueCompleter;
+
+use super::complete;
+use super::count::value;
+use super::duration;
+use super::failure::Failure;
+use super::filter::FilterArgs;
+use super::output::{print, print_json, table};
+use super::server::ServerArgs;
+use super::settings::Settings;
+use crate::api::wire::{StatsAnswer, StatsFigures};
+use crate::client::StatsQuery;
+
+/// Tell how long jobs waited and took, in all, by group or over time
+///
+/// A wait is that of a job's latest attempt after it was due, a run time that of the attempt that it ended with.
+/// Percentiles are approximate.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold stats 'state: completed' --by queue\n  leasehold stats --interval 1h --time finished_at 'finished_at >= now-1d'\n  leasehold stats --by kind --percentiles 50,99.9 --json"
+)]
+pub(super) struct StatsArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Grouped by these fields, with commas between them; a label is `labels.` and its name
+    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
+    by: Vec<String>,
+    /// With a row for each interval of this length: 30s, 5m, 1h, 1d
+    #[arg(long, value_name = "INTERVAL", env = "LEASEHOLD_INTERVAL")]
+    interval: Option<String>,
+    /// In which a job belongs by this time [default: created_at]
+    #[arg(long, value_name = "FIELD", env = "LEASEHOLD_TIME", requires = "interval", add = ArgValueCompleter::new(complete::times))]
+    time: Option<String>,
+    /// Which percentiles, at most ten
+    #[arg(
+        long,
+        value_name = "NUMBERS",
+        env = "LEASEHOLD_PERCENTILES",
+        value_delimiter = ',',
+        default_value = "50,95,99"
+    )]
+    percentiles: Vec<f64>,
+    /// Print the answer as one line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Asks and prints.
+pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.server.connect(&settings.client)?;
+    let query = StatsQuery {
+        jobs: args.filter.into_query(),
+        by: args.by,
+        interval: args.interval,
+        time: args.time,
+        percentiles: args.percentiles,
+    };
+    let answer = client.stats(&query).await?;
+    if args.json { print_json(&answer) } else { print(&show(&answer, &query)) }
+}
+
+fn show(answer: &StatsAnswer, query: &StatsQuery) -> String {
+    let over_time = query.interval.is_some();
+    let labels = usize::from(over_time) + query.by.len();
+    let names: Vec<String> = query.percentiles.iter().map(f64::to_string).collect();
+    let mut header: Vec<String> = over_time.then(|| "from".to_owned()).into_iter().chain(query.by.clone()).collect();
+    header.push("jobs".to_owned());
+    for what in ["wait", "run"] {
+        header.extend(names.iter().map(|name| format!("{what} p{name}")));
+        header.push(format!("{what} max"));
+    }
+    let mut rows: Vec<Vec<String>> = Vec::with_capacity(answer.rows.len() + 1);
+    for row in &answer.rows {
+        let at = over_time.then(|| row.at.map(|at| at.to_rfc3339()).unwrap_or_default());
+        let by = query.by.iter().map(|field| value(row.by.get(field)));
+        rows.push(at.into_iter().chain(by).chain(cells(&row.figures, &names)).collect());
+    }
+    let mut total = vec![String::new(); labels];
+    if let Some(first) = total.first_mut() {
+        "in all".clone_into(first);
+    }
+    total.extend(cells(&answer.total, &names));
+    rows.push(total);
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    table(&header, rows)
+}
+
+fn cells(figures: &StatsFigures, percentiles: &[String]) -> Vec<String> {
+    let mut cells = vec![figures.count.to_string()];
+    for durations in [&figures.wait_ms, &figures.run_time_ms] {
+        cells.extend(percentiles.iter().map(|name| millis(durations.percentiles.get(name).copied().flatten())));
+        cells.push(millis(durations.max));
+    }
+    cells
+}
+
+fn millis(millis: Option<f64>) -> String {
+    let known = millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1000.0).ok());
+    known.map_or_else(|| "-".to_owned(), duration::show)
+}

@@ -1,0 +1,35 @@
+//! Keeping live jobs apart from those that have ended, on a store that does not do so by itself.
+
+use super::scan::{PAGE, Report, Scans};
+use crate::clock::Timestamp;
+use crate::manager::ManagerError;
+
+/// How many steps one run takes.
+const MAX_STEPS: usize = 100;
+
+impl Scans {
+    /// Lets the store take step after step until there is nothing more to do now.
+    pub(super) async fn archive(
+        &self,
+        now: Timestamp,
+        may_act: &(dyn Fn() -> bool + Send + Sync),
+    ) -> Result<Report, ManagerError> {
+        let mut report = Report::default();
+        for _ in 0..MAX_STEPS {
+            if !may_act() {
+                return Ok(report);
+            }
+            let archived = self.manager.archive(now, PAGE).await?;
+            report.moved += archived.moved;
+            metrics::counter!("leasehold_archive_moved_total").increment(archived.moved as u64);
+            metrics::counter!("leasehold_archive_tombstones_cleared_total").increment(archived.cleared as u64);
+            metrics::counter!("leasehold_archive_stale_copies_total").increment(archived.stale as u64);
+            metrics::counter!("leasehold_archive_left_total").increment(archived.left as u64);
+            if !archived.more {
+                return Ok(report);
+            }
+        }
+        report.unfinished = true;
+        Ok(report)
+    }
+}

@@ -1,0 +1,94 @@
+//! A transition in the terms of the Elastic Common Schema (ECS 8.17), so that whoever looks at other logs finds their way:
+//! `event.action`, `event.outcome`, `user.name`, `labels`. What the schema has no field for is under `leasehold`.
+
+use serde_json::{Map, Value, json};
+
+use crate::job::{EventName, HistoryEntry, Job, StateName};
+use crate::store::AuditEntry;
+
+/// The version of the schema.
+const VERSION: &str = "8.17.0";
+
+/// The entry of a job's transition with this number.
+pub(super) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry {
+    // The two parts name the transition for good; a number has no `/`.
+    let id = format!("{number}/{}", job.id);
+    let document = json!({
+        "@timestamp": entry.at.to_rfc3339(),
+        "ecs": { "version": VERSION },
+        "message": message(job, entry),
+        "event": present(json!({
+            "id": id,
+            "kind": "event",
+            "category": ["process"],
+            "type": [kind(entry.event)],
+            "module": "leasehold",
+            "dataset": "leasehold.audit",
+            "action": format!("job-{}", entry.event.as_str().replace('_', "-")),
+            "outcome": outcome(entry),
+            "reason": entry.reason,
+            "sequence": number,
+        })),
+        "user": { "name": entry.actor.as_str() },
+        "labels": job.spec.labels,
+        "leasehold": present(json!({
+            "job": present(json!({
+                "id": job.id.as_str(),
+                "queue": job.spec.queue.as_str(),
+                "kind": job.spec.kind.as_str(),
+                "owner": job.spec.owner.as_ref().map(crate::job::Owner::as_str),
+                "schedule_id": job.spec.schedule_id,
+            })),
+            "from": entry.from.map(StateName::as_str),
+            "to": entry.to.as_str(),
+            "fence": entry.fence.get(),
+            "attempt": entry.attempt.get(),
+        })),
+    });
+    let document = if let Value::Object(document) = document { document } else { Map::new() };
+    AuditEntry { id, at: entry.at, document }
+}
+
+/// Without what there is not.
+fn present(mut object: Value) -> Value {
+    if let Value::Object(fields) = &mut object {
+        fields.retain(|_, value| !value.is_null());
+    }
+    object
+}
+
+fn message(job: &Job, entry: &HistoryEntry) -> String {
+    let what = entry.event.as_str().replace('_', " ");
+    format!("job {} of the queue {}: {what} by {}", job.id, job.spec.queue, entry.actor)
+}
+
+/// What sort of event it is, of those that the schema has for processes.
+const fn kind(event: EventName) -> &'static str {
+    match event {
+        EventName::Claimed => "start",
+        EventName::Completed | EventName::Failed | EventName::Cancelled | EventName::Expired => "end",
+        EventName::Submitted
+        | EventName::Retried
+        | EventName::CancelRequested
+        | EventName::Released
+        | EventName::Returned
+        | EventName::Orphaned
+        | EventName::Overdue => "change",
+    }
+}
+
+/// How it went for the job: a `retried` that ends an attempt is that attempt's failure.
+fn outcome(entry: &HistoryEntry) -> &'static str {
+    match entry.event {
+        EventName::Submitted | EventName::Claimed | EventName::Completed => "success",
+        EventName::Failed | EventName::Expired => "failure",
+        EventName::Retried if entry.from == Some(StateName::Running) => "failure",
+        EventName::Retried
+        | EventName::Cancelled
+        | EventName::CancelRequested
+        | EventName::Released
+        | EventName::Returned
+        | EventName::Orphaned
+        | EventName::Overdue => "unknown",
+    }
+}

@@ -1,0 +1,388 @@
+//! The order of a list, and a job's place in it.
+//!
+//! Every order is total, with the job's id as its last word, and the same on every engine: texts are in the order of their
+//! UTF-8 bytes, and jobs without the field come last in either direction. A few fields are *kept*: stores have them at hand
+//! without the job.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::fields::{FIELDS, Field, FieldType, FieldValue, closest};
+use crate::clock::Timestamp;
+use crate::job::{Job, JobId, Priority};
+
+/// A field that a list can be ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SortField {
+    /// When it was submitted.
+    CreatedAt,
+    /// When it was last written.
+    UpdatedAt,
+    /// When it is or was due.
+    RunAt,
+    /// When it ended; jobs that have not ended come last in either direction.
+    FinishedAt,
+    /// How urgent it is.
+    Priority,
+    /// When the monitor looks at it next; jobs that it need not look at come last in either direction.
+    WatchAt,
+    /// Any other that the table calls sortable.
+    Other(OtherField),
+}
+
+/// A field that can be sorted by and is not kept.
+#[derive(Clone, Copy)]
+pub struct OtherField(&'static Field);
+
+impl fmt::Debug for OtherField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl PartialEq for OtherField {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for OtherField {}
+
+impl Hash for OtherField {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl SortField {
+    /// Those that are kept.
+    pub const KEPT: [Self; 6] =
+        [Self::CreatedAt, Self::UpdatedAt, Self::RunAt, Self::FinishedAt, Self::Priority, Self::WatchAt];
+
+    /// All of them.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        FIELDS.iter().filter_map(Self::of).collect()
+    }
+
+    fn of(field: &'static Field) -> Option<Self> {
+        let kept = Self::KEPT.into_iter().find(|kept| kept.as_str() == field.name);
+        kept.or_else(|| field.sortable.then_some(Self::Other(OtherField(field))))
+    }
+
+    /// Its name, the same in the API and in the index.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CreatedAt => "created_at",
+            Self::UpdatedAt => "updated_at",
+            Self::RunAt => "run_at",
+            Self::FinishedAt => "finished_at",
+            Self::Priority => "priority",
+            Self::WatchAt => "watch_at",
+            Self::Other(OtherField(field)) => field.name,
+        }
+    }
+
+    /// The value to order by of a field that is kept; `None` when the job has none.
+    fn kept_value(self, values: &SortValues) -> Option<i64> {
+        match self {
+            Self::CreatedAt => Some(values.created_at.as_millis()),
+            Self::UpdatedAt => Some(values.updated_at.as_millis()),
+            Self::RunAt => Some(values.run_at.as_millis()),
+            Self::FinishedAt => values.finished_at.map(Timestamp::as_millis),
+            Self::Priority => Some(i64::from(values.priority.get())),
+            Self::WatchAt => values.watch_at.map(Timestamp::as_millis),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+impl FromStr for SortField {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let sortable = || FIELDS.iter().filter(|field| field.sortable);
+        let named = sortable().find(|field| field.name == name).and_then(Self::of);
+        named.ok_or_else(|| match closest(name, sortable().map(|field| field.name)) {
+            Some(close) => format!("`{name}` cannot be sorted by; is `{close}` meant?"),
+            None => {
+                let names: Vec<&str> = sortable().map(|field| field.name).collect();
+                format!(
+                    "`{name}` cannot be sorted by; {} can, and a leading `-` turns the order round",
+                    names.join(", ")
+                )
+            }
+        })
+    }
+}
+
+impl Serialize for SortField {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for SortField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a job can be ordered by, for a store that keeps it apart from the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortValues {
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When it was last written.
+    pub updated_at: Timestamp,
+    /// When it is or was due.
+    pub run_at: Timestamp,
+    /// When it ended, if it has.
+    pub finished_at: Option<Timestamp>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// When the monitor looks at it next, if ever.
+    pub watch_at: Option<Timestamp>,
+}
+
+impl From<&Job> for SortValues {
+    fn from(job: &Job) -> Self {
+        Self {
+            created_at: job.created_at,
+            updated_at: job.updated_at,
+            run_at: job.run_at,
+            finished_at: job.finished_at(),
+            priority: job.spec.priority,
+            watch_at: job.watch_at(),
+        }
+    }
+}
+
+/// Which way a list is ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Smallest first.
+    Ascending,
+    /// Largest first.
+    Descending,
+}
+
+/// The order of a list. Jobs that are equal in it are ordered by id, smallest first, so that the order is total.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// The order in which jobs are handed out: highest priority, then earliest `run_at`.
+    Dispatch,
+    /// By one field.
+    By(SortField, Direction),
+}
+
+impl Default for Sort {
+    fn default() -> Self {
+        Self::By(SortField::CreatedAt, Direction::Descending)
+    }
+}
+
+impl FromStr for Sort {
+    type Err = String;
+
+    /// Reads `field` (smallest first) or `-field` (largest first).
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix('-') {
+            Some(name) => Ok(Self::By(name.parse()?, Direction::Descending)),
+            None => Ok(Self::By(text.parse()?, Direction::Ascending)),
+        }
+    }
+}
+
+/// A job's place in an order. Keys of the same [`Sort`] compare as the jobs are listed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SortKey {
+    /// The ordering numbers, each turned so that smaller comes first.
+    ranks: (i64, i64),
+    /// The ordering text, in an order by one. In a box, since few keys have it and many are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<Box<TextRank>>,
+    /// The tiebreak.
+    id: JobId,
+}
+
+/// A text in an order, turned so that smaller comes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TextRank {
+    Ascending(String),
+    Descending(Reverse<String>),
+    Missing,
+}
+
+/// A value in an order, as the field holds it; `None` for a job that lacks it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SortValue<'k> {
+    /// Of an integer, or of a time, in milliseconds.
+    Integer(Option<i64>),
+    /// Of a number.
+    Number(Option<f64>),
+    /// Of a keyword.
+    Text(Option<&'k str>),
+}
+
+/// The rank of what is not there.
+const LAST: i64 = i64::MAX;
+
+impl Sort {
+    /// Whether it goes by fields that are kept.
+    #[must_use]
+    pub fn is_kept(self) -> bool {
+        !matches!(self, Self::By(SortField::Other(_), _))
+    }
+
+    /// Where `job` stands in this order.
+    #[must_use]
+    pub fn key(self, job: &Job) -> SortKey {
+        let id = job.id.clone();
+        let Self::By(SortField::Other(OtherField(field)), direction) = self else {
+            return SortKey::new(self.ranks(&SortValues::from(job)), id);
+        };
+        let value = field.value(job);
+        if is_text(field) {
+            let rank = match (value, direction) {
+                (Some(FieldValue::Text(text)), Direction::Ascending) => TextRank::Ascending(text.to_owned()),
+                (Some(FieldValue::Text(text)), Direction::Descending) => TextRank::Descending(Reverse(text.to_owned())),
+                _ => TextRank::Missing,
+            };
+            return SortKey { ranks: (0, 0), text: Some(Box::new(rank)), id };
+        }
+        let number = match value {
+            Some(FieldValue::Time(time)) => Some(time.as_millis()),
+            Some(FieldValue::Integer(number)) => Some(number),
+            Some(FieldValue::Number(number)) => Some(bits_in_order(number.to_bits().cast_signed())),
+            Some(FieldValue::Text(_) | FieldValue::Flag(_)) | None => None,
+        };
+        SortKey::new((rank(number, direction), 0), id)
+    }
+
+    /// The part of a key before the id, in an order by fields that are kept: smaller comes first.
+    #[must_use]
+    pub fn ranks(self, values: &SortValues) -> (i64, i64) {
+        match self {
+            Self::Dispatch => (-i64::from(values.priority.get()), values.run_at.as_millis()),
+            Self::By(field, direction) => (rank(field.kept_value(values), direction), 0),
+        }
+    }
+
+    /// The values behind a key, as the fields hold them and a search engine's `search_after` takes them: priority and
+    /// `run_at` for [`Sort::Dispatch`], one for the others.
+    #[must_use]
+    pub fn values(self, key: &SortKey) -> Vec<SortValue<'_>> {
+        let Self::By(field, direction) = self else {
+            return vec![SortValue::Integer(Some(-key.ranks.0)), SortValue::Integer(Some(key.ranks.1))];
+        };
+        let number = || {
+            let rank = Some(key.ranks.0).filter(|rank| *rank != LAST)?;
+            Some(if direction == Direction::Ascending { rank } else { rank.saturating_neg() })
+        };
+        vec![match field {
+            SortField::Other(OtherField(field)) if is_text(field) => SortValue::Text(match key.text.as_deref() {
+                Some(TextRank::Ascending(text) | TextRank::Descending(Reverse(text))) => Some(text),
+                Some(TextRank::Missing) | None => None,
+            }),
+            SortField::Other(OtherField(field)) if field.kind == FieldType::Number => {
+                SortValue::Number(number().map(|rank| f64::from_bits(bits_in_order(rank).cast_unsigned())))
+            }
+            _ => SortValue::Integer(number()),
+        }]
+    }
+}
+
+fn is_text(field: &Field) -> bool {
+    matches!(field.kind, FieldType::Keyword { .. })
+}
+
+fn rank(value: Option<i64>, direction: Direction) -> i64 {
+    match direction {
+        Direction::Ascending => value.unwrap_or(LAST),
+        Direction::Descending => value.map_or(LAST, i64::saturating_neg),
+    }
+}
+
+/// The bits of a number turned so that they stand in the order of numbers; and back (IEEE 754, totalOrder).
+const fn bits_in_order(bits: i64) -> i64 {
+    bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
+}
+
+impl SortKey {
+    /// The key of the job `id` with these ranks, which [`Sort::ranks`] gives.
+    #[must_use]
+    pub const fn new(ranks: (i64, i64), id: JobId) -> Self {
+        Self { ranks, text: None, id }
+    }
+
+    /// The part before the id, in an order by fields that are kept.
+    #[must_use]
+    pub const fn ranks(&self) -> (i64, i64) {
+        self.ranks
+    }
+
+    /// The tiebreak: the job's id.
+    #[must_use]
+    pub const fn id(&self) -> &JobId {
+        &self.id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_in_order_and_come_back() {
+        let numbers = [f64::NEG_INFINITY, -7.5, -0.1, 0.0, 1e-9, 42.0, f64::INFINITY];
+        let ranks = numbers.map(|number| bits_in_order(number.to_bits().cast_signed()));
+        assert!(ranks.is_sorted());
+        assert_eq!(ranks.map(|rank| f64::from_bits(bits_in_order(rank).cast_unsigned())), numbers);
+    }
+
+    #[test]
+    fn what_is_missing_comes_last_in_either_direction() {
+        let key =
+            |text: TextRank| SortKey { ranks: (0, 0), text: Some(Box::new(text)), id: JobId::new("a").expect("an id") };
+        let missing = key(TextRank::Missing);
+        let (a, b) = ("a".to_owned(), "b".to_owned());
+        assert!(key(TextRank::Ascending(a.clone())) < key(TextRank::Ascending(b.clone())));
+        assert!(key(TextRank::Descending(Reverse(b.clone()))) < key(TextRank::Descending(Reverse(a))));
+        assert!(key(TextRank::Ascending(b.clone())) < missing && key(TextRank::Descending(Reverse(b))) < missing);
+        for direction in [Direction::Ascending, Direction::Descending] {
+            assert!(rank(Some(7), direction) < rank(None, direction));
+        }
+    }
+
+    #[test]
+    fn an_order_is_told_and_read_as_it_always_was() {
+        let sort = Sort::By(SortField::CreatedAt, Direction::Descending);
+        let told = serde_json::to_string(&sort).expect("JSON");
+        assert_eq!(told, r#"{"by":["created_at","descending"]}"#);
+        let key: SortKey = serde_json::from_str(r#"{"ranks":[-5,0],"id":"a"}"#).expect("a key");
+        assert_eq!(serde_json::to_string(&key).expect("JSON"), r#"{"ranks":[-5,0],"id":"a"}"#);
+        for field in SortField::all() {
+            let sort = Sort::By(field, Direction::Ascending);
+            let told = serde_json::to_string(&sort).expect("JSON");
+            assert_eq!(serde_json::from_str::<Sort>(&told).expect("an order"), sort);
+        }
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_sorted_by_is_refused_with_the_one_that_is_meant() {
+        assert_eq!("-owner".parse::<Sort>().map(Sort::is_kept), Ok(false));
+        assert!("prority".parse::<Sort>().is_err_and(|error| error.contains("is `priority` meant?")));
+        for wrong in ["", "-", "--owner", "labels", "history.at", "payload", "error.message"] {
+            assert!(wrong.parse::<Sort>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Figures about jobs: how many, how long they waited and how long they took, in all and by group, over time or not.
+
+use std::cmp::{Ordering, Reverse};
+use std::str::FromStr;
+
+use super::Filter;
+use super::fields::{FIELDS, Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, closest, fits};
+use crate::clock::Timestamp;
+use crate::job::Job;
+
+/// The most rows that are reckoned.
+pub const MAX_ROWS: usize = 10_000;
+/// The most fields to group by.
+pub const MAX_GROUPINGS: usize = 8;
+/// The most percentiles to reckon.
+pub const MAX_PERCENTILES: usize = 10;
+/// The shortest interval.
+const MIN_INTERVAL_MS: i64 = 1_000;
+/// The longest interval: ten years of days.
+const MAX_INTERVAL_MS: i64 = 3_652 * 86_400_000;
+
+/// What jobs are grouped by.
+#[derive(Clone, Debug)]
+pub enum GroupBy {
+    /// A field.
+    Field(&'static Field),
+    /// The label of this name.
+    Label(String),
+}
+
+impl GroupBy {
+    /// The job's group; none for a job without a value.
+    #[must_use]
+    pub fn value(&self, job: &Job) -> Option<String> {
+        match self {
+            Self::Field(field) => match field.value(job)? {
+                FieldValue::Text(text) => Some(text.to_owned()),
+                FieldValue::Integer(number) => Some(number.to_string()),
+                FieldValue::Flag(flag) => Some(flag.to_string()),
+                FieldValue::Time(_) | FieldValue::Number(_) => None,
+            },
+            Self::Label(name) => job.spec.labels.get(name).filter(|text| fits(text, LONGEST_KEYWORD)).cloned(),
+        }
+    }
+
+    /// Its name, the same in the API and in the index.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Field(field) => field.name.to_owned(),
+            Self::Label(label) => format!("{LABELS}.{label}"),
+        }
+    }
+}
+
+impl PartialEq for GroupBy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for GroupBy {}
+
+impl FromStr for GroupBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let label = text.strip_prefix(LABELS).and_then(|rest| rest.strip_prefix('.'));
+        if let Some(label) = label.filter(|label| !label.is_empty()) {
+            return Ok(Self::Label(label.to_owned()));
+        }
+        let groupable = || FIELDS.iter().filter(|field| field.groupable && field.name != LABELS);
+        let named = groupable().find(|field| field.name == text).map(Self::Field);
+        named.ok_or_else(|| match closest(text, groupable().map(|field| field.name)) {
+            Some(close) => format!("`{text}` cannot be grouped by; is `{close}` meant?"),
+            None => {
+                let names: Vec<&str> = groupable().map(|field| field.name).collect();
+                format!("`{text}` cannot be grouped by; {} and `{LABELS}.` with a label's name can", names.join(", "))
+            }
+        })
+    }
+}
+
+/// A fixed length of time. Intervals of one length follow each other from the beginning of 1970 in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    millis: i64,
+}
+
+impl Interval {
+    /// Its length in milliseconds.
+    #[must_use]
+    pub const fn as_millis(self) -> i64 {
+        self.millis
+    }
+
+    /// When the one begins that `time` lies in.
+    #[must_use]
+    pub fn start(self, time: Timestamp) -> Timestamp {
+        Timestamp::from_millis(time.as_millis().div_euclid(self.millis).saturating_mul(self.millis))
+    }
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    /// Reads a number with a unit: `30s`, `5m`, `1h`, `1d`, `1w`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("`{text}` is no interval, which is such as 30s, 5m, 1h, 1d or 1w, and at least a second");
+        let units = [("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 7 * 86_400_000)];
+        let read = |(unit, millis): (&str, i64)| {
+            let digits = text.strip_suffix(unit).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+            digits.parse::<i64>().ok()?.checked_mul(millis)
+        };
+        let millis = units.into_iter().find_map(read).ok_or_else(wrong)?;
+        if (MIN_INTERVAL_MS..=MAX_INTERVAL_MS).contains(&millis) { Ok(Self { millis }) } else { Err(wrong()) }
+    }
+}
+
+/// Rows over time.
+#[derive(Clone, Copy, Debug)]
+pub struct Histogram {
+    /// Which of a job's times; a job without it is left out.
+    time: &'static Field,
+    /// How long each row is.
+    pub interval: Interval,
+}
+
+impl Histogram {
+    /// Rows over the time that the field `time` says.
+    ///
+    /// # Errors
+    /// When it is not a field with a time.
+    pub fn over(time: &str, interval: Interval) -> Result<Self, String> {
+        let dates = || FIELDS.iter().filter(|field| field.kind == FieldType::Date && field.nested_in().is_none());
+        match dates().find(|field| field.name == time) {
+            Some(time) => Ok(Self { time, interval }),
+            None => {
+                let names: Vec<&str> = dates().map(|field| field.name).collect();
+                Err(format!("`{time}` is no field with a time; there are {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// The field's name.
+    #[must_use]
+    pub const fn field(&self) -> &'static str {
+        self.time.name
+    }
+
+    /// When the row begins that `job` belongs to.
+    #[must_use]
+    pub fn row(&self, job: &Job) -> Option<Timestamp> {
+        match self.time.value(job)? {
+            FieldValue::Time(time) => Some(self.interval.start(time)),
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Self) -> bool {
+        (self.field(), self.interval) == (other.field(), other.interval)
+    }
+}
+
+/// A share of all values, in percent.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Percent(f64);
+
+impl Percent {
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+
+    /// Those that are told when nothing is said.
+    #[must_use]
+    pub fn usual() -> Vec<Self> {
+        [50.0, 95.0, 99.0].map(Self).to_vec()
+    }
+}
+
+impl FromStr for Percent {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse::<f64>().ok().filter(|number| (0.0..=100.0).contains(number));
+        number.map(Self).ok_or_else(|| format!("`{text}` is not a number from 0 to 100"))
+    }
+}
+
+impl std::fmt::Display for Percent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Which figures are asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StatsRequest {
+    /// About which jobs.
+    pub filter: Filter,
+    /// In groups of those that agree in all of these.
+    pub by: Vec<GroupBy>,
+    /// Over time.
+    pub over: Option<Histogram>,
+    /// How long jobs waited and took, with these percentiles; when `None`, jobs are only counted.
+    pub percentiles: Option<Vec<Percent>>,
+}
+
+impl StatsRequest {
+    /// Whether there are rows beside what is told of all jobs together.
+    #[must_use]
+    pub fn has_rows(&self) -> bool {
+        !self.by.is_empty() || self.over.is_some()
+    }
+}
+
+/// How long something took, over the jobs of which it is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Durations {
+    /// Of how many jobs it is known.
+    pub count: u64,
+    /// The mean, in milliseconds.
+    pub mean: Option<f64>,
+    /// The longest, in milliseconds.
+    pub max: Option<f64>,
+    /// The percentiles asked for, in that order, in milliseconds. Approximate on every engine: of many values, the rank
+    /// of what is told can be off by about one in a hundred.
+    pub percentiles: Vec<Option<f64>>,
+}
+
+/// What is told of some jobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// How many there are.
+    pub count: u64,
+    /// How long their latest attempts let them wait.
+    pub wait: Durations,
+    /// How long the attempts took that they ended with.
+    pub run_time: Durations,
+}
+
+/// What is told of one group, in one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatsRow {
+    /// When the interval begins; none when there are none.
+    pub at: Option<Timestamp>,
+    /// The group's values, one for each field asked for, in that order.
+    pub values: Vec<Option<String>>,
+    /// What is told of it.
+    pub figures: Figures,
+}
+
+/// Figures about jobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Of all of them.
+    pub total: Figures,
+    /// Of each group and interval that has any: the earliest interval first, in it the group with the most jobs first.
+    pub rows: Vec<StatsRow>,
+}
+
+impl StatsRow {
+    /// Orders rows as [`Stats`] has them.
+    #[must_use]
+    pub fn as_told(&self, other: &Self) -> Ordering {
+        let key = |row: &Self| (row.at, Reverse(row.figures.count));
+        key(self).cmp(&key(other)).then_with(|| self.values.cmp(&other.values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_a_number_with_a_unit() {
+        let millis = |text: &str| text.parse::<Interval>().map(Interval::as_millis);
+        assert_eq!(millis("30s"), Ok(30_000));
+        assert_eq!(millis("5m"), Ok(300_000));
+        assert_eq!(millis("1w"), Ok(604_800_000));
+        for wrong in ["", "h", "0s", "-1h", "+1h", "1", "1.5h", "1y", "1 h", "99999999999d", "500ms", "3653d"] {
+            assert!(millis(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn intervals_begin_at_whole_multiples_also_before_1970() {
+        let hour: Interval = "1h".parse().expect("an interval");
+        let start = |millis| hour.start(Timestamp::from_millis(millis)).as_millis();
+        assert_eq!(start(3_600_001), 3_600_000);
+        assert_eq!(start(3_600_000), 3_600_000);
+        assert_eq!(start(-1), -3_600_000);
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_grouped_by_is_refused_with_the_one_that_is_meant() {
+        assert!("labels.team".parse::<GroupBy>().is_ok_and(|by| by.name() == "labels.team"));
+        assert!("eror.code".parse::<GroupBy>().is_err_and(|error| error.contains("`error.code`")));
+        for wrong in ["id", "labels", "labels.", "payload", "created_at", "history.to"] {
+            assert!(wrong.parse::<GroupBy>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn percentiles_lie_between_none_and_all() {
+        assert_eq!("99.9".parse::<Percent>().map(|percent| percent.to_string()), Ok("99.9".to_owned()));
+        for wrong in ["-1", "100.1", "NaN", "inf", "p95", ""] {
+            assert!(wrong.parse::<Percent>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The audit: a data stream where the server has them, an index a month otherwise.
+//!
+//! Both are called `{prefix}audit` by whoever reads them: the stream is, the indices have it as an alias. Which of the two
+//! it is is found out when the first entry comes, so that a server where nobody wants an audit has nothing of it.
+//!
+//! An entry is created under its own id, so that one that comes again is turned away: within the index that is written to,
+//! which for a stream is the latest. Entries that come again after a stream has rolled over are there twice.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::bulk::{self, ItemOutcome};
+use super::flavour::Flavour;
+use super::nodes::{Nodes, Request, reason};
+use crate::clock::Timestamp;
+use crate::store::StoreError;
+use crate::store::audit::AuditEntry;
+
+/// The definition of what holds entries.
+const DEFINITION: &str = include_str!("../../../mappings/audit.json");
+/// It goes over templates that match everything.
+const PRIORITY: u32 = 500;
+/// How often a stream is asked whether it has become too old or too large.
+const ROLLOVER_PERIOD: Duration = Duration::from_secs(3600);
+/// When it has.
+const OLDEST: &str = "30d";
+const LARGEST: &str = "30gb";
+
+/// What holds the entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Stream { asked_to_roll_over: Instant },
+    Monthly,
+}
+
+/// Where entries are kept.
+#[derive(Debug)]
+pub(super) struct Audit {
+    name: String,
+    flavour: Flavour,
+    replicas: Option<u32>,
+    /// Found out with the first entry.
+    form: Mutex<Option<Form>>,
+}
+
+impl Audit {
+    pub(super) fn new(prefix: &str, flavour: Flavour, replicas: Option<u32>) -> Self {
+        Self { name: format!("{prefix}audit"), flavour, replicas, form: Mutex::new(None) }
+    }
+
+    /// Adds entries that are not there yet.
+    pub(super) async fn append(
+        &self,
+        nodes: &Nodes,
+        entries: &[AuditEntry],
+        timeout: Duration,
+    ) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let link = Link { nodes, deadline: Instant::now() + timeout };
+        let form = self.form(&link).await?;
+        let mut lines = String::new();
+        for entry in entries {
+            let index = match form {
+                Form::Stream { .. } => self.name.clone(),
+                Form::Monthly => format!("{}-{}", self.name, month(entry.at)),
+            };
+            let action = json!({ "create": { "_index": index, "_id": entry.id } });
+            let document = Value::Object(entry.document.clone());
+            // Writing to a string cannot fail.
+            let _ = writeln!(lines, "{action}\n{document}");
+        }
+        // Each line names its own index; the path needs one all the same.
+        let request = Request::lines(bulk::path(&self.name, timeout / 2), lines.into_bytes());
+        let reply = nodes.call(&request, link.deadline).await.map_err(|error| unavailable(&error.message))?;
+        let outcomes = bulk::outcomes(reply.status, &reply.body, entries.len());
+        for (entry, outcome) in entries.iter().zip(outcomes) {
+            match outcome {
+                // It is there.
+                ItemOutcome::Done(_) | ItemOutcome::Conflict => {}
+                ItemOutcome::Invalid(why) => {
+                    // It would be turned away every time, and hold up all that follow.
+                    metrics::counter!("leasehold_audit_refused_total").increment(1);
+                    tracing::error!(
+                        id = entry.id,
+                        why,
+                        "the server does not take an entry of the audit; it is left out"
+                    );
+                }
+                ItemOutcome::Busy(why) | ItemOutcome::Denied(why) | ItemOutcome::Unsure(why) => {
+                    return Err(unavailable(&why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What holds the entries, made if it is not there.
+    async fn form(&self, link: &Link<'_>) -> Result<Form, StoreError> {
+        let mut known = self.form.lock().await;
+        let form = match *known {
+            None if link.has_streams().await? => {
+                self.make_stream(link).await?;
+                Form::Stream { asked_to_roll_over: Instant::now() }
+            }
+            None => {
+                link.put(&format!("_index_template/{}", self.name), self.template(Form::Monthly)?).await?;
+                Form::Monthly
+            }
+            Some(Form::Stream { asked_to_roll_over }) if asked_to_roll_over.elapsed() >= ROLLOVER_PERIOD => {
+                self.roll_over(link).await?;
+                Form::Stream { asked_to_roll_over: Instant::now() }
+            }
+            Some(form) => form,
+        };
+        *known = Some(form);
+        Ok(form)
+    }
+
+    async fn make_stream(&self, link: &Link<'_>) -> Result<(), StoreError> {
+        let template = self.template(Form::Stream { asked_to_roll_over: Instant::now() })?;
+        link.put(&format!("_index_template/{}", self.name), template).await?;
+        let path = format!("_data_stream/{}", self.name);
+        let reply = link.send(&Request::put(path, Vec::new())).await?;
+        match reply.status {
+            200..=299 => Ok(()),
+            400 if String::from_utf8_lossy(&reply.body).contains("resource_already_exists_exception") => Ok(()),
+            status => Err(unavailable(&reason(status, &reply.body))),
+        }
+    }
+
+    /// A new index behind the stream, where the present one is old or large. Nothing else on the server need do that.
+    async fn roll_over(&self, link: &Link<'_>) -> Result<(), StoreError> {
+        let conditions = json!({ "conditions": { "max_age": OLDEST, "max_primary_shard_size": LARGEST } });
+        let body = conditions.to_string().into_bytes();
+        let reply = link.send(&Request::post(format!("{}/_rollover", self.name), body)).await?;
+        reply.success().map(drop).map_err(|why| unavailable(&why))
+    }
+
+    fn template(&self, form: Form) -> Result<Value, StoreError> {
+        let mut template: Value =
+            serde_json::from_str(DEFINITION).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        if self.flavour == Flavour::OpenSearch {
+            template["mappings"]["properties"]["labels"] = json!({ "type": "flat_object" });
+        }
+        let settings = &mut template["settings"]["index"];
+        match self.replicas {
+            Some(replicas) => settings["number_of_replicas"] = replicas.into(),
+            None => settings["auto_expand_replicas"] = "0-1".into(),
+        }
+        let meta = template["mappings"]["_meta"].clone();
+        Ok(match form {
+            Form::Stream { .. } => json!({
+                "index_patterns": [self.name],
+                "data_stream": {},
+                "priority": PRIORITY,
+                "template": template,
+                "_meta": meta,
+            }),
+            Form::Monthly => {
+                template["aliases"] = json!({ self.name.as_str(): {} });
+                json!({
+                    "index_patterns": [format!("{}-*", self.name)],
+                    "priority": PRIORITY,
+                    "template": template,
+                    "_meta": meta,
+                })
+            }
+        })
+    }
+}
+
+/// The month of a time, in UTC: `2030.01`.
+fn month(at: Timestamp) -> String {
+    at.to_rfc3339().get(..7).unwrap_or_default().replace('-', ".")
+}
+
+struct Link<'a> {
+    nodes: &'a Nodes,
+    deadline: Instant,
+}
+
+impl Link<'_> {
+    async fn send(&self, request: &Request) -> Result<super::nodes::Reply, StoreError> {
+        self.nodes.call(request, self.deadline).await.map_err(|error| unavailable(&error.message))
+    }
+
+    async fn put(&self, path: &str, body: Value) -> Result<(), StoreError> {
+        let reply = self.send(&Request::put(path.to_owned(), body.to_string().into_bytes())).await?;
+        reply.success().map(drop).map_err(|why| unavailable(&why))
+    }
+
+    /// Whether the server has data streams. They are a module that a small distribution lacks, and its address with it.
+    async fn has_streams(&self) -> Result<bool, StoreError> {
+        let reply = self.send(&Request::get("_data_stream".to_owned())).await?;
+        match reply.status {
+            200..=299 => Ok(true),
+            400 | 404 | 405 => Ok(false),
+            status => Err(unavailable(&reason(status, &reply.body))),
+        }
+    }
+}
+
+fn unavailable(why: &str) -> StoreError {
+    StoreError::Unavailable(format!("the audit: {why}"))
+}

@@ -1,0 +1,133 @@
+//! Copies in the history: how those that are no longer a job are told and removed.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tokio::time::Instant;
+
+use super::bulk::{self, Action, ItemOutcome, Target};
+use super::documents::{Stored, answered, mget, mget_of, parse_mget};
+use super::history::Place;
+use super::nodes::Request;
+use super::search;
+use super::tombstone::Destination;
+use super::write_id::WriteId;
+use super::writer::Shared;
+use crate::job::JobId;
+use crate::store::{StoreError, Version};
+
+/// One writing of a copy.
+#[derive(Clone, Debug)]
+pub(super) struct Copy {
+    pub(super) id: JobId,
+    pub(super) version: Version,
+}
+
+/// What came of removing copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Swept {
+    /// How many are gone.
+    pub(super) removed: usize,
+    /// How many may still be there.
+    pub(super) left: usize,
+}
+
+/// Removes copies in these versions and no others.
+pub(super) async fn remove(shared: &Shared, copies: &[Copy], deadline: Instant) -> Result<Swept, StoreError> {
+    if copies.is_empty() {
+        return Ok(Swept::default());
+    }
+    let mut lines = Vec::with_capacity(copies.len() * 120);
+    for Copy { id, version } in copies {
+        let index = shared.indices.of_place(Place::of(*version));
+        let action = Action::Delete(Target::at(id.as_str(), *version).in_index(&index));
+        serde_json::to_writer(&mut lines, &action).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        lines.push(b'\n');
+    }
+    let outcomes = send(shared, lines, copies.len(), deadline).await?;
+    let is_gone = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Done(_));
+    let removed = outcomes.iter().filter(is_gone).count();
+    // Another version is another's business; or it is gone already.
+    let conflicts = outcomes.iter().filter(|outcome| matches!(outcome, ItemOutcome::Conflict)).count();
+    Ok(Swept { removed, left: copies.len() - removed - conflicts })
+}
+
+/// Sends a bulk of `count` items, each of which names its index or is of the live one.
+pub(super) async fn send(
+    shared: &Shared,
+    lines: Vec<u8>,
+    count: usize,
+    deadline: Instant,
+) -> Result<Vec<ItemOutcome>, StoreError> {
+    let request = Request::lines(bulk::path(&shared.indices.jobs, shared.request_timeout), lines);
+    match shared.nodes.call(&request, deadline).await {
+        Ok(reply) => Ok(bulk::outcomes(reply.status, &reply.body, count)),
+        Err(error) => Err(StoreError::Unavailable(error.message)),
+    }
+}
+
+/// Makes all that was written to `index` visible to searches.
+pub(super) async fn refresh(shared: &Shared, index: &str, deadline: Instant) -> Result<(), StoreError> {
+    let request = Request::command(format!("{index}/_refresh"));
+    search::refreshed(&answered(shared.nodes.call(&request, deadline).await)?)
+}
+
+/// Removes those copies of `ids` that a search finds and that are not the job, nor on the way to be.
+///
+/// A copy is read first and the live index after it. If that has the job in another writing, or a tombstone to nowhere or
+/// to another month, then the copy read will never be the job: a tombstone to it is only written over the very writing
+/// that was copied. It is removed in the version read, so that a copy made since stays.
+pub(super) async fn sweep(shared: &Shared, ids: &[&JobId], deadline: Instant) -> Result<Swept, StoreError> {
+    let locator = shared.locator(deadline);
+    let found = locator.copies(ids).await?;
+    if found.is_empty() {
+        return Ok(Swept::default());
+    }
+    let address = |(id, month)| (shared.indices.of_place(Place::History(month)), id);
+    let addresses: Vec<(String, &JobId)> =
+        found.iter().flat_map(|(id, months)| months.iter().map(move |month| (id, *month))).map(address).collect();
+    let reply = mget_of(&shared.nodes, &addresses, deadline).await?;
+    let mut copies: Vec<(Copy, Option<WriteId>)> = Vec::with_capacity(addresses.len());
+    for ((_, id), document) in addresses.iter().zip(parse_mget(&reply, addresses.len())?) {
+        if let Some(present) = document.job(&shared.indices)? {
+            copies.push((Copy { id: (*id).clone(), version: present.version }, present.decoded.write_id));
+        }
+    }
+    let live = live(shared, &copies, deadline).await?;
+    let stale = copies.into_iter().filter(|(copy, write_id)| match live.get(&copy.id) {
+        Some(Standing::Job(live)) => live != write_id,
+        Some(Standing::Tombstone(Destination::Nowhere)) => true,
+        Some(Standing::Tombstone(Destination::Month(month))) => Place::History(*month) != Place::of(copy.version),
+        None => false,
+    });
+    let stale: Vec<Copy> = stale.map(|(copy, _)| copy).collect();
+    remove(shared, &stale, deadline).await
+}
+
+/// What stands in the live index.
+enum Standing {
+    Job(Option<WriteId>),
+    Tombstone(Destination),
+}
+
+async fn live(
+    shared: &Shared,
+    copies: &[(Copy, Option<WriteId>)],
+    deadline: Instant,
+) -> Result<HashMap<JobId, Standing>, StoreError> {
+    let ids: BTreeSet<&JobId> = copies.iter().map(|(copy, _)| &copy.id).collect();
+    let ids: Vec<&JobId> = ids.into_iter().collect();
+    let mut live = HashMap::with_capacity(ids.len());
+    if ids.is_empty() {
+        return Ok(live);
+    }
+    let reply = mget(&shared.nodes, &shared.indices.jobs, &ids, deadline).await?;
+    for (id, document) in ids.iter().zip(parse_mget(&reply, ids.len())?) {
+        let standing = match document.stored(&shared.indices)? {
+            Some(Stored::Job(present)) => Standing::Job(present.decoded.write_id),
+            Some(Stored::Tombstone(tombstone)) => Standing::Tombstone(tombstone.destination),
+            None => continue,
+        };
+        live.insert((*id).clone(), standing);
+    }
+    Ok(live)
+}

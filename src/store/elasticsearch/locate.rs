@@ -1,0 +1,215 @@
+//! Where jobs are now, by id: in the live index, in the history, or nowhere. The rules are those of [`super::history`].
+//!
+//! The live index is read first and in real time, and what is found in the history is read in real time too. A search
+//! only finds in which month: a copy can be searched for long before its tombstone goes. A job may move between the two
+//! reads; what does not fit together is read again.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Indices;
+use super::documents::{Present, RawDocument, Stored, mget, mget_of, parse_mget};
+use super::history::{Month, Place};
+use super::nodes::Nodes;
+use super::reader::remember;
+use super::search::{MAX_PAGE, Scope};
+use super::tombstone::Destination;
+use super::write_id::RecentWrites;
+use crate::job::JobId;
+use crate::store::{StoreError, Version, Versioned};
+
+/// How often what does not fit together is read again.
+const MAX_ROUNDS: usize = 5;
+
+/// What is to be written over in the live index to change a job that is not in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// Nothing: the document is to be created.
+    Absent,
+    /// A tombstone of this version.
+    Tombstone(Version),
+}
+
+/// Where a job is.
+#[derive(Debug)]
+pub(super) enum Located {
+    /// There is none.
+    Nowhere(Lock),
+    /// In the live index.
+    Live(Versioned),
+    /// In the history.
+    Moved(Versioned, Lock),
+}
+
+impl Located {
+    /// The job.
+    pub(super) fn into_job(self) -> Option<Versioned> {
+        match self {
+            Self::Nowhere(_) => None,
+            Self::Live(found) | Self::Moved(found, _) => Some(found),
+        }
+    }
+}
+
+/// A job to be found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) id: &'a JobId,
+    /// The month in which it most likely is.
+    pub(super) month: Option<Month>,
+}
+
+/// Looks for jobs.
+#[derive(Clone, Copy)]
+pub(super) struct Locator<'a> {
+    pub(super) nodes: &'a Nodes,
+    pub(super) indices: &'a Indices,
+    pub(super) recent: &'a RecentWrites,
+    pub(super) deadline: Instant,
+}
+
+/// One job on its way to being found.
+struct Quest<'a> {
+    id: &'a JobId,
+    month: Option<Month>,
+    /// It was absent from both already: once more, and there is none. (Between the two reads it may have come back.)
+    was_absent: bool,
+    answer: Option<Result<Located, StoreError>>,
+}
+
+/// A job that is not in the live index, by the index of its quest.
+struct Missing {
+    quest: usize,
+    month: Option<Month>,
+    lock: Lock,
+}
+
+impl Locator<'_> {
+    /// Finds jobs, in the order asked, each with its own answer.
+    pub(super) async fn locate(&self, wanted: &[Wanted<'_>]) -> Result<Vec<Result<Located, StoreError>>, StoreError> {
+        let quest = |&Wanted { id, month }| Quest { id, month, was_absent: false, answer: None };
+        let mut quests: Vec<Quest<'_>> = wanted.iter().map(quest).collect();
+        for _ in 0..MAX_ROUNDS {
+            if quests.iter().all(|quest| quest.answer.is_some()) {
+                break;
+            }
+            let mut missing = self.look_live(&mut quests).await?;
+            self.search_months(&mut quests, &mut missing).await?;
+            self.look_in_history(&mut quests, missing).await?;
+        }
+        let restless = |id: &JobId| Err(StoreError::Unavailable(format!("`{id}` moved whenever it was read")));
+        Ok(quests.into_iter().map(|quest| quest.answer.unwrap_or_else(|| restless(quest.id))).collect())
+    }
+
+    /// Reads the live index. Gives those that are not in it and may be in the history.
+    async fn look_live(&self, quests: &mut [Quest<'_>]) -> Result<Vec<Missing>, StoreError> {
+        let open: Vec<usize> = (0..quests.len()).filter(|quest| quests[*quest].answer.is_none()).collect();
+        let ids: Vec<&JobId> = open.iter().map(|quest| quests[*quest].id).collect();
+        let reply = mget(self.nodes, &self.indices.jobs, &ids, self.deadline).await?;
+        let mut missing = Vec::new();
+        for (quest, document) in open.into_iter().zip(parse_mget(&reply, ids.len())?) {
+            let answer = match document.stored(self.indices) {
+                Ok(Some(Stored::Job(present))) => Ok(Located::Live(self.take(*present))),
+                Ok(Some(Stored::Tombstone(tombstone))) => {
+                    let lock = Lock::Tombstone(tombstone.version);
+                    match tombstone.destination {
+                        Destination::Nowhere => Ok(Located::Nowhere(lock)),
+                        Destination::Month(month) => {
+                            missing.push(Missing { quest, month: Some(month), lock });
+                            continue;
+                        }
+                    }
+                }
+                Ok(None) => {
+                    missing.push(Missing { quest, month: quests[quest].month, lock: Lock::Absent });
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            quests[quest].answer = Some(answer);
+        }
+        Ok(missing)
+    }
+
+    /// Finds out for those without a month in which one they are; leaves out those that are in none.
+    async fn search_months(&self, quests: &mut [Quest<'_>], missing: &mut Vec<Missing>) -> Result<(), StoreError> {
+        let ids: Vec<&JobId> =
+            missing.iter().filter(|missing| missing.month.is_none()).map(|missing| quests[missing.quest].id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let copies = self.copies(&ids).await?;
+        missing.retain_mut(|missing| {
+            if missing.month.is_some() {
+                return true;
+            }
+            let quest = &mut quests[missing.quest];
+            missing.month = copies.get(quest.id).and_then(|months| months.iter().max().copied());
+            if missing.month.is_none() && quest.was_absent {
+                quest.answer = Some(Ok(Located::Nowhere(Lock::Absent)));
+            }
+            quest.was_absent = missing.month.is_none();
+            missing.month.is_some()
+        });
+        Ok(())
+    }
+
+    /// Searches the history for copies of jobs: the months of each that has any.
+    pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Vec<Month>>, StoreError> {
+        let months = self.indices.months();
+        let scope = Scope { nodes: self.nodes, index: &months, deadline: self.deadline };
+        let body = json!({
+            "query": { "ids": { "values": ids } },
+            "size": MAX_PAGE,
+            "_source": false,
+            "track_total_hits": false,
+        });
+        let read = |hits: &[RawDocument<'_>]| {
+            let mut copies: HashMap<JobId, Vec<Month>> = HashMap::with_capacity(hits.len());
+            for hit in hits {
+                let (Some(month), Ok(id)) = (self.indices.month_of(&hit.index), JobId::new(&hit.id)) else { continue };
+                copies.entry(id).or_default().push(month);
+            }
+            Ok(copies)
+        };
+        scope.hits(&body, read).await
+    }
+
+    /// Reads the copies. One that is gone leaves its quest open.
+    async fn look_in_history(&self, quests: &mut [Quest<'_>], missing: Vec<Missing>) -> Result<(), StoreError> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let address = |missing: &Missing| {
+            let month = missing.month.map(|month| self.indices.of_month(month)).unwrap_or_default();
+            (month, quests[missing.quest].id)
+        };
+        let addresses: Vec<(String, &JobId)> = missing.iter().map(address).collect();
+        let reply = mget_of(self.nodes, &addresses, self.deadline).await?;
+        for (missing, document) in missing.iter().zip(parse_mget(&reply, addresses.len())?) {
+            let quest = &mut quests[missing.quest];
+            match document.job(self.indices) {
+                Ok(Some(present)) => quest.answer = Some(Ok(Located::Moved(self.take(present), missing.lock))),
+                // The hint was wrong, or it moved.
+                Ok(None) => quest.month = None,
+                Err(error) => quest.answer = Some(Err(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, present: Present<'_>) -> Versioned {
+        remember(self.recent, std::iter::once(&present));
+        present.into_versioned()
+    }
+}
+
+/// The month that a version lies in, if it is in the history.
+pub(super) fn month_of(version: Version) -> Option<Month> {
+    match Place::of(version) {
+        Place::Live => None,
+        Place::History(month) => Some(month),
+    }
+}

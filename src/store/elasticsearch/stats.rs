@@ -1,0 +1,255 @@
+//! Figures about jobs, by aggregations over stored fields: counts are exact, percentiles are the server's estimates
+//! (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests", 2019).
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Indices;
+use super::search::{Scope, Shards, complete, index_for, query, unreadable};
+use crate::clock::Timestamp;
+use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};
+use crate::store::StoreError;
+
+/// The most rows in one request.
+const ROWS_PER_PAGE: usize = 1_000;
+
+/// What the index has of how long things took.
+const WAIT: &str = "wait_ms";
+const RUN_TIME: &str = "run_time_ms";
+
+/// The rows, among the aggregations.
+const ROWS: &str = "rows";
+/// The interval's beginning, in a row's key.
+const AT: &str = "at";
+
+#[derive(Deserialize)]
+struct Reply {
+    timed_out: bool,
+    #[serde(rename = "_shards")]
+    shards: Shards,
+    hits: Hits,
+    #[serde(default)]
+    aggregations: Aggregations,
+}
+
+#[derive(Deserialize)]
+struct Hits {
+    total: Option<Total>,
+}
+
+#[derive(Deserialize)]
+struct Total {
+    value: u64,
+}
+
+#[derive(Default, Deserialize)]
+struct Aggregations {
+    rows: Option<Rows>,
+    #[serde(flatten)]
+    measures: Measures,
+}
+
+#[derive(Deserialize)]
+struct Rows {
+    #[serde(default)]
+    after_key: Option<Value>,
+    buckets: Vec<Bucket>,
+}
+
+#[derive(Deserialize)]
+struct Bucket {
+    key: Map<String, Value>,
+    doc_count: u64,
+    #[serde(flatten)]
+    measures: Measures,
+}
+
+#[derive(Default, Deserialize)]
+struct Measures {
+    wait: Option<Basics>,
+    wait_percentiles: Option<Percentiles>,
+    run_time: Option<Basics>,
+    run_time_percentiles: Option<Percentiles>,
+}
+
+#[derive(Deserialize)]
+struct Basics {
+    count: u64,
+    avg: Option<f64>,
+    max: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Percentiles {
+    values: Vec<PercentileValue>,
+}
+
+#[derive(Deserialize)]
+struct PercentileValue {
+    value: Option<f64>,
+}
+
+/// Reckons the figures; `None` when there are too many rows.
+pub(super) async fn stats(
+    scope: Scope<'_>,
+    indices: &Indices,
+    request: &StatsRequest,
+) -> Result<Option<Stats>, StoreError> {
+    let index = index_for(&request.filter, indices);
+    let scope = Scope { index: &index, ..scope };
+    let mut stats = Stats::default();
+    let mut after = None;
+    // Ends: every round adds a page of rows up to their bound, or is the last.
+    loop {
+        let first = after.is_none();
+        let reply = scope.post("_search", &body(request, after.as_ref())).await?;
+        let reply: Reply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        complete(&reply.shards, reply.timed_out)?;
+        let Aggregations { rows, measures } = reply.aggregations;
+        if first {
+            let count = reply.hits.total.map_or(0, |total| total.value);
+            stats.total = figures(count, measures, request);
+        }
+        let Some(page) = rows else { break };
+        let found = page.buckets.len();
+        if stats.rows.len() + found > MAX_ROWS {
+            return Ok(None);
+        }
+        stats.rows.extend(page.buckets.into_iter().map(|bucket| row(bucket, request)));
+        after = page.after_key;
+        if found < ROWS_PER_PAGE || after.is_none() {
+            break;
+        }
+    }
+    stats.rows.sort_unstable_by(StatsRow::as_told);
+    Ok(Some(stats))
+}
+
+fn body(request: &StatsRequest, after: Option<&Value>) -> Value {
+    let mut parts = vec![query(&request.filter)];
+    if let Some(over) = &request.over {
+        parts.push(json!({ "exists": { "field": over.field() } }));
+    }
+    let measures = request.percentiles.as_deref().map(measures).unwrap_or_default();
+    let mut aggregations = if after.is_none() { measures.clone() } else { Map::new() };
+    if request.has_rows() {
+        let mut composite = json!({ "size": ROWS_PER_PAGE, "sources": sources(request) });
+        if let Some(after) = after {
+            composite["after"] = after.clone();
+        }
+        aggregations.insert(ROWS.to_owned(), json!({ "composite": composite, "aggs": measures }));
+    }
+    json!({
+        "query": { "bool": { "filter": parts } },
+        "size": 0,
+        "track_total_hits": after.is_none(),
+        "aggs": aggregations,
+    })
+}
+
+fn sources(request: &StatsRequest) -> Vec<Value> {
+    let over = request.over.as_ref().map(|over| {
+        let interval = format!("{}ms", over.interval.as_millis());
+        json!({ AT: { "date_histogram": { "field": over.field(), "fixed_interval": interval } } })
+    });
+    let by = request
+        .by
+        .iter()
+        .enumerate()
+        .map(|(index, by)| json!({ place(index): { "terms": { "field": by.name(), "missing_bucket": true } } }));
+    over.into_iter().chain(by).collect()
+}
+
+/// The name of a group's value in a row's key: a label's own may be any text.
+fn place(index: usize) -> String {
+    format!("by{index}")
+}
+
+fn measures(percentiles: &[Percent]) -> Map<String, Value> {
+    let percents: Vec<f64> = percentiles.iter().map(|percent| percent.get()).collect();
+    let mut measures = Map::new();
+    for (name, field) in [("wait", WAIT), ("run_time", RUN_TIME)] {
+        measures.insert(name.to_owned(), json!({ "stats": { "field": field } }));
+        if !percents.is_empty() {
+            let percentiles = json!({ "field": field, "percents": percents, "keyed": false });
+            measures.insert(format!("{name}_percentiles"), json!({ "percentiles": percentiles }));
+        }
+    }
+    measures
+}
+
+fn row(bucket: Bucket, request: &StatsRequest) -> StatsRow {
+    let at = bucket.key.get(AT).and_then(Value::as_i64).map(Timestamp::from_millis);
+    let value = |index: usize| match bucket.key.get(&place(index))? {
+        Value::String(text) => Some(text.clone()),
+        Value::Null => None,
+        other => Some(other.to_string()),
+    };
+    let values = (0..request.by.len()).map(value).collect();
+    StatsRow { at, values, figures: figures(bucket.doc_count, bucket.measures, request) }
+}
+
+fn figures(count: u64, measures: Measures, request: &StatsRequest) -> Figures {
+    let asked = request.percentiles.as_ref().map_or(0, Vec::len);
+    Figures {
+        count,
+        wait: durations(measures.wait, measures.wait_percentiles, asked),
+        run_time: durations(measures.run_time, measures.run_time_percentiles, asked),
+    }
+}
+
+fn durations(basics: Option<Basics>, percentiles: Option<Percentiles>, asked: usize) -> Durations {
+    let Some(Basics { count, avg, max }) = basics else { return Durations::default() };
+    let values = percentiles.map(|percentiles| percentiles.values).unwrap_or_default();
+    let mut percentiles: Vec<Option<f64>> = values.into_iter().map(|value| value.value).collect();
+    percentiles.resize(asked, None);
+    Durations { count, mean: avg, max, percentiles }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::stats::Histogram;
+
+    fn request() -> StatsRequest {
+        StatsRequest {
+            by: vec!["queue".parse().expect("a group"), "labels.a[b]".parse().expect("a group")],
+            over: Some(Histogram::over("finished_at", "1h".parse().expect("an interval")).expect("a time")),
+            percentiles: Some(Percent::usual()),
+            ..StatsRequest::default()
+        }
+    }
+
+    #[test]
+    fn all_jobs_together_are_reckoned_with_the_first_page_only() {
+        let first = body(&request(), None);
+        assert_eq!(first["track_total_hits"], true);
+        assert_eq!(first["aggs"]["wait"]["stats"]["field"], WAIT);
+        let next = body(&request(), Some(&json!({ "at": 1 })));
+        assert_eq!(next["track_total_hits"], false);
+        assert_eq!(next["aggs"].as_object().map(Map::len), Some(1));
+        assert_eq!(next["aggs"][ROWS]["composite"]["after"], json!({ "at": 1 }));
+    }
+
+    #[test]
+    fn a_row_has_its_interval_and_its_values_in_the_order_asked() {
+        let bucket = json!({
+            "key": { "by1": null, "at": 3_600_000, "by0": "q" },
+            "doc_count": 3,
+            "wait": { "count": 2, "min": 1.0, "max": 3.0, "avg": 2.0, "sum": 4.0 },
+            "wait_percentiles": { "values": [
+                { "key": 50.0, "value": 1.5 }, { "key": 95.0, "value": 3.0 }, { "key": 99.0, "value": 3.0 },
+            ] },
+            "run_time": { "count": 0, "min": null, "max": null, "avg": null, "sum": 0.0 },
+            "run_time_percentiles": { "values": [
+                { "key": 50.0, "value": null }, { "key": 95.0, "value": null }, { "key": 99.0, "value": null },
+            ] },
+        });
+        let row = row(serde_json::from_value(bucket).expect("a bucket"), &request());
+        assert_eq!(row.at, Some(Timestamp::from_millis(3_600_000)));
+        assert_eq!(row.values, [Some("q".to_owned()), None]);
+        assert_eq!((row.figures.count, row.figures.wait.count, row.figures.wait.mean), (3, 2, Some(2.0)));
+        assert_eq!(row.figures.wait.percentiles, [Some(1.5), Some(3.0), Some(3.0)]);
+        assert_eq!((row.figures.run_time.mean, row.figures.run_time.max), (None, None));
+    }
+}

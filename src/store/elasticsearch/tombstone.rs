@@ -1,0 +1,146 @@
+//! Tombstones: what stands in the live index where a job stood that was moved or removed.
+//!
+//! It has no state, so that nothing that looks for jobs to run or to watch over can meet it, and every search that could
+//! leaves it out ([`FIELD`]). It is a document like any other as far as conditional writes and lost answers go, with a
+//! write id of its own.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::document::WriteIds;
+use super::history::Month;
+use super::write_id::WriteId;
+use crate::clock::{Timestamp, rfc3339};
+use crate::job::JobId;
+use crate::store::Version;
+
+/// The field that a tombstone has and no job.
+pub(super) const FIELD: &str = "moved_to";
+/// Since when it stands.
+pub(super) const SINCE: &str = "moved_at";
+/// What every tombstone starts with, and no job.
+const START: &str = "{\"moved_to\"";
+/// Where a removed job is.
+const NOWHERE: &str = "nowhere";
+
+/// Where the job is that stood there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// In the history of a month.
+    Month(Month),
+    /// It was removed.
+    Nowhere,
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Month(month) => month.fmt(f),
+            Self::Nowhere => f.write_str(NOWHERE),
+        }
+    }
+}
+
+impl Serialize for Destination {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[derive(Serialize)]
+struct TombstoneDocument<'a> {
+    /// The first field: [`START`].
+    moved_to: Destination,
+    id: &'a str,
+    #[serde(with = "rfc3339")]
+    moved_at: Timestamp,
+    write_id: WriteId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_write_id: Option<WriteId>,
+}
+
+#[derive(Deserialize)]
+struct StoredTombstone {
+    moved_to: String,
+    #[serde(default)]
+    write_id: Option<WriteId>,
+    #[serde(default)]
+    previous_write_id: Option<WriteId>,
+}
+
+/// A tombstone as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Tombstone<'a> {
+    pub(super) version: Version,
+    pub(super) source: &'a RawValue,
+    pub(super) destination: Destination,
+    pub(super) write_id: Option<WriteId>,
+    pub(super) previous_write_id: Option<WriteId>,
+}
+
+/// Appends a tombstone for the job `id`, as one line of JSON without the line's end.
+pub(super) fn encode(
+    buffer: &mut Vec<u8>,
+    id: &JobId,
+    destination: Destination,
+    moved_at: Timestamp,
+    ids: WriteIds,
+) -> Result<(), serde_json::Error> {
+    let document = TombstoneDocument {
+        moved_to: destination,
+        id: id.as_str(),
+        moved_at,
+        write_id: ids.own,
+        previous_write_id: ids.previous,
+    };
+    serde_json::to_writer(buffer, &document)
+}
+
+/// Whether this is a tombstone and no job.
+pub(super) fn is_tombstone(source: &RawValue) -> bool {
+    source.get().trim_start().starts_with(START)
+}
+
+/// Reads a tombstone that came under `version`.
+pub(super) fn decode(source: &RawValue, version: Version) -> Result<Tombstone<'_>, serde_json::Error> {
+    let stored: StoredTombstone = serde_json::from_str(source.get())?;
+    let unknown = || serde::de::Error::custom(format!("`{}` is no month", stored.moved_to));
+    let destination = match stored.moved_to.as_str() {
+        NOWHERE => Destination::Nowhere,
+        month => Destination::Month(Month::parse(month).ok_or_else(unknown)?),
+    };
+    let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
+    Ok(Tombstone { version, source, destination, write_id, previous_write_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::write_id::WriteIdSource;
+    use super::*;
+
+    #[test]
+    fn a_tombstone_reads_back_as_it_was_written_and_a_job_is_none() {
+        let source = WriteIdSource::new();
+        let ids = WriteIds { own: source.next(), previous: Some(source.next()) };
+        let id = JobId::new("a").expect("an id");
+        let version = Version { primary_term: 1, seq_no: 2 };
+        let month = Destination::Month(Month::of(Timestamp::from_millis(0)));
+        for destination in [month, Destination::Nowhere] {
+            let mut line = Vec::new();
+            encode(&mut line, &id, destination, Timestamp::from_millis(0), ids).expect("JSON");
+            let raw: Box<RawValue> = serde_json::from_slice(&line).expect("JSON");
+            assert!(is_tombstone(&raw));
+            let read = decode(&raw, version).expect("a tombstone");
+            assert_eq!((read.destination, read.version), (destination, version));
+            assert_eq!((read.write_id, read.previous_write_id), (Some(ids.own), ids.previous));
+        }
+
+        let job = super::super::document::tests::available(crate::job::Body::Empty);
+        let mut line = Vec::new();
+        super::super::document::encode(&mut line, &job, ids, super::super::document::BodyForm::Json).expect("JSON");
+        let raw: Box<RawValue> = serde_json::from_slice(&line).expect("JSON");
+        assert!(!is_tombstone(&raw));
+    }
+}

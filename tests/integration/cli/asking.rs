@@ -1,0 +1,88 @@
+//! Asking a server for jobs from the command line.
+
+use serde_json::Value;
+
+use super::Bed;
+use crate::program::{Started, leasehold};
+
+fn completions(bed: &Bed, words: &[&str]) -> Vec<String> {
+    let mut command = leasehold(bed.path(), [&["--", "leasehold"], words].concat());
+    command.env("COMPLETE", "fish").env("LEASEHOLD_SERVER", &bed.server.url);
+    let said = Started::of(&mut command).end().expect(0).stdout();
+    said.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn jobs_are_counted_reckoned_and_listed_by_field() {
+    let bed = Bed::start();
+    for (queue, priority) in [("day", "1"), ("day", "2"), ("night", "1")] {
+        bed.submit(&["--queue", queue, "--priority", priority, "--label", "team=blue"], "true");
+    }
+    assert_eq!(bed.run(&["count", "queue: day"]).expect(0).stdout().trim(), "2");
+    let table = bed.run(&["count", "--by", "queue,priority"]).expect(0).stdout();
+    assert!(table.contains("night") && table.contains("in all") && table.lines().count() == 6, "{table}");
+    let counted = bed.run(&["count", "--by", "labels.team", "--json"]).json(0);
+    assert_eq!(counted["groups"][0]["by"]["labels.team"], "blue");
+
+    let stats = bed.run(&["stats", "--by", "queue", "--interval", "1d", "--percentiles", "50,90"]).expect(0).stdout();
+    assert!(stats.contains("wait p90") && stats.contains("run max") && stats.contains("night"), "{stats}");
+    let stats = bed.run(&["stats", "queue: day", "--json"]).json(0);
+    assert_eq!((&stats["total"]["count"], &stats["rows"]), (&2.into(), &Value::Array(Vec::new())));
+    let said = bed.run(&["stats", "--interval", "1y"]).expect(1).stderr();
+    assert!(said.contains("interval") && said.lines().count() == 1, "{said}");
+
+    let list = bed.run(&["list", "--sort", "-priority", "--fields", "queue,labels.team,lease.worker_id"]);
+    let list = list.expect(0).stdout();
+    assert!(
+        list.trim_start().starts_with("queue") && list.lines().nth(2).is_some_and(|row| row.contains("day")),
+        "{list}"
+    );
+    let one = bed.run(&["list", "priority: 2", "--fields", "queue,labels.team", "--json"]).expect(0).stdout();
+    assert_eq!(one.trim(), r#"{"queue":"day","labels":{"team":"blue"}}"#);
+    let said = bed.run(&["list", "--fields", "labls"]).expect(1).stderr();
+    assert!(said.contains("is `labels` meant?"), "{said}");
+    let said = bed.run(&["cancel", "--kql", "priority: 2", "--reason", "r", "--yes"]).expect(0).stdout();
+    assert!(said.ends_with("1 changed, 0 left alone, 0 failed\n"), "{said}");
+}
+
+#[test]
+fn an_export_has_its_name_only_once_it_is_whole() {
+    let bed = Bed::start();
+    let ids: Vec<String> = (0..3).map(|_| bed.submit(&[], "true")).collect();
+    let out = bed.run(&["export", "--fields", "id,payload.command"]).expect(0).stdout();
+    assert!(out.lines().count() == 3 && ids.iter().all(|id| out.contains(id)), "{out}");
+
+    let path = bed.path().join("jobs.ndjson");
+    let name = path.to_str().expect("a path");
+    std::fs::write(&path, "before").expect("written");
+    let said = bed.run(&["export", "-o", name, "state: (available or"]).expect(1).stderr();
+    assert!(said.contains("kql"), "{said}");
+    assert_eq!(std::fs::read_to_string(&path).expect("read"), "before");
+    bed.run(&["export", "-o", name, "--fields", "id", "state: available"]).expect(0);
+    assert_eq!(std::fs::read_to_string(&path).expect("read").lines().count(), 3);
+    let left: Vec<_> = std::fs::read_dir(bed.path()).expect("a directory").flatten().collect();
+    assert!(left.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with(".leasehold-export")));
+    let said = bed.run(&["export", "-o", "/nowhere/jobs"]).expect(1).stderr();
+    assert!(said.contains("/nowhere/jobs"), "{said}");
+}
+
+#[test]
+fn the_shell_completes_fields_values_and_queues() {
+    let bed = Bed::start();
+    bed.submit(&["--queue", "nightly"], "true");
+    assert_eq!(completions(&bed, &["list", "state:ru"]), ["state:running"]);
+    assert_eq!(completions(&bed, &["count", "not lease.wo"]), ["not lease.worker_id:"]);
+    assert_eq!(completions(&bed, &["list", "--queue", "nig"]), ["nightly"]);
+    assert_eq!(completions(&bed, &["list", "queue: nig"]), ["queue: nightly"]);
+    assert_eq!(completions(&bed, &["stats", "--by", "queue,err"]), ["queue,error.code"]);
+    assert_eq!(completions(&bed, &["list", "--sort", "finis"]), ["finished_at"]);
+    assert!(completions(&bed, &["comp"]).contains(&"completions".to_owned()));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = bed.run(&["completions", shell]).expect(0).stdout();
+        assert!(script.contains("COMPLETE") && script.contains("leasehold"), "{script}");
+    }
+    let mut alone = leasehold(bed.path(), ["--", "leasehold", "list", "--queue", "nig"]);
+    alone.env("COMPLETE", "fish").env("LEASEHOLD_SERVER", "http://127.0.0.1:9");
+    let ended = Started::of(&mut alone).end();
+    assert_eq!((ended.stdout().trim(), ended.stderr().as_str()), ("", ""), "silent where there is no server");
+}
