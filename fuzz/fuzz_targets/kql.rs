@@ -2,6 +2,7 @@
 
 #![no_main]
 
+use leasehold::clock::Timestamp;
 use leasehold::query::kql::Expression;
 use leasehold::store::elasticsearch::kql::compile;
 
@@ -15,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
             } else {
                 assert!(printed.len() > text.len(), "{printed}");
             }
-            let _bounds = expression.bounds();
+            let _bounds = expression.bounds(Timestamp::default());
             let _dsl = compile(&expression);
         }
         Err(error) => assert!(error.position <= text.chars().count()),

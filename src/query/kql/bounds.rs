@@ -1,6 +1,7 @@
 //! What of a query a store can look up instead of trying every job.
 
 use super::plan::{Clause, Plan, Target, Test};
+use crate::clock::Timestamp;
 use crate::job::StateName;
 
 /// What every job that a query finds has in common. `None` leaves a part open; an empty list is satisfied by no job.
@@ -16,6 +17,56 @@ pub struct Bounds {
     pub kinds: Option<Vec<String>>,
     /// It belongs to one of these owners.
     pub owners: Option<Vec<String>>,
+    /// One of these workers runs it.
+    pub workers: Option<Vec<String>>,
+    /// It is or was due in this time.
+    pub run_at: Option<Span>,
+    /// It was submitted in this time.
+    pub created_at: Option<Span>,
+    /// It was last written in this time.
+    pub updated_at: Option<Span>,
+    /// It ended in this time.
+    pub finished_at: Option<Span>,
+    /// Whether every job that has all this in common is found.
+    pub exact: bool,
+}
+
+/// A time from its first millisecond to its last; empty when that comes before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first, in milliseconds since the epoch.
+    pub first: i64,
+    /// The last.
+    pub last: i64,
+}
+
+impl Span {
+    /// All time.
+    pub const ALWAYS: Self = Self { first: i64::MIN, last: i64::MAX };
+
+    /// The time that belongs to both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { first: self.first.max(other.first), last: self.last.min(other.last) }
+    }
+
+    /// From the beginning of the one to the end of the other, whichever comes first.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { first: self.first.min(other.first), last: self.last.max(other.last) }
+    }
+
+    /// Whether no moment is in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.first > self.last
+    }
+
+    /// Whether this moment is in it.
+    #[must_use]
+    pub const fn contains(self, millis: i64) -> bool {
+        self.first <= millis && millis <= self.last
+    }
 }
 
 impl Bounds {
@@ -25,32 +76,58 @@ impl Bounds {
         self.states.as_ref().is_some_and(|states| !states.iter().any(|state| state.is_final()))
     }
 
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn of(plan: &Plan, now: Timestamp) -> Self {
+        let of = |plan: &Plan| Self::of(plan, now);
         match plan {
-            Plan::And(plans) => plans.iter().map(Self::of).fold(Self::default(), Self::and),
-            Plan::Or(plans) => plans.iter().map(Self::of).reduce(Self::or).unwrap_or_default(),
+            Plan::All => Self::everything(),
+            Plan::And(plans) => plans.iter().map(of).fold(Self::everything(), Self::and),
+            Plan::Or(plans) => plans.iter().map(of).reduce(Self::or).unwrap_or_default(),
             Plan::Not(plan) => match &**plan {
                 Plan::Fields(clauses) => Self::of_others(clauses),
-                Plan::Not(plan) => Self::of(plan),
+                Plan::Not(plan) => of(plan),
                 _ => Self::default(),
             },
-            Plan::Fields(clauses) => clauses.iter().map(Self::of_clause).reduce(Self::or).unwrap_or_default(),
-            Plan::Nothing => Self { ids: Some(Vec::new()), ..Self::default() },
-            Plan::All | Plan::InHistory(_) | Plan::Anywhere { .. } => Self::default(),
+            Plan::Fields(clauses) => {
+                clauses.iter().map(|clause| Self::of_clause(clause, now)).reduce(Self::or).unwrap_or_default()
+            }
+            Plan::Nothing => Self::nothing(),
+            Plan::InHistory(_) | Plan::Anywhere { .. } => Self::default(),
         }
     }
 
-    fn of_clause(clause: &Clause) -> Self {
+    fn everything() -> Self {
+        Self { exact: true, ..Self::default() }
+    }
+
+    fn nothing() -> Self {
+        Self { ids: Some(Vec::new()), ..Self::everything() }
+    }
+
+    fn of_clause(clause: &Clause, now: Timestamp) -> Self {
         let Target::Field(field) = clause.target else { return Self::default() };
-        let texts = || clause.test.only_text().map(|text| vec![text.to_owned()]);
+        if matches!(clause.test, Test::Never) {
+            return Self::nothing();
+        }
+        let texts = clause.test.only_text().map(|text| vec![text.to_owned()]);
+        let span = clause.test.span(now);
+        let exact = texts.is_some() || span.is_some();
+        let running = || Some(vec![StateName::Running]);
         match field.name {
-            "id" => Self { ids: texts(), ..Self::default() },
-            "queue" => Self { queues: texts(), ..Self::default() },
-            "kind" => Self { kinds: texts(), ..Self::default() },
-            "owner" => Self { owners: texts(), ..Self::default() },
-            "state" => Self { states: Some(states(&clause.test)), ..Self::default() },
+            "id" => Self { ids: texts, exact, ..Self::default() },
+            "queue" => Self { queues: texts, exact, ..Self::default() },
+            "kind" => Self { kinds: texts, exact, ..Self::default() },
+            "owner" => Self { owners: texts, exact, ..Self::default() },
+            "state" => Self { states: Some(states(&clause.test)), exact: true, ..Self::default() },
+            "run_at" => Self { run_at: span, exact, ..Self::default() },
+            "created_at" => Self { created_at: span, exact, ..Self::default() },
+            "updated_at" => Self { updated_at: span, exact, ..Self::default() },
+            "finished_at" => {
+                let ended = StateName::ALL.into_iter().filter(|state| state.is_final()).collect();
+                Self { finished_at: span, states: Some(ended), exact, ..Self::default() }
+            }
+            "lease.worker_id" => Self { workers: texts, states: running(), exact, ..Self::default() },
             // Only a running job has any of these.
-            name if is_of_running(name) => Self { states: Some(vec![StateName::Running]), ..Self::default() },
+            name if is_of_running(name) => Self { states: running(), ..Self::default() },
             _ => Self::default(),
         }
     }
@@ -63,7 +140,7 @@ impl Bounds {
         }
         let states = states(test);
         let others = StateName::ALL.into_iter().filter(|state| !states.contains(state)).collect();
-        Self { states: Some(others), ..Self::default() }
+        Self { states: Some(others), exact: true, ..Self::default() }
     }
 
     fn and(self, other: Self) -> Self {
@@ -73,12 +150,24 @@ impl Bounds {
                 (one, other) => one.or(other),
             }
         }
+        fn within(one: Option<Span>, other: Option<Span>) -> Option<Span> {
+            match (one, other) {
+                (Some(one), Some(other)) => Some(one.and(other)),
+                (one, other) => one.or(other),
+            }
+        }
         Self {
             ids: both(self.ids, other.ids),
             states: both(self.states, other.states),
             queues: both(self.queues, other.queues),
             kinds: both(self.kinds, other.kinds),
             owners: both(self.owners, other.owners),
+            workers: both(self.workers, other.workers),
+            run_at: within(self.run_at, other.run_at),
+            created_at: within(self.created_at, other.created_at),
+            updated_at: within(self.updated_at, other.updated_at),
+            finished_at: within(self.finished_at, other.finished_at),
+            exact: self.exact && other.exact,
         }
     }
 
@@ -92,28 +181,54 @@ impl Bounds {
             }
             Some(one)
         }
+        fn around(one: Option<Span>, other: Option<Span>) -> Option<Span> {
+            Some(one?.or(other?))
+        }
         if self.is_empty() {
             return other;
         }
         if other.is_empty() {
             return self;
         }
+        let exact = self.exact && other.exact && self.only_list().is_some_and(|list| Some(list) == other.only_list());
         Self {
             ids: either(self.ids, other.ids),
             states: either(self.states, other.states),
             queues: either(self.queues, other.queues),
             kinds: either(self.kinds, other.kinds),
             owners: either(self.owners, other.owners),
+            workers: either(self.workers, other.workers),
+            run_at: around(self.run_at, other.run_at),
+            created_at: around(self.created_at, other.created_at),
+            updated_at: around(self.updated_at, other.updated_at),
+            finished_at: around(self.finished_at, other.finished_at),
+            exact,
         }
     }
 
+    /// Which list it is, if nothing is bound but by one.
+    fn only_list(&self) -> Option<usize> {
+        let spans = [self.run_at, self.created_at, self.updated_at, self.finished_at];
+        let lists = [
+            self.ids.is_some(),
+            self.states.is_some(),
+            self.queues.is_some(),
+            self.kinds.is_some(),
+            self.owners.is_some(),
+            self.workers.is_some(),
+        ];
+        let mut bound = (0..lists.len()).filter(|list| lists[*list]);
+        let only = bound.next().filter(|_| spans.iter().all(Option::is_none));
+        only.filter(|_| bound.next().is_none())
+    }
+
     /// Whether no job can satisfy it.
-    fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         let none = |list: &Option<Vec<String>>| list.as_ref().is_some_and(Vec::is_empty);
-        none(&self.ids)
-            || none(&self.queues)
-            || none(&self.kinds)
-            || none(&self.owners)
+        let never = |span: Option<Span>| span.is_some_and(Span::is_empty);
+        [&self.ids, &self.queues, &self.kinds, &self.owners, &self.workers].into_iter().any(none)
+            || [self.run_at, self.created_at, self.updated_at, self.finished_at].into_iter().any(never)
             || self.states.as_ref().is_some_and(Vec::is_empty)
     }
 }

@@ -1,6 +1,7 @@
 //! A query answered for one job, as Elasticsearch answers it for the job's document.
 
 use super::ast::{Operator, Value};
+use super::bounds::Span;
 use super::date::End;
 use super::plan::{Clause, Piece, Plan, Target, Test, members};
 use super::words::words;
@@ -158,6 +159,19 @@ impl Test {
     pub(super) fn accepts_keyword(&self, text: &str) -> bool {
         let keyword = FieldType::Keyword { longest: None };
         self.accepts(keyword, FieldValue::Text(text), Timestamp::default())
+    }
+
+    /// The times that satisfy it, if they are one span.
+    pub(super) fn span(&self, now: Timestamp) -> Option<Span> {
+        let Self::Time { operator, moment, .. } = self else { return None };
+        let at = |end| moment.at(now, end).as_millis();
+        Some(match operator {
+            None => Span { first: at(End::First), last: at(End::Last) },
+            Some(Operator::Less) => Span { last: at(End::First) - 1, ..Span::ALWAYS },
+            Some(Operator::AtMost) => Span { last: at(End::Last), ..Span::ALWAYS },
+            Some(Operator::Greater) => Span { first: at(End::Last) + 1, ..Span::ALWAYS },
+            Some(Operator::AtLeast) => Span { first: at(End::First), ..Span::ALWAYS },
+        })
     }
 
     /// The one text that satisfies it, if it is only one.

@@ -23,7 +23,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use ast::Node;
-pub use bounds::Bounds;
+pub use bounds::{Bounds, Span};
 pub use date::Zone;
 pub use error::KqlError;
 pub use plan::Plan;
@@ -102,10 +102,17 @@ impl Expression {
         self.plan.holds(Subject::Job(job), now)
     }
 
-    /// What all jobs that it finds have in common.
+    /// What all jobs that it finds at the time `now` have in common.
     #[must_use]
-    pub fn bounds(&self) -> Bounds {
-        Bounds::of(&self.plan)
+    pub fn bounds(&self, now: Timestamp) -> Bounds {
+        Bounds::of(&self.plan, now)
+    }
+
+    /// Whether it asks only for fields whose names are `known`; a label goes by the name of all labels, and what is asked
+    /// of an entry of the history by that of the history.
+    #[must_use]
+    pub fn asks_only(&self, known: impl Fn(&str) -> bool) -> bool {
+        self.plan.asks_only(&known)
     }
 }
 

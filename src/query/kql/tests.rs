@@ -183,7 +183,7 @@ fn what_is_too_long_or_too_deep_or_too_wide_is_refused() {
 
 #[test]
 fn the_bounds_of_a_query_hold_for_all_that_it_finds() {
-    let bounds = |query: &str| expression(query).bounds();
+    let bounds = |query: &str| expression(query).bounds(now());
     let found = bounds("state: (running or failed) and queue: a and not kind: b");
     assert_eq!(found.states, Some(vec![StateName::Running, StateName::Failed]));
     assert_eq!(found.queues, Some(vec!["a".to_owned()]));
@@ -197,6 +197,29 @@ fn the_bounds_of_a_query_hold_for_all_that_it_finds() {
     assert_eq!(bounds("queue: a and queue: b").queues, Some(Vec::new()));
     assert_eq!(bounds("id: (x or y)").ids, Some(vec!["x".to_owned(), "y".to_owned()]));
     assert_eq!(bounds("").ids, None);
+    assert_eq!(bounds("lease.worker_id: w").workers, Some(vec!["w".to_owned()]));
+    let day = Span { first: 1_795_219_200_000, last: 1_795_305_599_999 };
+    assert_eq!(bounds("created_at: 2026-11-21").created_at, Some(day));
+    assert_eq!(bounds("run_at >= 2026-11-21 and run_at <= 2026-11-21").run_at, Some(day));
+    assert_eq!(bounds("updated_at < 2026-11-21").updated_at, Some(Span { last: day.first - 1, ..Span::ALWAYS }));
+    assert_eq!(bounds("finished_at > 2026-11-21").finished_at, Some(Span { first: day.last + 1, ..Span::ALWAYS }));
+    assert_eq!(bounds("run_at > 2026-11-21 or run_at: 2026-11-21").run_at, Some(Span { last: i64::MAX, ..day }));
+    assert!(bounds("run_at > 2026-11-21 and run_at < 2026-11-21").is_empty());
+}
+
+#[test]
+fn bounds_that_say_all_there_is_to_say_are_told_from_others() {
+    let exact = |query: &str| expression(query).bounds(now()).exact;
+    for query in
+        ["", "state: *ed", "not state: running", "queue: (a or b) and run_at < now", "lease.worker_id: w", "n: x"]
+    {
+        assert!(exact(query), "{query}");
+    }
+    for query in
+        ["queue: a*", "queue: a or kind: b", "priority: 5", "run_at < now-1h or run_at > now", "not queue: a", "a"]
+    {
+        assert!(!exact(query), "{query}");
+    }
 }
 
 proptest! {
@@ -204,7 +227,7 @@ proptest! {
     fn any_text_is_asked_or_refused(text in any::<String>()) {
         if let Ok(expression) = Expression::parse(&text) {
             let _either = expression.matches(&running(), now());
-            let _any = expression.bounds();
+            let _any = expression.bounds(now());
         }
     }
 

@@ -29,7 +29,7 @@ const MAX_GROUPS: usize = 1_000_000;
 
 /// Where the jobs of a filter are: all those that have not ended are in the live index.
 pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
-    let in_query = || filter.asked.as_ref().is_some_and(|asked| asked.expression.bounds().only_live());
+    let in_query = || filter.asked.as_ref().is_some_and(|asked| asked.expression.bounds(asked.now).only_live());
     if filter.only_live() || in_query() { indices.jobs.clone() } else { indices.whole() }
 }
 

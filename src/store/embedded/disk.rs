@@ -4,29 +4,35 @@
 //! | --- | --- | --- |
 //! | `live` | job id | the record of a job that has not ended, or of whose end somebody is yet to be told |
 //! | `done` | job id | the record of any other: a finished job |
-//! | `summaries` | creation time falling, job id | the summary of a finished job |
+//! | `recent` | number of the write, rising | the id of a finished job that is in no block yet |
+//! | `blocks` | column, number of the block | a column of a block of finished jobs |
 //! | `bodies` | body id | a payload or result that is kept apart |
 //! | `records` | kind, name | a record |
 //! | `meta` | see [`MetaKey`] | one number |
 //!
-//! A job is in exactly one of `live` and `done`, and in `summaries` exactly while it is in `done`. Opening reads
-//! `live` and `meta` only, so it takes as long as the live jobs do, however long the history is.
+//! A job is in exactly one of `live` and `done`, and exactly while it is in `done`, it is either in `recent` or alive in
+//! one block. Opening reads `live`, `recent` with its records, which has a bound, what is kept in memory of the blocks,
+//! and `meta`: it takes as long as the live jobs do, however long the history is.
 //!
 //! A batch is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
 //! [`Disk::commit`] returns when the journal is synced. The journal's files are synced, and so is their directory,
 //! when they are created, before the first batch is written to them; `fdatasync` then suffices for each batch, since
 //! it brings the file's new length with it.
 
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable, Snapshot,
 };
 
+use super::block::{Block, Blocks, Column, Leaving, NewBlock};
 use super::directory::Directory;
 use super::live::Live;
 use super::machine::{Effects, HeadChange};
+use super::state::Recent;
 use super::state::{Finished, FinishedCount, Published};
 use super::{Corrupt, EmbeddedOptions, OpenError, record, records, summary};
 use crate::job::{BodyRef, JobId, Json, QueueName, StateName};
@@ -47,14 +53,20 @@ const SMALL_MEMTABLE_BYTES: u64 = 8 << 20;
 /// Bodies from this size on are not moved when their keyspace is compacted.
 const SEPARATE_BODY_BYTES: u32 = 4 << 10;
 
+/// Where the first format kept summaries of finished jobs.
+const SUMMARIES: &str = "summaries";
+
 /// An open database, in a directory that this process holds.
 pub(super) struct Disk {
     live: Keyspace,
     done: Keyspace,
-    summaries: Keyspace,
+    recent: Keyspace,
+    blocks: Keyspace,
     bodies: Keyspace,
     records: Keyspace,
     meta: Keyspace,
+    /// How many records of finished jobs were read.
+    records_read: AtomicU64,
     db: Database,
     /// Last, so that it is let go when the database is closed.
     _directory: Directory,
@@ -95,19 +107,36 @@ impl Disk {
             db.persist(PersistMode::SyncAll)
         })?;
         let db = open_database(&database, options).map_err(broken)?;
-        let [live, done, summaries, bodies, records, meta] = open_keyspaces(&db).map_err(broken)?;
-        let disk = Self { live, done, summaries, bodies, records, meta, db, _directory: directory };
-        let published = disk.recover().map_err(|failure| match failure {
+        let [live, done, recent, blocks, bodies, records, meta] = open_keyspaces(&db).map_err(broken)?;
+        let disk = Self {
+            live,
+            done,
+            recent,
+            blocks,
+            bodies,
+            records,
+            meta,
+            records_read: AtomicU64::new(0),
+            db,
+            _directory: directory,
+        };
+        let published = disk.put_summaries_in_blocks(options).and_then(|()| disk.recover());
+        let published = published.map_err(|failure| match failure {
             RecoverError::Database(source) => broken(source),
             RecoverError::Corrupt(Corrupt(what)) => OpenError::Corrupt { directory: path.clone(), what },
         })?;
         Ok((disk, published))
     }
 
-    /// Makes a batch durable, with the counts that it changes. When this fails, whether the batch is on disk is unknown, and so is what a later batch
-    /// would be written after: an `fsync` that failed once may have dropped what it could not write, and the next
-    /// one would not tell. The caller must stop.
-    pub(super) fn commit(&self, effects: &Effects, counts: &[FinishedCount]) -> Result<(), StoreError> {
+    /// Makes a batch durable, with the counts that it changes and what it takes out of blocks. When this fails, whether
+    /// the batch is on disk is unknown, and so is what a later batch would be written after: an `fsync` that failed once
+    /// may have dropped what it could not write, and the next one would not tell. The caller must stop.
+    pub(super) fn commit(
+        &self,
+        effects: &Effects,
+        counts: &[FinishedCount],
+        leaving: &[Leaving],
+    ) -> Result<(), StoreError> {
         let items = 3 * effects.heads.len() + effects.bodies.len() + effects.records.len() + counts.len() + 1;
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
         let mut buffer = Vec::new();
@@ -137,8 +166,40 @@ impl Disk {
                 count => batch.insert(&self.meta, key, count.to_be_bytes()),
             }
         }
+        for Leaving { block, dead } in leaving {
+            match dead {
+                Some(dead) => {
+                    batch.insert(&self.blocks, column_key(Column::Head, block.number), block.encode());
+                    batch.insert(&self.blocks, column_key(Column::Dead, block.number), dead.as_slice());
+                }
+                None => Column::ALL
+                    .into_iter()
+                    .for_each(|column| batch.remove(&self.blocks, column_key(column, block.number))),
+            }
+        }
         batch.insert(&self.meta, MetaKey::SeqNo.bytes(), effects.last.seq_no.to_be_bytes());
         batch.commit().map_err(failed)
+    }
+
+    /// Puts the jobs of these writes, which are in `recent`, in a block instead. It is durable with the next batch:
+    /// until then a crash leaves them where they were.
+    pub(super) fn put_block(&self, new: &NewBlock, writes: impl Iterator<Item = u64>) -> Result<(), StoreError> {
+        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), new.block.rows as usize + Column::ALL.len());
+        for (column, bytes) in &new.columns {
+            batch.insert(&self.blocks, column_key(*column, new.block.number), bytes.as_slice());
+        }
+        writes.for_each(|seq_no| batch.remove(&self.recent, seq_no.to_be_bytes()));
+        batch.commit().map_err(failed)
+    }
+
+    /// A column of a block.
+    pub(super) fn column(
+        &self,
+        snapshot: &Snapshot,
+        column: Column,
+        number: u32,
+    ) -> Result<Option<fjall::Slice>, StoreError> {
+        snapshot.get(&self.blocks, column_key(column, number)).map_err(failed)
     }
 
     /// What is on disk now, unmoved by later commits.
@@ -149,6 +210,7 @@ impl Disk {
     /// A finished job.
     pub(super) fn finished(&self, snapshot: &Snapshot, id: &JobId) -> Result<Option<Versioned>, StoreError> {
         let Some(bytes) = snapshot.get(&self.done, id.as_str()).map_err(failed)? else { return Ok(None) };
+        self.has_read(1);
         Ok(Some(record::decode(id, &bytes)?))
     }
 
@@ -181,13 +243,23 @@ impl Disk {
         Ok(found)
     }
 
-    /// The summaries of the finished jobs with keys in `range`, newest first; read backwards, oldest first.
-    pub(super) fn summaries(
+    /// So many more records of finished jobs were read.
+    pub(super) fn has_read(&self, records: u64) {
+        self.records_read.fetch_add(records, Ordering::Relaxed);
+    }
+
+    /// How many records of finished jobs were read since it was opened.
+    pub(super) fn records_read(&self) -> u64 {
+        self.records_read.load(Ordering::Relaxed)
+    }
+
+    /// The records of the finished jobs with ids in `range`.
+    pub(super) fn all_finished(
         &self,
         snapshot: &Snapshot,
-        range: impl std::ops::RangeBounds<[u8; 8]>,
-    ) -> impl DoubleEndedIterator<Item = Result<fjall::KvPair, StoreError>> {
-        snapshot.range(&self.summaries, range).map(|entry| entry.into_inner().map_err(failed))
+        range: (Bound<&str>, Bound<&str>),
+    ) -> impl Iterator<Item = Result<fjall::KvPair, StoreError>> {
+        snapshot.range::<&str, _>(&self.done, range).map(|entry| entry.into_inner().map_err(failed))
     }
 
     /// Whether the database still takes writes.
@@ -219,19 +291,14 @@ impl Disk {
                 if after_is_settled != Some(true) {
                     batch.remove(&self.done, id);
                 }
-                let key = summary::key(&before.job);
-                let finished = change.after.as_ref().filter(|after| is_settled(after));
-                if finished.is_none_or(|after| summary::key(&after.job) != key) {
-                    batch.remove(&self.summaries, key);
-                }
+                batch.remove(&self.recent, before.version.seq_no.to_be_bytes());
             }
         }
         let Some(after) = &change.after else { return Ok(()) };
         record::encode(after, buffer)?;
         if is_settled(after) {
             batch.insert(&self.done, id, buffer.as_slice());
-            summary::encode(&after.job, buffer)?;
-            batch.insert(&self.summaries, summary::key(&after.job), buffer.as_slice());
+            batch.insert(&self.recent, after.version.seq_no.to_be_bytes(), id);
         } else {
             batch.insert(&self.live, id, buffer.as_slice());
         }
@@ -266,7 +333,69 @@ impl Disk {
             finished.set(state, queue, number(&value).map_err(broken)?);
         }
         let last = Version { primary_term, seq_no };
-        Ok(Published { live, finished, last, snapshot: self.snapshot() })
+        let (recent, blocks) = (self.recover_recent()?, Arc::new(self.recover_blocks()?));
+        Ok(Published { live, recent, blocks, finished, last, snapshot: self.snapshot() })
+    }
+
+    fn recover_recent(&self) -> Result<Recent, RecoverError> {
+        let mut recent = Recent::default();
+        for entry in self.recent.iter() {
+            let (_, id) = entry.into_inner()?;
+            let id = std::str::from_utf8(&id).ok().and_then(|id| JobId::new(id).ok());
+            let id = id.ok_or_else(|| Corrupt("the id of a job that has ended lately".to_owned()))?;
+            let read = self.done.get(id.as_str())?.map(|bytes| record::decode(&id, &bytes));
+            match read {
+                Some(Ok(head)) => drop(recent.put(head)),
+                // Whoever asks for it hears of it; the others are served.
+                Some(Err(Corrupt(what))) => tracing::error!(what, "a finished job cannot be read"),
+                None => tracing::error!(%id, "a finished job has no record"),
+            }
+        }
+        Ok(recent)
+    }
+
+    fn recover_blocks(&self) -> Result<Blocks, RecoverError> {
+        let mut blocks = Blocks::default();
+        for entry in self.blocks.prefix([Column::Head as u8]) {
+            let (key, head) = entry.into_inner()?;
+            let number = key.get(1..).and_then(|number| number.try_into().ok()).map(u32::from_be_bytes);
+            let number = number.ok_or_else(|| Corrupt("the number of a block is cut short".to_owned()))?;
+            blocks.put(Block::decode(number, &head)?);
+        }
+        Ok(blocks)
+    }
+
+    /// Takes over what the first format kept of finished jobs: a summary of each. What is in a block is out of the
+    /// summaries in the same batch, so that a crash in between costs nothing but the rest of the way.
+    fn put_summaries_in_blocks(&self, options: &EmbeddedOptions) -> Result<(), RecoverError> {
+        if !self.db.keyspace_exists(SUMMARIES) {
+            return Ok(());
+        }
+        let summaries = self.db.keyspace(SUMMARIES, KeyspaceCreateOptions::default)?;
+        let mut next = self.recover_blocks()?.next();
+        let mut entries = summaries.iter();
+        let mut chunk = Vec::with_capacity(options.block_jobs);
+        loop {
+            chunk.clear();
+            for entry in entries.by_ref().take(options.block_jobs.max(1)) {
+                chunk.push(entry.into_inner()?);
+            }
+            if chunk.is_empty() {
+                break;
+            }
+            let jobs: Result<Vec<_>, _> = chunk.iter().map(|(key, value)| summary::decode(key, value)).collect();
+            let new = NewBlock::of(next, &jobs?);
+            let mut batch = self.db.batch();
+            for (column, bytes) in &new.columns {
+                batch.insert(&self.blocks, column_key(*column, next), bytes.as_slice());
+            }
+            chunk.iter().for_each(|(key, _)| batch.remove(&summaries, key.clone()));
+            batch.commit()?;
+            next += 1;
+        }
+        self.db.persist(PersistMode::SyncAll)?;
+        self.db.delete_keyspace(summaries)?;
+        Ok(())
     }
 
     fn number(&self, key: &MetaKey<'_>) -> Result<Option<u64>, RecoverError> {
@@ -300,17 +429,24 @@ fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fja
 
 /// The keyspaces, created where they are missing. Their options are kept by the database from then on. Filters, on
 /// by default, let the creation of a job with a fresh id pass `done` without reading from it.
-fn open_keyspaces(db: &Database) -> Result<[Keyspace; 6], fjall::Error> {
+fn open_keyspaces(db: &Database) -> Result<[Keyspace; 7], fjall::Error> {
     let options = |memtable| move || KeyspaceCreateOptions::default().max_memtable_size(memtable);
     let separate = KvSeparationOptions::default().separation_threshold(SEPARATE_BODY_BYTES);
     Ok([
         db.keyspace("live", options(MEMTABLE_BYTES))?,
         db.keyspace("done", options(MEMTABLE_BYTES))?,
-        db.keyspace("summaries", options(SMALL_MEMTABLE_BYTES))?,
+        db.keyspace("recent", options(SMALL_MEMTABLE_BYTES))?,
+        db.keyspace("blocks", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("bodies", || options(MEMTABLE_BYTES)().with_kv_separation(Some(separate)))?,
         db.keyspace("records", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("meta", options(SMALL_MEMTABLE_BYTES))?,
     ])
+}
+
+/// Column by column, so that a search reads what lies together.
+fn column_key(column: Column, number: u32) -> [u8; 5] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [column as u8, a, b, c, d]
 }
 
 fn number(bytes: &[u8]) -> Result<u64, String> {

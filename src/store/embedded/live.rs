@@ -6,9 +6,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, btree_map};
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -23,10 +24,52 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// one, so that a search for what is due steps over the not yet due of a priority at once, however many they are.
 type Line = BTreeMap<Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>;
 
+/// Into how many parts the live jobs are divided.
+const SHARDS: usize = 4_096;
+
+/// A part of the live jobs.
+pub(super) type Shard = HashMap<JobId, Versioned>;
+
+/// All live jobs, in parts that can be held on to: a search that goes over all of them takes hold of every part at one
+/// moment, and the writer copies a part before it changes it while somebody holds it.
+#[derive(Debug)]
+struct ById {
+    shards: Vec<Arc<Shard>>,
+    hasher: RandomState,
+}
+
+impl Default for ById {
+    fn default() -> Self {
+        Self { shards: vec![Arc::default(); SHARDS], hasher: RandomState::new() }
+    }
+}
+
+impl ById {
+    fn place(&self, id: &JobId) -> usize {
+        self.hasher.hash_one(id) as usize % SHARDS
+    }
+
+    fn get(&self, id: &JobId) -> Option<&Versioned> {
+        self.shards[self.place(id)].get(id)
+    }
+
+    fn insert(&mut self, head: Versioned) {
+        let place = self.place(&head.job.id);
+        Arc::make_mut(&mut self.shards[place]).insert(head.job.id.clone(), head);
+    }
+
+    fn remove(&mut self, id: &JobId) -> Option<Versioned> {
+        let place = self.place(id);
+        // Without a look before, what is not there would cost a copy.
+        self.shards[place].get(id)?;
+        Arc::make_mut(&mut self.shards[place]).remove(id)
+    }
+}
+
 /// Live jobs and their indexes.
 #[derive(Debug, Default)]
 pub(super) struct Live {
-    by_id: HashMap<JobId, Versioned>,
+    by_id: ById,
     available: HashMap<QueueName, Line>,
     by_worker: HashMap<WorkerId, BTreeSet<JobId>>,
     by_request: HashMap<RequestId, BTreeSet<JobId>>,
@@ -49,7 +92,7 @@ impl Live {
         debug_assert!(!head.job.is_settled(), "settled jobs are not kept here");
         let former = self.remove(&head.job.id);
         self.index(&head);
-        self.by_id.insert(head.job.id.clone(), head);
+        self.by_id.insert(head);
         former
     }
 
@@ -65,39 +108,58 @@ impl Live {
         self.counts.iter().map(|((state, queue), count)| (*state, queue, *count))
     }
 
-    /// The jobs that `filter` could match, by the narrowest index there is; the caller still asks the filter.
-    pub(super) fn candidates<'a>(&'a self, filter: &Filter) -> Box<dyn Iterator<Item = &'a Versioned> + 'a> {
-        let by_ids =
-            |ids: Option<&'a BTreeSet<JobId>>| Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)));
+    /// All of them, as they are now, however they change afterwards.
+    pub(super) fn all(&self) -> Vec<Arc<Shard>> {
+        self.by_id.shards.clone()
+    }
+
+    /// The jobs that `filter` could match, by the narrowest index there is; the caller still asks the filter. `None`
+    /// where there is no index and all have to be asked.
+    pub(super) fn candidates<'a>(&'a self, filter: &Filter) -> Option<Box<dyn Iterator<Item = &'a Versioned> + 'a>> {
+        type Found<'a> = Box<dyn Iterator<Item = &'a Versioned> + 'a>;
+        let by_ids = |ids: Option<&'a BTreeSet<JobId>>| -> Found<'a> {
+            Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)))
+        };
+        let running = || self.by_worker.values().flatten().filter_map(|id| self.by_id.get(id));
         if let Some(request) = &filter.request_id {
-            return by_ids(self.by_request.get(request));
+            return Some(by_ids(self.by_request.get(request)));
         }
         if let Some(worker) = &filter.worker_id {
-            return by_ids(self.by_worker.get(worker));
+            return Some(by_ids(self.by_worker.get(worker)));
         }
-        if filter.states.iter().all(|state| *state == StateName::Available) && !filter.states.is_empty() {
-            // Only the part of each priority that is due between the filter's times, however many wait before or after.
-            let first = filter.run_after.map(|earliest| (earliest.plus(MOMENT), JobId::first()));
-            let first = first.map_or(Bound::Unbounded, Bound::Included);
-            let until = filter.run_at_most.unwrap_or(Timestamp::MAX);
-            let between = move |due: &'a BTreeMap<(Timestamp, JobId), Versioned>| {
-                due.range((first.clone(), Bound::Unbounded))
-                    .map(|(_, head)| head)
-                    .take_while(move |head| head.job.run_at <= until)
-            };
-            return Box::new(self.lines(filter).flat_map(Line::values).flat_map(between));
+        let only = |wanted: fn(&StateName) -> bool| !filter.states.is_empty() && filter.states.iter().all(wanted);
+        if only(|state| *state == StateName::Available) {
+            return Some(Box::new(self.waiting(filter)));
         }
-        if filter.states.iter().all(|state| *state == StateName::Running) && !filter.states.is_empty() {
-            return Box::new(self.by_worker.values().flatten().filter_map(|id| self.by_id.get(id)));
+        if only(|state| *state == StateName::Running) {
+            return Some(Box::new(running()));
         }
-        let ended_only = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_final());
-        if ended_only || filter.untold == Some(true) {
-            return by_ids(Some(&self.untold));
+        if only(|state| state.is_final()) || filter.untold == Some(true) {
+            return Some(by_ids(Some(&self.untold)));
         }
         if let Some(latest) = filter.watch_at_most {
-            return Box::new(self.watched(Some(latest), None));
+            return Some(Box::new(self.watched(Some(latest), None)));
         }
-        Box::new(self.by_id.values())
+        if filter.queues.is_empty() {
+            return None;
+        }
+        // Those of a queue that wait, and all others, which are few. A running one may be untold as well.
+        let ended = by_ids(Some(&self.untold)).filter(|head| head.job.state.name().is_final());
+        Some(Box::new(self.waiting(filter).chain(running()).chain(ended)))
+    }
+
+    /// The available jobs of the filter's queues; of each priority only the part that is due between the filter's times,
+    /// however many wait before or after.
+    fn waiting<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a Versioned> + use<'a> {
+        let first = filter.run_after.map(|earliest| (earliest.plus(MOMENT), JobId::first()));
+        let first = first.map_or(Bound::Unbounded, Bound::Included);
+        let until = filter.run_at_most.unwrap_or(Timestamp::MAX);
+        let between = move |due: &'a BTreeMap<(Timestamp, JobId), Versioned>| {
+            due.range((first.clone(), Bound::Unbounded))
+                .map(|(_, head)| head)
+                .take_while(move |head| head.job.run_at <= until)
+        };
+        self.lines(filter).flat_map(Line::values).flat_map(between)
     }
 
     /// The available jobs of the filter's queues in dispatch order, after `after`, and due by the filter's time. Each

@@ -1,9 +1,10 @@
 //! The embedded store: one process, one data directory, no server beside it.
 //!
 //! In reading order: `machine` (what a batch of commands makes of the store: a pure function), `state` (what readers
-//! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` (a job),
-//! `summary` and `records` (as what), `audit` (the files beside them), `live` (the indexes in memory), `scan` and `sorted`
-//! (searches) and `stats` (figures).
+//! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` (a job)
+//! and `records` (as what), `audit` (the files beside them), `live` (the indexes in memory), `block` and `column` (the
+//! index of finished jobs), `narrow` (what of a filter they can answer), `scan`, `finished` and `sorted` (searches) and
+//! `stats` (figures).
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced, and seen by readers from then on.
@@ -16,10 +17,17 @@
 #[cfg(test)]
 mod arbitrary;
 mod audit;
+mod best;
+mod block;
+mod column;
 mod directory;
 mod disk;
+mod finished;
+mod groups;
 mod live;
 mod machine;
+mod narrow;
+mod probe;
 mod record;
 mod records;
 mod scan;
@@ -49,6 +57,7 @@ use crate::store::{
 use audit::Audit;
 use directory::Directory;
 use disk::Disk;
+use narrow::Narrowed;
 use state::Engine;
 use writer::Queue;
 
@@ -69,11 +78,13 @@ const LOOKUPS: u32 = 64;
 pub struct EmbeddedOptions {
     /// How much of what was read from disk is kept in memory, in bytes.
     pub cache_bytes: u64,
+    /// How many finished jobs make a block of their index. Up to twice as many are kept in memory.
+    pub block_jobs: usize,
 }
 
 impl Default for EmbeddedOptions {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20 }
+        Self { cache_bytes: 64 << 20, block_jobs: 4_096 }
     }
 }
 
@@ -168,7 +179,8 @@ impl EmbeddedStore {
     pub fn open(path: impl AsRef<Path>, options: &EmbeddedOptions) -> Result<Self, OpenError> {
         let directory = Directory::hold(path.as_ref())?;
         let (disk, published) = Disk::open(directory, options)?;
-        let engine = Arc::new(Engine { published: RwLock::new(published), disk });
+        let engine =
+            Arc::new(Engine { published: RwLock::new(published), disk, block_jobs: options.block_jobs.max(1) });
         let queue = Arc::new(Queue::default());
         let writer = thread::Builder::new().name("store-writer".to_owned()).spawn({
             let (engine, queue) = (Arc::clone(&engine), Arc::clone(&queue));
@@ -187,6 +199,12 @@ impl EmbeddedStore {
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
             audit: Arc::new(Mutex::new(Audit::in_directory(path.as_ref()))),
         })
+    }
+
+    /// How many records of finished jobs were read since it was opened, by look-ups and by scans.
+    #[must_use]
+    pub fn records_read(&self) -> u64 {
+        self.engine.read().as_ref().map_or(0, |engine| engine.disk.records_read())
     }
 
     /// Reads memory, at once. The engine is borrowed and not kept, so that closing waits for it.
@@ -238,7 +256,7 @@ impl Store for EmbeddedStore {
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
         let (mut found, snapshot) = self.in_memory(|engine| {
             let published = engine.published.read();
-            let found: Vec<_> = ids.iter().map(|id| published.live.get(id).cloned()).collect();
+            let found: Vec<_> = ids.iter().map(|id| published.in_memory(id).cloned()).collect();
             (found, Arc::clone(&published.snapshot))
         })?;
         let missing: Vec<JobId> =
@@ -266,19 +284,21 @@ impl Store for EmbeddedStore {
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
-        if scan::is_indexed(search) {
-            return self.in_memory(|engine| scan::search(engine, search))?;
+        let Some(wanted) = Narrowed::of(&search.filter) else { return Ok(Vec::new()) };
+        if scan::is_indexed(&wanted, search.sort) {
+            return self.in_memory(|engine| scan::search(engine, &wanted, search))?;
         }
         let search = search.clone();
-        self.on_disk(&self.scans, move |engine| scan::search(engine, &search)).await
+        self.on_disk(&self.scans, move |engine| scan::search(engine, &wanted, &search)).await
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        if scan::is_counted(filter, by) {
-            return self.in_memory(|engine| scan::count(engine, filter, by))?;
+        let Some(wanted) = Narrowed::of(filter) else { return Ok(scan::no_groups(by)) };
+        if scan::is_counted(&wanted, by) {
+            return self.in_memory(|engine| scan::count(engine, &wanted, by))?;
         }
-        let (filter, by) = (filter.clone(), by.to_vec());
-        self.on_disk(&self.scans, move |engine| scan::count(engine, &filter, &by)).await
+        let by = by.to_vec();
+        self.on_disk(&self.scans, move |engine| scan::count(engine, &wanted, &by)).await
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {

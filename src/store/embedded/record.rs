@@ -6,6 +6,8 @@
 //!
 //! Reading never panics: whatever does not make a job is [`Corrupt`].
 
+mod skim;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ use crate::job::{
     Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
 };
 use crate::store::{Version, Versioned};
+
+pub(super) use skim::Skim;
 
 const FORMAT_V1: u8 = 1;
 
@@ -77,8 +81,10 @@ pub(super) fn state_of(code: u8) -> Result<StateName, String> {
     known.ok_or_else(|| format!("no state has the number {code}"))
 }
 
+/// `H` is how the history is read.
 #[derive(Serialize, Deserialize)]
-struct RecordV1<'a> {
+#[serde(bound(serialize = "H: Serialize", deserialize = "H: Deserialize<'de>"))]
+struct RecordV1<'a, H = Vec<EntryV1<'a>>> {
     primary_term: u64,
     seq_no: u64,
     #[serde(borrow)]
@@ -93,8 +99,7 @@ struct RecordV1<'a> {
     fence: u64,
     #[serde(borrow)]
     error: Option<ErrorV1<'a>>,
-    #[serde(borrow)]
-    history: Vec<EntryV1<'a>>,
+    history: H,
     folded: u32,
     #[serde(borrow)]
     outbox: Vec<(u32, EntryV1<'a>)>,

@@ -1,4 +1,4 @@
-//! Searches in an order that summaries know nothing of: each job that matches is read, and those wanted are kept.
+//! Searches in an order that no column has: each job that matches is read, and those wanted are kept.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

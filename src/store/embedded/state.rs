@@ -3,15 +3,17 @@
 //! [`Published`] holds the live jobs, the counts, and a snapshot of the disk taken right after the last commit, and is
 //! moved on as one. A reader who takes all it needs under one lock sees one moment, however it then reads the disk.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fjall::Snapshot;
 use parking_lot::RwLock;
 
+use super::block::{self, Block, Blocks, Leaving, NewBlock};
 use super::disk::Disk;
 use super::live::Live;
 use super::machine::{self, Applied, Command, Effects, Heads, Outcomes};
+use super::summary::Summary;
 use crate::job::{JobId, QueueName, StateName};
 use crate::store::{Record, RecordKey, StoreError, Version, Versioned, WriteError};
 
@@ -19,12 +21,55 @@ use crate::store::{Record, RecordKey, StoreError, Version, Versioned, WriteError
 pub(super) struct Published {
     /// The jobs that have not ended.
     pub(super) live: Live,
+    /// Those that have and are in no block yet.
+    pub(super) recent: Recent,
+    /// All others.
+    pub(super) blocks: Arc<Blocks>,
     /// How many have.
     pub(super) finished: Finished,
     /// The version given last.
     pub(super) last: Version,
     /// The disk at the same moment.
     pub(super) snapshot: Arc<Snapshot>,
+}
+
+impl Published {
+    /// A job that is in memory.
+    pub(super) fn in_memory(&self, id: &JobId) -> Option<&Versioned> {
+        self.live.get(id).or_else(|| self.recent.get(id))
+    }
+}
+
+/// The jobs that have ended lately, by the number of the write that ended them. At most two blocks of them.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    by_write: BTreeMap<u64, Versioned>,
+    by_id: HashMap<JobId, u64>,
+}
+
+impl Recent {
+    /// The job, if it is one of these.
+    pub(super) fn get(&self, id: &JobId) -> Option<&Versioned> {
+        self.by_write.get(self.by_id.get(id)?)
+    }
+
+    /// All of them, those first that ended first.
+    pub(super) fn heads(&self) -> impl Iterator<Item = &Versioned> {
+        self.by_write.values()
+    }
+
+    /// Puts a job in the place of its former version, and gives that.
+    pub(super) fn put(&mut self, head: Versioned) -> Option<Versioned> {
+        let former = self.remove(&head.job.id);
+        self.by_id.insert(head.job.id.clone(), head.version.seq_no);
+        self.by_write.insert(head.version.seq_no, head);
+        former
+    }
+
+    /// Takes a job out.
+    pub(super) fn remove(&mut self, id: &JobId) -> Option<Versioned> {
+        self.by_write.remove(&self.by_id.remove(id)?)
+    }
 }
 
 /// How many finished jobs there are by state and queue.
@@ -64,6 +109,8 @@ impl Finished {
 pub(super) struct Engine {
     pub(super) published: RwLock<Published>,
     pub(super) disk: Disk,
+    /// How many finished jobs make a block.
+    pub(super) block_jobs: usize,
 }
 
 impl Engine {
@@ -74,7 +121,7 @@ impl Engine {
     /// # Errors
     /// When the batch could not be made durable: then none of its answers holds, and the caller must stop.
     pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Committed, StoreError> {
-        let (Applied { outcomes, effects }, counts) = {
+        let (Applied { outcomes, effects }, counts, leaving) = {
             let published = self.published.read();
             let heads = Reader { published: &published, disk: &self.disk };
             let applied = machine::apply(&heads, published.last, commands);
@@ -82,28 +129,98 @@ impl Engine {
                 return Ok(Committed { outcomes: applied.outcomes, _effects: applied.effects });
             }
             let counts = published.finished.after(&applied.effects);
-            (applied, counts)
+            let leaving = self.leaving(&published, &applied.effects)?;
+            (applied, counts, leaving)
         };
-        self.disk.commit(&effects, &counts)?;
-        self.publish(&effects, counts);
+        self.disk.commit(&effects, &counts, &leaving)?;
+        self.publish(&effects, counts, leaving);
         Ok(Committed { outcomes, _effects: effects })
     }
 
-    fn publish(&self, effects: &Effects, counts: Vec<FinishedCount>) {
+    /// What becomes of the blocks whose jobs a batch removes or starts again.
+    fn leaving(&self, published: &Published, effects: &Effects) -> Result<Vec<Leaving>, StoreError> {
+        let mut rows: BTreeMap<u32, (&Block, Vec<u32>)> = BTreeMap::new();
+        for change in &effects.heads {
+            let Some(before) = change.before.as_ref().filter(|before| before.job.is_settled()) else { continue };
+            if published.recent.get(&change.id).is_some() {
+                continue;
+            }
+            let mut found = false;
+            for block in published.blocks.created_at(before.job.created_at) {
+                let reader = block::Reader { disk: &self.disk, snapshot: &published.snapshot, block };
+                if let Some(row) = reader.row_of(change.id.as_str(), before.job.created_at)? {
+                    rows.entry(block.number).or_insert_with(|| (block, Vec::new())).1.push(row);
+                    found = true;
+                    break;
+                }
+            }
+            if !found {
+                // Not worth the store: it was not found by searches either.
+                tracing::error!(job = %change.id, "a finished job that leaves is in no block");
+            }
+        }
+        let leave = |(block, rows): (&Block, Vec<u32>)| {
+            block::Reader { disk: &self.disk, snapshot: &published.snapshot, block }.without(&rows)
+        };
+        rows.into_values().map(leave).collect()
+    }
+
+    fn publish(&self, effects: &Effects, counts: Vec<FinishedCount>, leaving: Vec<Leaving>) {
         let snapshot = self.disk.snapshot();
         let mut published = self.published.write();
         published.last = effects.last;
         published.snapshot = snapshot;
+        if !leaving.is_empty() {
+            let blocks = Arc::make_mut(&mut published.blocks);
+            leaving.into_iter().for_each(|leaving| blocks.put(leaving.block));
+        }
         for (state, queue, count) in counts {
             published.finished.set(state, queue, count);
         }
         for change in &effects.heads {
             // `effects` still holds what this displaces, so nothing is freed under the lock.
             match &change.after {
-                Some(head) if !head.job.is_settled() => published.live.put(head.clone()),
-                _ => published.live.remove(&change.id),
-            };
+                Some(head) if !head.job.is_settled() => {
+                    published.recent.remove(&change.id);
+                    published.live.put(head.clone());
+                }
+                Some(head) => {
+                    published.live.remove(&change.id);
+                    published.recent.put(head.clone());
+                }
+                None => {
+                    published.live.remove(&change.id);
+                    published.recent.remove(&change.id);
+                }
+            }
         }
+    }
+
+    /// Puts those that ended first in a block when two blocks of them are in memory. Only the writer calls this.
+    ///
+    /// # Errors
+    /// When the block could not be written: then the caller must stop, as after a batch.
+    pub(super) fn put_in_block(&self) -> Result<(), StoreError> {
+        let (heads, number) = {
+            let published = self.published.read();
+            if published.recent.by_write.len() < 2 * self.block_jobs {
+                return Ok(());
+            }
+            let heads: Vec<Versioned> = published.recent.heads().take(self.block_jobs).cloned().collect();
+            (heads, published.blocks.next())
+        };
+        let summaries: Vec<Summary<'_>> = heads.iter().map(|head| Summary::of(&head.job)).collect();
+        let new = NewBlock::of(number, &summaries);
+        self.disk.put_block(&new, heads.iter().map(|head| head.version.seq_no))?;
+        let snapshot = self.disk.snapshot();
+        let mut published = self.published.write();
+        published.snapshot = snapshot;
+        Arc::make_mut(&mut published.blocks).put(new.block);
+        for head in &heads {
+            // `heads` still holds what this takes out, so nothing is freed under the lock.
+            published.recent.remove(&head.job.id);
+        }
+        Ok(())
     }
 }
 
@@ -122,7 +239,7 @@ struct Reader<'a> {
 
 impl Heads for Reader<'_> {
     fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError> {
-        match self.published.live.get(id) {
+        match self.published.in_memory(id) {
             Some(head) => Ok(Some(head.clone())),
             None => self.disk.finished(&self.published.snapshot, id),
         }

@@ -226,13 +226,21 @@ pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
         match engine.commit(commands) {
             Ok(committed) => answer(callers, committed.outcomes),
             Err(failure) => {
-                tracing::error!(%failure, "a batch could not be made durable; the store takes no more writes");
-                queue.fail(&format!("an earlier write could not be made durable ({failure}); restart to recover"));
+                stop_after(&failure, queue);
                 callers.into_iter().for_each(|caller| caller.fail(&Failure::Undecided(&failure)));
                 return;
             }
         }
+        // When everybody is answered: nobody waits for it but the next batch.
+        if let Err(failure) = engine.put_in_block() {
+            return stop_after(&failure, queue);
+        }
     }
+}
+
+fn stop_after(failure: &StoreError, queue: &Queue) {
+    tracing::error!(%failure, "a batch could not be made durable; the store takes no more writes");
+    queue.fail(&format!("an earlier write could not be made durable ({failure}); restart to recover"));
 }
 
 /// Closes the queue however the writer ends, so that nobody waits for one that has panicked.

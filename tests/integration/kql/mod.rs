@@ -3,6 +3,7 @@
 //! Jobs and queries are made up at random from a seed that a failure names (`LEASEHOLD_KQL_SEED` repeats it), and the
 //! query is made as short as it can be and still fail.
 
+mod embedded;
 mod jobs;
 mod queries;
 
@@ -99,7 +100,7 @@ impl Asked {
         if let Some(job) =
             self.jobs.iter().find(|job| found.contains(job.id.as_str()) && !within_bounds(expression, job))
         {
-            return Err(format!("found, and outside of {:?}: {job:?}", expression.bounds()));
+            return Err(format!("found, and outside of {:?}: {job:?}", expression.bounds(clock.now())));
         }
         Ok(found.len())
     }
@@ -123,7 +124,7 @@ fn within_bounds(expression: &Expression, job: &Job) -> bool {
     fn any<T: PartialEq>(wanted: Option<&Vec<T>>, value: Option<T>) -> bool {
         wanted.is_none_or(|wanted| value.is_some_and(|value| wanted.contains(&value)))
     }
-    let bounds = expression.bounds();
+    let bounds = expression.bounds(SystemClock::default().now());
     any(bounds.ids.as_ref(), Some(job.id.to_string()))
         && any(bounds.states.as_ref(), Some(job.state.name()))
         && any(bounds.queues.as_ref(), Some(job.spec.queue.to_string()))

@@ -1,0 +1,159 @@
+//! What a filter and its query ask for together, as far as indexes can answer it.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::job::{JobId, Kind, Owner, QueueName, StateName, WorkerId};
+use crate::query::Filter;
+use crate::query::kql::{Bounds, Span};
+
+/// The finest difference between two times.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// What a block of finished jobs knows without their records. What only a running job has, or one that somebody is yet
+/// to be told of, is known too: no settled job has it.
+const IN_COLUMNS: [&str; 14] = [
+    "id",
+    "queue",
+    "kind",
+    "state",
+    "owner",
+    "priority",
+    "run_at",
+    "created_at",
+    "updated_at",
+    "finished_at",
+    "cancel_requested_at",
+    "overdue_at",
+    "watch_at",
+    "untold",
+];
+
+/// All times that there are.
+const EVER: Span = Span { first: Timestamp::MIN.as_millis(), last: Timestamp::MAX.as_millis() };
+
+/// A filter, with what its query binds made part of it where the filter has a part for it.
+#[derive(Clone, Debug)]
+pub(super) struct Narrowed {
+    /// Matches the same jobs as before.
+    pub(super) filter: Filter,
+    /// Of these ids.
+    pub(super) ids: Option<Vec<JobId>>,
+    /// Submitted in this time.
+    pub(super) created_at: Span,
+    /// Due in this time.
+    pub(super) run_at: Span,
+    /// Ended in this time.
+    pub(super) finished_at: Span,
+    /// Last written in this time.
+    pub(super) updated_at: Span,
+    /// What the query asks of a finished job that satisfies all of this.
+    pub(super) rest: Rest,
+}
+
+/// What is left to be asked of a finished job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Nothing.
+    Nothing,
+    /// What its columns know.
+    OfColumns,
+    /// What only its record knows.
+    OfRecord,
+}
+
+impl Narrowed {
+    /// What `filter` asks for; `None` when no job can satisfy it.
+    pub(super) fn of(filter: &Filter) -> Option<Self> {
+        let bounds = filter.asked.as_ref().map(|asked| asked.expression.bounds(asked.now));
+        let rest = match (&filter.asked, &bounds) {
+            (None, _) | (_, Some(Bounds { exact: true, .. })) => Rest::Nothing,
+            (Some(asked), _) if asked.expression.asks_only(is_in_columns) => Rest::OfColumns,
+            _ => Rest::OfRecord,
+        };
+        let bounds = bounds.unwrap_or_default();
+        let ids = bounds.ids.map(|ids| ids.iter().filter_map(|id| JobId::new(id).ok()).collect::<Vec<_>>());
+        let run_at = both(span(filter.run_after, filter.run_at_most), bounds.run_at);
+        let finished_at = both(span(filter.finished_after, filter.finished_at_most), bounds.finished_at);
+        let updated_at = both(span(filter.updated_after, None), bounds.updated_at);
+        let created_at = bounds.created_at.unwrap_or(Span::ALWAYS);
+        let mut narrowed = filter.clone();
+        meet(&mut narrowed.states, bounds.states)?;
+        meet(&mut narrowed.queues, named(bounds.queues, |text| QueueName::new(text)))?;
+        meet(&mut narrowed.kinds, named(bounds.kinds, |text| Kind::new(text)))?;
+        meet(&mut narrowed.owners, named(bounds.owners, |text| Owner::new(text)))?;
+        let workers = named(bounds.workers, |text| WorkerId::new(text));
+        match workers.as_deref() {
+            Some([]) => return None,
+            Some([worker]) if narrowed.worker_id.is_none() => narrowed.worker_id = Some(worker.clone()),
+            _ => {}
+        }
+        let never = [run_at, finished_at, updated_at, created_at].into_iter().any(|span| span.and(EVER).is_empty());
+        if never || ids.as_ref().is_some_and(Vec::is_empty) {
+            return None;
+        }
+        (narrowed.run_after, narrowed.run_at_most) = (after(run_at), at_most(run_at));
+        (narrowed.finished_after, narrowed.finished_at_most) = (after(finished_at), at_most(finished_at));
+        narrowed.updated_after = after(updated_at);
+        let has_no_part =
+            ids.is_some() || workers.is_some() || created_at != Span::ALWAYS || updated_at.last != i64::MAX;
+        if rest == Rest::Nothing && !has_no_part {
+            // The query says nothing that the other parts do not say by now.
+            narrowed.asked = None;
+        }
+        Some(Self { filter: narrowed, ids, created_at, run_at, finished_at, updated_at, rest })
+    }
+
+    /// Whether a finished job in this state can be asked for.
+    pub(super) fn admits(&self, state: StateName) -> bool {
+        self.filter.states.is_empty() || self.filter.states.contains(&state)
+    }
+
+    /// Whether any finished job can be.
+    pub(super) fn may_be_finished(&self) -> bool {
+        !self.filter.only_live()
+    }
+}
+
+fn is_in_columns(field: &str) -> bool {
+    let only_of_running = ["lease.", "progress.", "orphan."].iter().any(|group| field.starts_with(group));
+    only_of_running || IN_COLUMNS.contains(&field)
+}
+
+fn span(after: Option<Timestamp>, at_most: Option<Timestamp>) -> Span {
+    Span {
+        first: after.map_or(i64::MIN, |after| after.as_millis() + 1),
+        last: at_most.map_or(i64::MAX, Timestamp::as_millis),
+    }
+}
+
+fn both(one: Span, other: Option<Span>) -> Span {
+    other.map_or(one, |other| one.and(other))
+}
+
+/// The last moment before a span; none when it has no beginning.
+fn after(span: Span) -> Option<Timestamp> {
+    (span.first > Timestamp::MIN.as_millis()).then(|| Timestamp::from_millis(span.first).minus(MOMENT))
+}
+
+/// The last moment of a span; none when it has no end.
+fn at_most(span: Span) -> Option<Timestamp> {
+    // One at the end of all time still asks for a value.
+    (span.last < i64::MAX).then(|| Timestamp::from_millis(span.last))
+}
+
+/// A text that is no name is nobody's.
+fn named<T, E>(texts: Option<Vec<String>>, name: impl Fn(&str) -> Result<T, E>) -> Option<Vec<T>> {
+    texts.map(|texts| texts.iter().filter_map(|text| name(text).ok()).collect())
+}
+
+/// Leaves of `wanted`, where nothing stands for everything, what is among `bound`; `None` when that is nothing.
+fn meet<T: PartialEq>(wanted: &mut Vec<T>, bound: Option<Vec<T>>) -> Option<()> {
+    let Some(bound) = bound else { return Some(()) };
+    if wanted.is_empty() {
+        *wanted = bound;
+    } else {
+        wanted.retain(|value| bound.contains(value));
+    }
+    (!wanted.is_empty()).then_some(())
+}

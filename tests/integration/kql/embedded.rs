@@ -1,0 +1,213 @@
+//! The query language on the embedded store, whose indexes answer what they can: the same jobs as the evaluator finds
+//! among all, however the question is put, and never more records read than there are finished jobs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leasehold::clock::{Clock, SystemClock, Timestamp};
+use leasehold::job::{Job, JobId, NewBody};
+use leasehold::query::kql::Expression;
+use leasehold::query::{Asked, Direction, Filter, GroupField, Search, Sort, SortField, SortKey};
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use leasehold::store::{Store, Write};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+
+use super::{jobs, queries, seed};
+
+/// Few enough for dozens of blocks.
+const BLOCK_JOBS: usize = 16;
+/// How many jobs are asked, and how many queries are made up.
+const JOBS: usize = 300;
+const QUERIES: u32 = 1_000;
+
+/// A question to each index.
+const INDEXED: &[&str] = &[
+    "state: failed",
+    "state: (completed or running)",
+    "queue: alpha",
+    "queue: \"a*b\"",
+    "kind: Render",
+    "owner: \"team a\"",
+    "run_at < now",
+    "run_at: now/d",
+    "run_at >= now+1d",
+    "created_at > now-1d",
+    "created_at <= now-1h",
+    "updated_at >= now",
+    "finished_at <= now",
+    "finished_at > now+20d",
+    "finished_at: *",
+    "lease.worker_id: w-1",
+    "lease.worker_id: (w-2 or \"rack 3/7\")",
+    "id: (job-8 or \"Job 9\" or 10)",
+];
+
+/// A question that none of them answers.
+const UNINDEXED: &[&str] = &[
+    "labels.team: blue",
+    "error.message: memory",
+    "history: { to: running }",
+    "priority > 0",
+    "lease: *",
+    "owner: t*",
+];
+
+struct Stored {
+    store: EmbeddedStore,
+    jobs: Vec<Arc<Job>>,
+    now: Timestamp,
+    /// After the store, which has files in it.
+    _directory: TempDir,
+}
+
+impl Stored {
+    async fn fresh() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let options = EmbeddedOptions { block_jobs: BLOCK_JOBS, ..EmbeddedOptions::default() };
+        let store = EmbeddedStore::open(directory.path(), &options).expect("the store can be opened");
+        let now = SystemClock::default().now();
+        let made = jobs::made_up(seed(), JOBS, now);
+        // Small batches: a block is made after a batch.
+        for batch in made.chunks(BLOCK_JOBS) {
+            let create = |(job, bodies): &(Arc<Job>, Vec<NewBody>)| Write::Create {
+                job: Arc::clone(job),
+                bodies: bodies.clone(),
+            };
+            for result in store.write(batch.iter().map(create).collect()).await {
+                result.expect("the job is written");
+            }
+        }
+        Self { store, jobs: made.into_iter().map(|(job, _)| job).collect(), now, _directory: directory }
+    }
+
+    fn settled(&self) -> usize {
+        self.jobs.iter().filter(|job| job.is_settled()).count()
+    }
+
+    async fn ids(&self, filter: &Filter, sort: Sort, limit: usize) -> Vec<JobId> {
+        let search = Search { filter: filter.clone(), sort, after: None, limit };
+        let found = self.store.search(&search).await.expect("searchable");
+        found.into_iter().map(|found| found.job.id.clone()).collect()
+    }
+
+    /// Holds the store against the evaluator; gives how many jobs were found.
+    async fn agree(&self, query: &str) -> Result<usize, String> {
+        let expression = Arc::new(Expression::parse(query).map_err(|error| error.render())?);
+        let filter = Filter { asked: Some(Asked { expression, now: self.now }), ..Filter::default() };
+        let matching: Vec<&Arc<Job>> = self.jobs.iter().filter(|job| filter.matches(job)).collect();
+        let read_before = self.store.records_read();
+        let by = GroupField::ALL;
+        let groups = self.store.count(&filter, &by).await.map_err(|error| error.to_string())?;
+        let read = (self.store.records_read() - read_before) as usize;
+        if read > self.settled() {
+            return Err(format!("{query}: {read} records were read of {} finished jobs", self.settled()));
+        }
+        let value = |job: &Job| by.iter().map(|field| field.value(job).map(str::to_owned)).collect::<Vec<_>>();
+        for group in &groups {
+            let there = matching.iter().filter(|job| value(job) == group.values).count();
+            if group.count != there as u64 {
+                return Err(format!("{query}: counted {group:?}, where {there} match"));
+            }
+        }
+        if groups.iter().map(|group| group.count).sum::<u64>() != matching.len() as u64 {
+            return Err(format!("{query}: counted {groups:?}, where {} match", matching.len()));
+        }
+        for (sort, limit) in [
+            (Sort::default(), JOBS),
+            (Sort::By(SortField::RunAt, Direction::Ascending), 7),
+            (Sort::By(SortField::FinishedAt, Direction::Descending), 7),
+            (Sort::Dispatch, 40),
+        ] {
+            let mut keys: Vec<SortKey> = matching.iter().map(|job| sort.key(job)).collect();
+            keys.sort();
+            let wanted: Vec<JobId> = keys.into_iter().take(limit).map(|key| key.id().clone()).collect();
+            let found = self.ids(&filter, sort, limit).await;
+            if found != wanted {
+                let (found, wanted) = (BTreeSet::from_iter(found), BTreeSet::from_iter(wanted));
+                let (more, less) = (found.difference(&wanted), wanted.difference(&found));
+                let (more, less) = (more.collect::<Vec<_>>(), less.collect::<Vec<_>>());
+                return Err(format!("{query}, by {sort:?}: too many {more:?}, missing {less:?}"));
+            }
+        }
+        Ok(matching.len())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_store_and_the_evaluator_find_the_same_jobs() {
+    let stored = Stored::fresh().await;
+    for query in queries::CASES {
+        stored.agree(query).await.unwrap_or_else(|difference| panic!("seed {}: {difference}", seed()));
+    }
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed().to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config =
+        Config { cases: QUERIES, failure_persistence: None, max_global_rejects: QUERIES * 4, ..Config::default() };
+    let told_apart = AtomicUsize::new(0);
+    let result = TestRunner::new_with_rng(config, rng).run(&queries::any_query(), |query| {
+        Expression::parse(&query).map_err(|_| TestCaseError::reject("refused"))?;
+        let agreed = tokio::task::block_in_place(|| Handle::current().block_on(stored.agree(&query)));
+        let found = agreed.map_err(TestCaseError::fail)?;
+        told_apart.fetch_add(usize::from(found > 0 && found < JOBS), Ordering::Relaxed);
+        Ok(())
+    });
+    match result {
+        Ok(()) => assert!(told_apart.into_inner() > QUERIES as usize / 3, "most queries told no jobs apart"),
+        Err(TestError::Fail(why, query)) => panic!("seed {}, at its shortest: {query}\n{why}", seed()),
+        Err(TestError::Abort(why)) => panic!("seed {}: {why}", seed()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_index_gives_the_same_jobs_alone_and_beside_what_has_none() {
+    let stored = Stored::fresh().await;
+    for (number, one) in INDEXED.iter().enumerate() {
+        let mut asked = vec![(*one).to_owned(), format!("not {one}")];
+        for other in UNINDEXED {
+            asked.push(format!("{one} and {other}"));
+            asked.push(format!("{one} or {other}"));
+            asked.push(format!("{one} and not {other}"));
+            asked.push(format!("not {one} and {other}"));
+            asked.push(format!("not ({one} or {other})"));
+        }
+        for other in &INDEXED[number + 1..] {
+            asked.push(format!("{one} and {other}"));
+            asked.push(format!("{one} or {other}"));
+            asked.push(format!("({one} or {other}) and {}", UNINDEXED[number % UNINDEXED.len()]));
+            asked.push(format!("{one} and not {other}"));
+        }
+        for query in asked {
+            stored.agree(&query).await.unwrap_or_else(|difference| panic!("seed {}: {difference}", seed()));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_index_knows_is_not_looked_up_in_records() {
+    let stored = Stored::fresh().await;
+    for (query, wanted) in [
+        ("state: failed", 0),
+        ("queue: alpha and kind: (Render or render)", 0),
+        ("owner: t* and priority > 0 and not run_at < now", 0),
+        ("created_at > now-1d", 0),
+        ("lease.worker_id: w-1", 0),
+        ("id: job-8", 1),
+        ("queue: alpha and owner: \"team a\" and labels.team: blue", stored.settled() / 10),
+        ("labels.team: blue", stored.settled()),
+        ("history: { to: running } or error: *", stored.settled()),
+    ] {
+        let expression = Arc::new(query.parse().expect("a query"));
+        let filter = Filter { asked: Some(Asked { expression, now: stored.now }), ..Filter::default() };
+        let before = stored.store.records_read();
+        stored.store.count(&filter, &[]).await.expect("countable");
+        let counted = stored.store.records_read();
+        assert!(counted - before <= wanted as u64, "{query}: a count read {} records", counted - before);
+        stored.ids(&filter, Sort::default(), 5).await;
+        let listed = stored.store.records_read() - counted;
+        assert!(listed <= wanted as u64 + 5, "{query}: a list of five read {listed} records");
+    }
+}
