@@ -33,7 +33,10 @@ fn jobs_are_counted_reckoned_and_listed_by_field() {
 
     let list = bed.run(&["list", "--sort", "-priority", "--fields", "queue,labels.team,lease.worker_id"]);
     let list = list.expect(0).stdout();
-    assert!(list.trim_start().starts_with("queue") && list.lines().nth(2).is_some_and(|row| row.contains("day")), "{list}");
+    assert!(
+        list.trim_start().starts_with("queue") && list.lines().nth(2).is_some_and(|row| row.contains("day")),
+        "{list}"
+    );
     let one = bed.run(&["list", "priority: 2", "--fields", "queue,labels.team", "--json"]).expect(0).stdout();
     assert_eq!(one.trim(), r#"{"queue":"day","labels":{"team":"blue"}}"#);
     let said = bed.run(&["list", "--fields", "labls"]).expect(1).stderr();
