@@ -6,7 +6,6 @@ use super::*;
 use crate::query::kql::Expression;
 use crate::query::{GroupField, SortField};
 
-
 /// Fields of the index that no job has: those of a tombstone, which is hidden from every search.
 const OF_NO_JOB: [&str; 2] = ["moved_to", "moved_at"];
 
