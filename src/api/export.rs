@@ -22,7 +22,7 @@ use super::App;
 use super::access::{Allowed, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
-use super::lists::{FILTER, filter, parse};
+use super::lists::{FILTER, FilterParams, filter, parse};
 use super::trim::Fields;
 use super::wire::Job;
 use super::wire::job::JobOut;
@@ -49,12 +49,7 @@ const NDJSON: &str = "application/x-ndjson";
 /// breaks its connection off: one that ends as it should is whole.
 #[utoipa::path(get, path = "/v1/jobs/export", tag = "jobs",
     params(
-        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
-        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
-        ("kql" = Option<String>, Query, example = "finished_at >= now-1d",
-            description = "As this query in Kibana's language says"),
+        FilterParams,
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order, as for a list"),
         ("fields" = Option<Vec<String>>, Query, example = json!(["id", "labels.team"]),
             description = "Only these fields of each job, with dots for those inside of others"),

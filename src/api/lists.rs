@@ -9,6 +9,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use utoipa::IntoParams;
+
 use super::App;
 use super::access::{Allowed, Read};
 use super::error::ApiError;
@@ -18,7 +20,7 @@ use super::trim::Fields;
 use super::wire::JobList;
 use super::wire::job::JobOut;
 use super::wire::lists::JobListOut;
-use crate::query::kql::Expression;
+use crate::query::kql::{Expression, Zone};
 use crate::query::{Asked, Cursor, Filter, Search, Sort};
 use crate::store::Versioned;
 
@@ -32,7 +34,28 @@ const MAX_VALUES: usize = 100;
 const MAX_CURSOR_CHARS: usize = 16 * 1024;
 
 /// The parameters of a filter.
-pub(crate) const FILTER: [&str; 5] = ["state", "queue", "kind", "owner", "kql"];
+pub(crate) const FILTER: [&str; 6] = ["state", "queue", "kind", "owner", "kql", "time_zone"];
+
+/// The same parameters as the API's description has them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read for its description alone")]
+pub(crate) struct FilterParams {
+    /// In one of these states
+    state: Option<Vec<String>>,
+    /// In one of these queues
+    queue: Option<Vec<String>>,
+    /// Of one of these kinds
+    kind: Option<Vec<String>>,
+    /// Belonging to one of these owners
+    owner: Option<Vec<String>>,
+    /// As this query in Kibana's language says
+    #[param(example = "state: running and not owner: team-a")]
+    kql: Option<String>,
+    /// Where the query's times without a zone are meant and its days begin; UTC when not said
+    #[param(example = "Europe/Berlin")]
+    time_zone: Option<String>,
+}
 
 /// Lists jobs.
 ///
@@ -41,12 +64,7 @@ pub(crate) const FILTER: [&str; 5] = ["state", "queue", "kind", "owner", "kql"];
 /// kept apart from its job is left out. A job written a moment ago may be missing or be shown as it was.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs",
     params(
-        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
-        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
-        ("kql" = Option<String>, Query, example = "state: running and not owner: team-a",
-            description = "As this query in Kibana's language says"),
+        FilterParams,
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order: any field that \
             `GET /v1/fields` calls sortable, smallest first; a leading `-` turns it round. Jobs without the field come \
             last in either"),
@@ -92,8 +110,12 @@ pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -
 
 /// The part of a filter that is a query.
 fn asked(app: &App, query: &Query) -> Result<Option<Asked>, ApiError> {
+    let zone = query.one("time_zone")?.map(|text| {
+        Zone::parse(text).ok_or_else(|| ApiError::field("time_zone", "is not one, such as `Europe/Berlin` or `+02:00`"))
+    });
+    let zone = zone.transpose()?.unwrap_or_default();
     let Some(text) = query.one("kql")? else { return Ok(None) };
-    let expression = Expression::parse(text).map_err(|error| ApiError::field("kql", error.render()))?;
+    let expression = Expression::parse_in(text, zone).map_err(|error| ApiError::field("kql", error.render()))?;
     Ok(Some(Asked { expression: Arc::new(expression), now: app.manager.now() }))
 }
 

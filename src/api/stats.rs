@@ -11,7 +11,7 @@ use super::access::{Allowed, Read};
 use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;
-use super::lists::{FILTER, filter, parse, values};
+use super::lists::{FILTER, FilterParams, filter, parse, values};
 use super::wire::{CountAnswer, StatsAnswer};
 use crate::query::stats::{GroupBy, Histogram, MAX_GROUPINGS, MAX_PERCENTILES, Percent, StatsRequest};
 use crate::query::{Group, GroupField};
@@ -24,12 +24,7 @@ const DEFAULT_TIME: &str = "created_at";
 /// The filter is that of a list.
 #[utoipa::path(get, path = "/v1/jobs/count", tag = "jobs",
     params(
-        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
-        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
-        ("kql" = Option<String>, Query, example = "state: running and not owner: team-a",
-            description = "As this query in Kibana's language says"),
+        FilterParams,
         ("by" = Option<Vec<String>>, Query, example = json!(["state", "queue"]),
             description = "Grouped by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
                 label's name"),
@@ -60,12 +55,7 @@ pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query
 /// rows there is no answer.
 #[utoipa::path(get, path = "/v1/jobs/stats", tag = "jobs",
     params(
-        ("state" = Option<Vec<String>>, Query, description = "In one of these states"),
-        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
-        ("kql" = Option<String>, Query, example = "state: (completed or failed)",
-            description = "As this query in Kibana's language says"),
+        FilterParams,
         ("by" = Option<Vec<String>>, Query, example = json!(["queue", "state"]),
             description = "Grouped by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
                 label's name"),

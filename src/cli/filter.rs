@@ -14,6 +14,9 @@ pub(super) struct FilterArgs {
     /// As this query in Kibana's language says, such as `state: running and expected_runtime_ms < 60000`
     #[arg(value_name = "KQL", add = ArgValueCompleter::new(complete::kql))]
     kql: Option<String>,
+    /// Where the query's times without a zone are meant and its days begin, such as Europe/Berlin or +02:00 [default: UTC]
+    #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE")]
+    time_zone: Option<String>,
     /// In this state: available, running, completed, failed, cancelled or expired (repeatable)
     #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',', add = ArgValueCompleter::new(complete::states))]
     states: Vec<StateName>,
@@ -37,6 +40,7 @@ impl FilterArgs {
             kinds: self.kinds,
             owners: self.owners,
             kql: self.kql,
+            time_zone: self.time_zone,
             ..JobQuery::default()
         }
     }

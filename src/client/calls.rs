@@ -37,6 +37,8 @@ pub struct JobQuery {
     pub owners: Vec<String>,
     /// As this query in Kibana's language says.
     pub kql: Option<String>,
+    /// Where the query's times without a zone are meant, such as `Europe/Berlin`; UTC when not said.
+    pub time_zone: Option<String>,
     /// The order: a field's name, with a leading `-` for the largest first. `-created_at` when not said. Not used by
     /// a count.
     pub sort: Option<String>,
@@ -514,7 +516,8 @@ impl JobQuery {
         let names = [("queue", &self.queues), ("kind", &self.kinds), ("owner", &self.owners)];
         let names = names.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, value.as_str())));
         let kql = self.kql.iter().map(|kql| ("kql", kql.as_str()));
-        states.chain(names).chain(kql).fold(call, |call, (name, value)| call.query(name, value))
+        let zone = self.time_zone.iter().map(|zone| ("time_zone", zone.as_str()));
+        states.chain(names).chain(kql).chain(zone).fold(call, |call, (name, value)| call.query(name, value))
     }
 }
 

@@ -5,7 +5,8 @@
 //! the first in either case. The same goes for what `/d` and its like round to.
 
 use chrono::{DateTime, Datelike, Days, Duration, FixedOffset, Months, NaiveDate, NaiveDateTime, NaiveTime, Utc};
-use chrono::{TimeZone, Timelike};
+use chrono::{LocalResult, Offset, TimeZone, Timelike};
+use chrono_tz::Tz;
 use winnow::Parser;
 use winnow::combinator::{alt, eof, opt, preceded, repeat};
 use winnow::error::{EmptyError, ParserError};
@@ -16,47 +17,89 @@ use crate::clock::Timestamp;
 /// The most steps of arithmetic on one time.
 const MAX_STEPS: usize = 16;
 
+/// The longest that clocks were ever put forward by at once, in hours: the day that Samoa left out in 2011.
+const LONGEST_GAP: i64 = 25;
+
 /// The zone that a time without one is in, and that days begin in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Zone(FixedOffset);
+pub struct Zone(Rules);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rules {
+    /// The same offset from UTC at all times.
+    Fixed(FixedOffset),
+    /// A place's, by its name in the IANA time zone database.
+    Named(Tz),
+}
 
 impl Default for Zone {
     fn default() -> Self {
-        Self(Utc.fix_offset())
-    }
-}
-
-trait FixOffset {
-    fn fix_offset(&self) -> FixedOffset;
-}
-
-impl FixOffset for Utc {
-    fn fix_offset(&self) -> FixedOffset {
-        use chrono::Offset;
-        self.fix()
+        Self(Rules::Fixed(Utc.fix()))
     }
 }
 
 impl Zone {
-    /// Reads `Z`, `UTC`, `+02:00`, `+0200` or `+02`.
+    /// Reads `Z`, `UTC`, `+02:00`, `+0200`, `+02`, or the name of a place, such as `Europe/Berlin`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.eq_ignore_ascii_case("utc") {
             return Some(Self::default());
         }
-        zone.parse(text).ok().map(Self)
+        let fixed = zone.parse(text).ok().map(Rules::Fixed);
+        // All zones of places have a `/`. The other names, such as `EST`, mean different things to different programs.
+        let named = || text.contains('/').then(|| text.parse().ok().map(Rules::Named)).flatten();
+        fixed.or_else(named).map(Self)
     }
 
-    /// As Elasticsearch takes it: `+02:00`.
+    /// As Elasticsearch takes it: `+02:00`, `Europe/Berlin`.
     #[must_use]
     pub fn name(self) -> String {
-        self.0.to_string()
+        match self.0 {
+            Rules::Fixed(offset) => offset.to_string(),
+            Rules::Named(place) => place.name().to_owned(),
+        }
     }
 
     /// Whether it is UTC.
     #[must_use]
     pub fn is_utc(self) -> bool {
-        self.0.local_minus_utc() == 0
+        matches!(self.0, Rules::Fixed(offset) if offset.local_minus_utc() == 0)
+    }
+
+    /// What the clocks show there.
+    fn at(self, time: DateTime<Utc>) -> DateTime<FixedOffset> {
+        let offset = match self.0 {
+            Rules::Fixed(offset) => offset,
+            Rules::Named(place) => place.offset_from_utc_datetime(&time.naive_utc()).fix(),
+        };
+        time.with_timezone(&offset)
+    }
+
+    /// When the clocks show that there. Where they show it twice, as when summer ends, the time with the offset `before` is
+    /// meant, or else the first. Where they never do, as when it begins, they show as much later as they were put forward.
+    fn when(self, local: NaiveDateTime, before: Option<FixedOffset>) -> Option<DateTime<FixedOffset>> {
+        let place = match self.0 {
+            Rules::Fixed(offset) => return offset.from_local_datetime(&local).single(),
+            Rules::Named(place) => place,
+        };
+        let offsets = |local: &NaiveDateTime| place.offset_from_local_datetime(local).map(|offset| offset.fix());
+        let offset = match offsets(&local) {
+            LocalResult::Single(offset) => offset,
+            LocalResult::Ambiguous(first, second) => {
+                if before == Some(second) {
+                    second
+                } else {
+                    first
+                }
+            }
+            LocalResult::None => {
+                // What the offset was before the gap.
+                let earlier = (1..=LONGEST_GAP).map(|hours| local - Duration::hours(hours));
+                let offset = earlier.filter_map(|local| offsets(&local).latest()).next()?;
+                return Some(self.at(offset.from_local_datetime(&local).single()?.to_utc()));
+            }
+        };
+        offset.from_local_datetime(&local).single()
     }
 }
 
@@ -144,14 +187,14 @@ impl Moment {
             (Start::Named { first, .. }, End::First) => first,
             (Start::Named { last, .. }, End::Last) => last,
         };
-        let mut local = start.with_timezone(&self.zone.0).naive_local();
+        let mut time = self.zone.at(start);
         for step in &self.steps {
-            local = match *step {
-                Step::Add(count, unit) => unit.add(local, count)?,
-                Step::Round(unit) => unit.round(local, end)?,
+            time = match *step {
+                Step::Add(count, unit) => unit.add(time, count, self.zone)?,
+                Step::Round(unit) => unit.round(time, end, self.zone)?,
             };
         }
-        let millis = self.zone.0.from_local_datetime(&local).single()?.timestamp_millis();
+        let millis = time.timestamp_millis();
         (Timestamp::MIN.as_millis()..=Timestamp::MAX.as_millis())
             .contains(&millis)
             .then(|| Timestamp::from_millis(millis))
@@ -159,25 +202,30 @@ impl Moment {
 }
 
 impl Unit {
-    fn add(self, time: NaiveDateTime, count: i32) -> Option<NaiveDateTime> {
+    /// Days and what is longer are those of the calendar, hours and what is shorter those of a stopwatch: they differ when
+    /// clocks are put forward or back.
+    fn add(self, time: DateTime<FixedOffset>, count: i32, zone: Zone) -> Option<DateTime<FixedOffset>> {
+        let local = time.naive_local();
         let months = |each: u32| {
             let months = Months::new(count.unsigned_abs().checked_mul(each)?);
-            if count < 0 { time.checked_sub_months(months) } else { time.checked_add_months(months) }
+            if count < 0 { local.checked_sub_months(months) } else { local.checked_add_months(months) }
         };
-        let count = i64::from(count);
-        match self {
+        let many = i64::from(count);
+        let elapsed = |span: Duration| Some(zone.at(time.to_utc().checked_add_signed(span)?));
+        let date = match self {
             Self::Year => months(12),
             Self::Month => months(1),
-            Self::Week => time.checked_add_signed(Duration::try_weeks(count)?),
-            Self::Day => time.checked_add_signed(Duration::try_days(count)?),
-            Self::Hour => time.checked_add_signed(Duration::try_hours(count)?),
-            Self::Minute => time.checked_add_signed(Duration::try_minutes(count)?),
-            Self::Second => time.checked_add_signed(Duration::try_seconds(count)?),
-        }
+            Self::Week => local.checked_add_signed(Duration::try_weeks(many)?),
+            Self::Day => local.checked_add_signed(Duration::try_days(many)?),
+            Self::Hour => return elapsed(Duration::try_hours(many)?),
+            Self::Minute => return elapsed(Duration::try_minutes(many)?),
+            Self::Second => return elapsed(Duration::try_seconds(many)?),
+        };
+        zone.when(date?, Some(*time.offset()))
     }
 
-    fn round(self, time: NaiveDateTime, end: End) -> Option<NaiveDateTime> {
-        let (date, clock) = (time.date(), time.time());
+    fn round(self, time: DateTime<FixedOffset>, end: End, zone: Zone) -> Option<DateTime<FixedOffset>> {
+        let (date, clock) = (time.date_naive(), time.time());
         let first = match self {
             Self::Year => date.with_ordinal(1)?.and_time(NaiveTime::MIN),
             Self::Month => date.with_day(1)?.and_time(NaiveTime::MIN),
@@ -190,9 +238,10 @@ impl Unit {
             Self::Minute => date.and_hms_opt(clock.hour(), clock.minute(), 0)?,
             Self::Second => date.and_hms_opt(clock.hour(), clock.minute(), clock.second())?,
         };
+        let first = zone.when(first, Some(*time.offset()))?;
         match end {
             End::First => Some(first),
-            End::Last => self.add(first, 1)?.checked_sub_signed(Duration::milliseconds(1)),
+            End::Last => self.add(first, 1, zone)?.checked_sub_signed(Duration::milliseconds(1)),
         }
     }
 }
@@ -234,7 +283,7 @@ fn zone(input: &mut Input<'_>) -> Read<FixedOffset> {
             let seconds = i32::try_from(hours * 3_600 + minutes.unwrap_or(0) * 60).ok()?;
             FixedOffset::east_opt(sign * seconds)
         });
-    alt(('Z'.value(Utc.fix_offset()), offset)).parse_next(input)
+    alt(('Z'.value(Utc.fix()), offset)).parse_next(input)
 }
 
 /// The time of a day: hours, minutes, seconds, nanoseconds, each after the first only with the one before it.
@@ -270,12 +319,12 @@ fn iso(text: &str, default: Zone) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
         Some((clock, own)) => ((Some(clock.0), clock.1, clock.2, clock.3), own),
         None => ((None, None, None, None), None),
     };
-    let zone = own.unwrap_or(default.0);
+    let zone = own.map_or(default, |own| Zone(Rules::Fixed(own)));
     let moment = |hours: u32, sixty: u32, nano: u32| {
         let (minute, second) = (minute.unwrap_or(sixty), second.unwrap_or(sixty));
         let clock = NaiveTime::from_hms_nano_opt(hour.unwrap_or(hours), minute, second, nanos.unwrap_or(nano))?;
         let local = date.and_time(clock);
-        Some(zone.from_local_datetime(&local).single()?.with_timezone(&Utc))
+        Some(zone.when(local, None)?.to_utc())
     };
     Some((moment(0, 0, 0)?, moment(23, 59, 999_999_999)?))
 }

@@ -82,6 +82,26 @@ async fn figures_are_told_in_all_by_group_and_over_time() {
 }
 
 #[tokio::test]
+async fn days_begin_where_the_time_zone_says() {
+    let server = Server::start().await;
+    let client = server.client();
+    client
+        .submit(&SubmitJob { run_at: Some("2030-01-31T23:30:00Z".to_owned()), ..SubmitJob::new("q", "k") })
+        .await
+        .expect("submitted");
+    let count = async |day: &str, zone: Option<&str>| {
+        let jobs = JobQuery { time_zone: zone.map(str::to_owned), ..asked(&format!("run_at: {day}")) };
+        client.count(&CountQuery { jobs, by: Vec::new() }).await.expect("a count").total
+    };
+    assert_eq!((count("2030-01-31", None).await, count("2030-02-01", None).await), (1, 0));
+    for zone in ["Europe/Berlin", "+01:00"] {
+        assert_eq!((count("2030-01-31", Some(zone)).await, count("2030-02-01", Some(zone)).await), (0, 1), "{zone}");
+    }
+    let (status, field, _) = refused(&server, "/v1/jobs?kql=run_at%3A+now%2Fd&time_zone=Mars%2FOlympus").await;
+    assert_eq!((status, field.as_str()), (422, "time_zone"));
+}
+
+#[tokio::test]
 async fn jobs_are_counted_by_any_groupable_field() {
     let server = Server::start().await;
     let client = server.client();

@@ -63,9 +63,29 @@ fn a_zone_moves_days_and_times_without_one_but_not_milliseconds() {
     assert_eq!(ends_in("0", "+02"), both("1970-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z"));
     assert_eq!(Zone::parse("+02").map(Zone::name).as_deref(), Some("+02:00"));
     assert!(Zone::parse("UTC").is_some_and(Zone::is_utc));
-    for text in ["", "+2", "+19:00", "Europe/Berlin", "+02:00x", "+02:60"] {
+    for text in ["", "+2", "+19:00", "Europe", "EST", "Europe/Nowhere", "+02:00x", "+02:60"] {
         assert_eq!(Zone::parse(text), None, "{text}");
     }
+}
+
+#[test]
+fn a_place_has_the_offset_of_the_day() {
+    let both = |first: &str, last: &str| (first.to_owned(), last.to_owned());
+    let berlin =
+        |text: &str, first: &str, last: &str| assert_eq!(ends_in(text, "Europe/Berlin"), both(first, last), "{text}");
+    berlin("2026-07-01", "2026-06-30T22:00:00.000Z", "2026-07-01T21:59:59.999Z");
+    berlin("2026-12-01", "2026-11-30T23:00:00.000Z", "2026-12-01T22:59:59.999Z");
+    berlin("now/d", "2026-11-20T23:00:00.000Z", "2026-11-21T22:59:59.999Z");
+    // A day of 23 hours, and one of 25.
+    berlin("2026-03-29", "2026-03-28T23:00:00.000Z", "2026-03-29T21:59:59.999Z");
+    berlin("2026-10-25", "2026-10-24T22:00:00.000Z", "2026-10-25T22:59:59.999Z");
+    // A time that there is not, and one that there is twice.
+    berlin("2026-03-29T02:30", "2026-03-29T01:30:00.000Z", "2026-03-29T01:30:59.999Z");
+    berlin("2026-10-25T02:30", "2026-10-25T00:30:00.000Z", "2026-10-25T00:30:59.999Z");
+    // A day later it is the same time of day, 24 hours later it is not.
+    berlin("2026-03-28T12:00:00.000||+1d", "2026-03-29T10:00:00.000Z", "2026-03-29T10:00:00.000Z");
+    berlin("2026-03-28T12:00:00.000||+24h", "2026-03-29T11:00:00.000Z", "2026-03-29T11:00:00.000Z");
+    assert_eq!(Zone::parse("Europe/Berlin").map(Zone::name).as_deref(), Some("Europe/Berlin"));
 }
 
 #[test]
