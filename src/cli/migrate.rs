@@ -16,7 +16,7 @@ also after it was interrupted, and does what is left.
 Exit status: 0 when everything is as it should be, 1 when something cannot be done in place or the server refuses.
 
 Examples:
-  leasehold migrate --store elasticsearch --elasticsearch-url http://localhost:9200 --dry-run
+  leasehold migrate --elasticsearch-url http://localhost:9200 --dry-run
   leasehold migrate --config /etc/leasehold.toml";
 
 /// Bring the indices of an earlier version in Elasticsearch up to date
@@ -33,8 +33,11 @@ pub(super) struct MigrateArgs {
 /// Migrates.
 pub(super) async fn run(args: MigrateArgs, settings: Settings) -> Result<(), Failure> {
     let engine = args.store.over(settings);
-    if engine.kind == StoreKind::Embedded {
-        return print("the embedded store has no mapping; there is nothing to do");
+    // Whoever names a node means it.
+    if engine.kind == StoreKind::Embedded && engine.elasticsearch_urls.is_none() {
+        let message = "the indices of which Elasticsearch? `--store elasticsearch` and `--elasticsearch-url` say so; the \
+                       embedded store brings itself up to date when it is opened";
+        return Err(Failure::Usage(message.to_owned()));
     }
     let failed = |error: crate::store::elasticsearch::ConnectError| Failure::Failed(error.to_string());
     let migration = Migration::plan(engine::elasticsearch_options(engine)?).await.map_err(failed)?;

@@ -4,8 +4,8 @@ use super::scan::{PAGE, Report, Scans};
 use crate::clock::Timestamp;
 use crate::manager::ManagerError;
 
-/// How many steps one run takes.
-const MAX_STEPS: usize = 100;
+/// How many steps one run takes: with a page each, more jobs than end in a minute.
+const MAX_STEPS: usize = 500;
 
 impl Scans {
     /// Lets the store take step after step until there is nothing more to do now.

@@ -3,6 +3,7 @@
 mod admin;
 mod asking;
 mod events;
+mod migrate;
 mod queues;
 mod settings;
 mod working;

@@ -86,6 +86,10 @@ impl Archiver {
         step.sweep_those_that_came_back(&mut archived).await?;
         step.clear_tombstones(&mut archived).await?;
         step.move_settled(&mut archived).await?;
+        if archived.moved + archived.cleared > 0 {
+            // The next step must not find the same again; nor a search for longer than need be.
+            copies::refresh(shared, &shared.indices.jobs, step.deadline).await?;
+        }
         if !archived.more {
             step.drop_empty_months().await?;
         }

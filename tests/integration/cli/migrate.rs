@@ -1,0 +1,43 @@
+//! `leasehold migrate`: what it says, and that it can be said again.
+
+use crate::program::run;
+use crate::servers;
+
+/// The indices of version 1.
+const FORMER: [(&str, &str); 3] = [
+    ("bodies", include_str!("../store/history/mappings_1/bodies.json")),
+    ("records", include_str!("../store/history/mappings_1/records.json")),
+    ("jobs", include_str!("../store/history/mappings_1/jobs.json")),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn indices_are_brought_up_to_date_once() {
+    let url = servers::elasticsearch().await.url().to_owned();
+    let prefix = servers::fresh_prefix("migrate");
+    for (name, definition) in FORMER {
+        let request = reqwest::Client::new().put(format!("{url}/{prefix}{name}"));
+        let answer =
+            request.header("content-type", "application/json").body(definition).send().await.expect("an answer");
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap_or_default());
+    }
+    let migrate = move |more: &[&str]| {
+        let place = tempfile::tempdir().expect("a directory");
+        let named = ["migrate", "--elasticsearch-url", &url, "--index-prefix", &prefix];
+        run(place.path(), named.iter().chain(more).copied()).expect(0).stdout()
+    };
+    let told = move || (migrate(&["--dry-run"]), migrate(&[]), migrate(&[]), migrate(&["--dry-run"]));
+    let (planned, done, again, nothing) = tokio::task::spawn_blocking(told).await.expect("it ran");
+    let steps = |text: &str, before: &str| -> Vec<String> {
+        text.lines().filter_map(|line| line.strip_prefix(before)).map(str::to_owned).collect()
+    };
+    assert!(steps(&planned, "  ").len() >= FORMER.len(), "{planned}");
+    assert_eq!(steps(&planned, "  "), steps(&done, "done: "), "what is said is what is done");
+    assert!(again.contains("nothing to do") && nothing == again, "{again}{nothing}");
+}
+
+#[test]
+fn without_a_server_nothing_is_pretended() {
+    let place = tempfile::tempdir().expect("a directory");
+    let said = run(place.path(), ["migrate"]).expect(2).stderr();
+    assert!(said.contains("--elasticsearch-url"), "{said}");
+}
