@@ -17,6 +17,7 @@ mod ecs;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ use super::scan::PAGE;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::{Job, JobId, Json, RecordName};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::{AuditEntry, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
+use crate::store::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
 
 /// The record's name.
 const NAME: &str = "audit";
@@ -80,6 +81,8 @@ pub struct Auditor {
     store: Arc<dyn Store>,
     /// How long after its time an entry may be found for the first time.
     lateness: Duration,
+    /// Whether the next run is to begin once more.
+    anew: AtomicBool,
     /// The last entry that was handed over of each job that had one lately, so that what the next pass finds again is not
     /// handed over again.
     told: Mutex<HashMap<JobId, (u32, Timestamp)>>,
@@ -89,7 +92,23 @@ impl Auditor {
     /// One for a store whose writers' clocks are apart by no more than `skew`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, skew: Duration) -> Self {
-        Self { store, lateness: LATENESS + skew, told: Mutex::default() }
+        Self { store, lateness: LATENESS + skew, anew: AtomicBool::new(false), told: Mutex::default() }
+    }
+
+    /// The same, which begins once more with all the histories there are, if `anew`.
+    #[must_use]
+    pub fn beginning(mut self, anew: bool) -> Self {
+        self.anew = AtomicBool::new(anew);
+        self
+    }
+
+    /// Forgets how far the audit is.
+    async fn forget(&self) -> Result<(), StoreError> {
+        let Some(record) = self.store.record(&Self::key()).await? else { return Ok(()) };
+        match self.store.write_record(record.removal()).await {
+            Ok(_) | Err(WriteError::Conflict(None)) => Ok(()),
+            other => other.map(drop).map_err(refused),
+        }
     }
 
     /// Hands over what has happened by `now`, for as long as it may act, or as much of it as a run looks at.
@@ -97,6 +116,10 @@ impl Auditor {
     /// # Errors
     /// The store's. What was handed over until then is there.
     pub async fn run(&self, now: Timestamp, may_act: &(dyn Fn() -> bool + Send + Sync)) -> Result<Audited, StoreError> {
+        if self.anew.load(Ordering::Relaxed) {
+            self.forget().await?;
+            self.anew.store(false, Ordering::Relaxed);
+        }
         let (mut progress, mut version) = self.progress().await?;
         // What was acknowledged before this moment must be found.
         self.store.refresh().await?;
@@ -175,15 +198,16 @@ impl Auditor {
             Some(expected) => RecordWrite::Replace { key: Self::key(), body, expected },
             None => RecordWrite::Create { key: Self::key(), body },
         };
-        match self.store.write_record(write).await {
-            Ok(version) => Ok(Some(version)),
-            // Another auditor was faster, or somebody had it begin anew: the next run goes by what is there.
-            Err(WriteError::Conflict(_)) => {
-                Err(StoreError::Unavailable("somebody else keeps the audit at the same time".to_owned()))
-            }
-            Err(WriteError::Refused(error)) => Err(error),
-            Err(WriteError::Unknown(why)) => Err(StoreError::Unavailable(why)),
-        }
+        self.store.write_record(write).await.map(Some).map_err(refused)
+    }
+}
+
+fn refused(error: WriteError<Record>) -> StoreError {
+    match error {
+        // Another auditor was faster, or somebody had it begin anew: the next run goes by what is there.
+        WriteError::Conflict(_) => StoreError::Unavailable("somebody else keeps the audit at the same time".to_owned()),
+        WriteError::Refused(error) => error,
+        WriteError::Unknown(why) => StoreError::Unavailable(why),
     }
 }
 

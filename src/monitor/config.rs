@@ -41,6 +41,8 @@ pub struct MonitorConfig {
     pub idempotency_window: Duration,
     /// How often the audit is brought up to date; no audit is kept when not said.
     pub audit_period: Option<Duration>,
+    /// Whether the audit begins once more with all the histories there are, when this monitor first leads.
+    pub audit_anew: bool,
     /// How long a leader may act without having renewed its lease; 3 s where there may be other monitors.
     pub term: Option<Duration>,
 }
@@ -59,6 +61,7 @@ impl Default for MonitorConfig {
             retention: Retention::default(),
             idempotency_window: Duration::from_secs(24 * 3600),
             audit_period: None,
+            audit_anew: false,
             term: None,
         }
     }

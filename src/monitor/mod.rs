@@ -61,7 +61,8 @@ impl Monitor {
         let leadership = leader.leadership();
         let mut scans = Scans::new(manager, &config, store.is_realtime());
         if config.audit_period.is_some() {
-            scans = scans.with_audit(Auditor::new(Arc::clone(&store), config.skew(store.is_realtime())));
+            let auditor = Auditor::new(Arc::clone(&store), config.skew(store.is_realtime()));
+            scans = scans.with_audit(auditor.beginning(config.audit_anew));
         }
         let driver = Arc::new(Driver::new(scans, clock, Arc::clone(&leadership), &config));
         let timetable = Timetable::start(&driver, &config).await?;

@@ -53,6 +53,9 @@ pub(crate) struct OversightArgs {
     /// How often the audit is brought up to date [default: 10000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_AUDIT_PERIOD_MS")]
     audit_period_ms: Option<u64>,
+    /// Copy everything into the audit once more that is still in the jobs' histories, as after its loss
+    #[arg(long, env = "LEASEHOLD_AUDIT_ANEW", requires = "audit")]
+    audit_anew: bool,
     /// How often ended jobs are moved from the live index to the history, on Elasticsearch [default: 60000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
     archive_period_ms: Option<u64>,
@@ -101,6 +104,7 @@ impl OversightArgs {
             orphan_policy: self.orphan_policy.or(file.orphan_policy).unwrap_or(defaults.orphan_policy),
             retention: retention.unwrap_or(defaults.retention),
             idempotency_window: window.unwrap_or(defaults.idempotency_window),
+            audit_anew: self.audit_anew,
             audit_period: self
                 .audit
                 .or(file.audit)

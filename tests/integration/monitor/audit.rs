@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::{Clock as _, ManualClock, Timestamp};
-use leasehold::job::{JobId, Kind, Owner, QueueName, RecordName};
+use leasehold::job::{JobId, Kind, Owner, QueueName};
 use leasehold::manager::{Manager, NewJob, Outcome};
 use leasehold::monitor::{Audited, Auditor};
+use leasehold::store::Store;
 use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use leasehold::store::{RecordKey, RecordKind, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -165,10 +165,10 @@ async fn an_auditor_that_knows_nothing_tells_nothing_new(site: Site) {
     let before = site.ids().await;
     // One that died right after handing over, and one that never was.
     site.run(&site.auditor()).await;
-    let key = RecordKey::new(RecordKind::Setting, RecordName::new("audit").expect("a name"));
-    let record = site.store.record(&key).await.expect("readable").expect("the progress is written down");
-    site.store.write_record(record.removal()).await.expect("removed");
-    assert_eq!(site.run(&site.auditor()).await.entries, 3, "without a record all is handed over again");
+    // One that is told to begin anew, which it does once.
+    let anew = site.auditor().beginning(true);
+    assert_eq!(site.run(&anew).await.entries, 3, "all is handed over again");
+    assert_eq!(site.run(&anew).await.entries, 0);
     assert_eq!(site.ids().await, before);
     if matches!(site.kept, Kept::Index { .. }) {
         assert_eq!(site.entries().await.len(), 3, "and turned away");
