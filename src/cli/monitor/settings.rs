@@ -54,7 +54,7 @@ pub(crate) struct OversightArgs {
     #[arg(long, value_name = "MS", env = "LEASEHOLD_AUDIT_PERIOD_MS")]
     audit_period_ms: Option<u64>,
     /// Copy everything into the audit once more that is still in the jobs' histories, as after its loss
-    #[arg(long, env = "LEASEHOLD_AUDIT_ANEW", requires = "audit")]
+    #[arg(long, env = "LEASEHOLD_AUDIT_ANEW")]
     audit_anew: bool,
     /// How often ended jobs are moved from the live index to the history, on Elasticsearch [default: 60000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
@@ -108,7 +108,7 @@ impl OversightArgs {
             audit_period: self
                 .audit
                 .or(file.audit)
-                .unwrap_or(false)
+                .unwrap_or(self.audit_anew)
                 .then(|| millis(self.audit_period_ms, file.audit_period_ms).unwrap_or(DEFAULT_AUDIT_PERIOD)),
             term: defaults.term,
         })
