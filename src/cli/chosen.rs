@@ -68,6 +68,9 @@ pub(super) struct FilterArgs {
     /// As this query in Kibana's language says
     #[arg(long, value_name = "KQL", help_heading = HEADING, add = ArgValueCompleter::new(complete::kql))]
     kql: Option<String>,
+    /// Where the query's times without a zone are meant and its days begin, such as Europe/Berlin or +02:00 [default: UTC]
+    #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE", help_heading = HEADING)]
+    time_zone: Option<String>,
     /// Held by this worker
     #[arg(long, value_name = "WORKER", help_heading = HEADING)]
     worker: Option<String>,
@@ -92,6 +95,7 @@ impl FilterArgs {
             kinds: self.kinds.clone(),
             owners: self.owners.clone(),
             kql: self.kql.clone(),
+            time_zone: self.time_zone.clone().filter(|_| self.kql.is_some()),
             worker_id: self.worker.clone(),
             orphaned: self.orphaned.then_some(true),
             ids: Vec::new(),

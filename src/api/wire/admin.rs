@@ -12,7 +12,7 @@ use super::work::Then;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::{self, Actor, InvalidName, JobId, OrphanPolicy, StateName};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
-use crate::query::kql::{KqlError, Plan};
+use crate::query::kql::{Expression, KqlError, Plan, Zone};
 use crate::query::{Asked, Filter};
 use crate::store::Versioned;
 
@@ -43,6 +43,10 @@ pub struct BulkFilter {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "error.code: timeout and finished_at >= now-1d")]
     pub kql: Option<String>,
+    /// Where the query's times without a zone are meant and its days begin; UTC when not said. No part by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "Europe/Berlin")]
+    pub time_zone: Option<String>,
     /// Running under a lease of this worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
@@ -63,7 +67,7 @@ impl BulkFilter {
     /// Whether no part of it says anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        Self { all: false, ..self.clone() } == Self::default()
+        Self { all: false, time_zone: None, ..self.clone() } == Self::default()
     }
 
     /// Checks every part; a query calls `now` now.
@@ -72,7 +76,12 @@ impl BulkFilter {
     /// Every part that is wrong; a filter that means every job and does not say so.
     pub fn into_selection(self, now: Timestamp) -> Result<BulkSelection, Invalid> {
         let mut checks = Checks::default();
-        let asked = self.kql.as_deref().and_then(|text| match text.parse() {
+        let zone = self.time_zone.as_deref().map_or(Some(Zone::default()), Zone::parse);
+        if zone.is_none() {
+            checks.fault("filter.time_zone", "is not one, such as `Europe/Berlin` or `+02:00`");
+        }
+        let zone = zone.unwrap_or_default();
+        let asked = self.kql.as_deref().and_then(|text| match Expression::parse_in(text, zone) {
             Ok(expression) => Some(Asked { expression: Arc::new(expression), now }),
             Err(error) => {
                 checks.fault("filter.kql", KqlError::render(&error));
@@ -508,6 +517,10 @@ mod tests {
             assert_eq!(faults(asked(everything)), ["filter"], "{everything:?}");
         }
         assert_eq!(faults(asked("stat: failed")), ["filter.kql"]);
+        let zoned = |kql: &str, zone: &str| BulkFilter { time_zone: Some(zone.to_owned()), ..asked(kql) };
+        assert!(zoned("run_at: 2030-01-31", "Europe/Berlin").into_selection(Timestamp::default()).is_ok());
+        assert_eq!(faults(zoned("run_at: 2030-01-31", "Mars/Olympus")), ["filter.time_zone"]);
+        assert_eq!(faults(zoned("*", "Europe/Berlin")), ["filter"], "a zone is no part of a filter");
         assert_eq!(faults(BulkFilter { all: true, ..asked("state: failed") }), ["filter.all"]);
     }
 
