@@ -337,10 +337,9 @@ impl Step<'_> {
         let request = Request::put(index.clone(), self.archiver.month.to_string().into_bytes());
         let reply = self.shared.nodes.call(&request, self.deadline).await;
         let reply = reply.map_err(|error| StoreError::Unavailable(error.message))?;
-        let is_there = String::from_utf8_lossy(&reply.body).contains("resource_already_exists_exception");
-        match (reply.status, is_there) {
-            (200..=299, _) => tracing::info!(index, "created the index"),
-            (400, true) => {}
+        match reply.status {
+            200..=299 => tracing::info!(index, "created the index"),
+            _ if reply.is_there_already() => {}
             _ => {
                 let why = reply.success().err().unwrap_or_default();
                 return Err(StoreError::Unavailable(format!("the index `{index}` cannot be created ({why})")));

@@ -14,16 +14,15 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::bulk::{self, ItemOutcome};
+use super::definition::{TEMPLATE_PRIORITY, set_replicas};
 use super::flavour::Flavour;
+use super::history::Month;
 use super::nodes::{Nodes, Request, reason};
-use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
 
 /// The definition of what holds entries.
 const DEFINITION: &str = include_str!("../../../mappings/audit.json");
-/// It goes over templates that match everything.
-const PRIORITY: u32 = 500;
 /// How often a stream is asked whether it has become too old or too large.
 const ROLLOVER_PERIOD: Duration = Duration::from_secs(3600);
 /// When it has.
@@ -68,7 +67,7 @@ impl Audit {
         for entry in entries {
             let index = match form {
                 Form::Stream { .. } => self.name.clone(),
-                Form::Monthly => format!("{}-{}", self.name, month(entry.at)),
+                Form::Monthly => format!("{}-{}", self.name, Month::of(entry.at)),
             };
             let action = json!({ "create": { "_index": index, "_id": entry.id } });
             let document = Value::Object(entry.document.clone());
@@ -129,7 +128,7 @@ impl Audit {
         let reply = link.send(&Request::put(path, Vec::new())).await?;
         match reply.status {
             200..=299 => Ok(()),
-            400 if String::from_utf8_lossy(&reply.body).contains("resource_already_exists_exception") => Ok(()),
+            _ if reply.is_there_already() => Ok(()),
             status => Err(unavailable(&reason(status, &reply.body))),
         }
     }
@@ -143,22 +142,15 @@ impl Audit {
     }
 
     fn template(&self, form: Form) -> Result<Value, StoreError> {
-        let mut template: Value =
-            serde_json::from_str(DEFINITION).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        if self.flavour == Flavour::OpenSearch {
-            template["mappings"]["properties"]["labels"] = json!({ "type": "flat_object" });
-        }
-        let settings = &mut template["settings"]["index"];
-        match self.replicas {
-            Some(replicas) => settings["number_of_replicas"] = replicas.into(),
-            None => settings["auto_expand_replicas"] = "0-1".into(),
-        }
+        let template = serde_json::from_str(DEFINITION).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        let mut template = self.flavour.adapt(template);
+        set_replicas(&mut template["settings"]["index"], self.replicas);
         let meta = template["mappings"]["_meta"].clone();
         Ok(match form {
             Form::Stream { .. } => json!({
                 "index_patterns": [self.name],
                 "data_stream": {},
-                "priority": PRIORITY,
+                "priority": TEMPLATE_PRIORITY,
                 "template": template,
                 "_meta": meta,
             }),
@@ -166,18 +158,13 @@ impl Audit {
                 template["aliases"] = json!({ self.name.as_str(): {} });
                 json!({
                     "index_patterns": [format!("{}-*", self.name)],
-                    "priority": PRIORITY,
+                    "priority": TEMPLATE_PRIORITY,
                     "template": template,
                     "_meta": meta,
                 })
             }
         })
     }
-}
-
-/// The month of a time, in UTC: `2030.01`.
-fn month(at: Timestamp) -> String {
-    at.to_rfc3339().get(..7).unwrap_or_default().replace('-', ".")
 }
 
 struct Link<'a> {

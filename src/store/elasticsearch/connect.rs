@@ -141,7 +141,7 @@ impl<'a> Link<'a> {
         let reply = self.send(Request::put(index.to_owned(), definition.to_string().into_bytes())).await?;
         match reply.status {
             200..=299 => tracing::info!(index, "created the index"),
-            400 if String::from_utf8_lossy(&reply.body).contains("resource_already_exists_exception") => {}
+            _ if reply.is_there_already() => {}
             status => {
                 return Err(ConnectError::refused(
                     format!("the index `{index}` cannot be created ({})", reason(status, &reply.body)),

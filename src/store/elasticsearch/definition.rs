@@ -12,7 +12,7 @@ const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");
 /// Goes over the templates that Elasticsearch brings, and over what people make for everything.
-const TEMPLATE_PRIORITY: u32 = 500;
+pub(super) const TEMPLATE_PRIORITY: u32 = 500;
 
 /// What an index holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,9 +82,14 @@ fn with_options(mut definition: Value, options: &ElasticsearchOptions) -> Value 
     settings["number_of_shards"] = options.shards.into();
     // Named although it is the default: a shard without the setting stops refreshing while nobody searches it.
     settings["refresh_interval"] = format!("{}ms", options.refresh_interval.as_millis().max(1)).into();
-    match options.replicas {
+    set_replicas(settings, options.replicas);
+    definition
+}
+
+/// So many copies of each shard, or one as soon as there is a second node.
+pub(super) fn set_replicas(settings: &mut Value, replicas: Option<u32>) {
+    match replicas {
         Some(replicas) => settings["number_of_replicas"] = replicas.into(),
         None => settings["auto_expand_replicas"] = "0-1".into(),
     }
-    definition
 }

@@ -79,6 +79,11 @@ pub(super) struct Reply {
 }
 
 impl Reply {
+    /// Whether it refuses to make what is there already, as when several processes start at once.
+    pub(super) fn is_there_already(&self) -> bool {
+        self.status == 400 && String::from_utf8_lossy(&self.body).contains("resource_already_exists_exception")
+    }
+
     /// The body of a good answer.
     ///
     /// # Errors

@@ -4,12 +4,13 @@
 //! comes again. Entries that come again are there twice, under the same `event.id`.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::directory::{create_durably, sync_directory};
 use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
@@ -41,10 +42,7 @@ impl Audit {
     }
 
     fn add(&self, month: &str, lines: &[u8]) -> io::Result<()> {
-        if !self.folder.is_dir() {
-            fs::create_dir_all(&self.folder)?;
-            sync_directory(self.folder.parent().unwrap_or(&self.folder))?;
-        }
+        create_durably(&self.folder)?;
         let path = self.folder.join(format!("{month}.ndjson"));
         let is_new = !path.exists();
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path)?;
@@ -72,12 +70,10 @@ fn month(at: Timestamp) -> String {
     at.to_rfc3339().get(..7).unwrap_or_default().to_owned()
 }
 
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Map, json};
 
     use super::*;

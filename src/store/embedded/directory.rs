@@ -132,7 +132,7 @@ fn write_pid(lock: &mut File) -> io::Result<()> {
 
 /// Creates a directory with its ancestors, and makes their entries durable: a file that is synced is still lost when
 /// the directory it is in is not in its own parent.
-fn create_durably(path: &Path) -> io::Result<()> {
+pub(super) fn create_durably(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     fs::create_dir_all(&path)?;
@@ -144,6 +144,7 @@ fn create_durably(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn sync_directory(path: &Path) -> io::Result<()> {
+/// Makes what was created in a directory durable.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
