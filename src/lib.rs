@@ -13,12 +13,13 @@
 //! 4. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
 //! 5. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
 //! 6. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
-//! 7. [`monitor`] – finds stale jobs, tells of them, recovers them.
-//! 8. [`notify`] – tells whoever asked what happened to jobs.
-//! 9. [`api`] – HTTP in, domain out.
-//! 10. [`client`] – the HTTP API from the other side, for programs.
-//! 11. [`worker`] – takes jobs from a server or a manager and runs them.
-//! 12. [`cli`] – the command line; the only place that names a concrete store.
+//! 7. [`worker`] – takes jobs from whoever hands them out and runs them.
+//! 8. [`monitor`] – finds stale jobs, tells of them, recovers them.
+//! 9. [`notify`] – tells whoever asked what happened to jobs.
+//! 10. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
+//! 11. [`api`] – HTTP in, domain out.
+//! 12. [`client`] – the HTTP API from the other side, for programs and workers.
+//! 13. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
@@ -31,4 +32,5 @@ pub mod monitor;
 pub mod notify;
 pub mod query;
 pub mod store;
+pub mod wire;
 pub mod worker;

@@ -13,11 +13,11 @@ use super::extract::{JobPath, JsonBody, Query};
 use super::jobs::job_as_written;
 use super::json::json;
 use super::lists::{decode_cursor, encode_cursor, limit, parse, values};
-use super::wire::admin::{ChangeFailure, JobSummary, Ordered, OrphanedJob};
-use super::wire::{AdminRelease, ChangeMany, Job, ManyChanged, OrphanList, ReleaseMany};
 use crate::job::Actor;
 use crate::manager::{BULK_ORDER, BulkAction, BulkBounds, BulkPreview, BulkReport, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
+use crate::wire::admin::{ChangeFailure, JobSummary, Ordered, OrphanedJob};
+use crate::wire::{AdminRelease, ChangeMany, Job, ManyChanged, OrphanList, ReleaseMany};
 
 /// How long one call changes jobs before it answers where to go on.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);

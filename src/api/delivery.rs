@@ -19,8 +19,8 @@ use serde::ser::Serializer;
 
 use super::error::ApiError;
 use super::json::{to_bytes, with_body};
-use super::wire::job::JobOut;
 use crate::manager::{Claimed, JobView};
+use crate::wire::job::JobOut;
 
 /// The answer to a claim.
 pub(crate) fn deliver(claimed: Claimed) -> Result<Response, ApiError> {

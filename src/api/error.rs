@@ -9,10 +9,10 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 
 use super::access::Role;
-use super::wire::{FieldError, Invalid, ItemError, Problem};
 use crate::job::Refusal;
 use crate::manager::ManagerError;
 use crate::store::StoreError;
+use crate::wire::{FieldError, Invalid, ItemError, Problem};
 
 /// The media type of a problem (RFC 9457).
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";

@@ -21,9 +21,9 @@ use super::access::{Allowed, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::values;
-use super::wire::JobEvent;
 use crate::clock::Timestamp;
 use crate::manager::{EventFeed, EventFilter, EventId, EventsFrom, Told};
+use crate::wire::JobEvent;
 
 /// The header with which a client says where it was.
 const LAST_EVENT_ID: &str = "last-event-id";

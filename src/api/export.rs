@@ -24,12 +24,12 @@ use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::{FILTER, FilterParams, filter, parse};
 use super::trim::Fields;
-use super::wire::Job;
-use super::wire::job::JobOut;
 use crate::job::Body as JobBody;
 use crate::manager::Manager;
 use crate::query::{Search, Sort};
 use crate::store::Versioned;
+use crate::wire::Job;
+use crate::wire::job::JobOut;
 
 /// How many jobs are read together.
 const PAGE: usize = 200;

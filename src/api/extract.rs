@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::App;
 use super::error::{ApiError, Code};
-use super::wire::Invalid;
 use crate::job::{InvalidName, JobId, QueueName, WorkerId};
+use crate::wire::Invalid;
 
 /// The longest body of a call about one job: a payload or result of the longest kind with room to spare, so that one
 /// a little too long is still read far enough to be named.

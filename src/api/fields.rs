@@ -7,8 +7,8 @@ use super::access::{Allowed, Read};
 use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;
-use super::wire::FieldList;
 use crate::query::fields::FIELDS;
+use crate::wire::FieldList;
 
 /// Describes every field of a job: how it can be asked for, and what it says.
 ///

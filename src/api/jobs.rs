@@ -15,11 +15,11 @@ use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
 use super::items::{in_order, only, sort_out};
 use super::json::{json, with_body};
 use super::trim::Fields;
-use super::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
-use super::wire::job::JobOut;
-use super::wire::{BulkAnswer, CancelJob, Explanation, Job, RetryJob, SubmitItem, SubmitJob};
 use crate::manager::{NewJob, Submitted};
 use crate::store::{Version, Versioned};
+use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
+use crate::wire::job::JobOut;
+use crate::wire::{BulkAnswer, CancelJob, Explanation, Job, RetryJob, SubmitItem, SubmitJob};
 
 /// The header under which a submission can be repeated.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";

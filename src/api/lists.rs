@@ -17,12 +17,12 @@ use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;
 use super::trim::Fields;
-use super::wire::JobList;
-use super::wire::job::JobOut;
-use super::wire::lists::JobListOut;
 use crate::query::kql::{Expression, Zone};
 use crate::query::{Asked, Cursor, Filter, Search, Sort};
 use crate::store::Versioned;
+use crate::wire::JobList;
+use crate::wire::job::JobOut;
+use crate::wire::lists::JobListOut;
 
 /// How many jobs a page has when nothing is said.
 const DEFAULT_LIMIT: u64 = 100;

@@ -30,7 +30,6 @@ mod stats;
 mod subscriptions;
 mod system;
 mod trim;
-pub mod wire;
 mod work;
 mod workers;
 

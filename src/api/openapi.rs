@@ -7,7 +7,7 @@ use utoipa::openapi::{Components, Content, InfoBuilder, OpenApi, OpenApiBuilder,
 use utoipa::{PartialSchema, ToSchema};
 
 use super::error::PROBLEM_JSON;
-use super::wire::{FieldError, Problem};
+use crate::wire::{FieldError, Problem};
 
 const DESCRIPTION: &str = "Submit jobs, claim and run them, look at them. Durations are integers in milliseconds and \
 their names end in `_ms`; times are RFC 3339 in UTC with milliseconds. A request with an unknown field is refused. \

@@ -9,8 +9,8 @@ use super::access::{Admin, Allowed, Read};
 use super::error::ApiError;
 use super::extract::{JsonBody, OptionalJsonBody, Query, QueuePath};
 use super::json::json;
-use super::wire::{ChangeQueue, PauseQueue, Queue, QueueList};
 use crate::job::QueueName;
+use crate::wire::{ChangeQueue, PauseQueue, Queue, QueueList};
 
 /// A body that says nothing: `{}`.
 #[derive(Default, serde::Deserialize)]

@@ -12,9 +12,9 @@ use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;
 use super::lists::{FILTER, FilterParams, filter, parse, values};
-use super::wire::{CountAnswer, StatsAnswer};
 use crate::query::stats::{GroupBy, Histogram, MAX_GROUPINGS, MAX_PERCENTILES, Percent, StatsRequest};
 use crate::query::{Group, GroupField};
+use crate::wire::{CountAnswer, StatsAnswer};
 
 /// The time of a job that rows over time go by when nothing is said.
 const DEFAULT_TIME: &str = "created_at";

@@ -11,8 +11,8 @@ use super::access::{Admin, Allowed};
 use super::error::{ApiError, Code};
 use super::extract::{JobPath, JsonBody};
 use super::json::json;
-use super::wire::{SigningKey, Subscribe, Subscription, SubscriptionList};
 use crate::notify::{SubscriptionError, Subscriptions};
+use crate::wire::{SigningKey, Subscribe, Subscription, SubscriptionList};
 
 /// Subscribes a receiver to events.
 ///

@@ -11,7 +11,7 @@ use super::access::{Allowed, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::json::{json, with_body};
-use super::wire::{Health, ServerHealth};
+use crate::wire::{Health, ServerHealth};
 
 fn healthy() -> Response {
     json(StatusCode::OK, &Health { status: "ok".to_owned() })

@@ -11,11 +11,11 @@ use tempfile::TempDir;
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::wire::{ClaimJobs, Problem, SubmitJob};
 use crate::clock::SystemClock;
 use crate::job::{Actor, JobId, StateName};
 use crate::manager::{Claimed, ManagerConfig};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use crate::wire::{ClaimJobs, Problem, SubmitJob};
 
 struct Fixture {
     app: App,

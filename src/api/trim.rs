@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use super::error::{ApiError, Code};
 use super::extract::Query;
-use super::wire::job::JOB_FIELDS;
 use crate::query::fields::closest;
+use crate::wire::job::JOB_FIELDS;
 
 /// The most fields that can be asked for.
 const MAX_FIELDS: usize = 100;

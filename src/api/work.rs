@@ -12,12 +12,12 @@ use super::extract::{BulkBody, JobPath, JsonBody};
 use super::items::{in_order, only, sort_out};
 use super::jobs::job_as_written;
 use super::json::json;
-use super::wire::{
+use crate::job::WorkerId;
+use crate::manager::Finish;
+use crate::wire::{
     BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, FailJob, FinishJobs, HeartbeatAnswer,
     HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, ReleaseJob,
 };
-use crate::job::WorkerId;
-use crate::manager::Finish;
 
 /// Claims jobs, and waits for them if asked to.
 ///

@@ -10,11 +10,11 @@ use super::error::{ApiError, Code};
 use super::extract::{Query, WorkerPath};
 use super::json::json;
 use super::lists::{Page, page};
-use super::wire::job::JobOut;
-use super::wire::workers::WorkerJobsOut;
-use super::wire::{Worker, WorkerJobs, WorkerList};
 use crate::job::StateName;
 use crate::query::{Direction, Filter, Sort, SortField};
+use crate::wire::job::JobOut;
+use crate::wire::workers::WorkerJobsOut;
+use crate::wire::{Worker, WorkerJobs, WorkerList};
 
 /// The workers that this server has heard of lately, and those that run jobs, whichever server they ask.
 #[utoipa::path(get, path = "/v1/workers", tag = "queues",

@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::many::{self, Action};
 use super::output::{print, print_json};
 use super::settings::Settings;
-use crate::api::wire::JobState;
+use crate::wire::JobState;
 
 /// Call jobs off; a running one is asked to stop, and its worker hears of it with its next heartbeat
 #[derive(Debug, Args)]

@@ -5,8 +5,8 @@ use clap_complete::ArgValueCompleter;
 
 use super::complete;
 use super::server::ServerArgs;
-use crate::api::wire::{BulkFilter, JobState};
 use crate::job::StateName;
+use crate::wire::{BulkFilter, JobState};
 
 /// How a command answers, and which server it asks.
 #[derive(Debug, Args)]

@@ -14,8 +14,8 @@ use super::failure::Failure;
 use super::output::print;
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::JOB_FIELDS;
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
+use crate::wire::JOB_FIELDS;
 
 /// The variable by which the shell asks for completions.
 pub(super) const VARIABLE: &str = "COMPLETE";

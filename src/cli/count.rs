@@ -9,8 +9,8 @@ use super::filter::FilterArgs;
 use super::output::{print, print_json, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::{CountAnswer, CountGroup};
 use crate::client::CountQuery;
+use crate::wire::{CountAnswer, CountGroup};
 
 /// What stands for no value.
 const NONE: &str = "-";

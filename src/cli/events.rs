@@ -11,10 +11,10 @@ use super::output::{clean, complain, print, print_json};
 use super::server::ServerArgs;
 use super::settings::Settings;
 use super::signals::Signals;
-use crate::api::wire::JobEvent;
 use crate::client::{EventMessage, EventQuery};
 use crate::clock::{Clock as _, SystemClock};
 use crate::job::EventName;
+use crate::wire::JobEvent;
 use crate::worker::Stop;
 
 /// How far back it looks when nobody says.

@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::output::{clean, print, print_json, wrap};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::Explanation;
+use crate::wire::Explanation;
 
 /// What stands before each sentence.
 const INDENT: usize = 2;

@@ -1,7 +1,7 @@
 //! Figures about queues and workers, short enough for a table.
 
-use crate::api::wire::Queue;
 use crate::clock::Timestamp;
+use crate::wire::Queue;
 
 /// How long ago something was; nothing for what never was.
 pub(super) fn age(since: Option<Timestamp>, now: Timestamp) -> String {

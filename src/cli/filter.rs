@@ -4,9 +4,9 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 
 use super::complete;
-use crate::api::wire::JobState;
 use crate::client::JobQuery;
 use crate::job::StateName;
+use crate::wire::JobState;
 
 /// Which jobs: those that satisfy every part.
 #[derive(Clone, Debug, Args)]

@@ -10,8 +10,8 @@ use super::duration;
 use super::failure::Failure;
 use super::output::{clean, print, print_json};
 use super::settings::Settings;
-use crate::api::wire::Job;
 use crate::clock::Timestamp;
+use crate::wire::Job;
 
 /// Show everything about some jobs
 #[derive(Debug, Args)]

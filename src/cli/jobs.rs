@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::failure::Failure;
-use crate::api::wire::{NotifyTarget, RetryOptions, SubmitJob};
 use crate::job::{Json, OrphanPolicy};
+use crate::wire::{NotifyTarget, RetryOptions, SubmitJob};
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// The queue of a job that names none.

@@ -13,8 +13,8 @@ use super::filter::FilterArgs;
 use super::output::{print, print_json, shorten, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::Job;
 use crate::client::{Client, CountQuery, JobQuery};
+use crate::wire::Job;
 
 /// How many jobs one page of the server's has at most.
 const PAGE: u64 = 1000;

@@ -5,8 +5,8 @@ use std::io::{BufRead as _, IsTerminal as _};
 use super::chosen::Chosen;
 use super::failure::Failure;
 use super::output::{complain, print, print_json, table};
-use crate::api::wire::{BulkFilter, ChangeMany, JobSummary, ManyChanged, ReleaseMany, Then};
 use crate::client::{Client, ClientError};
+use crate::wire::{BulkFilter, ChangeMany, JobSummary, ManyChanged, ReleaseMany, Then};
 
 /// What is done to each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::duration;
 use super::failure::Failure;
 use super::output::{print, print_json, table};
 use super::settings::Settings;
-use crate::api::wire::OrphanedJob;
 use crate::client::OrphanQuery;
+use crate::wire::OrphanedJob;
 
 /// How many jobs one page of the server's has at most.
 const PAGE: u64 = 1000;

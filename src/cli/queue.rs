@@ -7,9 +7,9 @@ use super::figures::{age, failing, per_minute};
 use super::output::{Fit, clean, print, print_json, shorten, table_to};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::{ChangeQueue, JobState, Queue};
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::job::OrphanPolicy;
+use crate::wire::{ChangeQueue, JobState, Queue};
 
 /// How much of a reason is shown in a table.
 const REASON_CHARACTERS: usize = 40;

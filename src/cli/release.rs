@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::many::{self, Action};
 use super::output::{print, print_json};
 use super::settings::Settings;
-use crate::api::wire::{AdminRelease, Then};
+use crate::wire::{AdminRelease, Then};
 
 /// Take running jobs from their workers, by an administrator's word
 ///

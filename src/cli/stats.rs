@@ -13,8 +13,8 @@ use super::filter::FilterArgs;
 use super::output::{print, print_json, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::{StatsAnswer, StatsFigures};
 use crate::client::StatsQuery;
+use crate::wire::{StatsAnswer, StatsFigures};
 
 /// Tell how long jobs waited and took, in all, by group or over time
 ///

@@ -11,9 +11,9 @@ use super::output::{complain, print, print_json};
 use super::server::ServerArgs;
 use super::settings::Settings;
 use super::{duration, jobs};
-use crate::api::wire::SubmitJob;
 use crate::client::Client;
 use crate::job::{JobId, Json};
+use crate::wire::SubmitJob;
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// How many jobs go with one call.

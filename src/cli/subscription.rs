@@ -6,8 +6,8 @@ use super::failure::Failure;
 use super::output::{print, print_json, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::{Subscribe, Subscription};
 use crate::job::{EventName, NoticeFormat};
+use crate::wire::{Subscribe, Subscription};
 
 /// Say who is told of what happens to jobs
 #[derive(Debug, Args)]

@@ -18,9 +18,9 @@ use super::server::ServerArgs;
 use super::settings::Settings;
 use super::signals::Signals;
 use super::{duration, queue, workers};
-use crate::api::wire::{Job, JobState, Queue, WorkerList};
 use crate::client::{Client, ClientError, JobQuery};
 use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::wire::{Job, JobState, Queue, WorkerList};
 use crate::worker::Stop;
 use screen::{Key, Screen};
 

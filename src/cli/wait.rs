@@ -13,9 +13,9 @@ use super::meter::Meter;
 use super::output::{print, print_json, shorten, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::{Job, JobState};
 use crate::client::{Client, ClientError};
 use crate::job::StateName;
+use crate::wire::{Job, JobState};
 
 /// How long one call waits; the server allows a minute.
 const ONE_CALL: Duration = Duration::from_secs(30);

@@ -7,8 +7,8 @@ use super::figures::age;
 use super::output::{Fit, print, print_json, table_to};
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::api::wire::Worker;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::wire::Worker;
 
 /// List the workers that the server has heard of lately, and those that run jobs
 #[derive(Debug, Args)]

@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
-use crate::api::wire::{
+use crate::job::JobId;
+use crate::wire::{
     AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
     CountAnswer, Explanation, FailJob, FieldDescription, FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem,
     HeartbeatJob, HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PartList, PauseQueue, Queue,
     QueueList, ReleaseJob, ReleaseMany, RetryJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
     Subscription, SubscriptionList, WorkerJobs, WorkerList,
 };
-use crate::job::JobId;
 
 /// How long a server changes many jobs before it answers where to go on, and then some for the page it is at.
 const MANY_TAKE: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::api::wire::Problem;
+use crate::wire::Problem;
 
 /// Why a call brought nothing.
 #[derive(Debug, thiserror::Error)]

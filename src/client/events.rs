@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 use super::error::ClientError;
 use super::sse::{Message, Parser, TooLong};
 use super::transport::{Call, Client, Repeat};
-use crate::api::wire::JobEvent;
 use crate::clock::Timestamp;
 use crate::job::EventName;
+use crate::wire::JobEvent;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// After how much silence a connection is taken for dead: three times what the server lets pass.

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use leasehold::api::wire::{ClaimJobs, CompleteJob, SubmitJob};
+//! use leasehold::wire::{ClaimJobs, CompleteJob, SubmitJob};
 //! use leasehold::client::Client;
 //!
 //! # async fn example() -> Result<(), leasehold::client::ClientError> {
@@ -34,6 +34,7 @@ mod error;
 mod events;
 mod sse;
 mod transport;
+mod worker;
 
 pub use calls::{CountQuery, Export, JobQuery, OrphanQuery, StatsQuery};
 pub use error::ClientError;

@@ -1,6 +1,6 @@
 //! The worker: takes jobs from a server or a manager, runs them in slots, and brings their ends back.
 //!
-//! In reading order: [`service`] (what a worker needs of whoever hands out jobs, with `in_process` and `remote` behind
+//! In reading order: [`service`] (what a worker needs of whoever hands out jobs, with `in_process` behind
 //! it), [`handler`] (the work itself), [`shell`] (the handler that runs commands), [`stop`], and this loop.
 //!
 //! What it keeps: a job holds its slot until the service has answered how it ended; every running job gets its
@@ -13,7 +13,6 @@ mod finishes;
 pub mod handler;
 mod heartbeats;
 mod in_process;
-mod remote;
 mod roster;
 pub mod service;
 pub mod shell;

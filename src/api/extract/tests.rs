@@ -1,7 +1,7 @@
 use super::*;
-use crate::api::wire::{HeartbeatJobs, SubmitJob};
+use crate::wire::{HeartbeatJobs, SubmitJob};
 
-fn refusal(result: Result<impl Sized, ApiError>) -> crate::api::wire::Problem {
+fn refusal(result: Result<impl Sized, ApiError>) -> crate::wire::Problem {
     result.err().expect("a refusal").to_problem("r")
 }
 

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use super::each::{self, Template};
-use crate::api::wire::SubmitJob;
 use crate::cli::failure::Failure;
 use crate::cli::jobs::{self, JobLine};
 use crate::job::{JobId, Json};
 use crate::manager::NewJob;
+use crate::wire::SubmitJob;
 use crate::worker::shell::{self, ShellPayload};
 
 /// Where jobs come from.

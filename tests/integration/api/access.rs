@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use leasehold::api::access::{Access, Role, Token, token_hash};
-use leasehold::api::wire::SubmitJob;
 use leasehold::job::Actor;
+use leasehold::wire::SubmitJob;
 use serde_json::Value;
 
 use super::server::{Server, Setup, claim, problem};
@@ -65,9 +65,9 @@ async fn a_role_allows_its_calls_and_no_others() {
     assert_eq!(reader.job(&submitted.id).await.expect("the job").id, submitted.id);
     assert_eq!(reader.claim(&claim("q")).await.expect_err("refused").status(), Some(403));
     assert_eq!(worker.claim(&claim("q")).await.expect("claimed").jobs.len(), 1);
-    let order = leasehold::api::wire::AdminRelease {
+    let order = leasehold::wire::AdminRelease {
         reason: "so".to_owned(),
-        then: leasehold::api::wire::Then::Requeue,
+        then: leasehold::wire::Then::Requeue,
         expected_fence: None,
     };
     assert_eq!(worker.admin_release(&submitted.id, &order).await.expect_err("refused").status(), Some(403));

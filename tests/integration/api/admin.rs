@@ -1,8 +1,8 @@
 //! What administrators ask over HTTP.
 
-use leasehold::api::wire::{AdminRelease, BulkFilter, ChangeMany, OrphanAction, ReleaseMany, SubmitJob, Then};
 use leasehold::client::OrphanQuery;
 use leasehold::job::{Actor, Change, JobId};
+use leasehold::wire::{AdminRelease, BulkFilter, ChangeMany, OrphanAction, ReleaseMany, SubmitJob, Then};
 use serde_json::{Value, json};
 
 use super::server::{Server, problem, value};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leasehold::api::Limits;
-use leasehold::api::wire::{BulkFilter, ChangeMany, CompleteJob, SubmitJob};
 use leasehold::client::{ClientError, CountQuery, Export, JobQuery, StatsQuery};
+use leasehold::wire::{BulkFilter, ChangeMany, CompleteJob, SubmitJob};
 use serde_json::Value;
 
 use super::server::{SOON, Server, Setup, WORKER, json, problem, value};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use leasehold::api::wire::SubmitJob;
 use leasehold::client::{Client, ClientError};
+use leasehold::wire::SubmitJob;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 

@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client as Http2Client;
 use hyper_util::rt::TokioExecutor;
 use leasehold::api::Limits;
-use leasehold::api::wire::{ClaimAnswer, ClaimJobs, Job, JobState, SubmitJob};
+use leasehold::wire::{ClaimAnswer, ClaimJobs, Job, JobState, SubmitJob};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -3,9 +3,9 @@
 use futures::StreamExt;
 use leasehold::api::Limits;
 use leasehold::api::access::{Access, Role, Token, token_hash};
-use leasehold::api::wire::{CompleteJob, SubmitJob};
 use leasehold::client::{Client, EventMessage, EventQuery};
 use leasehold::job::{Actor, EventName};
+use leasehold::wire::{CompleteJob, SubmitJob};
 use reqwest::Response;
 use tokio::time::timeout;
 

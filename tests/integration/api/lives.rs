@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::api::wire::{
+use leasehold::clock::{ManualClock, Timestamp};
+use leasehold::wire::{
     AdminRelease, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob, HeartbeatJobs, Job, JobError,
     JobState, LeaseBeat, Progress, ReleaseJob, RetryOptions, SubmitJob, Then,
 };
-use leasehold::clock::{ManualClock, Timestamp};
 
 use super::server::{Server, Setup, WORKER, claim, json, value};
 

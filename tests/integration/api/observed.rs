@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use leasehold::api::metrics::{METRICS, Sort};
-use leasehold::api::wire::{
+use leasehold::client::JobQuery;
+use leasehold::wire::{
     BulkFilter, ChangeMany, CompleteJob, FailJob, HealthStatus, HeartbeatJob, JobError, ReleaseJob, ServerHealth,
     SubmitJob,
 };
-use leasehold::client::JobQuery;
 use serde_norway::Value;
 
 use super::server::{Server, Setup, WORKER};

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leasehold::api::access::{Access, Role, Token, token_hash};
-use leasehold::api::wire::{ChangeQueue, ClaimJobs, CompleteJob, HeartbeatJob, JobState, SubmitJob};
 use leasehold::job::{Actor, OrphanPolicy};
+use leasehold::wire::{ChangeQueue, ClaimJobs, CompleteJob, HeartbeatJob, JobState, SubmitJob};
 use serde_json::json;
 
 use super::server::{Server, Setup, WORKER, claim, eventually, problem, value};
 
-fn codes(explanation: &leasehold::api::wire::Explanation) -> Vec<&str> {
+fn codes(explanation: &leasehold::wire::Explanation) -> Vec<&str> {
     explanation.reasons.iter().map(|reason| reason.code.as_str()).collect()
 }
 
@@ -96,8 +96,8 @@ async fn a_queue_tells_how_many_of_its_jobs_have_ended_lately() {
     for number in 0..4 {
         let job = server.running("q").await;
         if number == 0 {
-            let error = leasehold::api::wire::JobError { code: "exit".to_owned(), message: String::new() };
-            let failure = leasehold::api::wire::FailJob {
+            let error = leasehold::wire::JobError { code: "exit".to_owned(), message: String::new() };
+            let failure = leasehold::wire::FailJob {
                 worker_id: WORKER.to_owned(),
                 fence: job.fence,
                 error,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold::api::wire::{CompleteJob, JobState, SubmitJob};
 use leasehold::client::{CountQuery, JobQuery};
+use leasehold::wire::{CompleteJob, JobState, SubmitJob};
 
 use super::server::{Server, WORKER, json, problem};
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::api::access::Access;
-use leasehold::api::wire::{ClaimJobs, Job, Problem, SubmitJob};
 use leasehold::api::{AppState, Limits, metrics, serve};
 use leasehold::client::Client;
 use leasehold::clock::{Clock, SystemClock};
@@ -14,6 +13,7 @@ use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
+use leasehold::wire::{ClaimJobs, Job, Problem, SubmitJob};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;

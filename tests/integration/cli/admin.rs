@@ -1,7 +1,7 @@
 //! Orders over many jobs, and jobs that look abandoned.
 
-use leasehold::api::wire::ClaimJobs;
 use leasehold::client::Client;
+use leasehold::wire::ClaimJobs;
 
 use super::Bed;
 use crate::program::{Started, leasehold};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
-use leasehold::api::wire::{ClaimJobs, CompleteJob, SubmitJob, Subscribe};
 use leasehold::client::Client;
 use leasehold::executor::webhook::Secret;
 use leasehold::job::EventName;
+use leasehold::wire::{ClaimJobs, CompleteJob, SubmitJob, Subscribe};
 use tempfile::TempDir;
 
 use crate::notify::receiver::{Receiver, machine_time};

@@ -5,11 +5,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::StatusCode;
 
-use super::service::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
-use crate::api::wire;
 use crate::client::{Client, ClientError};
 use crate::job::{Fence, InvalidName, JobId, Kind, QueueName, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Heartbeat, Outcome};
+use crate::wire;
+use crate::worker::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
 
 #[async_trait]
 impl JobService for Client {
