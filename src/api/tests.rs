@@ -12,7 +12,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::job::{Actor, JobId, StateName};
+use crate::job::{Actor, JobId, JobState};
 use crate::manager::{Claimed, ManagerConfig};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::wire::{ClaimJobs, Problem, SubmitJob};
@@ -56,7 +56,7 @@ impl Fixture {
         (id, claimed)
     }
 
-    async fn state(&self, id: &JobId) -> (StateName, u32) {
+    async fn state(&self, id: &JobId) -> (JobState, u32) {
         let job = self.app.manager.get(id).await.expect("the job").versioned.job;
         (job.state.name(), job.attempt.get())
     }
@@ -76,7 +76,7 @@ async fn an_answer_dropped_before_it_is_sent_gives_its_jobs_back() {
     let claimed = fixture.app.manager.claim(again.into_claim().expect("a claim")).await.expect("an answer");
     assert_eq!(claimed.jobs().len(), 1, "the job is there again at once");
     claimed.delivered();
-    assert_eq!(fixture.state(&id).await, (StateName::Running, 1), "and the attempt was given back");
+    assert_eq!(fixture.state(&id).await, (JobState::Running, 1), "and the attempt was given back");
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn an_answer_that_is_sent_leaves_its_jobs_with_the_worker() {
     let again = ClaimJobs { worker_id: "w2".to_owned(), queues: vec!["q".to_owned()], ..ClaimJobs::default() };
     let claimed = fixture.app.manager.claim(again.into_claim().expect("a claim")).await.expect("an answer");
     assert_eq!(claimed.jobs().len(), 0);
-    assert_eq!(fixture.state(&id).await, (StateName::Running, 1));
+    assert_eq!(fixture.state(&id).await, (JobState::Running, 1));
 }
 
 #[tokio::test]

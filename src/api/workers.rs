@@ -10,7 +10,7 @@ use super::error::{ApiError, Code};
 use super::extract::{Query, WorkerPath};
 use super::json::json;
 use super::lists::{Page, page};
-use crate::job::StateName;
+use crate::job::JobState;
 use crate::query::{Direction, Filter, Sort, SortField};
 use crate::wire::job::JobOut;
 use crate::wire::workers::WorkerJobsOut;
@@ -44,7 +44,7 @@ pub(crate) async fn worker(
     query: Query,
 ) -> Result<Response, ApiError> {
     query.only(&["limit", "cursor"])?;
-    let filter = Filter { states: vec![StateName::Running], worker_id: Some(id.clone()), ..Filter::default() };
+    let filter = Filter { states: vec![JobState::Running], worker_id: Some(id.clone()), ..Filter::default() };
     let Page { jobs, next_cursor } =
         page(&app, &query, filter, Sort::By(SortField::CreatedAt, Direction::Ascending)).await?;
     let worker = app.manager.worker(&id).await?;

@@ -5,8 +5,8 @@ use clap_complete::ArgValueCompleter;
 
 use super::complete;
 use super::server::ServerArgs;
-use crate::job::StateName;
-use crate::wire::{BulkFilter, JobState};
+use crate::job::JobState;
+use crate::wire::BulkFilter;
 
 /// How a command answers, and which server it asks.
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ const HEADING: &str = "Many jobs at once";
 pub(super) struct FilterArgs {
     /// In this state (repeatable)
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', help_heading = HEADING, add = ArgValueCompleter::new(complete::states))]
-    states: Vec<StateName>,
+    states: Vec<JobState>,
     /// In this queue (repeatable)
     #[arg(long = "queue", value_name = "QUEUE", help_heading = HEADING, add = ArgValueCompleter::new(complete::queues))]
     queues: Vec<String>,
@@ -90,7 +90,7 @@ impl FilterArgs {
     /// The filter; none when no flag of it was given.
     pub(super) fn filter(&self) -> Option<BulkFilter> {
         let filter = BulkFilter {
-            states: self.states.iter().map(|state| JobState::from(*state)).collect(),
+            states: self.states.clone(),
             queues: self.queues.clone(),
             kinds: self.kinds.clone(),
             owners: self.owners.clone(),

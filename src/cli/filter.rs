@@ -5,8 +5,7 @@ use clap_complete::ArgValueCompleter;
 
 use super::complete;
 use crate::client::JobQuery;
-use crate::job::StateName;
-use crate::wire::JobState;
+use crate::job::JobState;
 
 /// Which jobs: those that satisfy every part.
 #[derive(Clone, Debug, Args)]
@@ -19,7 +18,7 @@ pub(super) struct FilterArgs {
     time_zone: Option<String>,
     /// In this state: available, running, completed, failed, cancelled or expired (repeatable)
     #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',', add = ArgValueCompleter::new(complete::states))]
-    states: Vec<StateName>,
+    states: Vec<JobState>,
     /// In this queue (repeatable)
     #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE", add = ArgValueCompleter::new(complete::queues))]
     queues: Vec<String>,
@@ -35,7 +34,7 @@ impl FilterArgs {
     /// The same for the client.
     pub(super) fn into_query(self) -> JobQuery {
         JobQuery {
-            states: self.states.iter().map(|state| JobState::from(*state)).collect(),
+            states: self.states.clone(),
             queues: self.queues,
             kinds: self.kinds,
             owners: self.owners,

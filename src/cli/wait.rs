@@ -14,8 +14,8 @@ use super::output::{print, print_json, shorten, table};
 use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
-use crate::job::StateName;
-use crate::wire::{Job, JobState};
+use crate::job::JobState;
+use crate::wire::Job;
 
 /// How long one call waits; the server allows a minute.
 const ONE_CALL: Duration = Duration::from_secs(30);
@@ -59,7 +59,7 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
         if args.json {
             print_json(&job)?;
         }
-        if StateName::from(job.state).is_final() {
+        if job.state.is_final() {
             meter.advance(job.state == JobState::Completed);
         }
         ended.insert(job.id.clone(), job);
@@ -68,7 +68,7 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
     if !args.json {
         print(&table(&["id", "state", "took", "error"], ended.values().map(row)))?;
     }
-    verdict(ended.values().map(|job| job.state.into()))
+    verdict(ended.values().map(|job| job.state))
 }
 
 /// What the command line and standard input name.
@@ -86,16 +86,16 @@ async fn wait(client: &Client, id: &str, deadline: Option<Instant>) -> Result<Jo
     loop {
         let left = deadline.map_or(ONE_CALL, |deadline| deadline.saturating_duration_since(Instant::now()));
         let job = client.wait(id, left.min(ONE_CALL)).await?;
-        if StateName::from(job.state).is_final() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        if job.state.is_final() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Ok(job);
         }
     }
 }
 
-fn verdict(mut states: impl Iterator<Item = StateName> + Clone) -> Result<(), Failure> {
-    if states.clone().any(|state| state.is_final() && state != StateName::Completed) {
+fn verdict(mut states: impl Iterator<Item = JobState> + Clone) -> Result<(), Failure> {
+    if states.clone().any(|state| state.is_final() && state != JobState::Completed) {
         Err(Failure::Told(ExitStatus::Failed))
-    } else if states.all(StateName::is_final) {
+    } else if states.all(JobState::is_final) {
         Ok(())
     } else {
         Err(Failure::Told(ExitStatus::TimeIsUp))

@@ -131,7 +131,7 @@ async fn release(client: &Client, worker_id: &str, finish: &Finish, reason: &str
         reason: Some(reason.to_owned()),
     };
     match client.release(finish.id.as_str(), &release).await {
-        Ok(job) => FinishAnswer::Accepted { state: Some(job.state.into()) },
+        Ok(job) => FinishAnswer::Accepted { state: Some(job.state) },
         Err(error) => match error.status() {
             Some(status) => refused(status, error.to_string()),
             None => FinishAnswer::Again(error.to_string()),
@@ -141,7 +141,7 @@ async fn release(client: &Client, worker_id: &str, finish: &Finish, reason: &str
 
 fn finish_answer(item: wire::CompletionItem) -> FinishAnswer {
     match item.error {
-        None => FinishAnswer::Accepted { state: item.state.map(Into::into) },
+        None => FinishAnswer::Accepted { state: item.state },
         Some(error) => refused(item.status, error.message),
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::EventName;
 use super::names::Actor;
-use super::state::{Attempt, Fence, StateName};
+use super::state::{Attempt, Fence, JobState};
 use crate::clock::Timestamp;
 
 /// How many entries are kept at each end; the ones between them are folded into a count.
@@ -16,9 +16,9 @@ pub struct HistoryEntry {
     /// When.
     pub at: Timestamp,
     /// From which state; none for the submission.
-    pub from: Option<StateName>,
+    pub from: Option<JobState>,
     /// To which state.
-    pub to: StateName,
+    pub to: JobState,
     /// The fence after it.
     pub fence: Fence,
     /// The attempts counted after it.
@@ -100,7 +100,7 @@ mod tests {
             history.push(HistoryEntry {
                 at: Timestamp::from_millis(number),
                 from: None,
-                to: StateName::Available,
+                to: JobState::Available,
                 fence: Fence::default(),
                 attempt: Attempt::default(),
                 event: EventName::Submitted,

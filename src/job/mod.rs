@@ -25,7 +25,7 @@ pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RecordName, R
 pub use oversight::{OrphanPolicy, Oversight, Recovery};
 pub use retry::RetryPolicy;
 pub use spec::{Fingerprint, JobSpec, Priority};
-pub use state::{Attempt, Fence, JobError, Lease, Orphan, Progress, Running, State, StateName};
+pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
 pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
 
 use crate::clock::Timestamp;
@@ -107,7 +107,7 @@ impl Job {
     pub fn run_time(&self) -> Option<Duration> {
         let (started_at, finished_at) = (self.started_at?, self.finished_at()?);
         let end = self.history.entries().last()?;
-        (end.from == Some(StateName::Running)).then(|| finished_at.since(started_at))
+        (end.from == Some(JobState::Running)).then(|| finished_at.since(started_at))
     }
 
     /// The output of the work, if it was completed with one.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Job;
 use super::event::{EventName, NoticeTarget};
 use super::names::Actor;
-use super::state::{Attempt, JobError, Orphan, Running, State, StateName};
+use super::state::{Attempt, JobError, JobState, Orphan, Running, State};
 use super::transition::{Change, Failure, Refusal, Step};
 use crate::clock::Timestamp;
 
@@ -226,7 +226,7 @@ impl Job {
         let mut job = self.clone();
         job.state = State::Running(Box::new(running));
         job.updated_at = now.max(self.updated_at);
-        job.record((StateName::Running, StateName::Running), event, actor, Some(reason), now);
+        job.record((JobState::Running, JobState::Running), event, actor, Some(reason), now);
         job
     }
 }

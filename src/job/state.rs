@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::body::Body;
 use super::names::{RequestId, WorkerId};
@@ -165,40 +166,40 @@ pub enum State {
     },
 }
 
-/// A state without its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// The state of a job, without the state's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum StateName {
-    /// [`State::Available`]
+pub enum JobState {
+    /// The job waits for its time and a worker.
     Available,
-    /// [`State::Running`]
+    /// A worker holds the lease of the job.
     Running,
-    /// [`State::Completed`]
+    /// The work is done.
     Completed,
-    /// [`State::Failed`]
+    /// The job failed and has no attempts left, or its failure was not retryable.
     Failed,
-    /// [`State::Cancelled`]
+    /// The job was cancelled.
     Cancelled,
-    /// [`State::Expired`]
+    /// Nobody claimed the job before its start deadline.
     Expired,
 }
 
 impl State {
     /// Its name.
     #[must_use]
-    pub const fn name(&self) -> StateName {
+    pub const fn name(&self) -> JobState {
         match self {
-            Self::Available => StateName::Available,
-            Self::Running(_) => StateName::Running,
-            Self::Completed { .. } => StateName::Completed,
-            Self::Failed { .. } => StateName::Failed,
-            Self::Cancelled { .. } => StateName::Cancelled,
-            Self::Expired { .. } => StateName::Expired,
+            Self::Available => JobState::Available,
+            Self::Running(_) => JobState::Running,
+            Self::Completed { .. } => JobState::Completed,
+            Self::Failed { .. } => JobState::Failed,
+            Self::Cancelled { .. } => JobState::Cancelled,
+            Self::Expired { .. } => JobState::Expired,
         }
     }
 }
 
-impl StateName {
+impl JobState {
     /// Every state, in the order of a job's life.
     pub const ALL: [Self; 6] =
         [Self::Available, Self::Running, Self::Completed, Self::Failed, Self::Cancelled, Self::Expired];
@@ -223,13 +224,13 @@ impl StateName {
     }
 }
 
-impl fmt::Display for StateName {
+impl fmt::Display for JobState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for StateName {
+impl FromStr for JobState {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {

@@ -18,7 +18,7 @@ use super::event::EventName;
 use super::history::{History, HistoryEntry};
 use super::names::{Actor, JobId, RequestId, WorkerId};
 use super::spec::JobSpec;
-use super::state::{Attempt, Fence, JobError, Lease, Progress, Running, State, StateName};
+use super::state::{Attempt, Fence, JobError, JobState, Lease, Progress, Running, State};
 use crate::clock::Timestamp;
 
 /// What a worker shows to be heard: that the lease it speaks of is the current one.
@@ -92,7 +92,7 @@ pub enum Change {
 pub enum Refusal {
     /// The job does not wait to be claimed.
     #[error("the job is {0}, not available")]
-    NotAvailable(StateName),
+    NotAvailable(JobState),
     /// The job waits for a later time.
     #[error("the job is not due before {0}")]
     NotDue(Timestamp),
@@ -103,22 +103,22 @@ pub enum Refusal {
     #[error("the lease is not the job's current one: the job is {state}, its fence is {}", fence.get())]
     LeaseLost {
         /// Where the job is now.
-        state: StateName,
+        state: JobState,
         /// Its fence now.
         fence: Fence,
     },
     /// The job does not run.
     #[error("the job is {0}, not running")]
-    NotRunning(StateName),
+    NotRunning(JobState),
     /// A newer claim than the one looked at.
     #[error("the job's fence is {}, not the expected one: it was claimed anew", .0.get())]
     FenceMoved(Fence),
     /// The job has reached its end in another way.
     #[error("the job is already {0}")]
-    AlreadyFinal(StateName),
+    AlreadyFinal(JobState),
     /// Only a failed, cancelled or expired job can be retried.
     #[error("the job is {0}; only a failed, cancelled or expired job can be retried")]
-    NotRetryable(StateName),
+    NotRetryable(JobState),
     /// The moment asked about has not come: the lease, the deadline or the time limit still runs.
     #[error("the time has not come yet")]
     NotYet,
@@ -148,7 +148,7 @@ impl Job {
         history.push(HistoryEntry {
             at: now,
             from: None,
-            to: StateName::Available,
+            to: JobState::Available,
             fence: Fence::default(),
             attempt: Attempt::default(),
             event: EventName::Submitted,
@@ -232,7 +232,7 @@ impl Job {
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn complete(&self, proof: &LeaseProof, result: &Body, now: Timestamp) -> Result<Change, Refusal> {
-        if self.end_by(proof).is_some_and(|end| end.to == StateName::Completed) && self.result().resembles(result) {
+        if self.end_by(proof).is_some_and(|end| end.to == JobState::Completed) && self.result().resembles(result) {
             return Ok(Change::Already);
         }
         self.held_by(proof)?;
@@ -252,11 +252,11 @@ impl Job {
     /// [`Refusal::LeaseLost`].
     pub fn fail(&self, proof: &LeaseProof, failure: &Failure, now: Timestamp) -> Result<Change, Refusal> {
         let same = |end: &HistoryEntry| match end.to {
-            StateName::Cancelled => true,
-            StateName::Available | StateName::Failed => {
+            JobState::Cancelled => true,
+            JobState::Available | JobState::Failed => {
                 end.reason.as_ref() == Some(&failure.error.code) && self.error.as_ref() == Some(&failure.error)
             }
-            StateName::Running | StateName::Completed | StateName::Expired => false,
+            JobState::Running | JobState::Completed | JobState::Expired => false,
         };
         if self.end_by(proof).is_some_and(same) {
             return Ok(Change::Already);
@@ -276,9 +276,9 @@ impl Job {
     /// [`Refusal::LeaseLost`].
     pub fn release(&self, proof: &LeaseProof, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
         let same = |end: &HistoryEntry| match end.to {
-            StateName::Cancelled => true,
-            StateName::Available => end.reason.as_deref() == Some(reason),
-            StateName::Running | StateName::Completed | StateName::Failed | StateName::Expired => false,
+            JobState::Cancelled => true,
+            JobState::Available => end.reason.as_deref() == Some(reason),
+            JobState::Running | JobState::Completed | JobState::Failed | JobState::Expired => false,
         };
         if self.end_by(proof).is_some_and(same) {
             return Ok(Change::Already);
@@ -310,7 +310,7 @@ impl Job {
                 asked.updated_at = now.max(self.updated_at);
                 let reason =
                     reason.map_or_else(|| "cancel requested".to_owned(), |why| format!("cancel requested: {why}"));
-                let states = (StateName::Running, StateName::Running);
+                let states = (JobState::Running, JobState::Running);
                 asked.record(states, EventName::CancelRequested, actor, Some(reason), now);
                 Ok(Change::To(Box::new(asked)))
             }
@@ -386,7 +386,7 @@ impl Job {
     /// because its answer was lost.
     fn end_by(&self, proof: &LeaseProof) -> Option<&HistoryEntry> {
         let last = self.history.entries().last().filter(|_| self.fence == proof.fence)?;
-        let ended = last.from == Some(StateName::Running) && last.to != StateName::Running;
+        let ended = last.from == Some(JobState::Running) && last.to != JobState::Running;
         (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)
     }
 
@@ -423,7 +423,7 @@ impl Job {
 
     pub(super) fn record(
         &mut self,
-        (from, to): (StateName, StateName),
+        (from, to): (JobState, JobState),
         event: EventName,
         actor: &Actor,
         reason: Option<String>,

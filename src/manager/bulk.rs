@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::job::{Actor, AdminRelease, Job, JobId, Refusal, State, StateName, Then};
+use crate::job::{Actor, AdminRelease, Job, JobId, JobState, Refusal, State, Then};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::{StoreError, Versioned};
 
@@ -57,11 +57,11 @@ impl BulkAction {
 
     /// The states that it can be done in.
     #[must_use]
-    pub const fn states(self) -> &'static [StateName] {
+    pub const fn states(self) -> &'static [JobState] {
         match self {
-            Self::Release(_) => &[StateName::Running],
-            Self::Cancel => &[StateName::Available, StateName::Running],
-            Self::Retry => &[StateName::Failed, StateName::Cancelled, StateName::Expired],
+            Self::Release(_) => &[JobState::Running],
+            Self::Cancel => &[JobState::Available, JobState::Running],
+            Self::Retry => &[JobState::Failed, JobState::Cancelled, JobState::Expired],
         }
     }
 
@@ -304,7 +304,7 @@ impl BulkReport {
 fn narrow(action: BulkAction, selection: &BulkSelection) -> Result<BulkSelection, ManagerError> {
     let asked = &selection.filter.states;
     let possible = action.states().iter().copied().filter(|state| asked.is_empty() || asked.contains(state));
-    let states: Vec<StateName> = possible.collect();
+    let states: Vec<JobState> = possible.collect();
     if states.is_empty() {
         let words: Vec<&str> = action.states().iter().map(|state| state.as_str()).collect();
         let message = format!("names no state that this can be done in: {}", words.join(", "));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, Running, State, StateName};
+use crate::job::{Job, JobId, JobState, Running, State};
 use crate::query::{Filter, Search, Sort};
 
 use super::queues::QueueSettings;
@@ -26,7 +26,7 @@ pub struct Explanation {
     /// The job.
     pub id: JobId,
     /// Where it stands.
-    pub state: StateName,
+    pub state: JobState,
     /// Whether a worker that asks now, and has room for it, could be given it.
     pub runnable: bool,
     /// What there is to say, the most important first; at least one.
@@ -83,7 +83,7 @@ impl Manager {
 impl Shared {
     async fn jobs_ahead(&self, job: &Job, now: Timestamp) -> Result<usize, ManagerError> {
         let filter = Filter {
-            states: vec![StateName::Available],
+            states: vec![JobState::Available],
             queues: vec![job.spec.queue.clone()],
             run_at_most: Some(now),
             ..Filter::default()
@@ -300,7 +300,7 @@ fn of_ended(job: &Job) -> Reason {
     let by = last.map(|entry| format!(" by {}", entry.actor)).unwrap_or_default();
     let reason = last.and_then(|entry| entry.reason.as_deref());
     let why = match (&job.error, reason) {
-        (Some(error), _) if state == StateName::Failed => {
+        (Some(error), _) if state == JobState::Failed => {
             let (attempt, of) = (job.attempt.get(), job.spec.max_attempts);
             format!(" at attempt {attempt} of {of} ({}: {})", error.code, error.message)
         }
@@ -308,10 +308,10 @@ fn of_ended(job: &Job) -> Reason {
         (_, None) => String::new(),
     };
     let message = match state {
-        StateName::Completed => format!("It was completed at {at}{by}."),
-        StateName::Cancelled => format!("It was cancelled at {at}{by}{why}."),
-        StateName::Expired => format!("It expired at {at}: nobody had started it by its deadline."),
-        StateName::Failed | StateName::Available | StateName::Running => format!("It failed at {at}{by}{why}."),
+        JobState::Completed => format!("It was completed at {at}{by}."),
+        JobState::Cancelled => format!("It was cancelled at {at}{by}{why}."),
+        JobState::Expired => format!("It expired at {at}: nobody had started it by its deadline."),
+        JobState::Failed | JobState::Available | JobState::Running => format!("It failed at {at}{by}{why}."),
     };
     let evidence = json!({ "at": at, "by": last.map(|entry| entry.actor.as_str()), "reason": reason });
     Reason::new(state.as_str(), message, evidence)

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
-use crate::job::{EventName, Job, Kind, State, StateName, WorkerId};
+use crate::job::{EventName, Job, JobState, Kind, State, WorkerId};
 use crate::store::Versioned;
 
 /// How long a slice is, and how many are kept.
@@ -277,7 +277,7 @@ impl Insight {
             slice.run_time.add(ran_for);
             let kind = slice.kind(&after.spec.kind);
             kind.ran_for += ran_for;
-            if after.state.name() == StateName::Completed {
+            if after.state.name() == JobState::Completed {
                 kind.completed += 1;
             } else if !events.contains(&EventName::Returned) {
                 kind.failed += 1;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::job::{Body, BodyId, BodyRef, JobId, Json, QueueName, StateName};
+use crate::job::{Body, BodyId, BodyRef, JobId, JobState, Json, QueueName};
 use crate::query::stats::{MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
@@ -24,8 +24,8 @@ const WAIT_POLL: Duration = Duration::from_secs(1);
 /// How many queues are asked for their oldest job at once.
 const QUEUES_AT_ONCE: usize = 8;
 
-fn no_jobs() -> BTreeMap<StateName, u64> {
-    StateName::ALL.iter().map(|state| (*state, 0)).collect()
+fn no_jobs() -> BTreeMap<JobState, u64> {
+    JobState::ALL.iter().map(|state| (*state, 0)).collect()
 }
 
 /// Those who wait for a job's end.
@@ -179,13 +179,13 @@ impl Manager {
     pub async fn queues(&self) -> Result<Vec<QueueStatus>, ManagerError> {
         self.know_queues().await?;
         let groups = self.shared.store.count(&Filter::default(), &[GroupField::Queue, GroupField::State]).await?;
-        let mut queues: BTreeMap<QueueName, BTreeMap<StateName, u64>> =
+        let mut queues: BTreeMap<QueueName, BTreeMap<JobState, u64>> =
             self.shared.queues.all().into_iter().map(|(name, _)| (name, no_jobs())).collect();
         for group in groups {
             let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
             let corrupt = |what: &str| StoreError::Corrupt(format!("{what} in a count"));
             let name = QueueName::new(queue).map_err(|_| corrupt("a queue without a valid name"))?;
-            let state: StateName = state.parse().map_err(|_| corrupt("an unknown state"))?;
+            let state: JobState = state.parse().map_err(|_| corrupt("an unknown state"))?;
             queues.entry(name).or_insert_with(no_jobs).insert(state, group.count);
         }
         let ended = self.shared.throughput(None).await?;
@@ -217,15 +217,15 @@ impl Manager {
     async fn queue_status(
         &self,
         name: &QueueName,
-        jobs: &BTreeMap<StateName, u64>,
+        jobs: &BTreeMap<JobState, u64>,
         ended: &HashMap<QueueName, [Throughput; 3]>,
     ) -> Result<QueueStatus, ManagerError> {
-        let waiting = jobs.get(&StateName::Available).copied().unwrap_or(0);
+        let waiting = jobs.get(&JobState::Available).copied().unwrap_or(0);
         let oldest = if waiting == 0 {
             None
         } else {
             let filter = Filter {
-                states: vec![StateName::Available],
+                states: vec![JobState::Available],
                 queues: vec![name.clone()],
                 run_at_most: Some(self.shared.clock.now()),
                 ..Filter::default()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tracing::warn;
 
-use crate::job::{QueueName, StateName};
+use crate::job::{JobState, QueueName};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
@@ -36,7 +36,7 @@ impl Shared {
         let lock = self.dispatch.lookup_lock(queue);
         let _one_at_a_time = lock.lock().await;
         let Some(lookup) = self.dispatch.begin_lookup(queue) else { return Ok(()) };
-        let of_queue = Filter { states: vec![StateName::Available], queues: vec![queue.clone()], ..Filter::default() };
+        let of_queue = Filter { states: vec![JobState::Available], queues: vec![queue.clone()], ..Filter::default() };
         let due = Search {
             filter: Filter { run_at_most: Some(lookup.now), ..of_queue.clone() },
             sort: Sort::Dispatch,

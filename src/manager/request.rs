@@ -188,7 +188,7 @@ pub struct QueueStatus {
     /// Its name.
     pub name: QueueName,
     /// How many jobs are in each state, every state named.
-    pub jobs: BTreeMap<crate::job::StateName, u64>,
+    pub jobs: BTreeMap<crate::job::JobState, u64>,
     /// Since when the longest-waiting due job could have been claimed, were the queue not paused.
     pub oldest_waiting_since: Option<Timestamp>,
     /// What is set for it.

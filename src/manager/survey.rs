@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use crate::clock::Timestamp;
-use crate::job::{QueueName, StateName};
+use crate::job::{JobState, QueueName};
 use crate::query::{Direction, Filter, GroupField, Search, Sort, SortField};
 use crate::store::StoreError;
 
@@ -26,7 +26,7 @@ pub struct Survey {
     /// When that was.
     pub at: Timestamp,
     /// How many jobs were in each state, in all queues.
-    pub jobs: BTreeMap<StateName, u64>,
+    pub jobs: BTreeMap<JobState, u64>,
     /// Since when the longest-waiting due job of all could have been claimed.
     pub oldest_waiting_since: Option<Timestamp>,
 }
@@ -45,7 +45,7 @@ pub struct SurveyState {
 pub(super) struct Surveys {
     state: Mutex<SurveyState>,
     /// The series that have been set, so that a queue that is gone is told as empty and not as it last was.
-    told: Mutex<BTreeSet<(String, StateName)>>,
+    told: Mutex<BTreeSet<(String, JobState)>>,
 }
 
 impl Surveys {
@@ -57,13 +57,13 @@ impl Surveys {
 /// One queue's numbers.
 struct Line {
     queue: String,
-    jobs: BTreeMap<StateName, u64>,
+    jobs: BTreeMap<JobState, u64>,
     oldest: Option<Timestamp>,
 }
 
 impl Line {
     fn live(&self) -> u64 {
-        [StateName::Available, StateName::Running].iter().filter_map(|state| self.jobs.get(state)).sum()
+        [JobState::Available, JobState::Running].iter().filter_map(|state| self.jobs.get(state)).sum()
     }
 }
 
@@ -85,7 +85,7 @@ impl Shared {
         match result {
             Ok(lines) => {
                 self.surveys.tell(&lines, now);
-                let mut jobs: BTreeMap<StateName, u64> = StateName::ALL.iter().map(|state| (*state, 0)).collect();
+                let mut jobs: BTreeMap<JobState, u64> = JobState::ALL.iter().map(|state| (*state, 0)).collect();
                 for (state, count) in lines.iter().flat_map(|line| &line.jobs) {
                     *jobs.entry(*state).or_default() += count;
                 }
@@ -103,7 +103,7 @@ impl Shared {
     /// Counts the jobs of every queue, and finds the oldest waiting of those that are told apart.
     async fn look_around(&self) -> Result<Vec<Line>, StoreError> {
         let groups = self.store.count(&Filter::default(), &[GroupField::Queue, GroupField::State]).await?;
-        let mut queues: BTreeMap<String, BTreeMap<StateName, u64>> = BTreeMap::new();
+        let mut queues: BTreeMap<String, BTreeMap<JobState, u64>> = BTreeMap::new();
         for group in groups {
             let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
             let Ok(state) = state.parse() else { continue };
@@ -113,12 +113,12 @@ impl Shared {
         lines.sort_by_key(|line| std::cmp::Reverse(line.live()));
         let others = lines.split_off(MAX_QUEUES.min(lines.len()));
         for line in &mut lines {
-            if line.jobs.get(&StateName::Available).is_some_and(|waiting| *waiting > 0) {
+            if line.jobs.get(&JobState::Available).is_some_and(|waiting| *waiting > 0) {
                 line.oldest = self.oldest_waiting(&line.queue).await?;
             }
         }
         if !others.is_empty() {
-            let mut jobs: BTreeMap<StateName, u64> = BTreeMap::new();
+            let mut jobs: BTreeMap<JobState, u64> = BTreeMap::new();
             for (state, count) in others.iter().flat_map(|line| &line.jobs) {
                 *jobs.entry(*state).or_default() += count;
             }
@@ -130,7 +130,7 @@ impl Shared {
     async fn oldest_waiting(&self, queue: &str) -> Result<Option<Timestamp>, StoreError> {
         let Ok(queue) = QueueName::new(queue) else { return Ok(None) };
         let filter = Filter {
-            states: vec![StateName::Available],
+            states: vec![JobState::Available],
             queues: vec![queue],
             run_at_most: Some(self.clock.now()),
             ..Filter::default()
@@ -147,7 +147,7 @@ impl Surveys {
         let mut before = std::mem::take(&mut *self.told.lock());
         let mut told = BTreeSet::new();
         for line in lines {
-            for state in StateName::ALL {
+            for state in JobState::ALL {
                 set_jobs(&line.queue, state, line.jobs.get(&state).copied().unwrap_or(0));
                 before.remove(&(line.queue.clone(), state));
                 told.insert((line.queue.clone(), state));
@@ -163,7 +163,7 @@ impl Surveys {
     }
 }
 
-fn set_jobs(queue: &str, state: StateName, count: u64) {
+fn set_jobs(queue: &str, state: JobState, count: u64) {
     metrics::gauge!("leasehold_jobs", "queue" => queue.to_owned(), "state" => state.as_str()).set(count as f64);
 }
 

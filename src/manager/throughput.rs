@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
-use crate::job::{QueueName, StateName};
+use crate::job::{JobState, QueueName};
 use crate::query::{Filter, GroupField};
 use crate::store::StoreError;
 
@@ -56,11 +56,11 @@ struct Slice {
 
 impl Ends {
     /// A job has ended in this state.
-    pub(super) fn count(&self, queue: &QueueName, state: StateName, now: Timestamp) {
+    pub(super) fn count(&self, queue: &QueueName, state: JobState, now: Timestamp) {
         let (completed, failed) = match state {
-            StateName::Completed => (1, 0),
-            StateName::Failed => (0, 1),
-            StateName::Available | StateName::Running | StateName::Cancelled | StateName::Expired => return,
+            JobState::Completed => (1, 0),
+            JobState::Failed => (0, 1),
+            JobState::Available | JobState::Running | JobState::Cancelled | JobState::Expired => return,
         };
         let number = now.as_millis().div_euclid(SLICE_MILLIS);
         let is_old = |slice: &Slice| slice.number <= number - SLICES;
@@ -120,7 +120,7 @@ impl Shared {
         let mut found: HashMap<QueueName, [Throughput; 3]> = HashMap::new();
         for (place, window) in WINDOWS.into_iter().enumerate() {
             let filter = Filter {
-                states: vec![StateName::Completed, StateName::Failed],
+                states: vec![JobState::Completed, JobState::Failed],
                 queues: only.into_iter().cloned().collect(),
                 finished_after: Some(now.minus(window)),
                 ..Filter::default()
@@ -129,7 +129,7 @@ impl Shared {
                 let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
                 let Ok(queue) = QueueName::new(queue) else { continue };
                 let sum = &mut found.entry(queue).or_insert_with(nothing)[place];
-                match state == StateName::Completed.as_str() {
+                match state == JobState::Completed.as_str() {
                     true => sum.completed += group.count,
                     false => sum.failed += group.count,
                 }
@@ -160,10 +160,10 @@ mod tests {
     #[test]
     fn an_end_counts_in_each_window_for_as_long_as_it_lasts() {
         let ends = Ends::default();
-        ends.count(&queue("q"), StateName::Completed, at(0));
+        ends.count(&queue("q"), JobState::Completed, at(0));
         assert_eq!(sums(&ends, at(0)), [(1, 0), (1, 0), (1, 0)]);
-        ends.count(&queue("q"), StateName::Failed, at(100));
-        ends.count(&queue("q"), StateName::Cancelled, at(100));
+        ends.count(&queue("q"), JobState::Failed, at(100));
+        ends.count(&queue("q"), JobState::Cancelled, at(100));
         assert_eq!(sums(&ends, at(100)), [(0, 1), (1, 1), (1, 1)]);
         assert_eq!(sums(&ends, at(320)), [(0, 0), (0, 1), (1, 1)]);
         assert_eq!(sums(&ends, at(950)), [(0, 0), (0, 0), (0, 1)]);
@@ -174,14 +174,14 @@ mod tests {
     fn the_memory_for_a_queue_and_for_all_queues_is_bounded() {
         let ends = Ends::default();
         for second in 0..20_000 {
-            ends.count(&queue("q"), StateName::Completed, at(second));
+            ends.count(&queue("q"), JobState::Completed, at(second));
         }
         assert!(ends.queues.lock()[&queue("q")].len() <= 91);
         for number in 0..2 * MAX_QUEUES {
-            ends.count(&queue(&format!("q{number}")), StateName::Completed, at(20_000));
+            ends.count(&queue(&format!("q{number}")), JobState::Completed, at(20_000));
         }
         assert_eq!(ends.queues.lock().len(), MAX_QUEUES);
-        ends.count(&queue("late"), StateName::Completed, at(30_000));
+        ends.count(&queue("late"), JobState::Completed, at(30_000));
         assert_eq!(ends.queues.lock().len(), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, AdminRelease, Body, Change, Failure, Job, JobId, LeaseProof, NewBody, Refusal, State, StateName, WorkerId,
+    Actor, AdminRelease, Body, Change, Failure, Job, JobId, JobState, LeaseProof, NewBody, Refusal, State, WorkerId,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{Versioned, Write, WriteError, WriteResult};
@@ -318,7 +318,7 @@ impl Manager {
     /// # Errors
     /// The first that a job could not be given back for; those before it are given back.
     pub async fn reclaim_all(&self, reason: &str) -> Result<usize, ManagerError> {
-        let filter = Filter { states: vec![StateName::Running], ..Filter::default() };
+        let filter = Filter { states: vec![JobState::Running], ..Filter::default() };
         let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
         let mut search = Search { filter, sort, after: None, limit: RECLAIM_PAGE };
         let mut reclaimed = 0;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, QueueName, StateName, WorkerId};
+use crate::job::{Job, JobId, JobState, QueueName, WorkerId};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 
 use super::dispatch::{Resources, fits};
@@ -247,7 +247,7 @@ impl Manager {
 impl Shared {
     /// The leases by worker, and whether there are more than were read.
     async fn leases(&self, worker: Option<&WorkerId>) -> Result<(HashMap<WorkerId, Leases>, bool), ManagerError> {
-        let filter = Filter { states: vec![StateName::Running], worker_id: worker.cloned(), ..Filter::default() };
+        let filter = Filter { states: vec![JobState::Running], worker_id: worker.cloned(), ..Filter::default() };
         // A heartbeat writes the job, so those without one for longest come first.
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let mut search = Search { filter, sort, after: None, limit: LEASES_PER_PAGE };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::job::{OrphanPolicy, StateName};
+use crate::job::{JobState, OrphanPolicy};
 use crate::store::Store;
 
 /// When something is done again and again.
@@ -109,13 +109,13 @@ impl Retention {
 
     /// How long jobs are kept that ended in `state`; for ever, when it is no final state.
     #[must_use]
-    pub const fn of(&self, state: StateName) -> Option<Duration> {
+    pub const fn of(&self, state: JobState) -> Option<Duration> {
         match state {
-            StateName::Completed => self.completed,
-            StateName::Failed => self.failed,
-            StateName::Cancelled => self.cancelled,
-            StateName::Expired => self.expired,
-            StateName::Available | StateName::Running => None,
+            JobState::Completed => self.completed,
+            JobState::Failed => self.failed,
+            JobState::Cancelled => self.cancelled,
+            JobState::Expired => self.expired,
+            JobState::Available | JobState::Running => None,
         }
     }
 }

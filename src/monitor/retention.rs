@@ -2,7 +2,7 @@
 
 use super::scan::{PAGE, Report, Scans};
 use crate::clock::Timestamp;
-use crate::job::StateName;
+use crate::job::JobState;
 use crate::manager::ManagerError;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::Versioned;
@@ -13,7 +13,7 @@ const MAX_PAGES: usize = 100;
 /// Oldest first.
 const ORDER: Sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
 
-const FINAL: [StateName; 4] = [StateName::Completed, StateName::Failed, StateName::Cancelled, StateName::Expired];
+const FINAL: [JobState; 4] = [JobState::Completed, JobState::Failed, JobState::Cancelled, JobState::Expired];
 
 impl Scans {
     /// Removes what is older than it is kept, in the versions found: a job that was started again meanwhile stays.
@@ -34,7 +34,7 @@ impl Scans {
 
     async fn remove_ended(
         &self,
-        state: StateName,
+        state: JobState,
         until: Timestamp,
         may_act: &(dyn Fn() -> bool + Send + Sync),
         report: &mut Report,

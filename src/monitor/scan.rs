@@ -12,7 +12,7 @@ use super::audit::{Audited, Auditor};
 use super::config::{MonitorConfig, Retention};
 use super::rules::{Action, Rules, Suspicion, decide};
 use crate::clock::Timestamp;
-use crate::job::{Change, Job, JobId, OrphanPolicy, StateName};
+use crate::job::{Change, Job, JobId, JobState, OrphanPolicy};
 use crate::manager::{Manager, ManagerError};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey, SortValue};
 
@@ -59,7 +59,7 @@ impl Scan {
 
     fn filter(self, now: Timestamp) -> Filter {
         let states = match self {
-            Self::Recovery => vec![StateName::Running],
+            Self::Recovery => vec![JobState::Running],
             Self::Watch | Self::Retention | Self::Archive | Self::Audit => Vec::new(),
         };
         Filter { states, watch_at_most: Some(now), ..Filter::default() }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{Body, EventName, HistoryEntry, Job, Lease, Orphan, OrphanPolicy, Owner, Running, State, StateName};
+use crate::job::{Body, EventName, HistoryEntry, Job, JobState, Lease, Orphan, OrphanPolicy, Owner, Running, State};
 
 /// The list of a job's transitions, whose entries are asked for together: `history: { to: running and fence: 2 }`.
 pub const HISTORY: &str = "history";
@@ -137,7 +137,7 @@ impl Field {
     #[must_use]
     pub fn values(&self) -> Vec<&'static str> {
         match self.name {
-            "state" | "history.from" | "history.to" => StateName::ALL.map(StateName::as_str).to_vec(),
+            "state" | "history.from" | "history.to" => JobState::ALL.map(JobState::as_str).to_vec(),
             "orphan_policy" => OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec(),
             "history.event" => EventName::ALL.map(EventName::as_str).to_vec(),
             _ if self.kind == FieldType::Flag => vec!["true", "false"],
@@ -244,7 +244,7 @@ pub static FIELDS: &[Field] = &[
     Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())), "How long an output is that is kept apart.", "result_ref.bytes > 100000").sortable(),
     Field::new("history.at", Date, History(|entry| time(entry.at)), "When a transition was.", "history: { to: failed and at > now-1d }"),
     Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())), "What happened: submitted, claimed, retried, released and so on.", "history: { event: released }"),
-    Field::new("history.from", KEYWORD, History(|entry| entry.from.map(StateName::as_str).and_then(text)), "From which state; none for the submission.", "history: { from: running and to: available }"),
+    Field::new("history.from", KEYWORD, History(|entry| entry.from.map(JobState::as_str).and_then(text)), "From which state; none for the submission.", "history: { from: running and to: available }"),
     Field::new("history.to", KEYWORD, History(|entry| text(entry.to.as_str())), "To which state.", "history: { to: running }"),
     Field::new("history.fence", LONG, History(|entry| unsigned(entry.fence.get())), "The fence after it.", "history: { to: running and fence > 3 }"),
     Field::new("history.attempt", LONG, History(|entry| integer(entry.attempt.get())), "The attempts counted after it.", "history: { to: failed and attempt: 1 }"),

@@ -16,7 +16,7 @@ pub use sort::{Direction, Sort, SortField, SortKey, SortValue, SortValues};
 
 use self::kql::Expression;
 use crate::clock::Timestamp;
-use crate::job::{Job, Kind, Owner, QueueName, RequestId, State, StateName, WorkerId};
+use crate::job::{Job, JobState, Kind, Owner, QueueName, RequestId, State, WorkerId};
 
 /// A query, and the moment that it calls now: the same for all pages of a list's one search.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Asked {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// In one of these states.
-    pub states: Vec<StateName>,
+    pub states: Vec<JobState>,
     /// In one of these queues.
     pub queues: Vec<QueueName>,
     /// Of one of these kinds.

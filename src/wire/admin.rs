@@ -7,10 +7,9 @@ use utoipa::ToSchema;
 
 use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
-use super::job::JobState;
 use super::work::Then;
 use crate::clock::{Timestamp, rfc3339};
-use crate::job::{self, Actor, InvalidName, JobId, OrphanPolicy, StateName};
+use crate::job::{self, Actor, InvalidName, JobId, JobState, OrphanPolicy};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
 use crate::query::kql::{Expression, KqlError, Plan, Zone};
 use crate::query::{Asked, Filter};
@@ -100,7 +99,7 @@ impl BulkFilter {
         }
         let filter = Filter {
             asked,
-            states: self.states.into_iter().map(StateName::from).collect(),
+            states: self.states,
             queues: checks.names("filter.queues", &self.queues, MAX_FILTER_VALUES),
             kinds: checks.names("filter.kinds", &self.kinds, MAX_FILTER_VALUES),
             owners: checks.names("filter.owners", &self.owners, MAX_FILTER_VALUES),

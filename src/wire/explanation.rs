@@ -44,7 +44,7 @@ impl From<manager::Explanation> for Explanation {
     fn from(explanation: manager::Explanation) -> Self {
         Self {
             id: explanation.id.into(),
-            state: explanation.state.into(),
+            state: explanation.state,
             runnable: explanation.runnable,
             reasons: explanation.reasons.into_iter().map(Reason::from).collect(),
         }

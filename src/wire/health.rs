@@ -174,7 +174,7 @@ impl ServerHealth {
         let running = survey
             .latest
             .as_ref()
-            .map(|survey| survey.jobs.get(&crate::job::StateName::Running).copied().unwrap_or_default());
+            .map(|survey| survey.jobs.get(&crate::job::JobState::Running).copied().unwrap_or_default());
         let others = Some((None, insights.other_kinds)).filter(|(_, counts)| *counts != KindCounts::default());
         let kinds = insights.kinds.iter().map(|(kind, counts)| (Some(kind.as_str().to_owned()), *counts));
         Self {
@@ -303,7 +303,7 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::StateName;
+    use crate::job::JobState;
     use crate::manager::{Survey, Tally};
 
     fn at(seconds: i64) -> Timestamp {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     fn counted(running: u64, oldest: Option<Timestamp>) -> SurveyState {
-        let jobs = [(StateName::Running, running)].into();
+        let jobs = [(JobState::Running, running)].into();
         let latest = Some(Survey { at: at(0), jobs, oldest_waiting_since: oldest });
         SurveyState { latest, failing_since: None }
     }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::clock::{Timestamp, rfc3339};
-use crate::job::{self, Body, EventName, Json, NoticeFormat, NoticeTarget, OrphanPolicy, State, StateName};
+pub use crate::job::JobState;
+use crate::job::{self, Body, EventName, Json, NoticeFormat, NoticeTarget, OrphanPolicy, State};
 use crate::manager::JobView;
 use crate::store::Versioned;
 
@@ -128,65 +129,6 @@ pub(crate) const JOB_FIELDS: &[&str] = &[
     "history.actor", "history.reason", "history_folded", "created_at", "updated_at", "started_at", "finished_at",
     "schedule_id", "due_at", "version", "version.seq_no", "version.primary_term",
 ];
-
-/// Where a job stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    /// Waiting for its time and a worker.
-    Available,
-    /// A worker has it.
-    Running,
-    /// Done.
-    Completed,
-    /// Given up.
-    Failed,
-    /// Called off.
-    Cancelled,
-    /// Not claimed before its start deadline.
-    Expired,
-}
-
-impl JobState {
-    /// The word for it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Available => StateName::Available.as_str(),
-            Self::Running => StateName::Running.as_str(),
-            Self::Completed => StateName::Completed.as_str(),
-            Self::Failed => StateName::Failed.as_str(),
-            Self::Cancelled => StateName::Cancelled.as_str(),
-            Self::Expired => StateName::Expired.as_str(),
-        }
-    }
-}
-
-impl From<StateName> for JobState {
-    fn from(state: StateName) -> Self {
-        match state {
-            StateName::Available => Self::Available,
-            StateName::Running => Self::Running,
-            StateName::Completed => Self::Completed,
-            StateName::Failed => Self::Failed,
-            StateName::Cancelled => Self::Cancelled,
-            StateName::Expired => Self::Expired,
-        }
-    }
-}
-
-impl From<JobState> for StateName {
-    fn from(state: JobState) -> Self {
-        match state {
-            JobState::Available => Self::Available,
-            JobState::Running => Self::Running,
-            JobState::Completed => Self::Completed,
-            JobState::Failed => Self::Failed,
-            JobState::Cancelled => Self::Cancelled,
-            JobState::Expired => Self::Expired,
-        }
-    }
-}
 
 /// How long to wait before the next attempt: `base_ms × factor^(attempt − 1)`, at most `max_ms`, of which the share
 /// `jitter` is left to chance.
@@ -523,7 +465,7 @@ impl Serialize for HistoryOut<'_> {
         for entry in self.0 {
             list.serialize_element(&EntryOut {
                 at: entry.at,
-                from: entry.from.map(Into::into),
+                from: entry.from,
                 to: entry.to.into(),
                 fence: entry.fence.get(),
                 attempt: entry.attempt.get(),

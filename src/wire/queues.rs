@@ -139,7 +139,7 @@ impl From<QueueStatus> for Queue {
             paused: pause.is_some(),
             pause,
             orphan_policy: status.settings.orphan_policy,
-            jobs: status.jobs.into_iter().map(|(state, count)| (state.into(), count)).collect(),
+            jobs: status.jobs,
             oldest_waiting_since: status.oldest_waiting_since,
             throughput: status.throughput.iter().map(QueueThroughput::from).collect(),
         }

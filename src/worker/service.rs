@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::job::{Fence, JobId, Json, Kind, QueueName, StateName, WorkerId};
+use crate::job::{Fence, JobId, JobState, Json, Kind, QueueName, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Heartbeat};
 
 /// A job that this worker holds the lease of.
@@ -49,7 +49,7 @@ pub enum FinishAnswer {
     /// It is recorded.
     Accepted {
         /// The state that the job is in since, where the service tells.
-        state: Option<StateName>,
+        state: Option<JobState>,
     },
     /// The lease had been lost before; nothing changed.
     Lost,

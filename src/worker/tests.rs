@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::job::{Actor, AdminRelease, JobId, Json, State, StateName, Then};
+use crate::job::{Actor, AdminRelease, JobId, JobState, Json, State, Then};
 use crate::manager::{Heartbeat, Manager, ManagerConfig, NewJob};
 use crate::store::Versioned;
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -157,7 +157,7 @@ async fn a_panic_fails_the_job_and_not_the_worker() {
     let error = bed.ended(&job).await.error.clone().expect("an error");
     assert_eq!((error.code.as_str(), error.message.contains("out of paper")), ("panic", true));
     let next = bed.submit("quick", None).await;
-    assert_eq!(bed.ended(&next).await.state.name(), StateName::Completed);
+    assert_eq!(bed.ended(&next).await.state.name(), JobState::Completed);
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_cancelled_job_is_ended() {
     running.begun().await;
     bed.manager.cancel(&Actor::system("test"), &job, None).await.expect("asked");
     assert_eq!(running.ending().await, Ending::Cancelled);
-    assert_eq!(bed.ended(&job).await.state.name(), StateName::Cancelled);
+    assert_eq!(bed.ended(&job).await.state.name(), JobState::Cancelled);
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn heartbeats_keep_a_job_that_takes_longer_than_its_lease() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     running.go_on.add_permits(1);
-    assert_eq!(bed.ended(&job).await.state.name(), StateName::Completed);
+    assert_eq!(bed.ended(&job).await.state.name(), JobState::Completed);
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn a_gentle_stop_waits_for_what_runs_and_takes_nothing_new() {
     let untouched = bed.submit("quick", None).await;
     running.go_on.add_permits(1);
     assert_eq!(running.stopped().await, Ok(()));
-    assert_eq!(bed.job(&job).await.state.name(), StateName::Completed);
+    assert_eq!(bed.job(&job).await.state.name(), JobState::Completed);
     assert_eq!(bed.job(&untouched).await.state, State::Available);
 }
 
@@ -283,7 +283,7 @@ async fn what_does_not_end_in_time_is_given_back_unharmed() {
     assert_eq!(running.ending().await, Ending::WorkerStops);
     assert_eq!(running.stopped().await, Ok(()));
     let job = bed.job(&job).await;
-    assert_eq!((job.state.name(), job.attempt.get(), job.fence.get()), (StateName::Available, 0, 1));
+    assert_eq!((job.state.name(), job.attempt.get(), job.fence.get()), (JobState::Available, 0, 1));
 }
 
 /// A manager that cannot be reached for a while.
@@ -347,7 +347,7 @@ async fn a_claim_without_an_answer_is_repeated_under_its_name() {
     let service = Unreachable::new(bed.manager.clone(), 3, 0, false);
     let running = Running::start(service.clone(), config());
     let job = bed.submit("quick", None).await;
-    assert_eq!(bed.ended(&job).await.state.name(), StateName::Completed);
+    assert_eq!(bed.ended(&job).await.state.name(), JobState::Completed);
     running.stop.ask(Stop::Drain);
     assert_eq!(running.stopped().await, Ok(()));
     let asked = service.asked.lock().clone();
@@ -367,7 +367,7 @@ async fn a_result_is_not_lost_while_nobody_answers() {
         running.stop.ask(Stop::Drain);
         assert_eq!(running.stopped().await, Ok(()));
         assert_eq!(service.finishes.load(Ordering::SeqCst), 0, "the worker gave up");
-        assert_eq!((job.state.name(), job.history.len()), (StateName::Completed, 3), "recorded more than once");
+        assert_eq!((job.state.name(), job.history.len()), (JobState::Completed, 3), "recorded more than once");
     }
 }
 

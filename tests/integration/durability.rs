@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Body, Change, Claim, Job, JobId, JobSpec, Json, Kind, LeaseProof, Oversight, Priority, QueueName,
-    RecordName, RetryPolicy, StateName, WorkerId,
+    Actor, Body, Change, Claim, Job, JobId, JobSpec, JobState, Json, Kind, LeaseProof, Oversight, Priority, QueueName,
+    RecordName, RetryPolicy, WorkerId,
 };
 use leasehold::query::{Filter, GroupField};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -215,7 +215,7 @@ fn write_until_killed(directory: &Path) -> ! {
 #[derive(Default)]
 struct Acknowledged {
     /// Of each job.
-    jobs: HashMap<JobId, (Version, StateName)>,
+    jobs: HashMap<JobId, (Version, JobState)>,
     /// Of the counter.
     count: Option<(Version, u64)>,
 }
@@ -282,7 +282,7 @@ async fn the_count_is_there(store: &EmbeddedStore, acknowledged: Option<(Version
 }
 
 /// Each job is as its writer heard last, or one write further: one that was durable and not yet acknowledged.
-async fn all_acknowledged_is_there(store: &EmbeddedStore, acknowledged: &HashMap<JobId, (Version, StateName)>) {
+async fn all_acknowledged_is_there(store: &EmbeddedStore, acknowledged: &HashMap<JobId, (Version, JobState)>) {
     let ids: Vec<JobId> = acknowledged.keys().cloned().collect();
     let found = store.get(&ids).await.expect("readable");
     for (id, found) in ids.iter().zip(found) {
@@ -290,8 +290,8 @@ async fn all_acknowledged_is_there(store: &EmbeddedStore, acknowledged: &HashMap
         let found = found.unwrap_or_else(|| panic!("job {id} was acknowledged as {state} and is gone"));
         let now = found.job.state.name();
         let further = match state {
-            StateName::Available => StateName::Running,
-            _ => StateName::Completed,
+            JobState::Available => JobState::Running,
+            _ => JobState::Completed,
         };
         match found.version == version {
             true => assert_eq!(now, state, "job {id}"),

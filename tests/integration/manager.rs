@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::job::{
-    Actor, AdminRelease, Fence, JobError, JobId, Json, Kind, Priority, QueueName, Refusal, RequestId, State, StateName,
+    Actor, AdminRelease, Fence, JobError, JobId, JobState, Json, Kind, Priority, QueueName, Refusal, RequestId, State,
     Then, WorkerId,
 };
 use leasehold::manager::{
@@ -88,7 +88,7 @@ impl Site {
         self.manager.get(id).await.expect("the job is there")
     }
 
-    async fn state(&self, id: &JobId) -> StateName {
+    async fn state(&self, id: &JobId) -> JobState {
         self.job(id).await.versioned.job.state.name()
     }
 }
@@ -235,10 +235,10 @@ async fn a_job_is_submitted_claimed_and_completed(site: Site) {
     site.clock.advance(Duration::from_secs(1));
     site.finish(&claimed, completed("[1,2]")).await.expect("accepted");
     let done = site.job(&id).await;
-    assert_eq!(done.versioned.job.state.name(), StateName::Completed);
+    assert_eq!(done.versioned.job.state.name(), JobState::Completed);
     assert_eq!((done.payload, done.result), (Some(json("{\"a\":1}")), Some(json("[1,2]"))));
-    let steps: Vec<StateName> = done.versioned.job.history.entries().iter().map(|entry| entry.to).collect();
-    assert_eq!(steps, [StateName::Available, StateName::Running, StateName::Completed]);
+    let steps: Vec<JobState> = done.versioned.job.history.entries().iter().map(|entry| entry.to).collect();
+    assert_eq!(steps, [JobState::Available, JobState::Running, JobState::Completed]);
 }
 
 async fn a_claim_that_waits_gets_the_job_submitted_meanwhile(site: Site) {
@@ -255,7 +255,7 @@ async fn a_dropped_answer_gives_the_job_back_attempt_and_all(site: Site) {
     let claimed = site.manager.claim(claim(1)).await.expect("the claim is answered");
     assert_eq!(claimed.jobs().len(), 1);
     drop(claimed);
-    until("the job's return", async || site.state(&id).await == StateName::Available).await;
+    until("the job's return", async || site.state(&id).await == JobState::Available).await;
     let job = site.job(&id).await.versioned.job;
     assert_eq!((job.attempt.get(), job.fence), (0, Fence::new(1)));
     assert_eq!(site.claim_one().await.job.fence, Fence::new(2));
@@ -268,7 +268,7 @@ async fn a_dropped_claim_takes_no_job(site: Site) {
     waiting.abort();
     until("the claim's end", async || site.manager.waiting_claims() == 0).await;
     let id = site.submit(new_job()).await.versioned.job.id.clone();
-    assert_eq!(site.state(&id).await, StateName::Available);
+    assert_eq!(site.state(&id).await, JobState::Available);
     assert_eq!(site.claim_one().await.job.fence, Fence::new(1));
 }
 
@@ -372,10 +372,10 @@ async fn a_cancelled_running_job_ends_when_its_worker_hears_of_it(site: Site) {
     let claimed = site.claim_one().await;
     assert!(!site.beat(&claimed).await.expect("heard").cancel_requested);
     site.manager.cancel(&caller(), &claimed.job.id, Some("not needed".to_owned())).await.expect("asked");
-    assert_eq!(site.state(&claimed.job.id).await, StateName::Running);
+    assert_eq!(site.state(&claimed.job.id).await, JobState::Running);
     assert!(site.beat(&claimed).await.expect("heard").cancel_requested);
     site.finish(&claimed, failed(true)).await.expect("accepted");
-    assert_eq!(site.state(&claimed.job.id).await, StateName::Cancelled);
+    assert_eq!(site.state(&claimed.job.id).await, JobState::Cancelled);
 }
 
 async fn a_cancelled_waiting_job_is_never_claimed(site: Site) {
@@ -385,7 +385,7 @@ async fn a_cancelled_waiting_job_is_never_claimed(site: Site) {
     );
     site.manager.cancel(&caller(), &id, None).await.expect("cancelled");
     assert!(site.claim(claim(1)).await.is_empty());
-    assert_eq!(site.state(&id).await, StateName::Cancelled);
+    assert_eq!(site.state(&id).await, JobState::Cancelled);
 }
 
 async fn a_failed_job_waits_for_its_backoff_and_fails_when_attempts_are_used_up(site: Site) {
@@ -400,7 +400,7 @@ async fn a_failed_job_waits_for_its_backoff_and_fails_when_attempts_are_used_up(
     assert_eq!((second.job.attempt.get(), second.job.fence), (2, Fence::new(2)));
     site.finish(&second, failed(true)).await.expect("accepted");
     let job = site.job(&id).await.versioned.job;
-    assert_eq!(job.state.name(), StateName::Failed);
+    assert_eq!(job.state.name(), JobState::Failed);
     assert_eq!(job.error.as_ref().map(|error| error.code.as_str()), Some("exit"));
 }
 
@@ -408,7 +408,7 @@ async fn a_failure_that_is_final_is_not_tried_again(site: Site) {
     let id = site.submit(new_job()).await.versioned.job.id.clone();
     let claimed = site.claim_one().await;
     site.finish(&claimed, failed(false)).await.expect("accepted");
-    assert_eq!(site.state(&id).await, StateName::Failed);
+    assert_eq!(site.state(&id).await, JobState::Failed);
 }
 
 async fn a_failure_can_ask_for_a_longer_wait(site: Site) {
@@ -435,7 +435,7 @@ async fn a_job_past_its_start_deadline_expires_instead_of_being_claimed(site: Si
     let id = site.submit(NewJob { expires_at, ..new_job() }).await.versioned.job.id.clone();
     site.clock.advance(Duration::from_secs(5));
     assert!(site.claim(claim(1)).await.is_empty());
-    assert_eq!(site.state(&id).await, StateName::Expired);
+    assert_eq!(site.state(&id).await, JobState::Expired);
 }
 
 async fn a_job_due_later_is_not_claimed_before(site: Site) {
@@ -502,10 +502,10 @@ async fn a_watcher_hears_of_the_end(site: Site) {
     let claimed = site.claim_one().await;
     site.finish(&claimed, completed("1")).await.expect("accepted");
     let seen = watcher.await.expect("no panic").expect("the job is there");
-    assert_eq!(seen.versioned.job.state.name(), StateName::Completed);
+    assert_eq!(seen.versioned.job.state.name(), JobState::Completed);
     let open = site.submit(new_job()).await.versioned.job.id.clone();
     let still_open = site.manager.wait(&open, Duration::from_millis(1)).await.expect("the job is there");
-    assert_eq!(still_open.versioned.job.state.name(), StateName::Available);
+    assert_eq!(still_open.versioned.job.state.name(), JobState::Available);
 }
 
 async fn running_jobs_of_dead_workers_are_given_back(site: Site) {
@@ -530,8 +530,8 @@ async fn queues_show_their_depth_by_state(site: Site) {
     let queues = site.manager.queues().await.expect("answered");
     let names: Vec<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
     assert_eq!(names, ["other", "q"]);
-    assert_eq!((queues[1].jobs[&StateName::Available], queues[1].jobs[&StateName::Running]), (2, 1));
-    assert_eq!(queues[1].jobs[&StateName::Completed], 0);
+    assert_eq!((queues[1].jobs[&JobState::Available], queues[1].jobs[&JobState::Running]), (2, 1));
+    assert_eq!(queues[1].jobs[&JobState::Completed], 0);
     assert_eq!(queues[1].oldest_waiting_since, Some(site.clock.now()));
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::job::{
-    EventName, Job, JobError, JobId, Kind, NoticeTarget, OrphanPolicy, Oversight, QueueName, Refusal, RetryPolicy,
-    StateName, WorkerId,
+    EventName, Job, JobError, JobId, JobState, Kind, NoticeTarget, OrphanPolicy, Oversight, QueueName, Refusal,
+    RetryPolicy, WorkerId,
 };
 use leasehold::manager::{
     Caller, ClaimRequest, Finish, Heartbeat, Manager, ManagerConfig, ManagerError, NewJob, Outcome,
@@ -199,7 +199,7 @@ async fn a_job_whose_worker_is_gone_is_flagged_and_after_the_grace_recovered_onc
         assert_eq!(site.scan(&scans, scan).await.looked_at, 0, "{scan:?}");
     }
     let job = site.job(&claimed.job.id).await;
-    assert_eq!((job.state.name(), job.attempt.get()), (StateName::Available, 1));
+    assert_eq!((job.state.name(), job.attempt.get()), (JobState::Available, 1));
     assert_eq!(told(&job), by_monitor(&[EventName::Orphaned, EventName::Released]));
     assert_eq!(job.run_at, site.clock.now().plus(Duration::from_secs(1)));
     let late = site.finish(&claimed, completed()).await;
@@ -245,7 +245,7 @@ async fn a_slow_but_beating_job_is_told_overdue_once_and_never_released(site: Si
     }
     let job = site.job(&claimed.job.id).await;
     assert_eq!(told(&job), by_monitor(&[EventName::Overdue]));
-    assert_eq!((job.state.name(), job.orphan()), (StateName::Running, None));
+    assert_eq!((job.state.name(), job.orphan()), (JobState::Running, None));
     site.finish(&claimed, completed()).await.expect("its worker is heard");
 }
 
@@ -258,8 +258,8 @@ async fn each_policy_is_kept_and_a_held_job_is_left_alone(site: Site) {
     site.clock.advance(LEASE + GRACE);
     let report = site.scan(&scans, Scan::Recovery).await;
     assert_eq!((report.requeued, report.failed, report.held), (1, 1, 1));
-    assert_eq!(site.job(&by_default).await.state.name(), StateName::Failed);
-    assert_eq!(site.job(&requeued).await.state.name(), StateName::Available);
+    assert_eq!(site.job(&by_default).await.state.name(), JobState::Failed);
+    assert_eq!(site.job(&requeued).await.state.name(), JobState::Available);
     let job = site.job(&held).await;
     assert!(job.orphan().is_some_and(|orphan| orphan.held));
     site.clock.advance(LEASE * 100);
@@ -279,7 +279,7 @@ async fn a_queues_policy_goes_over_the_default_and_a_jobs_own_over_its_queues(si
     let scans_of_another = Scans::new(later, &config(), site.store.is_realtime());
     let report = site.scan(&scans_of_another, Scan::Recovery).await;
     assert_eq!((report.requeued, report.failed, report.held), (0, 1, 1));
-    assert_eq!(site.job(&by_queue).await.state.name(), StateName::Failed);
+    assert_eq!(site.job(&by_queue).await.state.name(), JobState::Failed);
     assert!(site.job(&by_itself).await.orphan().is_some_and(|orphan| orphan.held));
     assert_eq!(site.scan(&scans, Scan::Recovery).await.recovered(), 0);
 }
@@ -287,7 +287,7 @@ async fn a_queues_policy_goes_over_the_default_and_a_jobs_own_over_its_queues(si
 async fn a_job_whose_attempts_are_used_up_fails(site: Site) {
     let scans = site.scans(&config());
     let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await;
-    for state in [StateName::Available, StateName::Failed] {
+    for state in [JobState::Available, JobState::Failed] {
         site.claim().await;
         site.clock.advance(LEASE + GRACE);
         assert_eq!(site.scan(&scans, Scan::Recovery).await.requeued, 1);
@@ -304,7 +304,7 @@ async fn a_cancellation_that_was_asked_for_holds_over_a_recovery(site: Site) {
     site.manager.cancel(&caller(), &claimed.job.id, None).await.expect("asked for");
     site.clock.advance(LEASE + GRACE);
     site.scan(&scans, Scan::Recovery).await;
-    assert_eq!(site.job(&claimed.job.id).await.state.name(), StateName::Cancelled);
+    assert_eq!(site.job(&claimed.job.id).await.state.name(), JobState::Cancelled);
 }
 
 async fn an_attempt_that_takes_too_long_is_ended(site: Site) {
@@ -330,7 +330,7 @@ async fn a_job_that_nobody_starts_in_time_expires(site: Site) {
     assert_eq!(site.scan(&scans, Scan::Watch).await.looked_at, 0);
     site.clock.advance(Duration::from_secs(1));
     assert_eq!(site.scan(&scans, Scan::Watch).await.expired, 1);
-    assert_eq!(site.job(&id).await.state.name(), StateName::Expired);
+    assert_eq!(site.job(&id).await.state.name(), JobState::Expired);
     assert_eq!(site.claim().await.job.id, without);
 }
 
@@ -370,6 +370,6 @@ async fn notices_that_wait_do_not_hide_what_is_to_be_done(site: Site) {
     let lost = site.submit_and_claim(new_job()).await.job.id.clone();
     site.clock.advance(LEASE + GRACE);
     assert_eq!(site.scan(&scans, Scan::Watch).await.requeued, 1);
-    assert_eq!(site.job(&lost).await.state.name(), StateName::Available);
+    assert_eq!(site.job(&lost).await.state.name(), JobState::Available);
     assert_eq!(site.job(&ended.job.id).await, before);
 }

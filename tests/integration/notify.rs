@@ -11,7 +11,7 @@ use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::executor::webhook::Secret;
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{
-    Actor, EventName, JobError, JobId, Kind, NoticeFormat, NoticeTarget, Oversight, QueueName, StateName, WorkerId,
+    Actor, EventName, JobError, JobId, JobState, Kind, NoticeFormat, NoticeTarget, Oversight, QueueName, WorkerId,
 };
 use leasehold::manager::{ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
 use leasehold::notify::{NewSubscription, Notifier, NotifyConfig, QUEUE, Subscription, SubscriptionError};
@@ -76,7 +76,7 @@ impl Site {
     }
 
     /// The deliveries in this state.
-    async fn deliveries(&self, state: StateName) -> Vec<Versioned> {
+    async fn deliveries(&self, state: JobState) -> Vec<Versioned> {
         self.engine.settle().await;
         let filter = Filter { states: vec![state], queues: vec![QueueName::system(QUEUE)], ..Filter::default() };
         let search = Search { filter, sort: Sort::default(), after: None, limit: 1_000 };
@@ -84,7 +84,7 @@ impl Site {
     }
 
     /// Waits until there are so many deliveries in this state.
-    async fn until_deliveries(&self, state: StateName, count: usize) -> Vec<Versioned> {
+    async fn until_deliveries(&self, state: JobState, count: usize) -> Vec<Versioned> {
         for _ in 0..600 {
             let found = self.deliveries(state).await;
             if found.len() >= count {
@@ -192,7 +192,7 @@ async fn a_receiver_that_is_down_for_a_minute_then_fails_then_answers_is_told_of
     receiver.answer_next(std::iter::repeat_n(StatusCode::INTERNAL_SERVER_ERROR, 2 * JOBS));
     receiver.listen().await;
     receiver.until(|receiver| receiver.told().len() >= JOBS, || site.clock.advance(Duration::from_secs(60))).await;
-    site.until_deliveries(StateName::Completed, JOBS).await;
+    site.until_deliveries(JobState::Completed, JOBS).await;
     notifier.shutdown().await;
 
     let told: BTreeSet<JobId> = receiver.told().into_iter().map(|(id, _)| JobId::new(id).expect("an id")).collect();
@@ -202,7 +202,7 @@ async fn a_receiver_that_is_down_for_a_minute_then_fails_then_answers_is_told_of
         let signed_at = seconds(&delivered);
         delivered.verified(&subscription.secrets[0], signed_at);
     }
-    assert_eq!(site.deliveries(StateName::Failed).await, []);
+    assert_eq!(site.deliveries(JobState::Failed).await, []);
 }
 
 fn seconds(delivered: &Delivered) -> Timestamp {
@@ -215,7 +215,7 @@ async fn a_receiver_that_is_gone_is_told_nothing_more_and_that_is_reported(site:
     let subscription = subscribe(&notifier, &receiver, &[EventName::Completed]).await;
     receiver.answer_always(StatusCode::GONE);
     site.end_one(job("a"), COMPLETED).await;
-    let dead = site.until_deliveries(StateName::Failed, 1).await;
+    let dead = site.until_deliveries(JobState::Failed, 1).await;
     assert_eq!(dead[0].job.error.as_ref().map(|error| error.code.as_str()), Some("gone"));
     let off = notifier.subscriptions().get(&subscription.id).await.expect("it is kept").switched_off;
     assert!(off.is_some_and(|off| off.reason.contains("410")), "why it is told nothing can be read");
@@ -284,7 +284,7 @@ async fn two_notifiers_tell_of_an_event_once(site: Site) {
         site.clock.advance(STEP);
     }
     site.until_told(&receiver, 5).await;
-    site.until_deliveries(StateName::Completed, 5).await;
+    site.until_deliveries(JobState::Completed, 5).await;
     first.shutdown().await;
     second.shutdown().await;
     assert_eq!(receiver.came().len(), 5, "both hand it on, and it is one delivery");
@@ -306,7 +306,7 @@ async fn a_private_target_is_refused_at_once_or_ends_as_a_dead_letter(site: Site
     let target = NoticeTarget { url: receiver.url(), events: Vec::new(), format: NoticeFormat::CloudEvents };
     let oversight = Oversight { notify: vec![target], ..Oversight::default() };
     site.end_one(NewJob { oversight, ..job("a") }, COMPLETED).await;
-    let dead = site.until_deliveries(StateName::Failed, 1).await;
+    let dead = site.until_deliveries(JobState::Failed, 1).await;
     notifier.shutdown().await;
     assert_eq!(dead[0].job.error.as_ref().map(|error| error.code.as_str()), Some("refused"));
     assert!(receiver.came().is_empty(), "no connection was made");

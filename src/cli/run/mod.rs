@@ -26,7 +26,7 @@ use super::output::complain;
 use super::signals::Signals;
 use super::worker::REAP;
 use super::{duration, jobs};
-use crate::job::{JobError, QueueName, StateName, WorkerId};
+use crate::job::{JobError, JobState, QueueName, WorkerId};
 use crate::manager::Manager;
 use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
@@ -201,9 +201,9 @@ async fn look_at_deadlines(manager: &Manager, watch: &Watch, planned: &[Planned]
         tokio::time::sleep(DEADLINE_EVERY).await;
         for id in watch.left().iter().filter(|id| with_deadline.contains(id)) {
             let Ok(view) = manager.get(id).await else { continue };
-            if view.versioned.job.state.name() == StateName::Expired {
+            if view.versioned.job.state.name() == JobState::Expired {
                 let message = "not started before its start deadline".to_owned();
-                watch.failed(id, StateName::Expired, JobError { code: "expired".to_owned(), message });
+                watch.failed(id, JobState::Expired, JobError { code: "expired".to_owned(), message });
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::cli::engine;
 use crate::cli::failure::Failure;
 use crate::cli::output::complain;
 use crate::clock::{Clock, SystemClock};
-use crate::job::{Actor, Job, JobError, JobId, StateName};
+use crate::job::{Actor, Job, JobError, JobId, JobState};
 use crate::manager::{Manager, ManagerConfig, ManagerError, NewJob};
 use crate::monitor::{Monitor, MonitorConfig, Retention, Schedule};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
@@ -147,7 +147,7 @@ async fn put_in_order(
 async fn call_off_gone(manager: &Manager, planned: &[Planned]) -> Result<usize, Failure> {
     let planned: HashSet<&JobId> = planned.iter().map(|planned| &planned.id).collect();
     let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
-    let filter = Filter { states: vec![StateName::Available], ..Filter::default() };
+    let filter = Filter { states: vec![JobState::Available], ..Filter::default() };
     let mut search = Search { filter, sort, after: None, limit: PAGE };
     let mut gone = Vec::new();
     loop {
@@ -175,20 +175,20 @@ async fn take_in(
     let state = job.state.name();
     let again = match state {
         // It was called off because its line was gone, and now the line is back.
-        StateName::Cancelled => true,
-        StateName::Failed | StateName::Expired => retry_failed,
-        StateName::Available | StateName::Running | StateName::Completed => false,
+        JobState::Cancelled => true,
+        JobState::Failed | JobState::Expired => retry_failed,
+        JobState::Available | JobState::Running | JobState::Completed => false,
     };
     match state {
         _ if again => {
             manager.retry(&actor(), &job.id, None).await.map_err(failed)?;
             started.waiting.insert(job.id.clone());
         }
-        StateName::Available | StateName::Running => {
+        JobState::Available | JobState::Running => {
             started.waiting.insert(job.id.clone());
         }
-        StateName::Completed => started.before += 1,
-        StateName::Failed | StateName::Cancelled | StateName::Expired => {
+        JobState::Completed => started.before += 1,
+        JobState::Failed | JobState::Cancelled | JobState::Expired => {
             let unknown = || JobError { code: state.as_str().to_owned(), message: String::new() };
             let error = job.error.clone().unwrap_or_else(unknown);
             let message = format!("{} (before; --retry-failed runs it again)", error.message);

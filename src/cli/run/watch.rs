@@ -11,7 +11,7 @@ use super::source::Planned;
 use crate::cli::duration;
 use crate::cli::meter::Meter;
 use crate::cli::output::shorten;
-use crate::job::{JobError, JobId, StateName};
+use crate::job::{JobError, JobId, JobState};
 use crate::manager::Outcome;
 use crate::worker::{AttemptEnd, ClaimedJob, FinishAnswer, Observer, Stop, StopHandle};
 
@@ -36,7 +36,7 @@ pub(super) struct Name {
 #[derive(Clone, Debug)]
 pub(super) struct Failed {
     pub(super) name: Name,
-    pub(super) state: StateName,
+    pub(super) state: JobState,
     pub(super) error: JobError,
 }
 
@@ -103,7 +103,7 @@ impl Watch {
     }
 
     /// A job has reached a state other than completed.
-    pub(super) fn failed(&self, id: &JobId, state: StateName, error: JobError) {
+    pub(super) fn failed(&self, id: &JobId, state: JobState, error: JobError) {
         let Some(name) = self.take(id) else { return };
         let said = shorten(&error.message, MESSAGE_CHARACTERS);
         self.meter.say(&format!("{}: {}: {said}", describe(&name), error.code));
@@ -135,7 +135,7 @@ impl Observer for Watch {
 
     fn ended(&self, job: &ClaimedJob, end: &AttemptEnd) {
         match (&end.answer, &end.outcome) {
-            (FinishAnswer::Accepted { state: Some(StateName::Completed) }, _) => self.completed(&job.id, end.took),
+            (FinishAnswer::Accepted { state: Some(JobState::Completed) }, _) => self.completed(&job.id, end.took),
             (FinishAnswer::Accepted { state: Some(state) }, Some(Outcome::Failed { error, .. })) => {
                 if state.is_final() {
                     self.failed(&job.id, *state, error.clone());

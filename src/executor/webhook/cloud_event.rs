@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{JobEvent, Origin};
 use crate::clock::{Timestamp, rfc3339};
-use crate::job::{Actor, Attempt, EventName, Fence, JobError, JobId, Kind, Owner, QueueName, StateName};
+use crate::job::{Actor, Attempt, EventName, Fence, JobError, JobId, JobState, Kind, Owner, QueueName};
 
 /// The media type of the structured form.
 pub(super) const CONTENT_TYPE: &str = "application/cloudevents+json";
@@ -65,7 +65,7 @@ pub struct JobData {
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Where it stands.
-    pub state: StateName,
+    pub state: JobState,
     /// How many claims count so far.
     pub attempt: Attempt,
     /// Its latest claim's fence: of two events of a job, the one with the higher is the later.

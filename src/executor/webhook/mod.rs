@@ -30,7 +30,7 @@ pub use verdict::{MAX_RETRY_AFTER, Verdict};
 use super::{HttpCall, TargetUrl};
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::{
-    Actor, Attempt, EventName, Fence, Job, JobError, JobId, Kind, Notice, NoticeFormat, Owner, QueueName, StateName,
+    Actor, Attempt, EventName, Fence, Job, JobError, JobId, JobState, Kind, Notice, NoticeFormat, Owner, QueueName,
 };
 
 /// What the ids of events are made in, so that they are nobody else's.
@@ -57,7 +57,7 @@ pub struct JobEvent {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Where it stands after the event.
-    pub state: StateName,
+    pub state: JobState,
     /// How many claims counted by then.
     pub attempt: Attempt,
     /// Its latest claim's fence.

@@ -16,7 +16,7 @@ fn event(name: EventName) -> JobEvent {
         kind: Kind::new("render").expect("a name"),
         owner: Some(Owner::new("films").expect("a name")),
         labels: BTreeMap::from([("team/part".to_owned(), "x".to_owned()), ("empty".to_owned(), String::new())]),
-        state: StateName::Failed,
+        state: JobState::Failed,
         attempt: Attempt::new(2),
         fence: Fence::new(3),
         actor: Actor::system("monitor"),
@@ -67,7 +67,7 @@ fn submitted(id: &str, at: Timestamp) -> (Job, Notice) {
 fn a_notice_is_the_same_event_whoever_tells_of_it_and_no_other() {
     let (job, notice) = submitted("a/1", time(NOW));
     let told = JobEvent::of(&job, &notice);
-    assert_eq!((told.event, told.at, told.state), (EventName::Submitted, time(NOW), StateName::Available));
+    assert_eq!((told.event, told.at, told.state), (EventName::Submitted, time(NOW), JobState::Available));
     assert_eq!((told.job_id.as_str(), told.actor.as_str()), ("a/1", "somebody"));
     assert_eq!(JobEvent::of(&job.clone(), &notice.clone()), told);
     let next = Notice { number: 2, ..notice };
@@ -179,7 +179,7 @@ fn an_alert_is_resolved_under_the_very_labels_that_it_was_fired_with() {
             at: time("2030-01-31T09:00:00Z"),
             attempt: Attempt::new(5),
             fence: Fence::new(9),
-            state: StateName::Available,
+            state: JobState::Available,
             actor: Actor::system("somebody"),
             reason: None,
             error: None,

@@ -221,13 +221,13 @@ mod sequences {
 
     fn holds_always(run: &Run) {
         let job = &run.job;
-        assert_eq!(job.lease().is_some(), job.state.name() == StateName::Running, "a lease exactly while running");
+        assert_eq!(job.lease().is_some(), job.state.name() == JobState::Running, "a lease exactly while running");
         assert_eq!(job.finished_at().is_some(), job.state.name().is_final(), "an end exactly when final");
         assert!(u64::from(job.attempt.get()) <= job.fence.get(), "no attempt without a claim");
         assert!(job.attempt.get() <= job.spec.max_attempts + run.requeued, "no attempt beyond the budget");
 
         let entries = job.history.entries();
-        assert_eq!((entries[0].from, entries[0].to), (None, StateName::Available));
+        assert_eq!((entries[0].from, entries[0].to), (None, JobState::Available));
         for (place, pair) in entries.windows(2).enumerate() {
             let folded_between = job.history.folded() > 0 && place == 24;
             assert!(folded_between || pair[1].from == Some(pair[0].to), "a gap in the history at {place}: {pair:?}");
@@ -258,7 +258,7 @@ mod sequences {
                 let ends = |job: &Job| job.lease().map(|lease| (lease.expires_at, lease.heartbeat_at));
                 assert!(ends(after) >= ends(before), "a heartbeat shortened the lease");
             }
-            Request::Fail { retryable, retry_after_ms, chance, .. } if to == StateName::Available => {
+            Request::Fail { retryable, retry_after_ms, chance, .. } if to == JobState::Available => {
                 assert!(*retryable && before.attempt.get() < before.spec.max_attempts, "tried again without budget");
                 let full = POLICY.backoff(before.attempt.get(), 1.0);
                 let wait = after.run_at.since(now);
@@ -266,7 +266,7 @@ mod sequences {
                 assert!(wait >= asked && wait <= full.max(asked), "waits {wait:?} with {chance} and {asked:?}");
                 assert!(wait >= full.mul_f64(1.0 - POLICY.jitter), "chance took more than its share: {wait:?}");
             }
-            Request::Recover { .. } | Request::TimeOut if to == StateName::Available => {
+            Request::Recover { .. } | Request::TimeOut if to == JobState::Available => {
                 assert!(before.attempt.get() < before.spec.max_attempts, "tried again without budget");
             }
             Request::Retry => assert_eq!(after.attempt, Attempt::default(), "a retry has a fresh budget"),
@@ -355,7 +355,7 @@ fn a_claim_gives_a_lease_for_its_term_under_the_next_fence() {
 #[test]
 fn a_job_is_not_claimed_twice_nor_before_it_is_due_nor_from_its_start_deadline_on() {
     let (taken, _) = running(3);
-    assert_eq!(taken.claim(&claim_by("other"), at(1)), Err(Refusal::NotAvailable(StateName::Running)));
+    assert_eq!(taken.claim(&claim_by("other"), at(1)), Err(Refusal::NotAvailable(JobState::Running)));
     assert_eq!(job(3, None, None).claim(&claim_by("w"), at(-1)), Err(Refusal::NotDue(at(0))));
     let deadline = job(3, None, Some(at(10)));
     assert!(deadline.claim(&claim_by("w"), at(9)).is_ok());
@@ -390,7 +390,7 @@ fn a_worker_whose_job_was_given_to_another_is_refused_and_the_other_is_heard() {
     let (job, old) = running(3);
     let waiting = changed(job.recover(&Actor::system("monitor"), &recovery(0), at(60_000)));
     let taken = waiting.claim(&claim_by("other"), at(90_000)).expect("claimed anew");
-    let lost = Refusal::LeaseLost { state: StateName::Running, fence: Fence::new(2) };
+    let lost = Refusal::LeaseLost { state: JobState::Running, fence: Fence::new(2) };
     assert_eq!(taken.heartbeat(&old, None, at(90_001)), Err(lost.clone()));
     assert_eq!(taken.complete(&old, &Body::Empty, at(90_001)), Err(lost.clone()));
     assert_eq!(taken.fail(&old, &failure("exit"), at(90_001)), Err(lost.clone()));
@@ -404,7 +404,7 @@ fn a_completion_again_changes_nothing_and_one_with_another_result_is_refused() {
     let (job, proof) = running(3);
     let done = changed(job.complete(&proof, &text("1"), at(1)));
     assert_eq!(done.complete(&proof, &text("1"), at(2)), Ok(Change::Already));
-    let lost = Refusal::LeaseLost { state: StateName::Completed, fence: Fence::new(1) };
+    let lost = Refusal::LeaseLost { state: JobState::Completed, fence: Fence::new(1) };
     assert_eq!(done.complete(&proof, &text("2"), at(2)), Err(lost.clone()));
     assert_eq!(done.complete(&proof, &Body::Empty, at(2)), Err(lost.clone()));
     assert_eq!(done.fail(&proof, &failure("exit"), at(2)), Err(lost.clone()));
@@ -417,7 +417,7 @@ fn a_result_that_is_kept_apart_is_the_same_when_its_length_is() {
     let (job, proof) = running(3);
     let done = changed(job.complete(&proof, &kept(70_000), at(1)));
     assert_eq!(done.complete(&proof, &kept(70_000), at(2)), Ok(Change::Already));
-    let lost = Refusal::LeaseLost { state: StateName::Completed, fence: Fence::new(1) };
+    let lost = Refusal::LeaseLost { state: JobState::Completed, fence: Fence::new(1) };
     assert_eq!(done.complete(&proof, &kept(70_001), at(2)), Err(lost));
 }
 
@@ -455,7 +455,7 @@ fn a_failure_again_changes_nothing_and_another_one_is_refused() {
     let (job, proof) = running(3);
     let waiting = changed(job.fail(&proof, &failure("exit"), at(1)));
     assert_eq!(waiting.fail(&proof, &failure("exit"), at(2)), Ok(Change::Already));
-    let lost = Refusal::LeaseLost { state: StateName::Available, fence: Fence::new(1) };
+    let lost = Refusal::LeaseLost { state: JobState::Available, fence: Fence::new(1) };
     assert_eq!(waiting.fail(&proof, &failure("disk"), at(2)), Err(lost.clone()));
     assert_eq!(waiting.release(&proof, "late", at(2)), Err(lost));
 }
@@ -466,7 +466,7 @@ fn a_release_gives_the_attempt_back_and_keeps_the_fence() {
     let released = changed(job.release(&proof, "shutting down", at(1)));
     assert_eq!((released.attempt, released.fence, released.run_at), (Attempt::new(0), Fence::new(1), at(0)));
     assert_eq!(released.release(&proof, "shutting down", at(2)), Ok(Change::Already));
-    let lost = Refusal::LeaseLost { state: StateName::Available, fence: Fence::new(1) };
+    let lost = Refusal::LeaseLost { state: JobState::Available, fence: Fence::new(1) };
     assert_eq!(released.fail(&proof, &failure("exit"), at(2)), Err(lost));
 }
 
@@ -479,7 +479,7 @@ fn a_waiting_job_is_cancelled_at_once_and_a_running_one_when_its_worker_ends() {
 
     let (job, proof) = running(3);
     let asked = changed(job.cancel(&user, Some("not needed".to_owned()), at(1)));
-    assert_eq!(asked.state.name(), StateName::Running);
+    assert_eq!(asked.state.name(), JobState::Running);
     assert_eq!(asked.cancel(&user, None, at(2)), Ok(Change::Already));
     for ended in [asked.fail(&proof, &failure("stopped"), at(3)), asked.release(&proof, "stopped", at(3))] {
         let ended = changed(ended);
@@ -496,7 +496,7 @@ fn work_that_was_done_before_the_cancel_request_arrived_is_kept() {
     let done = changed(asked.complete(&proof, &text("1"), at(2)));
     assert_eq!(done.result(), &text("1"));
     let refused = done.cancel(&Actor::system("user"), None, at(3));
-    assert_eq!(refused, Err(Refusal::AlreadyFinal(StateName::Completed)));
+    assert_eq!(refused, Err(Refusal::AlreadyFinal(JobState::Completed)));
 }
 
 #[test]
@@ -517,7 +517,7 @@ fn an_administrator_ends_the_lease_looked_at_and_no_newer_one() {
     assert_eq!(job.admin_release(&newer, at(1)), Err(Refusal::FenceMoved(Fence::new(1))));
     let waiting = super::tests::job(3, None, None);
     let refused = waiting.admin_release(&order(Then::Fail, None), at(1));
-    assert_eq!(refused, Err(Refusal::NotRunning(StateName::Available)));
+    assert_eq!(refused, Err(Refusal::NotRunning(JobState::Available)));
 }
 
 #[test]
@@ -631,7 +631,7 @@ fn a_job_expires_from_its_start_deadline_on_and_never_without_one() {
     let expired = deadline.expire(&monitor, at(10)).expect("expired");
     assert_eq!(expired.state, State::Expired { finished_at: at(10) });
     assert_eq!(job(3, None, None).expire(&monitor, Timestamp::MAX), Err(Refusal::NotYet));
-    assert_eq!(running(3).0.expire(&monitor, at(10)), Err(Refusal::NotAvailable(StateName::Running)));
+    assert_eq!(running(3).0.expire(&monitor, at(10)), Err(Refusal::NotAvailable(JobState::Running)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::job::{EventName, HistoryEntry, Job, StateName};
+use crate::job::{EventName, HistoryEntry, Job, JobState};
 use crate::store::AuditEntry;
 
 /// The version of the schema.
@@ -39,7 +39,7 @@ pub(super) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry 
                 "owner": job.spec.owner.as_ref().map(crate::job::Owner::as_str),
                 "schedule_id": job.spec.schedule_id,
             })),
-            "from": entry.from.map(StateName::as_str),
+            "from": entry.from.map(JobState::as_str),
             "to": entry.to.as_str(),
             "fence": entry.fence.get(),
             "attempt": entry.attempt.get(),
@@ -82,7 +82,7 @@ fn outcome(entry: &HistoryEntry) -> &'static str {
     match entry.event {
         EventName::Submitted | EventName::Claimed | EventName::Completed => "success",
         EventName::Failed | EventName::Expired => "failure",
-        EventName::Retried if entry.from == Some(StateName::Running) => "failure",
+        EventName::Retried if entry.from == Some(JobState::Running) => "failure",
         EventName::Retried
         | EventName::Cancelled
         | EventName::CancelRequested

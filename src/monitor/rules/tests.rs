@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::job::{
-    Body, Claim, EventName, JobId, JobSpec, Kind, LeaseProof, Oversight, Priority, QueueName, RetryPolicy, StateName,
+    Body, Claim, EventName, JobId, JobSpec, JobState, Kind, LeaseProof, Oversight, Priority, QueueName, RetryPolicy,
     WorkerId,
 };
 
@@ -87,7 +87,7 @@ fn nothing_is_done_about_a_job_in_time() {
 fn a_silent_job_is_flagged_when_its_lease_ends_and_recovered_after_the_grace() {
     let (job, done) = watched(running(None), &rules(2, 0), 0..=62);
     assert_eq!(done, [(60, Action::Flag(Suspicion::LeaseExpired)), (62, Action::Recover)]);
-    assert_eq!((job.state.name(), job.attempt.get()), (StateName::Available, 1));
+    assert_eq!((job.state.name(), job.attempt.get()), (JobState::Available, 1));
     let told: Vec<_> = job.history.entries()[2..].iter().map(|entry| (entry.event, entry.actor.as_str())).collect();
     assert_eq!(told, [(EventName::Orphaned, "monitor"), (EventName::Released, "monitor")]);
 }
@@ -134,13 +134,13 @@ fn a_job_left_to_a_person_is_not_touched_again() {
     let (job, done) = watched(running(Some(OrphanPolicy::Flag)), &rules(2, 0), 0..=1000);
     assert_eq!(done, [(60, Action::Flag(Suspicion::LeaseExpired)), (62, Action::Recover)]);
     assert!(job.orphan().is_some_and(|orphan| orphan.held));
-    assert_eq!(job.state.name(), StateName::Running);
+    assert_eq!(job.state.name(), JobState::Running);
 }
 
 #[test]
 fn a_job_whose_policy_is_to_fail_is_not_tried_again() {
     let (job, _) = watched(running(Some(OrphanPolicy::Fail)), &rules(2, 0), 0..=62);
-    assert_eq!(job.state.name(), StateName::Failed);
+    assert_eq!(job.state.name(), JobState::Failed);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn an_attempt_that_takes_too_long_is_ended_after_the_grace_though_its_worker_bea
 fn a_job_that_nobody_starts_in_time_expires_and_one_that_waits_for_its_retry_does_not() {
     assert_eq!(decide(&job(None), at(50), &rules(2, 0)), Some(Action::Expire));
     let expired = apply(Action::Expire, &job(None), &rules(2, 0), at(50));
-    assert_eq!(expired.state.name(), StateName::Expired);
+    assert_eq!(expired.state.name(), JobState::Expired);
     let (waiting, _) = watched(running(None), &rules(2, 0), 0..=62);
     assert_eq!(decide(&waiting, at(10_000), &rules(2, 0)), None);
 }

@@ -2,7 +2,7 @@
 
 use super::plan::{Clause, Plan, Target, Test};
 use crate::clock::Timestamp;
-use crate::job::StateName;
+use crate::job::JobState;
 
 /// What every job that a query finds has in common. `None` leaves a part open; an empty list is satisfied by no job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Bounds {
     /// Its id is one of these.
     pub ids: Option<Vec<String>>,
     /// It is in one of these states.
-    pub states: Option<Vec<StateName>>,
+    pub states: Option<Vec<JobState>>,
     /// It is in one of these queues.
     pub queues: Option<Vec<String>>,
     /// It is of one of these kinds.
@@ -111,7 +111,7 @@ impl Bounds {
         let texts = clause.test.only_text().map(|text| vec![text.to_owned()]);
         let span = clause.test.span(now);
         let exact = texts.is_some() || span.is_some();
-        let running = || Some(vec![StateName::Running]);
+        let running = || Some(vec![JobState::Running]);
         match field.name {
             "id" => Self { ids: texts, exact, ..Self::default() },
             "queue" => Self { queues: texts, exact, ..Self::default() },
@@ -122,7 +122,7 @@ impl Bounds {
             "created_at" => Self { created_at: span, exact, ..Self::default() },
             "updated_at" => Self { updated_at: span, exact, ..Self::default() },
             "finished_at" => {
-                let ended = StateName::ALL.into_iter().filter(|state| state.is_final()).collect();
+                let ended = JobState::ALL.into_iter().filter(|state| state.is_final()).collect();
                 Self { finished_at: span, states: Some(ended), exact, ..Self::default() }
             }
             "lease.worker_id" => Self { workers: texts, states: running(), exact, ..Self::default() },
@@ -139,7 +139,7 @@ impl Bounds {
             return Self::default();
         }
         let states = states(test);
-        let others = StateName::ALL.into_iter().filter(|state| !states.contains(state)).collect();
+        let others = JobState::ALL.into_iter().filter(|state| !states.contains(state)).collect();
         Self { states: Some(others), exact: true, ..Self::default() }
     }
 
@@ -233,8 +233,8 @@ impl Bounds {
     }
 }
 
-fn states(test: &Test) -> Vec<StateName> {
-    StateName::ALL.into_iter().filter(|state| test.accepts_keyword(state.as_str())).collect()
+fn states(test: &Test) -> Vec<JobState> {
+    JobState::ALL.into_iter().filter(|state| test.accepts_keyword(state.as_str())).collect()
 }
 
 fn is_of_running(field: &str) -> bool {

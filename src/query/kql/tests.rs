@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::job::{
-    Actor, Body, Claim, Job, JobError, JobId, JobSpec, Kind, Owner, Priority, QueueName, RetryPolicy, State, StateName,
+    Actor, Body, Claim, Job, JobError, JobId, JobSpec, JobState, Kind, Owner, Priority, QueueName, RetryPolicy, State,
     WorkerId,
 };
 
@@ -185,13 +185,13 @@ fn what_is_too_long_or_too_deep_or_too_wide_is_refused() {
 fn the_bounds_of_a_query_hold_for_all_that_it_finds() {
     let bounds = |query: &str| expression(query).bounds(now());
     let found = bounds("state: (running or failed) and queue: a and not kind: b");
-    assert_eq!(found.states, Some(vec![StateName::Running, StateName::Failed]));
+    assert_eq!(found.states, Some(vec![JobState::Running, JobState::Failed]));
     assert_eq!(found.queues, Some(vec!["a".to_owned()]));
     assert_eq!(found.kinds, None);
     assert_eq!(bounds("state: *ed").states.map(|states| states.len()), Some(4));
-    assert_eq!(bounds("not state: *ed").states, Some(vec![StateName::Available, StateName::Running]));
+    assert_eq!(bounds("not state: *ed").states, Some(vec![JobState::Available, JobState::Running]));
     assert!(bounds("not state: *ed and priority > 5").only_live());
-    assert_eq!(bounds("lease.expires_at < now").states, Some(vec![StateName::Running]));
+    assert_eq!(bounds("lease.expires_at < now").states, Some(vec![JobState::Running]));
     assert_eq!(bounds("queue: a or priority: 5"), Bounds::default());
     assert_eq!(bounds("queue: a or queue: b").queues, Some(vec!["a".to_owned(), "b".to_owned()]));
     assert_eq!(bounds("queue: a and queue: b").queues, Some(Vec::new()));

@@ -31,7 +31,7 @@ use super::tombstone::{self, Destination};
 use super::write_id::WriteId;
 use super::writer::Shared;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, StateName};
+use crate::job::{Job, JobId, JobState};
 use crate::store::{Archived, StoreError, Version};
 
 /// The most jobs, tombstones or copies that one request is about.
@@ -114,7 +114,7 @@ impl Step<'_> {
     async fn sweep_those_that_came_back(&self, archived: &mut Archived) -> Result<(), StoreError> {
         let came_back = json!({ "bool": { "filter": [
             { "terms": { "history.from": ended() } },
-            { "term": { "history.to": StateName::Available.as_str() } },
+            { "term": { "history.to": JobState::Available.as_str() } },
         ] } });
         let mut body = json!({
             "query": { "nested": { "path": "history", "query": came_back, "score_mode": "none" } },
@@ -427,12 +427,12 @@ fn is_done(outcome: &ItemOutcome) -> bool {
 }
 
 fn ended() -> Vec<&'static str> {
-    StateName::ALL.into_iter().filter(|state| state.is_final()).map(StateName::as_str).collect()
+    JobState::ALL.into_iter().filter(|state| state.is_final()).map(JobState::as_str).collect()
 }
 
 /// Whether it was started again after an end.
 fn came_back(job: &Job) -> bool {
-    let restart = |from: StateName, to: StateName| from.is_final() && to == StateName::Available;
+    let restart = |from: JobState, to: JobState| from.is_final() && to == JobState::Available;
     job.history.entries().iter().any(|entry| entry.from.is_some_and(|from| restart(from, entry.to)))
 }
 

@@ -16,8 +16,8 @@ use super::write_id::WriteId;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::{
     Actor, Attempt, Body, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
-    Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
-    RequestId, RetryPolicy, Running, State, StateName, WorkerId,
+    JobState, Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress,
+    QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
 };
 
 /// How inline bodies are written.
@@ -321,7 +321,7 @@ impl<'a> From<&'a HistoryEntry> for HistoryDocument<'a> {
     fn from(entry: &'a HistoryEntry) -> Self {
         Self {
             at: entry.at,
-            from: entry.from.map(StateName::as_str),
+            from: entry.from.map(JobState::as_str),
             to: entry.to.as_str(),
             fence: entry.fence.get(),
             attempt: entry.attempt.get(),
@@ -344,7 +344,7 @@ struct StoredDocument<'a> {
     id: JobId,
     queue: QueueName,
     kind: Kind,
-    state: StateName,
+    state: JobState,
     #[serde(default)]
     priority: i64,
     #[serde(default)]
@@ -446,8 +446,8 @@ struct StoredHistoryEntry {
     #[serde(with = "rfc3339")]
     at: Timestamp,
     #[serde(default)]
-    from: Option<StateName>,
-    to: StateName,
+    from: Option<JobState>,
+    to: JobState,
     fence: u64,
     attempt: u32,
     event: EventName,
@@ -500,21 +500,21 @@ impl StoredDocument<'_> {
         };
         let finished_at = || self.finished_at.ok_or_else(|| missing("a job at its end without `finished_at`"));
         let state = match self.state {
-            StateName::Available => State::Available,
-            StateName::Running => State::Running(Box::new(Running {
+            JobState::Available => State::Available,
+            JobState::Running => State::Running(Box::new(Running {
                 lease: self.lease.ok_or_else(|| missing("a running job without `lease`"))?.into(),
                 progress: self.progress,
                 cancel_requested_at: self.cancel_requested_at,
                 orphan: self.orphan.map(Orphan::from),
                 overdue_at: self.overdue_at,
             })),
-            StateName::Completed => State::Completed {
+            JobState::Completed => State::Completed {
                 finished_at: finished_at()?,
                 result: body(self.result, self.result_text, self.result_ref)?,
             },
-            StateName::Failed => State::Failed { finished_at: finished_at()? },
-            StateName::Cancelled => State::Cancelled { finished_at: finished_at()? },
-            StateName::Expired => State::Expired { finished_at: finished_at()? },
+            JobState::Failed => State::Failed { finished_at: finished_at()? },
+            JobState::Cancelled => State::Cancelled { finished_at: finished_at()? },
+            JobState::Expired => State::Expired { finished_at: finished_at()? },
         };
         let entries = self.history.into_iter().map(HistoryEntry::from).collect();
         Ok(Job {

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::clock::Timestamp;
 use crate::job::{
     Actor, Attempt, Body, BodyId, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId,
-    JobSpec, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority,
-    Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
+    JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner,
+    Priority, Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, State, WorkerId,
 };
 use crate::store::{Record, RecordKey, RecordKind, Version, Versioned};
 
@@ -168,8 +168,8 @@ fn entry() -> impl Strategy<Value = HistoryEntry> {
     let rest = (any::<u64>(), any::<u32>(), select(&EventName::ALL[..]), name(Actor::new), any::<Option<String>>());
     (time(), states, rest).prop_map(|(at, (from, to), (fence, attempt, event, actor, reason))| HistoryEntry {
         at,
-        from: from.map(|from| StateName::ALL[from]),
-        to: StateName::ALL[to],
+        from: from.map(|from| JobState::ALL[from]),
+        to: JobState::ALL[to],
         fence: Fence::new(fence),
         attempt: Attempt::new(attempt),
         event,

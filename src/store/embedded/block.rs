@@ -17,7 +17,7 @@ use super::narrow::Narrowed;
 use super::record::{state_code, state_of};
 use super::summary::Summary;
 use crate::clock::Timestamp;
-use crate::job::{Kind, Owner, Priority, QueueName, StateName};
+use crate::job::{JobState, Kind, Owner, Priority, QueueName};
 use crate::query::kql::Span;
 use crate::query::{Direction, Sort, SortField, SortValues};
 use crate::store::StoreError;
@@ -388,7 +388,7 @@ pub(super) struct States(Ints);
 
 impl States {
     /// The state in a row.
-    pub(super) fn get(&self, row: u32) -> Result<StateName, Corrupt> {
+    pub(super) fn get(&self, row: u32) -> Result<JobState, Corrupt> {
         let code = u8::try_from(self.0.get(row as usize)).unwrap_or(u8::MAX);
         state_of(code).map_err(|why| Corrupt(format!("a block of finished jobs: {why}")))
     }

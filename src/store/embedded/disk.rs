@@ -35,7 +35,7 @@ use super::machine::{Effects, HeadChange};
 use super::state::Recent;
 use super::state::{Finished, FinishedCount, Published};
 use super::{Corrupt, EmbeddedOptions, OpenError, record, records, summary};
-use crate::job::{BodyRef, JobId, Json, QueueName, StateName};
+use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
 
@@ -79,7 +79,7 @@ enum MetaKey<'a> {
     /// How many writes there were.
     SeqNo,
     /// How many finished jobs there are in a state and queue.
-    Finished(StateName, &'a QueueName),
+    Finished(JobState, &'a QueueName),
 }
 
 const FINISHED_PREFIX: &[u8] = b"finished/";

@@ -19,7 +19,7 @@ use super::groups::Groups;
 use super::narrow::{Narrowed, Rest};
 use super::probe::Probe;
 use super::record::Skim;
-use crate::job::{JobId, StateName};
+use crate::job::{JobId, JobState};
 use crate::query::{Filter, GroupField, Sort};
 use crate::store::{StoreError, Versioned};
 
@@ -166,7 +166,7 @@ impl<'a> Finished<'a> {
             for column in &columns {
                 values.push(match column {
                     Some(names) => names.get(*row as usize)?,
-                    None => Some(StateName::as_str(states.get(*row)?)),
+                    None => Some(JobState::as_str(states.get(*row)?)),
                 });
             }
             groups.add(values.iter().copied(), 1);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::state::Published;
-use crate::job::{QueueName, StateName};
+use crate::job::{JobState, QueueName};
 use crate::query::{Filter, Group, GroupField};
 
 /// Counts by group. A group's name is its values one after the other, each ended by a character that no name has, so
@@ -36,7 +36,7 @@ impl Groups {
     }
 
     pub(super) fn add_counts(&mut self, published: &Published, filter: &Filter, by: &[GroupField]) {
-        let wanted = |state: &StateName, queue: &QueueName| {
+        let wanted = |state: &JobState, queue: &QueueName| {
             (filter.states.is_empty() || filter.states.contains(state))
                 && (filter.queues.is_empty() || filter.queues.contains(queue))
         };

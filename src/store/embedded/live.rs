@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, QueueName, RequestId, State, StateName, WorkerId};
+use crate::job::{Job, JobId, JobState, QueueName, RequestId, State, WorkerId};
 use crate::query::{Filter, SortKey};
 use crate::store::Versioned;
 
@@ -77,7 +77,7 @@ pub(super) struct Live {
     watched: BTreeSet<(Timestamp, JobId)>,
     /// The jobs of which somebody is yet to be told something; all that have ended are among them.
     untold: BTreeSet<JobId>,
-    counts: HashMap<(StateName, QueueName), u64>,
+    counts: HashMap<(JobState, QueueName), u64>,
 }
 
 impl Live {
@@ -104,7 +104,7 @@ impl Live {
     }
 
     /// How many live jobs there are by state and queue.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (StateName, &QueueName, u64)> {
+    pub(super) fn counts(&self) -> impl Iterator<Item = (JobState, &QueueName, u64)> {
         self.counts.iter().map(|((state, queue), count)| (*state, queue, *count))
     }
 
@@ -127,11 +127,11 @@ impl Live {
         if let Some(worker) = &filter.worker_id {
             return Some(by_ids(self.by_worker.get(worker)));
         }
-        let only = |wanted: fn(&StateName) -> bool| !filter.states.is_empty() && filter.states.iter().all(wanted);
-        if only(|state| *state == StateName::Available) {
+        let only = |wanted: fn(&JobState) -> bool| !filter.states.is_empty() && filter.states.iter().all(wanted);
+        if only(|state| *state == JobState::Available) {
             return Some(Box::new(self.waiting(filter)));
         }
-        if only(|state| *state == StateName::Running) {
+        if only(|state| *state == JobState::Running) {
             return Some(Box::new(running()));
         }
         if only(|state| state.is_final()) || filter.untold == Some(true) {

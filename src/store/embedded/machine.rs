@@ -7,7 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use crate::job::{BodyId, Job, JobId, Json, NewBody, QueueName, StateName};
+use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName};
 use crate::store::{Record, RecordKey, RecordWrite, StoreError, Version, Versioned, Write, WriteError, WriteResult};
 
 /// What is asked of the state machine.
@@ -102,7 +102,7 @@ pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -
 
 impl Effects {
     /// How the numbers of finished jobs change, by state and queue.
-    pub(super) fn finished_deltas(&self) -> BTreeMap<(StateName, QueueName), i64> {
+    pub(super) fn finished_deltas(&self) -> BTreeMap<(JobState, QueueName), i64> {
         let mut deltas = BTreeMap::new();
         for change in &self.heads {
             for (head, by) in [(&change.before, -1), (&change.after, 1)] {

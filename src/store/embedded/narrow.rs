@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{JobId, Kind, Owner, QueueName, StateName, WorkerId};
+use crate::job::{JobId, JobState, Kind, Owner, QueueName, WorkerId};
 use crate::query::Filter;
 use crate::query::kql::{Bounds, Span};
 
@@ -105,7 +105,7 @@ impl Narrowed {
     }
 
     /// Whether a finished job in this state can be asked for.
-    pub(super) fn admits(&self, state: StateName) -> bool {
+    pub(super) fn admits(&self, state: JobState) -> bool {
         self.filter.states.is_empty() || self.filter.states.contains(&state)
     }
 

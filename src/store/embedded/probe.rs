@@ -8,8 +8,8 @@ use super::block::{Column, Reader, States, Values};
 use super::column::{Ids, Names};
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, Fence, History, InvalidName, Job, JobId, JobSpec, Kind, Oversight, Owner, Priority, QueueName,
-    RetryPolicy, State, StateName,
+    Attempt, Body, Fence, History, InvalidName, Job, JobId, JobSpec, JobState, Kind, Oversight, Owner, Priority,
+    QueueName, RetryPolicy, State,
 };
 use crate::store::StoreError;
 
@@ -71,11 +71,11 @@ impl Probe {
         spec.priority = values.priority;
         job.id = self.ids.get(row as usize)?;
         job.state = match self.states.get(row)? {
-            StateName::Completed => State::Completed { finished_at, result: Body::Empty },
-            StateName::Failed => State::Failed { finished_at },
-            StateName::Cancelled => State::Cancelled { finished_at },
-            StateName::Expired => State::Expired { finished_at },
-            live @ (StateName::Available | StateName::Running) => {
+            JobState::Completed => State::Completed { finished_at, result: Body::Empty },
+            JobState::Failed => State::Failed { finished_at },
+            JobState::Cancelled => State::Cancelled { finished_at },
+            JobState::Expired => State::Expired { finished_at },
+            live @ (JobState::Available | JobState::Running) => {
                 return Err(Corrupt(format!("a finished job is {live}")).into());
             }
         };

@@ -20,8 +20,8 @@ use super::Corrupt;
 use crate::clock::Timestamp;
 use crate::job::{
     Actor, Attempt, Body, BodyId, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, InvalidName, Job,
-    JobError, JobId, JobSpec, Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner,
-    Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
+    JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight,
+    Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
 };
 use crate::store::{Version, Versioned};
 
@@ -64,20 +64,20 @@ pub(super) fn decode_as<'a, T: Deserialize<'a>>(format: u8, bytes: &'a [u8]) -> 
 }
 
 /// The number of a state on disk.
-pub(super) const fn state_code(state: StateName) -> u8 {
+pub(super) const fn state_code(state: JobState) -> u8 {
     match state {
-        StateName::Available => 0,
-        StateName::Running => 1,
-        StateName::Completed => 2,
-        StateName::Failed => 3,
-        StateName::Cancelled => 4,
-        StateName::Expired => 5,
+        JobState::Available => 0,
+        JobState::Running => 1,
+        JobState::Completed => 2,
+        JobState::Failed => 3,
+        JobState::Cancelled => 4,
+        JobState::Expired => 5,
     }
 }
 
 /// The state with this number on disk.
-pub(super) fn state_of(code: u8) -> Result<StateName, String> {
-    let known = StateName::ALL.into_iter().find(|state| state_code(*state) == code);
+pub(super) fn state_of(code: u8) -> Result<JobState, String> {
+    let known = JobState::ALL.into_iter().find(|state| state_code(*state) == code);
     known.ok_or_else(|| format!("no state has the number {code}"))
 }
 

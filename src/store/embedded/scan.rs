@@ -15,7 +15,7 @@ use super::live::Shard;
 use super::narrow::{Narrowed, Rest};
 use super::sorted;
 use super::state::{Engine, Published};
-use crate::job::{Job, StateName};
+use crate::job::{Job, JobState};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
@@ -171,7 +171,7 @@ impl Moment {
 fn is_dispatch(filter: &Filter, sort: Sort) -> bool {
     sort == Sort::Dispatch
         && !filter.states.is_empty()
-        && filter.states.iter().all(|state| *state == StateName::Available)
+        && filter.states.iter().all(|state| *state == JobState::Available)
 }
 
 /// Jobs that the monitor has to look at, in the order of time.

@@ -14,7 +14,7 @@ use super::disk::Disk;
 use super::live::Live;
 use super::machine::{self, Applied, Command, Effects, Heads, Outcomes};
 use super::summary::Summary;
-use crate::job::{JobId, QueueName, StateName};
+use crate::job::{JobId, JobState, QueueName};
 use crate::store::{Record, RecordKey, StoreError, Version, Versioned, WriteError};
 
 /// The store's state as of the last commit.
@@ -74,10 +74,10 @@ impl Recent {
 
 /// How many finished jobs there are by state and queue.
 #[derive(Debug, Default)]
-pub(super) struct Finished(HashMap<(StateName, QueueName), u64>);
+pub(super) struct Finished(HashMap<(JobState, QueueName), u64>);
 
 /// How many finished jobs there are in one state and queue.
-pub(super) type FinishedCount = (StateName, QueueName, u64);
+pub(super) type FinishedCount = (JobState, QueueName, u64);
 
 impl Finished {
     /// The counts that a batch changes, as they are after it.
@@ -91,7 +91,7 @@ impl Finished {
     }
 
     /// Sets how many.
-    pub(super) fn set(&mut self, state: StateName, queue: QueueName, count: u64) {
+    pub(super) fn set(&mut self, state: JobState, queue: QueueName, count: u64) {
         if count == 0 {
             self.0.remove(&(state, queue));
         } else {
@@ -100,7 +100,7 @@ impl Finished {
     }
 
     /// All that are not zero.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (StateName, &QueueName, u64)> {
+    pub(super) fn counts(&self) -> impl Iterator<Item = (JobState, &QueueName, u64)> {
         self.0.iter().map(|((state, queue), count)| (*state, queue, *count))
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::Corrupt;
 use super::record::{decode_as, state_of};
 use crate::clock::Timestamp;
-use crate::job::{Job, Owner, Priority, StateName};
+use crate::job::{Job, JobState, Owner, Priority};
 use crate::query::SortValues;
 
 const FORMAT_V1: u8 = 1;
@@ -18,7 +18,7 @@ const TIME_BYTES: usize = 8;
 #[derive(Debug, PartialEq)]
 pub(super) struct Summary<'a> {
     pub(super) id: &'a str,
-    pub(super) state: StateName,
+    pub(super) state: JobState,
     pub(super) queue: &'a str,
     pub(super) kind: &'a str,
     pub(super) owner: Option<&'a str>,

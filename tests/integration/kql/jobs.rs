@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, Json, Kind, Lease,
-    NewBody, Notice, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy,
-    Running, State, StateName, WorkerId,
+    Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind,
+    Lease, NewBody, Notice, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId,
+    RetryPolicy, Running, State, WorkerId,
 };
 
 pub(super) const QUEUES: &[&str] = &["alpha", "beta", "Beta", "nacht lauf", "a:b", "a*b"];
@@ -79,8 +79,8 @@ impl Dice {
         Fence::new(self.one(&[0, 1, 2, 3, 10, i64::MAX as u64]))
     }
 
-    fn state_name(&mut self) -> StateName {
-        self.one(&StateName::ALL)
+    fn state_name(&mut self) -> JobState {
+        self.one(&JobState::ALL)
     }
 
     fn spec(&mut self, now: Timestamp) -> JobSpec {
@@ -141,12 +141,12 @@ impl Dice {
     fn state(&mut self, now: Timestamp) -> State {
         let finished_at = self.time(now);
         match self.state_name() {
-            StateName::Available => State::Available,
-            StateName::Running => State::Running(Box::new(self.running(now))),
-            StateName::Completed => State::Completed { finished_at, result: Body::Empty },
-            StateName::Failed => State::Failed { finished_at },
-            StateName::Cancelled => State::Cancelled { finished_at },
-            StateName::Expired => State::Expired { finished_at },
+            JobState::Available => State::Available,
+            JobState::Running => State::Running(Box::new(self.running(now))),
+            JobState::Completed => State::Completed { finished_at, result: Body::Empty },
+            JobState::Failed => State::Failed { finished_at },
+            JobState::Cancelled => State::Cancelled { finished_at },
+            JobState::Expired => State::Expired { finished_at },
         }
     }
 

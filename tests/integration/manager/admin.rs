@@ -54,9 +54,9 @@ impl Site {
 
 pub(super) async fn an_administrator_takes_a_job_from_its_worker_and_the_history_says_who_and_why(site: Site) {
     for (then, state, event) in [
-        (Then::Requeue, StateName::Available, EventName::Released),
-        (Then::Fail, StateName::Failed, EventName::Failed),
-        (Then::Cancel, StateName::Cancelled, EventName::Cancelled),
+        (Then::Requeue, JobState::Available, EventName::Released),
+        (Then::Fail, JobState::Failed, EventName::Failed),
+        (Then::Cancel, JobState::Cancelled, EventName::Cancelled),
     ] {
         let id = site.submit(new_job()).await.versioned.job.id.clone();
         let held = site.claim_one().await;
@@ -69,7 +69,7 @@ pub(super) async fn an_administrator_takes_a_job_from_its_worker_and_the_history
         };
         let moved = site.manager.admin_release(&id, release(7)).await;
         assert!(matches!(moved, Err(ManagerError::Refused(Refusal::FenceMoved(fence))) if fence == held.job.fence));
-        assert_eq!(site.state(&id).await, StateName::Running, "a newer claim than the one looked at is left alone");
+        assert_eq!(site.state(&id).await, JobState::Running, "a newer claim than the one looked at is left alone");
         site.manager.admin_release(&id, release(held.job.fence.get())).await.expect("released");
         let job = site.job(&id).await;
         let entry = latest(&job);
@@ -87,16 +87,16 @@ pub(super) async fn many_jobs_are_counted_before_they_are_changed_and_only_those
     let selection = of_queue("q");
     let preview = site.manager.preview(BulkAction::Cancel, &selection).await.expect("a preview");
     assert_eq!((preview.matched, preview.sample.len()), (30, 20));
-    assert_eq!(site.state(&ours[0]).await, StateName::Available, "a preview changes nothing");
+    assert_eq!(site.state(&ours[0]).await, JobState::Available, "a preview changes nothing");
 
     let report = site.change(BulkAction::Cancel, &selection).await;
     assert_eq!((counts(&report), report.next), ((30, 30, 0, 0), None));
     for id in &ours {
         let job = site.job(id).await;
-        assert_eq!((latest(&job).to, latest(&job).reason.as_deref()), (StateName::Cancelled, Some(REASON)));
+        assert_eq!((latest(&job).to, latest(&job).reason.as_deref()), (JobState::Cancelled, Some(REASON)));
         assert_eq!(latest(&job).actor, caller());
     }
-    assert_eq!(site.state(&others[0]).await, StateName::Available);
+    assert_eq!(site.state(&others[0]).await, JobState::Available);
     assert!(site.claim(claim(10)).await.is_empty(), "what was cancelled is not handed out");
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn the_jobs_of_one_worker_are_taken_from_it_and_no_others(site:
     let selection = BulkSelection { filter, ids: Vec::new() };
     let report = site.change(BulkAction::Release(Then::Fail), &selection).await;
     assert_eq!(counts(&report), (2, 2, 0, 0));
-    for (jobs, state) in [(held, StateName::Failed), (other, StateName::Running)] {
+    for (jobs, state) in [(held, JobState::Failed), (other, JobState::Running)] {
         for job in jobs {
             assert_eq!(site.state(&job.job.id).await, state);
         }
@@ -143,7 +143,7 @@ pub(super) async fn a_job_that_is_no_longer_as_asked_for_is_left_alone(site: Sit
     let selection = BulkSelection { filter, ids: ids.clone() };
     let report = site.change(BulkAction::Release(Then::Requeue), &selection).await;
     assert_eq!((report.changed, report.failed), (2, 0));
-    assert_eq!(site.state(&held[0].job.id).await, StateName::Running);
+    assert_eq!(site.state(&held[0].job.id).await, JobState::Running);
 }
 
 pub(super) async fn a_job_that_is_already_asked_to_stop_is_not_asked_again(site: Site) {
@@ -172,7 +172,7 @@ pub(super) async fn a_call_ends_in_time_and_the_next_one_goes_on_where_it_ended(
     let page = BULK_PAGE as u64;
     assert_eq!(changed, [page, page, 7]);
     site.engine.settle().await;
-    let left = Filter { states: vec![StateName::Available], ..Filter::default() };
+    let left = Filter { states: vec![JobState::Available], ..Filter::default() };
     let left: u64 = site.manager.count(&left, &[]).await.expect("a count").iter().map(|group| group.count).sum();
     assert_eq!(left, 0);
 }
@@ -199,7 +199,7 @@ pub(super) async fn named_jobs_are_changed_each_once_and_only_where_they_match(s
 }
 
 pub(super) async fn an_order_that_can_be_done_to_none_of_those_asked_for_is_refused(site: Site) {
-    let filter = Filter { states: vec![StateName::Completed], ..Filter::default() };
+    let filter = Filter { states: vec![JobState::Completed], ..Filter::default() };
     let selection = BulkSelection { filter, ids: Vec::new() };
     for action in [BulkAction::Release(Then::Fail), BulkAction::Cancel, BulkAction::Retry] {
         let refused = site.manager.change_many(order(action), &selection, unbounded()).await;

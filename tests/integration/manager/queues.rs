@@ -150,7 +150,7 @@ async fn a_job_says_how_it_is_doing_in_every_state(site: Site) {
     assert_eq!(why.reasons.iter().map(|reason| reason.code).collect::<Vec<_>>(), ["running", "lease_expired"]);
     site.finish(&claimed, failed(true)).await.expect("accepted");
     let why = site.manager.explain(&id).await.expect("explained");
-    assert_eq!((why.state, why.reasons[0].code), (StateName::Failed, "failed"));
+    assert_eq!((why.state, why.reasons[0].code), (JobState::Failed, "failed"));
     assert!(why.reasons[0].message.contains("exit status 1"), "{why:?}");
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock};
-use leasehold::job::StateName;
+use leasehold::job::JobState;
 use leasehold::manager::NewJob;
 use leasehold::monitor::{MonitorConfig, Report, Scan, Scans};
 
@@ -65,7 +65,7 @@ async fn a_monitor_whose_clock_is_ahead_takes_nothing_away_early_and_without_the
     monitor.advance(DEADLINE - Duration::from_secs(1));
     assert_eq!(took_away(&monitor.look(&monitor.careful).await), (0, 0, 0));
     assert_eq!(took_away(&monitor.look(&monitor.careless).await), (0, 0, 1));
-    assert_eq!(site.job(&waiting).await.state.name(), StateName::Expired);
+    assert_eq!(site.job(&waiting).await.state.name(), JobState::Expired);
 
     monitor.advance(DEADLINE);
     assert_eq!(took_away(&monitor.look(&monitor.careful).await), (0, 0, 0));
@@ -94,5 +94,5 @@ async fn a_monitor_whose_clock_is_behind_takes_nothing_away_early_and_all_of_it_
     assert_eq!(took_away(&monitor.look(&monitor.careful).await), (0, 0, 0));
     monitor.advance(Duration::from_millis(1));
     assert_eq!(took_away(&monitor.look(&monitor.careful).await), (1, 0, 1));
-    assert_eq!(site.job(&claimed.job.id).await.state.name(), StateName::Available);
+    assert_eq!(site.job(&claimed.job.id).await.state.name(), JobState::Available);
 }

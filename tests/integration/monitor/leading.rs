@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::job::StateName;
+use leasehold::job::JobState;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::monitor::leader::{Leader, Leadership};
 use leasehold::monitor::{InvalidSchedule, Monitor, MonitorConfig, Schedule};
@@ -175,7 +175,7 @@ async fn a_monitor_recovers_by_its_own_timetable(site: Site) {
     let lease = Duration::from_millis(100);
     let claimed = manager.claim(leasehold::manager::ClaimRequest { lease, wait: PATIENCE, ..claim("w", 1) }).await;
     claimed.expect("answered").delivered();
-    until("a recovery", async || site.job(&id).await.state.name() == StateName::Available).await;
+    until("a recovery", async || site.job(&id).await.state.name() == JobState::Available).await;
     monitor.shutdown().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::job::{JobId, NoticeTarget, Oversight, StateName};
+use leasehold::job::{JobId, JobState, NoticeTarget, Oversight};
 use leasehold::manager::{NewJob, Outcome};
 use leasehold::monitor::{MonitorConfig, Retention, Scan};
 
@@ -49,7 +49,7 @@ async fn ended_jobs_are_removed_once_they_are_older_than_their_state_is_kept(sit
     assert!(site.is_gone(&cancelled).await);
     site.clock.advance(100 * DAY);
     assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 0);
-    assert_eq!(site.job(&waiting).await.state.name(), StateName::Available);
+    assert_eq!(site.job(&waiting).await.state.name(), JobState::Available);
 }
 
 async fn nothing_is_removed_within_the_idempotency_window(site: Site) {
@@ -84,7 +84,7 @@ async fn a_job_that_was_started_again_stays_though_a_search_still_shows_its_end(
     let now = leasehold::clock::Clock::now(&*site.clock);
     let report = scans.run_once(Scan::Retention, now).await.expect("the scan runs");
     assert_eq!(report.removed, 0);
-    assert_eq!(site.job(&claimed.job.id).await.state.name(), StateName::Available);
+    assert_eq!(site.job(&claimed.job.id).await.state.name(), JobState::Available);
 }
 
 async fn a_job_whose_end_is_yet_to_be_told_of_stays(site: Site) {

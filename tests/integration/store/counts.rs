@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use leasehold::job::{Job, State, StateName};
+use leasehold::job::{Job, JobState, State};
 use leasehold::query::{Filter, Group, GroupField};
 
 use super::sample::{at, claimed, in_state, queue, submitted};
@@ -34,7 +34,7 @@ pub(crate) async fn by_each_field_and_each_pair(engine: &impl Engine) {
     create_all(engine, &jobs).await;
     engine.settle().await;
     let running_in_two =
-        Filter { states: vec![StateName::Running], queues: vec![queue("alpha"), queue("beta")], ..Filter::default() };
+        Filter { states: vec![JobState::Running], queues: vec![queue("alpha"), queue("beta")], ..Filter::default() };
     for filter in [Filter::default(), running_in_two] {
         for first in GroupField::ALL {
             agree(engine, &jobs, &filter, &[first]).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::clock::Timestamp;
-use leasehold::job::{Body, Job, NewBody, Owner, State, StateName};
+use leasehold::job::{Body, Job, JobState, NewBody, Owner, State};
 use leasehold::query::{Filter, GroupField, Search, Sort};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use leasehold::store::{MAX_RECORDS, RecordKind, Store, StoreError, Version, Write};
@@ -173,7 +173,7 @@ fn put_back_summaries(directory: &Path, keyspaces: &[&str], jobs: &[Arc<Job>]) {
         if !keyspaces.contains(&if is_recent(job) { "recent" } else { "blocks" }) {
             continue;
         }
-        let codes = [StateName::Completed, StateName::Failed, StateName::Cancelled, StateName::Expired];
+        let codes = [JobState::Completed, JobState::Failed, JobState::Cancelled, JobState::Expired];
         let code = 2 + codes.iter().position(|state| *state == job.state.name()).expect("an ended job") as u8;
         let (priority, run_at, updated_at) =
             (job.spec.priority.get(), job.run_at.as_millis(), job.updated_at.as_millis());
@@ -347,7 +347,7 @@ async fn a_job_is_found_at_every_moment_while_it_ends_and_starts_again() {
         assert!(store.get(&[id("a")]).await.expect("readable")[0].is_some());
         assert_eq!(store.search(&everything).await.expect("searchable").len(), 1);
         assert_eq!(store.count(&Filter::default(), &[]).await.expect("countable")[0].count, 1);
-        let states = Filter { states: StateName::ALL.to_vec(), run_at_most: Some(at(0)), ..Filter::default() };
+        let states = Filter { states: JobState::ALL.to_vec(), run_at_most: Some(at(0)), ..Filter::default() };
         assert_eq!(store.count(&states, &[]).await.expect("countable")[0].count, 1);
     }
     writing.await.expect("every write is accepted");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
-use leasehold::job::{Actor, Job, JobId, JobSpec, State, StateName};
+use leasehold::job::{Actor, Job, JobId, JobSpec, JobState, State};
 use leasehold::query::{Direction, Filter, GroupField, Search, Sort, SortField};
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use leasehold::store::{Archived, Store, Version, Versioned, Write, WriteError};
@@ -221,7 +221,7 @@ async fn a_moved_job_is_the_same_job_in_every_reading(site: Site) {
     assert_eq!(site.archive(3).await.cleared, 3);
     site.holds(&jobs.each_ref()).await;
     site.counts(3).await;
-    for (name, parts) in [("failed", StateName::Failed), ("available", StateName::Available)] {
+    for (name, parts) in [("failed", JobState::Failed), ("available", JobState::Available)] {
         let found = site.search(Filter { states: vec![parts], ..Filter::default() }).await.len();
         assert_eq!(found, if name == "failed" { 3 } else { 0 });
     }
@@ -291,7 +291,7 @@ async fn a_moved_job_that_is_started_again_is_live_and_moves_again(site: Site) {
         let version = version.expect("a moved job is written under its version");
         let live = site.get(&job.id).await.expect("the job");
         assert_eq!((&live.job, live.version, is_moved(&live)), (&again, version, false));
-        let available = site.search(Filter { states: vec![StateName::Available], ..Filter::default() });
+        let available = site.search(Filter { states: vec![JobState::Available], ..Filter::default() });
         site.refresh().await;
         assert_eq!(available.await.len(), 1, "it can be found to be claimed");
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use leasehold::job::{Job, JobId, JobSpec, Priority, StateName};
+use leasehold::job::{Job, JobId, JobSpec, JobState, Priority};
 use leasehold::query::{Filter, GroupField, Search, Sort};
 use leasehold::store::{Version, Write, WriteError};
 use proptest::prelude::*;
@@ -139,7 +139,7 @@ impl Model {
 
     async fn agrees_by_search(&self, engine: &impl Engine) -> Result<(), TestCaseError> {
         let filter = Filter { queues: vec![queue(&self.queue())], ..Filter::default() };
-        let available = Filter { states: vec![StateName::Available], ..filter.clone() };
+        let available = Filter { states: vec![JobState::Available], ..filter.clone() };
         for (filter, sort) in [(&filter, Sort::default()), (&filter, Sort::Dispatch), (&available, Sort::Dispatch)] {
             let search = Search { filter: filter.clone(), sort, after: None, limit: 100 };
             let found = engine.store().search(&search).await.expect("searchable");

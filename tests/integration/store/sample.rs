@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::clock::Timestamp;
 use leasehold::job::{
     Actor, Attempt, Body, Claim, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
-    Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress,
-    QueueName, RequestId, RetryPolicy, Running, State, StateName, WorkerId,
+    JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority,
+    Progress, QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
 };
 
 /// The time at which sample jobs are submitted.
@@ -161,8 +161,8 @@ pub(crate) fn bare_states() -> Vec<State> {
 pub(crate) fn full(name: &str, state: State) -> Job {
     let entry = |number: i64| HistoryEntry {
         at: at(number),
-        from: (number > 0).then_some(StateName::ALL[number as usize % 6]),
-        to: StateName::ALL[(number as usize + 1) % 6],
+        from: (number > 0).then_some(JobState::ALL[number as usize % 6]),
+        to: JobState::ALL[(number as usize + 1) % 6],
         fence: Fence::new(number as u64),
         attempt: Attempt::new(number as u32),
         event: EventName::ALL[number as usize % 12],

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Claim, Job, JobError, JobSpec, Lease, Notice, Orphan, Priority, Progress, Running, State, StateName,
+    Claim, Job, JobError, JobSpec, JobState, Lease, Notice, Orphan, Priority, Progress, Running, State,
 };
 use leasehold::query::{Asked, Direction, Filter, Search, Sort, SortField, SortKey};
 use leasehold::store::Versioned;
@@ -110,9 +110,9 @@ fn all(filter: Filter) -> Search {
 /// Filters with one part each, and some that nothing satisfies.
 pub(crate) fn single_parts() -> Vec<Filter> {
     let mut filters = vec![Filter::default()];
-    filters.extend(StateName::ALL.map(|state| Filter { states: vec![state], ..Filter::default() }));
-    filters.push(Filter { states: vec![StateName::Available, StateName::Failed], ..Filter::default() });
-    filters.push(Filter { states: StateName::ALL.to_vec(), ..Filter::default() });
+    filters.extend(JobState::ALL.map(|state| Filter { states: vec![state], ..Filter::default() }));
+    filters.push(Filter { states: vec![JobState::Available, JobState::Failed], ..Filter::default() });
+    filters.push(Filter { states: JobState::ALL.to_vec(), ..Filter::default() });
     for names in [vec!["alpha"], vec!["gamma / δ", "beta", "beta"], vec!["gamma"], vec!["none"]] {
         filters.push(Filter { queues: names.into_iter().map(queue).collect(), ..Filter::default() });
     }
@@ -132,7 +132,7 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     }
     filters.push(Filter { finished_after: Some(at(15)), finished_at_most: Some(at(19)), ..Filter::default() });
     filters.push(Filter { run_after: Some(at(0)), run_at_most: Some(at(300)), ..Filter::default() });
-    filters.push(Filter { states: vec![StateName::Available], run_after: Some(at(0)), ..Filter::default() });
+    filters.push(Filter { states: vec![JobState::Available], run_after: Some(at(0)), ..Filter::default() });
     filters.extend([true, false].map(|flag| Filter { orphaned: Some(flag), ..Filter::default() }));
     filters.extend([true, false].map(|flag| Filter { untold: Some(flag), ..Filter::default() }));
     for times in [(at(15), at(997)), (at(22), at(996))] {
@@ -168,7 +168,7 @@ pub(crate) async fn each_part_of_a_filter_alone(engine: &impl Engine) {
 
 pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
     let jobs = assorted_in(engine).await;
-    let states = [vec![], vec![StateName::Available], vec![StateName::Running, StateName::Completed]];
+    let states = [vec![], vec![JobState::Available], vec![JobState::Running, JobState::Completed]];
     for states in states {
         for base in single_parts() {
             let filter = Filter {
@@ -180,7 +180,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         }
     }
     let everything = Filter {
-        states: vec![StateName::Running],
+        states: vec![JobState::Running],
         queues: vec![queue("beta")],
         kinds: vec![kind("Render"), kind("render")],
         owners: vec![owner("team-a"), owner("team-b")],
@@ -201,8 +201,8 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
 
 pub(crate) async fn every_order_in_both_directions(engine: &impl Engine) {
     let jobs = assorted_in(engine).await;
-    let available = Filter { states: vec![StateName::Available], ..Filter::default() };
-    let ended = Filter { states: vec![StateName::Completed, StateName::Expired], ..Filter::default() };
+    let available = Filter { states: vec![JobState::Available], ..Filter::default() };
+    let ended = Filter { states: vec![JobState::Completed, JobState::Expired], ..Filter::default() };
     for sort in every_sort() {
         let watched = Filter { watch_at_most: Some(at(400)), ..Filter::default() };
         let old = Filter { finished_at_most: Some(at(19)), ..Filter::default() };
@@ -216,8 +216,8 @@ pub(crate) async fn pages_neither_skip_nor_repeat(engine: &impl Engine) {
     let jobs = assorted_in(engine).await;
     let filters = [
         Filter::default(),
-        Filter { states: vec![StateName::Available], run_at_most: Some(at(400)), ..Filter::default() },
-        Filter { states: vec![StateName::Failed, StateName::Cancelled], ..Filter::default() },
+        Filter { states: vec![JobState::Available], run_at_most: Some(at(400)), ..Filter::default() },
+        Filter { states: vec![JobState::Failed, JobState::Cancelled], ..Filter::default() },
         Filter { watch_at_most: Some(at(400)), ..Filter::default() },
         Filter { finished_at_most: Some(at(19)), ..Filter::default() },
     ];
@@ -248,7 +248,7 @@ pub(crate) async fn a_page_goes_on_after_jobs_that_have_changed_since(engine: &i
         (0..6).map(|number| Arc::new(submit(&format!("job-{number}"), plain_spec(), at(number), at(number)))).collect();
     let versions = create_all(engine, &jobs).await;
     engine.settle().await;
-    let filter = Filter { states: vec![StateName::Available], ..Filter::default() };
+    let filter = Filter { states: vec![JobState::Available], ..Filter::default() };
     let mut page = Search { filter, sort: Sort::Dispatch, after: None, limit: 3 };
     let first = find(engine, &page).await;
     assert_eq!(ids(&first), ["job-0", "job-1", "job-2"]);
@@ -289,7 +289,7 @@ pub(crate) async fn dispatch_order_is_priority_then_due_time_then_id(engine: &im
     engine.settle().await;
 
     let filter = Filter {
-        states: vec![StateName::Available],
+        states: vec![JobState::Available],
         queues: vec![queue("q"), queue("r")],
         run_at_most: Some(at(900)),
         ..Filter::default()
@@ -324,6 +324,6 @@ pub(crate) async fn a_search_sees_the_latest_version_only(engine: &impl Engine) 
     let again = in_state(&failed, State::Available);
     replace(engine, &again, third).await.expect("the version is current");
     engine.settle().await;
-    assert!(find(engine, &all(Filter { states: vec![StateName::Failed], ..Filter::default() })).await.is_empty());
+    assert!(find(engine, &all(Filter { states: vec![JobState::Failed], ..Filter::default() })).await.is_empty());
     assert_eq!(ids(&find(engine, &all(Filter::default())).await), [id("a").to_string()]);
 }

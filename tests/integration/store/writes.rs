@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use leasehold::job::{Job, State, StateName};
+use leasehold::job::{Job, JobState, State};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::store::{StoreError, Version, Write, WriteError};
 
@@ -249,7 +249,7 @@ pub(crate) async fn a_closed_store_refuses(engine: &impl Engine) {
     assert!(matches!(refused, Err(WriteError::Refused(StoreError::Unavailable(_)))), "{refused:?}");
     assert!(matches!(store.get(std::slice::from_ref(&job.id)).await, Err(StoreError::Unavailable(_))));
     let all = Search {
-        filter: Filter { states: vec![StateName::Available], ..Filter::default() },
+        filter: Filter { states: vec![JobState::Available], ..Filter::default() },
         sort: Sort::Dispatch,
         after: None,
         limit: 1,

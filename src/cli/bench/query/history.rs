@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, Json, Kind, Lease,
-    Oversight, Owner, Priority, QueueName, RetryPolicy, Running, State, StateName, WorkerId,
+    Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind,
+    Lease, Oversight, Owner, Priority, QueueName, RetryPolicy, Running, State, WorkerId,
 };
 
 const QUEUES: u32 = 50;
@@ -168,7 +168,7 @@ fn history(
     finished_at: Timestamp,
     worker: &WorkerId,
 ) -> History {
-    use StateName::{Available, Completed, Expired, Failed, Running};
+    use JobState::{Available, Completed, Expired, Failed, Running};
     let client = named(Actor::new(format!("client-{}", number % 7)));
     let entry = |at, from, to, event, actor: &Actor, fence: u32| HistoryEntry {
         at,

@@ -6,7 +6,7 @@ use crate::query::SortField;
 
 fn filter() -> Filter {
     Filter {
-        states: vec![crate::job::StateName::Available, crate::job::StateName::Running],
+        states: vec![crate::job::JobState::Available, crate::job::JobState::Running],
         queues: vec!["q".parse().expect("a queue")],
         run_at_most: Some(Timestamp::from_millis(5)),
         run_after: Some(Timestamp::from_millis(3)),

@@ -28,7 +28,7 @@ fn heads() -> impl Strategy<Value = Vec<Versioned>> {
 
 fn available(queues: &[u8], run_at_most: Option<i64>) -> Filter {
     Filter {
-        states: vec![StateName::Available],
+        states: vec![JobState::Available],
         queues: queues.iter().map(|queue| QueueName::new(format!("queue-{queue}")).expect("a name")).collect(),
         run_at_most: run_at_most.map(Timestamp::from_millis),
         ..Filter::default()

@@ -62,7 +62,7 @@ fn a_record_of_another_format_is_reported() {
 
 #[test]
 fn each_state_has_a_number_of_its_own() {
-    for state in StateName::ALL {
+    for state in JobState::ALL {
         assert_eq!(state_of(state_code(state)), Ok(state));
     }
     assert!(state_of(6).is_err());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::job::{JobId, StateName};
+use leasehold::job::{JobId, JobState};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::store::Store;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, Migration};
@@ -87,7 +87,7 @@ async fn holds_its_jobs(options: &ElasticsearchOptions) {
     let before = store.get(&ids).await.expect("readable");
     for (id, found) in ids.iter().zip(&before) {
         let found = found.as_ref().expect("a job of the earlier version");
-        assert_eq!((&found.job.id, found.job.state.name()), (id, StateName::Failed));
+        assert_eq!((&found.job.id, found.job.state.name()), (id, JobState::Failed));
         assert_eq!(found.job.spec.labels.get("team").map(String::as_str), Some("blue"));
     }
     let now = SystemClock::default().now();
