@@ -148,7 +148,7 @@ pub(crate) async fn completions(
     let (finishes, refused) = sort_out(finishes);
     let answers = app.manager.finish(&worker, finishes).await;
     let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
-        Ok(job) => CompletionItem { id, status: 200, state: Some(job.job.state.name().into()), error: None },
+        Ok(job) => CompletionItem { id, status: 200, state: Some(job.job.state.name()), error: None },
         Err(error) => {
             let (status, error) = error.into_item();
             CompletionItem { id, status, state: None, error: Some(error) }

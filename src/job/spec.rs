@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::names::{Kind, Owner, QueueName};
 use super::oversight::Oversight;
 use super::retry::RetryPolicy;
-use crate::clock::Timestamp;
 
 /// How urgent a job is within its queue: higher goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -72,10 +71,6 @@ pub struct JobSpec {
     pub resources: BTreeMap<String, u64>,
     /// How it is watched over while it runs, and who is told what becomes of it.
     pub oversight: Oversight,
-    /// The schedule that it is a trigger of.
-    pub schedule_id: Option<String>,
-    /// When that schedule meant it to run.
-    pub due_at: Option<Timestamp>,
     /// The submission's hash, where the client can repeat the submission: under its own id or an idempotency key.
     pub fingerprint: Option<Fingerprint>,
 }

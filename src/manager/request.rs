@@ -48,10 +48,6 @@ pub struct NewJob {
     pub resources: BTreeMap<String, u64>,
     /// How it is watched over, and who is told what becomes of it.
     pub oversight: Oversight,
-    /// The schedule it is a trigger of.
-    pub schedule_id: Option<String>,
-    /// When that schedule meant it to run.
-    pub due_at: Option<Timestamp>,
 }
 
 impl NewJob {
@@ -78,8 +74,6 @@ impl NewJob {
             retry: RetryPolicy::default(),
             resources: BTreeMap::new(),
             oversight: Oversight::default(),
-            schedule_id: None,
-            due_at: None,
         }
     }
 }

@@ -125,8 +125,6 @@ fn prepare(
         retry: new.retry,
         resources: new.resources,
         oversight: new.oversight,
-        schedule_id: new.schedule_id,
-        due_at: new.due_at,
         fingerprint,
     };
     let run_at = new.run_at.unwrap_or(now);
@@ -154,7 +152,7 @@ fn fingerprint(new: &NewJob) -> Fingerprint {
     // only makes a repeated submission be refused rather than taken for another.
     part(&format!("{:?}", (new.priority, &new.owner, &new.labels, new.run_at, new.expires_at)));
     part(&format!("{:?}", (new.expected_runtime, new.timeout, new.max_attempts, &new.retry)));
-    part(&format!("{:?}", (&new.resources, &new.oversight, &new.schedule_id, new.due_at)));
+    part(&format!("{:?}", (&new.resources, &new.oversight)));
     let digest: [u8; 32] = hash.finalize().into();
     let (high, _) = digest.split_at(16);
     Fingerprint(high.iter().fold(0, |value, byte| (value << 8) | u128::from(*byte)))

@@ -296,7 +296,7 @@ impl From<&Versioned> for JobSummary {
             queue: job.spec.queue.as_str().to_owned(),
             kind: job.spec.kind.as_str().to_owned(),
             owner: job.spec.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-            state: job.state.name().into(),
+            state: job.state.name(),
             worker_id: job.lease().map(|lease| lease.worker_id.as_str().to_owned()),
             fence: job.fence.get(),
             attempt: job.attempt.get(),

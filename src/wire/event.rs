@@ -62,7 +62,7 @@ impl From<&manager::JobEvent> for JobEvent {
                 queue: spec.queue.as_str().to_owned(),
                 kind: spec.kind.as_str().to_owned(),
                 owner: spec.owner.as_ref().map(Owner::as_str).map(str::to_owned),
-                state: entry.to.into(),
+                state: entry.to,
             },
             number: *number,
             fence: entry.fence.get(),

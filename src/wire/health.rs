@@ -188,7 +188,7 @@ impl ServerHealth {
             workload: kinds.chain(others).map(|(kind, counts)| KindLoad::new(kind, &counts)).collect(),
             jobs: survey.latest.as_ref().map(|survey| JobCounts {
                 at: survey.at,
-                by_state: survey.jobs.iter().map(|(state, count)| ((*state).into(), *count)).collect(),
+                by_state: survey.jobs.iter().map(|(state, count)| (*state, *count)).collect(),
                 oldest_waiting_since: survey.oldest_waiting_since,
             }),
         }

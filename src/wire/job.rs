@@ -105,12 +105,6 @@ pub struct Job {
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
-    /// The schedule that it is a trigger of.
-    pub schedule_id: Option<String>,
-    /// When that schedule meant it to run.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub due_at: Option<Timestamp>,
     /// Which writing of the job this is.
     pub version: Version,
 }
@@ -127,7 +121,7 @@ pub(crate) const JOB_FIELDS: &[&str] = &[
     "cancel_requested_at", "overdue_at", "result", "error", "error.code", "error.message",
     "history", "history.at", "history.from", "history.to", "history.fence", "history.attempt", "history.event",
     "history.actor", "history.reason", "history_folded", "created_at", "updated_at", "started_at", "finished_at",
-    "schedule_id", "due_at", "version", "version.seq_no", "version.primary_term",
+    "version", "version.seq_no", "version.primary_term",
 ];
 
 /// How long to wait before the next attempt: `base_ms × factor^(attempt − 1)`, at most `max_ms`, of which the share
@@ -350,9 +344,6 @@ pub(crate) struct JobOut<'a> {
     started_at: Option<Timestamp>,
     #[serde(with = "rfc3339::option")]
     finished_at: Option<Timestamp>,
-    schedule_id: Option<&'a str>,
-    #[serde(with = "rfc3339::option")]
-    due_at: Option<Timestamp>,
     version: Version,
 }
 
@@ -377,7 +368,7 @@ impl<'a> From<&'a Versioned> for JobOut<'a> {
             queue: spec.queue.as_str(),
             kind: spec.kind.as_str(),
             payload: BodyOut::from(&job.payload),
-            state: job.state.name().into(),
+            state: job.state.name(),
             priority: spec.priority.get(),
             owner: spec.owner.as_ref().map(job::Owner::as_str),
             labels: &spec.labels,
@@ -405,8 +396,6 @@ impl<'a> From<&'a Versioned> for JobOut<'a> {
             updated_at: job.updated_at,
             started_at: job.started_at,
             finished_at: job.finished_at(),
-            schedule_id: spec.schedule_id.as_deref(),
-            due_at: spec.due_at,
             version: Version { seq_no: versioned.version.seq_no, primary_term: versioned.version.primary_term },
         }
     }
@@ -466,7 +455,7 @@ impl Serialize for HistoryOut<'_> {
             list.serialize_element(&EntryOut {
                 at: entry.at,
                 from: entry.from,
-                to: entry.to.into(),
+                to: entry.to,
                 fence: entry.fence.get(),
                 attempt: entry.attempt.get(),
                 event: entry.event,

@@ -120,8 +120,6 @@ fn new_job(id: JobId) -> Job {
         retry: RetryPolicy::default(),
         resources: [].into(),
         oversight: Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     };
     Job::submit(id, Arc::new(spec), Body::Empty, (now(), None), &Actor::system("test"), now())

@@ -53,8 +53,6 @@ fn submitted(id: &str, at: Timestamp) -> (Job, Notice) {
         retry: RetryPolicy::default(),
         resources: BTreeMap::new(),
         oversight: Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     };
     let id = JobId::new(id).expect("a name");

@@ -45,8 +45,6 @@ fn job(max_attempts: u32, timeout: Option<Duration>, expires_at: Option<Timestam
         retry: POLICY,
         resources: BTreeMap::new(),
         oversight: Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     };
     let id = JobId::new("job").expect("a name");

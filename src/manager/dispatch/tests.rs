@@ -38,8 +38,6 @@ fn job(queue_name: &str, id: &str, priority: i64, after: i64) -> Versioned {
         retry: RetryPolicy::default(),
         resources: Default::default(),
         oversight: Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     };
     let run_at = Timestamp::from_millis(START + after);

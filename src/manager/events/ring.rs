@@ -196,8 +196,6 @@ mod tests {
             retry: RetryPolicy::default(),
             resources: BTreeMap::new(),
             oversight: Oversight::default(),
-            schedule_id: None,
-            due_at: None,
             fingerprint: None,
         };
         let now = Timestamp::from_millis(1);

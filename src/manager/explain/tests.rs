@@ -25,8 +25,6 @@ fn spec() -> JobSpec {
         retry: RetryPolicy { base: Duration::from_secs(90), jitter: 0.0, ..RetryPolicy::default() },
         resources: Default::default(),
         oversight: Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     }
 }

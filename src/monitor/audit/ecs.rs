@@ -37,7 +37,6 @@ pub(super) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry 
                 "queue": job.spec.queue.as_str(),
                 "kind": job.spec.kind.as_str(),
                 "owner": job.spec.owner.as_ref().map(crate::job::Owner::as_str),
-                "schedule_id": job.spec.schedule_id,
             })),
             "from": entry.from.map(JobState::as_str),
             "to": entry.to.as_str(),

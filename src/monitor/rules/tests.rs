@@ -35,8 +35,6 @@ fn job(policy: Option<OrphanPolicy>) -> Job {
         retry: RetryPolicy::default(),
         resources: BTreeMap::new(),
         oversight: Oversight { orphan_policy: policy, notify: Vec::new() },
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     };
     let id = JobId::new("job").expect("a name");

@@ -27,8 +27,6 @@ fn available() -> Job {
         retry: RetryPolicy::default(),
         resources: BTreeMap::new(),
         oversight: crate::job::Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     };
     let actor = Actor::new("tester").expect("an actor");

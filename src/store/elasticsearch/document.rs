@@ -124,10 +124,6 @@ struct JobDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     run_time_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    schedule_id: Option<&'a str>,
-    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
-    due_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a Json>,
@@ -271,8 +267,6 @@ impl<'a> JobDocument<'a> {
             finished_at: job.finished_at(),
             wait_ms: job.wait().map(millis),
             run_time_ms: job.run_time().map(millis),
-            schedule_id: spec.schedule_id.as_deref(),
-            due_at: spec.due_at,
             fingerprint: spec.fingerprint.map(|fingerprint| format!("{:032x}", fingerprint.0)),
             payload,
             payload_text,
@@ -394,10 +388,6 @@ struct StoredDocument<'a> {
     started_at: Option<Timestamp>,
     #[serde(with = "rfc3339::option", default)]
     finished_at: Option<Timestamp>,
-    #[serde(default)]
-    schedule_id: Option<String>,
-    #[serde(with = "rfc3339::option", default)]
-    due_at: Option<Timestamp>,
     #[serde(borrow, default)]
     fingerprint: Option<Cow<'a, str>>,
     #[serde(default, deserialize_with = "present")]
@@ -494,8 +484,6 @@ impl StoredDocument<'_> {
             retry: self.retry.into(),
             resources: self.resources,
             oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify },
-            schedule_id: self.schedule_id,
-            due_at: self.due_at,
             fingerprint: self.fingerprint.map(|hex| fingerprint(&hex)).transpose()?,
         };
         let finished_at = || self.finished_at.ok_or_else(|| missing("a job at its end without `finished_at`"));

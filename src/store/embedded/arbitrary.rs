@@ -87,10 +87,9 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let resources = prop::collection::btree_map(".*", any::<u64>(), 0..4);
     let times = (any::<Option<Duration>>(), any::<Option<Duration>>(), any::<u32>());
     let retry = (any::<Duration>(), number(), any::<Duration>(), number());
-    let origin = (any::<Option<String>>(), option::of(time()), any::<Option<u128>>());
-    let rest = (retry, origin, oversight());
-    (named, labels, resources, times, rest).prop_map(|(named, labels, resources, times, (retry, origin, oversight))| {
-        JobSpec {
+    let rest = (retry, any::<Option<u128>>(), oversight());
+    (named, labels, resources, times, rest).prop_map(
+        |(named, labels, resources, times, (retry, fingerprint, oversight))| JobSpec {
             queue: named.0,
             kind: named.1,
             priority: Priority::new(named.2).expect("within the bounds"),
@@ -102,11 +101,9 @@ fn spec() -> impl Strategy<Value = JobSpec> {
             retry: RetryPolicy { base: retry.0, factor: retry.1, max: retry.2, jitter: retry.3 },
             resources,
             oversight,
-            schedule_id: origin.0,
-            due_at: origin.1,
-            fingerprint: origin.2.map(Fingerprint),
-        }
-    })
+            fingerprint: fingerprint.map(Fingerprint),
+        },
+    )
 }
 
 fn oversight() -> impl Strategy<Value = Oversight> {

@@ -101,8 +101,6 @@ fn blank() -> Job {
             retry: RetryPolicy::default(),
             resources: BTreeMap::new(),
             oversight: Oversight::default(),
-            schedule_id: None,
-            due_at: None,
             fingerprint: None,
         }),
         payload: Body::Empty,

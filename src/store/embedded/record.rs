@@ -127,8 +127,6 @@ struct SpecV1<'a> {
     resources: Vec<(&'a str, u64)>,
     orphan_policy: Option<OrphanPolicy>,
     notify: Cow<'a, [NoticeTarget]>,
-    schedule_id: Option<&'a str>,
-    due_at: Option<i64>,
     fingerprint: Option<[u8; 16]>,
 }
 
@@ -268,8 +266,6 @@ impl<'a> From<&'a JobSpec> for SpecV1<'a> {
             resources: spec.resources.iter().map(|(name, amount)| (name.as_str(), *amount)).collect(),
             orphan_policy: spec.oversight.orphan_policy,
             notify: Cow::Borrowed(&spec.oversight.notify),
-            schedule_id: spec.schedule_id.as_deref(),
-            due_at: spec.due_at.map(Timestamp::as_millis),
             fingerprint: spec.fingerprint.map(|fingerprint| fingerprint.0.to_be_bytes()),
         }
     }
@@ -297,8 +293,6 @@ impl SpecV1<'_> {
             },
             resources: self.resources.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect(),
             oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
-            schedule_id: self.schedule_id.map(str::to_owned),
-            due_at: self.due_at.map(Timestamp::from_millis),
             fingerprint: self.fingerprint.map(|bytes| Fingerprint(u128::from_be_bytes(bytes))),
         })
     }

@@ -27,8 +27,6 @@ fn full() -> Versioned {
                 format: NoticeFormat::Slack,
             }],
         },
-        schedule_id: Some("nightly".to_owned()),
-        due_at: Some(at(1)),
         fingerprint: None,
     };
     let id = JobId::new("a/b").expect("name");

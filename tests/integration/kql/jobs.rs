@@ -83,7 +83,7 @@ impl Dice {
         self.one(&JobState::ALL)
     }
 
-    fn spec(&mut self, now: Timestamp) -> JobSpec {
+    fn spec(&mut self) -> JobSpec {
         let mut labels = BTreeMap::new();
         for (name, values) in LABELS {
             if let Some(value) = self.perhaps(|dice| dice.one(values)) {
@@ -108,8 +108,6 @@ impl Dice {
                 orphan_policy: self.perhaps(|dice| dice.one(&OrphanPolicy::ALL)),
                 ..Oversight::default()
             },
-            schedule_id: self.perhaps(|dice| dice.one(&["nightly", "every hour"]).to_owned()),
-            due_at: self.perhaps(|dice| dice.time(now)),
             fingerprint: None,
         }
     }
@@ -185,7 +183,7 @@ impl Dice {
         let entries = (0..self.below(4)).map(|_| self.entry(now)).collect();
         let job = Job {
             id: JobId::new(name).expect("an id"),
-            spec: Arc::new(self.spec(now)),
+            spec: Arc::new(self.spec()),
             payload,
             state: self.state(now),
             run_at: self.time(now),

@@ -160,7 +160,7 @@ fn keyword_field() -> Text {
         field(&["lease.worker_id", "lease.*", "*worker_id"], written(WORKERS), true),
         field(&["orphan.reason", "*reason"], written(REASONS), true),
         field(&["error.code", "error.message.keyword"], prop_oneof![written(CODES), written(MESSAGES)].boxed(), true),
-        field(&["schedule_id", "id"], written(&["nightly", "every hour", "job-8", "Job 9", "10"]), true),
+        field(&["id"], written(&["job-8", "Job 9", "10"]), true),
     ]
     .boxed()
 }
@@ -185,7 +185,7 @@ fn leaf() -> Text {
         3 => label(),
         3 => field(&["error.message", "error.mes*", "*"], written(MESSAGES), true),
         3 => field(&["priority", "attempt", "max_attempts", "fence", "progress.percent", "timeout_ms", "*_ms", "payload_ref.bytes"], number(), true),
-        4 => field(&["run_at", "created_at", "finished_at", "due_at", "lease.expires_at", "orphan.flagged_at", "overdue_at", "watch_at", "*_at", "exp*"], time(), true),
+        4 => field(&["run_at", "created_at", "finished_at", "lease.expires_at", "orphan.flagged_at", "overdue_at", "watch_at", "*_at", "exp*"], time(), true),
         1 => any_of(&["orphan.held: true", "orphan.held: (false or true)", "orphan_policy: f*", "lease: *", "orphan: *", "error: *", "nothing_like_it: x", "nothing*: *", "*: *", "*"]),
         2 => bare,
         3 => history(),

@@ -65,8 +65,6 @@ pub(crate) fn plain_spec() -> JobSpec {
         retry: RetryPolicy::default(),
         resources: BTreeMap::new(),
         oversight: Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     }
 }
@@ -207,8 +205,6 @@ pub(crate) fn full(name: &str, state: State) -> Job {
                 format: NoticeFormat::Alertmanager,
             }],
         },
-        schedule_id: Some("täglich um 3".to_owned()),
-        due_at: Some(Timestamp::MIN),
         fingerprint: Some(Fingerprint(u128::MAX - 1)),
     };
     Job {

@@ -25,9 +25,6 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
             owner: [None, Some("team-a"), Some("team-b")][number as usize / 3 % 3].map(owner),
             priority: Priority::new([0, 100, -100, 0, 1][number as usize % 5]).expect("a priority"),
             labels: (number % 3 == 0).then(|| ("team".to_owned(), format!("t{}", number % 2))).into_iter().collect(),
-            schedule_id: [None, Some("z"), Some("Z"), Some("ä"), Some("\u{10000}"), Some("\u{ffff}")]
-                [number as usize % 6]
-                .map(str::to_owned),
             expected_runtime: (number % 4 == 0).then(|| Duration::from_millis(number as u64 % 9)),
             ..plain_spec()
         };
@@ -60,8 +57,9 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
         let untold = (number % 5 == 3).then_some(Notice { number: 1, entry });
         let expires_at = (number % 3 == 1).then_some(at(number % 7 * 100));
         let outbox = untold.into_iter().collect();
-        // Some texts are longer than what is indexed.
-        let code = ["exit".to_owned(), "e".repeat(1_025), "timeout".to_owned()][number as usize % 3].clone();
+        // Some texts are longer than what is indexed, and some sort differently as bytes and as UTF-16.
+        let too_long = "e".repeat(1_025);
+        let code = ["exit", &too_long, "timeout", "Exit", "ä", "\u{10000}", "\u{ffff}"][number as usize % 7].to_owned();
         let error = (number % 5 > 1).then(|| JobError { code, message: "m".to_owned() });
         let started_at = (number % 4 > 0).then(|| at(number % 8 * 100 + number - 10));
         Arc::new(Job { state, outbox, expires_at, error, started_at, updated_at: at(1_000 - number % 6), ..job })

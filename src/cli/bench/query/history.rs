@@ -154,8 +154,6 @@ fn spec(number: u32) -> JobSpec {
         retry: RetryPolicy::default(),
         resources: BTreeMap::new(),
         oversight: Oversight::default(),
-        schedule_id: None,
-        due_at: None,
         fingerprint: None,
     }
 }

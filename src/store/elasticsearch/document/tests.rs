@@ -29,8 +29,6 @@ pub(in super::super) fn available(payload: Body) -> Job {
         retry: RetryPolicy::default(),
         resources: BTreeMap::from([("cpu_millis".to_owned(), u64::MAX)]),
         oversight: Oversight::default(),
-        schedule_id: Some("nightly".to_owned()),
-        due_at: Some(at(1)),
         fingerprint: Some(Fingerprint(u128::MAX - 5)),
     };
     let times = (at(1_900_000_000_123), Some(Timestamp::MAX));

@@ -136,7 +136,6 @@ fn values_without_a_field() {
         "kind",
         "state",
         "owner",
-        "schedule_id",
         "labels",
         "lease.worker_id",
         "orphan.reason",

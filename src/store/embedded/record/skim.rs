@@ -127,8 +127,6 @@ impl<'f> Skim<'f> {
             retry: RetryPolicy::default(),
             resources: BTreeMap::new(),
             oversight: Oversight { orphan_policy: spec.orphan_policy, notify: Vec::new() },
-            schedule_id: spec.schedule_id.map(str::to_owned),
-            due_at: spec.due_at.map(Timestamp::from_millis),
             fingerprint: None,
         })
     }

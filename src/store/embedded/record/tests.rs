@@ -21,7 +21,7 @@ proptest! {
     fn a_record_that_is_skimmed_matches_when_the_whole_does(
         head in arbitrary::head(),
         query in prop::sample::select(&["labels: *a*", "run_time_ms > 9", "wait_ms > 9", "error.code: *", "history: { reason: * }", "*.actor: a", "id: a", "attempt > 9",
-            "queue: a", "owner: *", "*_ref.bytes > 9", "finished_at: *", "history_folded > 9", "priority > 0 and due_at: *", "orphan_policy: *"][..]),
+            "queue: a", "owner: *", "*_ref.bytes > 9", "finished_at: *", "history_folded > 9", "priority > 0 and expected_runtime_ms: *", "orphan_policy: *"][..]),
     ) {
         let asked = Asked { expression: Arc::new(query.parse().expect("a query")), now: Timestamp::from_millis(3) };
         let filter = Filter { asked: Some(asked), ..Filter::default() };
