@@ -1,34 +1,21 @@
 //! The manager: the only writer of jobs.
 //!
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
-//! order: [`request`] (what it is asked), [`submit`], [`claim`] and [`dispatch`] (how a job finds its worker), [`queues`]
-//! (what is set for a queue), [`workers`] (who asks for jobs), [`throughput`] (how many end), [`explain`] (why a job does
-//! not run),
-//! [`update`] (the one compare-and-swap loop, for heartbeats, finishes, cancellations), [`read`], [`known`] (what it
-//! remembers of its own writes), [`events`] (what has happened, for those who follow it), [`oversee`] (what the monitor
-//! asks of it), [`untold`] (whose events are yet to be told), [`bulk`] and [`orphans`] (what administrators do), [`insight`]
-//! and [`survey`] (what it knows of itself and the store without asking), [`refill`] (how candidates come back from the
-//! store).
+//! order:
+//!
+//! 1. [`request`] – what callers pass in and get back.
+//! 2. [`work`] – how jobs change: submit, claim, update, bulk changes.
+//! 3. [`dispatch`] – where jobs and waiting workers meet, and how candidates come back from the store.
+//! 4. [`admin`] – queue settings, orphans, and what the monitor does.
+//! 5. [`observe`] – live events, workers, statistics, explanations.
+//! 6. [`read`] – one job, its end, lists, counts, queues.
 
-mod bulk;
-mod claim;
+mod admin;
 mod dispatch;
-mod events;
-mod explain;
-mod insight;
-mod known;
-mod orphans;
-mod oversee;
-mod queues;
+mod observe;
 mod read;
-mod refill;
 pub mod request;
-mod submit;
-mod survey;
-mod throughput;
-mod untold;
-mod update;
-mod workers;
+mod work;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,35 +26,37 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use bulk::{BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection};
-pub use claim::Claimed;
-pub use events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
-pub use explain::{Explanation, Reason};
-pub use insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
-pub use orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
-pub use queues::{Pause, QueueSettings};
+pub use admin::orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
+pub use admin::queue_settings::{Pause, QueueSettings};
+pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
+pub use observe::explain::{Explanation, Reason};
+pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
+pub use observe::survey::{Survey, SurveyState};
+pub use observe::throughput::Throughput;
+pub use observe::workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
     Submitted,
 };
-pub use survey::{Survey, SurveyState};
-pub use throughput::Throughput;
-pub use workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
+pub use work::bulk::{
+    BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection,
+};
+pub use work::claim::Claimed;
 
 use crate::clock::{Clock, Timestamp};
 use crate::job::EventName;
 use crate::store::Store;
-use claim::Deliveries;
+use admin::queue_settings::Queues;
 use dispatch::{Dispatch, DispatchConfig};
-use events::Events;
-use insight::Insight;
-use known::Known;
-use queues::Queues;
+use observe::events::Events;
+use observe::insight::Insight;
+use observe::survey::Surveys;
+use observe::throughput::Ends;
+use observe::workers::Workers;
 use read::Watchers;
-use survey::Surveys;
-use throughput::Ends;
-use untold::Untold;
-use workers::Workers;
+use work::claim::Deliveries;
+use work::known_versions::Known;
+use work::pending_notices::Untold;
 
 /// The manager's settings.
 #[derive(Clone, Debug)]

@@ -14,9 +14,9 @@ use crate::query::stats::{MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
-use super::Manager;
-use super::request::{JobView, ManagerError, QueueStatus};
-use super::throughput::{self, Throughput};
+use crate::manager::Manager;
+use crate::manager::observe::throughput::{self, Throughput};
+use crate::manager::request::{JobView, ManagerError, QueueStatus};
 
 /// How often a job is read again while somebody waits for its end, where others write to the store too.
 const WAIT_POLL: Duration = Duration::from_secs(1);

@@ -10,8 +10,8 @@ use crate::job::{
 };
 use crate::store::{StoreError, Versioned};
 
-use super::queues::QueueSettings;
-use super::throughput::Throughput;
+use crate::manager::admin::queue_settings::QueueSettings;
+use crate::manager::observe::throughput::Throughput;
 
 /// A job as it is submitted.
 #[derive(Clone, Debug)]

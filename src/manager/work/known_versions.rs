@@ -16,7 +16,7 @@ use crate::store::Versioned;
 const GENERATION: usize = 50_000;
 
 /// The latest versions known of the jobs written or read lately. The oldest half is dropped when it grows too large.
-pub(super) struct Known {
+pub(in crate::manager) struct Known {
     generations: Option<Mutex<Generations>>,
 }
 
@@ -28,12 +28,12 @@ struct Generations {
 
 impl Known {
     /// A memory; one that stays empty where the store answers as fast from its own.
-    pub(super) fn new(useful: bool) -> Self {
+    pub(in crate::manager) fn new(useful: bool) -> Self {
         Self { generations: useful.then(Mutex::default) }
     }
 
     /// Remembers a version, unless a later one is known. Of two in different places the one told last is remembered.
-    pub(super) fn learn(&self, versioned: &Versioned) {
+    pub(in crate::manager) fn learn(&self, versioned: &Versioned) {
         let Some(generations) = &self.generations else { return };
         let mut generations = generations.lock();
         if generations
@@ -49,18 +49,18 @@ impl Known {
     }
 
     /// The latest version known.
-    pub(super) fn latest(&self, id: &JobId) -> Option<Versioned> {
+    pub(in crate::manager) fn latest(&self, id: &JobId) -> Option<Versioned> {
         self.generations.as_ref()?.lock().latest(id).cloned()
     }
 
     /// Whether a later version than this is known.
-    pub(super) fn is_outdated(&self, found: &Versioned) -> bool {
+    pub(in crate::manager) fn is_outdated(&self, found: &Versioned) -> bool {
         let Some(generations) = &self.generations else { return false };
         generations.lock().latest(&found.job.id).is_some_and(|known| known.version.is_later_than(found.version))
     }
 
     /// Forgets a job, so that it is read again.
-    pub(super) fn forget(&self, id: &JobId) {
+    pub(in crate::manager) fn forget(&self, id: &JobId) {
         if let Some(generations) = &self.generations {
             let mut generations = generations.lock();
             generations.young.remove(id);

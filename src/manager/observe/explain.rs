@@ -12,13 +12,13 @@ use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState, Running, State};
 use crate::query::{Filter, Search, Sort};
 
-use super::queues::QueueSettings;
-use super::request::ManagerError;
-use super::workers::Asking;
-use super::{Manager, Shared};
+use crate::manager::admin::queue_settings::QueueSettings;
+use crate::manager::observe::workers::Asking;
+use crate::manager::request::ManagerError;
+use crate::manager::{Manager, Shared};
 
 /// How many jobs are looked at to tell how many go before one; of more it is said that they are at least so many.
-pub(super) const MAX_AHEAD: usize = 1_000;
+pub(in crate::manager) const MAX_AHEAD: usize = 1_000;
 
 /// Why a job stands where it does.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,15 +46,15 @@ pub struct Reason {
 
 /// All that an explanation rests on.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
-    pub(super) job: Arc<Job>,
-    pub(super) now: Timestamp,
+pub(in crate::manager) struct Facts {
+    pub(in crate::manager) job: Arc<Job>,
+    pub(in crate::manager) now: Timestamp,
     /// Since when this manager hears workers.
-    pub(super) listening_since: Timestamp,
-    pub(super) settings: QueueSettings,
-    pub(super) asking: Asking,
+    pub(in crate::manager) listening_since: Timestamp,
+    pub(in crate::manager) settings: QueueSettings,
+    pub(in crate::manager) asking: Asking,
     /// How many due jobs of its queue go before it; [`MAX_AHEAD`] stands for that many or more.
-    pub(super) ahead: usize,
+    pub(in crate::manager) ahead: usize,
 }
 
 impl Manager {
@@ -97,7 +97,7 @@ impl Shared {
 }
 
 /// Puts the facts into words.
-pub(super) fn explain(facts: &Facts) -> Explanation {
+pub(in crate::manager) fn explain(facts: &Facts) -> Explanation {
     let job = &facts.job;
     let (runnable, reasons) = match &job.state {
         State::Available => of_waiting(facts),

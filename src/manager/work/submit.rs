@@ -9,9 +9,9 @@ use crate::clock::Timestamp;
 use crate::job::{Body, Fingerprint, Job, JobId, JobSpec, Json, NewBody};
 use crate::store::{Versioned, Write, WriteError, WriteResult};
 
-use super::Manager;
-use super::request::{Caller, JobView, ManagerError, NewJob, Submitted};
-use super::update::Accepted;
+use crate::manager::Manager;
+use crate::manager::request::{Caller, JobView, ManagerError, NewJob, Submitted};
+use crate::manager::work::update::Accepted;
 
 /// The namespace in which idempotency keys are made ids (RFC 9562, section 5.5).
 const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);

@@ -13,10 +13,11 @@ use crate::job::{JobState, QueueName};
 use crate::query::{Filter, GroupField};
 use crate::store::StoreError;
 
-use super::Shared;
+use crate::manager::Shared;
 
 /// The times that are told about, the longest last.
-pub(super) const WINDOWS: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(300), Duration::from_secs(900)];
+pub(in crate::manager) const WINDOWS: [Duration; 3] =
+    [Duration::from_secs(60), Duration::from_secs(300), Duration::from_secs(900)];
 
 /// How finely ends are counted in memory.
 const SLICE_MILLIS: i64 = 10_000;
@@ -37,13 +38,13 @@ pub struct Throughput {
 }
 
 /// Nothing, in any window.
-pub(super) fn nothing() -> [Throughput; 3] {
+pub(in crate::manager) fn nothing() -> [Throughput; 3] {
     WINDOWS.map(|window| Throughput { window, completed: 0, failed: 0 })
 }
 
 /// The ends that this manager wrote.
 #[derive(Default)]
-pub(super) struct Ends {
+pub(in crate::manager) struct Ends {
     queues: Mutex<HashMap<QueueName, VecDeque<Slice>>>,
 }
 
@@ -56,7 +57,7 @@ struct Slice {
 
 impl Ends {
     /// A job has ended in this state.
-    pub(super) fn count(&self, queue: &QueueName, state: JobState, now: Timestamp) {
+    pub(in crate::manager) fn count(&self, queue: &QueueName, state: JobState, now: Timestamp) {
         let (completed, failed) = match state {
             JobState::Completed => (1, 0),
             JobState::Failed => (0, 1),
@@ -105,7 +106,7 @@ impl Ends {
 
 impl Shared {
     /// What has ended lately in each of these queues that had an end, `only` this one where it is named.
-    pub(super) async fn throughput(
+    pub(in crate::manager) async fn throughput(
         &self,
         only: Option<&QueueName>,
     ) -> Result<HashMap<QueueName, [Throughput; 3]>, StoreError> {

@@ -1,7 +1,7 @@
 //! Claiming: candidates become leases by conditional writes, and leases reach the worker or come back.
 //!
 //! Three things can break a claim's connection, and none may lose a job's time:
-//! - before the write, the call is dropped and its candidates go back to the dispatch ([`super::dispatch::Offer`]);
+//! - before the write, the call is dropped and its candidates go back to the dispatch ([`crate::manager::dispatch::Offer`]);
 //! - during or after the write, the jobs are given back, attempt and all ([`Claimed`]), since the write runs in a task
 //!   of its own that outlives the call;
 //! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again ([`Deliveries`]).
@@ -20,10 +20,10 @@ use crate::job::{Claim, Fence, Job, JobId, Refusal, RequestId, State, WorkerId};
 use crate::query::{Filter, Search, Sort};
 use crate::store::{StoreError, Versioned, Write, WriteError};
 
-use super::dispatch::{Offer, Wish};
-use super::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
-use super::update::manager_actor;
-use super::{Manager, Shared};
+use crate::manager::dispatch::{Offer, Wish};
+use crate::manager::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
+use crate::manager::work::update::manager_actor;
+use crate::manager::{Manager, Shared};
 
 /// How many offers one claim loses to others before it answers with nothing.
 const MAX_LOST_OFFERS: usize = 100;
@@ -86,7 +86,7 @@ impl Drop for Claimed {
 
 /// The named claims, and the jobs they took.
 #[derive(Default)]
-pub(super) struct Deliveries {
+pub(in crate::manager) struct Deliveries {
     by_name: HashMap<(WorkerId, RequestId), Delivery>,
     oldest: VecDeque<(Timestamp, (WorkerId, RequestId))>,
 }

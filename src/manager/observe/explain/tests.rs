@@ -3,7 +3,7 @@ use crate::job::{
     Actor, Body, Claim, Failure, JobError, JobSpec, Kind, LeaseProof, Oversight, Priority, QueueName, RetryPolicy,
     WorkerId,
 };
-use crate::manager::queues::Pause;
+use crate::manager::admin::queue_settings::Pause;
 
 /// 2030-01-01T00:00:00Z.
 const START: i64 = 1_893_456_000_000;

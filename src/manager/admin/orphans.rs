@@ -7,8 +7,8 @@ use crate::job::{Orphan, OrphanPolicy, Running, State};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::Versioned;
 
-use super::Manager;
-use super::request::ManagerError;
+use crate::manager::Manager;
+use crate::manager::request::ManagerError;
 
 /// The order of the list: those that nothing has happened to for the longest time first.
 pub const ORPHAN_ORDER: Sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);

@@ -10,8 +10,8 @@ use crate::job::{JobState, QueueName};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
-use super::Shared;
-use super::dispatch::Found;
+use crate::manager::Shared;
+use crate::manager::dispatch::Found;
 
 /// How many queues are looked up at once.
 const LOOKUPS_AT_ONCE: usize = 4;
@@ -25,7 +25,7 @@ const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Looks up those of `queues` that are not known well enough to say that they have nothing.
-    pub(super) async fn refresh(&self, queues: &[QueueName]) -> Result<(), StoreError> {
+    pub(in crate::manager) async fn refresh(&self, queues: &[QueueName]) -> Result<(), StoreError> {
         for queue in self.dispatch.stale(queues) {
             self.look_up(queue).await?;
         }
@@ -77,7 +77,7 @@ impl Shared {
     }
 
     /// The background loop.
-    pub(super) async fn keep_filled(&self) {
+    pub(in crate::manager) async fn keep_filled(&self) {
         let mut failing = false;
         // Ends with the manager.
         loop {

@@ -18,8 +18,8 @@ use crate::clock::{Timestamp, rfc3339};
 use crate::job::{Actor, Json, OrphanPolicy, QueueName, RecordName};
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, StoreError, Version, WriteError};
 
-use super::request::{Caller, ManagerError};
-use super::{Manager, Shared};
+use crate::manager::request::{Caller, ManagerError};
+use crate::manager::{Manager, Shared};
 
 /// How often the settings are listed in a store that others write to as well.
 const LIST_EVERY: Duration = Duration::from_millis(500);
@@ -79,7 +79,7 @@ impl QueueSettings {
 
 /// The settings as this manager knows them.
 #[derive(Default)]
-pub(super) struct Queues {
+pub(in crate::manager) struct Queues {
     kept: RwLock<HashMap<QueueName, Kept>>,
     /// Set once they were listed for the first time.
     listed: OnceCell<()>,
@@ -94,12 +94,12 @@ struct Kept {
 }
 
 impl Queues {
-    pub(super) fn of(&self, queue: &QueueName) -> QueueSettings {
+    pub(in crate::manager) fn of(&self, queue: &QueueName) -> QueueSettings {
         self.kept.read().get(queue).map_or_else(QueueSettings::default, |kept| kept.settings.clone())
     }
 
     /// Every queue with settings of its own.
-    pub(super) fn all(&self) -> Vec<(QueueName, QueueSettings)> {
+    pub(in crate::manager) fn all(&self) -> Vec<(QueueName, QueueSettings)> {
         let kept = self.kept.read();
         let set = kept.iter().filter(|(_, kept)| !kept.settings.is_default());
         set.map(|(queue, kept)| (queue.clone(), kept.settings.clone())).collect()
@@ -199,7 +199,7 @@ impl Manager {
 
 impl Shared {
     /// Waits until the settings are known: a claim that came before would be given jobs that are held back.
-    pub(super) async fn know_queues(&self) -> Result<(), StoreError> {
+    pub(in crate::manager) async fn know_queues(&self) -> Result<(), StoreError> {
         self.queues.listed.get_or_try_init(|| self.list_queues()).await?;
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Shared {
     }
 
     /// The background task: knows the settings as soon as the store answers, and what others change within a second.
-    pub(super) async fn keep_queues_known(&self) {
+    pub(in crate::manager) async fn keep_queues_known(&self) {
         let mut failing = false;
         // Ends with the manager, or once nothing can change but by this manager.
         loop {

@@ -10,8 +10,8 @@ use crate::job::{
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{Versioned, Write, WriteError, WriteResult};
 
-use super::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
-use super::{Manager, Shared};
+use crate::manager::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
+use crate::manager::{Manager, Shared};
 
 /// How often one job's change is tried when others keep writing it.
 const MAX_TRIES: usize = 10;
@@ -20,7 +20,7 @@ const MAX_TRIES: usize = 10;
 const RECLAIM_PAGE: usize = 1_000;
 
 /// What a decision came to.
-pub(super) enum Decision {
+pub(in crate::manager) enum Decision {
     /// Write this, with these bodies.
     Write(Box<Job>, Vec<NewBody>),
     /// The job already is as asked.
@@ -28,7 +28,7 @@ pub(super) enum Decision {
 }
 
 impl Decision {
-    pub(super) fn from_change(change: Change, bodies: impl IntoIterator<Item = NewBody>) -> Self {
+    pub(in crate::manager) fn from_change(change: Change, bodies: impl IntoIterator<Item = NewBody>) -> Self {
         match change {
             Change::To(job) => Self::Write(job, bodies.into_iter().collect()),
             Change::Already => Self::Already,
@@ -37,11 +37,11 @@ impl Decision {
 }
 
 /// An acknowledged write.
-pub(super) struct Accepted {
+pub(in crate::manager) struct Accepted {
     /// The job as it is then.
-    pub(super) versioned: Versioned,
+    pub(in crate::manager) versioned: Versioned,
     /// How long its history was before.
-    pub(super) history_before: usize,
+    pub(in crate::manager) history_before: usize,
 }
 
 /// A write that is asked for.
@@ -67,7 +67,7 @@ enum Freshness {
 
 impl Shared {
     /// Changes many jobs, each by `decide(its index, the job, now)`. Answers in order with each job as it is then.
-    pub(super) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
+    pub(in crate::manager) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
@@ -77,7 +77,11 @@ impl Shared {
     }
 
     /// [`Shared::update`], decided on what the store holds now and not on what is remembered.
-    pub(super) async fn update_as_read<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
+    pub(in crate::manager) async fn update_as_read<F>(
+        &self,
+        ids: &[JobId],
+        decide: F,
+    ) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
@@ -222,7 +226,7 @@ impl Shared {
     /// What follows from acknowledged writes: they are remembered and published, jobs that are available are offered,
     /// those who wait for a job's end are told. Published before they are offered, so that a job is told of as
     /// submitted before it is told of as claimed.
-    pub(super) fn accepted(&self, written: &[Accepted]) {
+    pub(in crate::manager) fn accepted(&self, written: &[Accepted]) {
         self.events.publish(written.iter().map(|write| (&*write.versioned.job, write.history_before)));
         for Accepted { versioned, .. } in written {
             self.known.learn(versioned);
@@ -389,6 +393,6 @@ impl End {
 }
 
 /// Who acts when the manager does so by itself.
-pub(super) fn manager_actor() -> Actor {
+pub(in crate::manager) fn manager_actor() -> Actor {
     Actor::system("manager")
 }

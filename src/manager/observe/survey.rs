@@ -12,7 +12,7 @@ use crate::job::{JobState, QueueName};
 use crate::query::{Direction, Filter, GroupField, Search, Sort, SortField};
 use crate::store::StoreError;
 
-use super::Shared;
+use crate::manager::Shared;
 
 /// How many queues are told apart. The others, those with the fewest jobs that have not ended, are counted together.
 const MAX_QUEUES: usize = 100;
@@ -42,14 +42,14 @@ pub struct SurveyState {
 
 /// Where it is kept.
 #[derive(Default)]
-pub(super) struct Surveys {
+pub(in crate::manager) struct Surveys {
     state: Mutex<SurveyState>,
     /// The series that have been set, so that a queue that is gone is told as empty and not as it last was.
     told: Mutex<BTreeSet<(String, JobState)>>,
 }
 
 impl Surveys {
-    pub(super) fn state(&self) -> SurveyState {
+    pub(in crate::manager) fn state(&self) -> SurveyState {
         self.state.lock().clone()
     }
 }
@@ -69,7 +69,7 @@ impl Line {
 
 impl Shared {
     /// Looks again and again, until the manager ends.
-    pub(super) async fn keep_surveyed(&self, every: Duration) {
+    pub(in crate::manager) async fn keep_surveyed(&self, every: Duration) {
         loop {
             self.survey().await;
             tokio::select! {

@@ -26,8 +26,8 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::job::{EventName, HistoryEntry, Job, JobId, JobSpec, Kind, Owner, QueueName};
 
-use super::request::ManagerError;
-use super::{Manager, Shared};
+use crate::manager::request::ManagerError;
+use crate::manager::{Manager, Shared};
 use replay::Replayed;
 use ring::{Reading, Ring};
 
@@ -146,7 +146,7 @@ pub enum Told {
 }
 
 /// The ring, and who is told of news in it.
-pub(super) struct Events {
+pub(in crate::manager) struct Events {
     /// Names this manager's ring. Never zero.
     epoch: u64,
     /// Whether others write to the store too.
@@ -157,7 +157,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(shared_store: bool) -> Self {
+    pub(in crate::manager) fn new(shared_store: bool) -> Self {
         Self {
             epoch: rand::random_range(1..=u64::MAX),
             shared_store,
@@ -168,7 +168,7 @@ impl Events {
     }
 
     /// Publishes what is new in jobs that were just written: each with the length of its history before.
-    pub(super) fn publish<'a>(&self, written: impl Iterator<Item = (&'a Job, usize)>) {
+    pub(in crate::manager) fn publish<'a>(&self, written: impl Iterator<Item = (&'a Job, usize)>) {
         let mut new = Vec::new();
         for (job, history_before) in written {
             // Heartbeats, which are most writes of long jobs, end here.

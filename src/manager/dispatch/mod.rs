@@ -9,6 +9,7 @@
 //! claim whose connection breaks takes no job with it.
 
 mod board;
+mod refill;
 mod room;
 
 use std::collections::HashSet;

@@ -184,19 +184,19 @@ impl Slice {
 }
 
 /// Where it is kept.
-pub(super) struct Insight {
+pub(in crate::manager) struct Insight {
     since: Timestamp,
     /// The latest last.
     slices: Mutex<VecDeque<Slice>>,
 }
 
 impl Insight {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(in crate::manager) fn new(now: Timestamp) -> Self {
         Self { since: now, slices: Mutex::default() }
     }
 
     /// Jobs were submitted.
-    pub(super) fn submitted<'a>(&self, jobs: impl ExactSizeIterator<Item = &'a Job>, now: Timestamp) {
+    pub(in crate::manager) fn submitted<'a>(&self, jobs: impl ExactSizeIterator<Item = &'a Job>, now: Timestamp) {
         metrics::counter!("leasehold_submissions_total").increment(jobs.len() as u64);
         self.note(now, |slice| {
             slice.tally.submitted += jobs.len() as u64;
@@ -207,7 +207,7 @@ impl Insight {
     }
 
     /// Jobs were claimed.
-    pub(super) fn claimed(&self, jobs: &[Versioned], now: Timestamp) {
+    pub(in crate::manager) fn claimed(&self, jobs: &[Versioned], now: Timestamp) {
         metrics::counter!("leasehold_claims_total").increment(jobs.len() as u64);
         let drift = metrics::histogram!("leasehold_claim_drift_seconds");
         self.note(now, |slice| {
@@ -224,31 +224,31 @@ impl Insight {
     }
 
     /// A claim got a job after this time.
-    pub(super) fn claim_waited(&self, wait: Duration, now: Timestamp) {
+    pub(in crate::manager) fn claim_waited(&self, wait: Duration, now: Timestamp) {
         metrics::histogram!("leasehold_claim_wait_seconds").record(wait);
         self.note(now, |slice| slice.claim_wait.add(wait));
     }
 
     /// A worker gave signs of life.
-    pub(super) fn heard_of(&self, worker: &WorkerId, beats: usize, now: Timestamp) {
+    pub(in crate::manager) fn heard_of(&self, worker: &WorkerId, beats: usize, now: Timestamp) {
         metrics::counter!("leasehold_heartbeats_total").increment(beats as u64);
         self.note(now, |slice| slice.saw(worker));
     }
 
     /// A write lost a race.
-    pub(super) fn conflicted(&self, operation: &'static str, now: Timestamp) {
+    pub(in crate::manager) fn conflicted(&self, operation: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_conflicts_total", "operation" => operation).increment(1);
         self.note(now, |slice| slice.tally.conflicts += 1);
     }
 
     /// Something spoke of a job as it no longer is: a search hit (`stale_hit`) or a call (`fence`).
-    pub(super) fn mismatched(&self, reason: &'static str, now: Timestamp) {
+    pub(in crate::manager) fn mismatched(&self, reason: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_mismatches_total", "reason" => reason).increment(1);
         self.note(now, |slice| slice.tally.mismatches += 1);
     }
 
     /// A job was written over what it was before.
-    pub(super) fn changed(&self, before: &Job, after: &Job, now: Timestamp) {
+    pub(in crate::manager) fn changed(&self, before: &Job, after: &Job, now: Timestamp) {
         let events = events_between(before, after);
         if events.is_empty() {
             return;
@@ -286,7 +286,7 @@ impl Insight {
     }
 
     /// What there is to tell.
-    pub(super) fn told(&self, now: Timestamp) -> Insights {
+    pub(in crate::manager) fn told(&self, now: Timestamp) -> Insights {
         let (mut claim_wait, mut drift, mut run_time) =
             (Durations::default(), Durations::default(), Durations::default());
         let mut tally = Tally::default();

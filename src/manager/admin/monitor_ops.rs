@@ -6,9 +6,9 @@ use crate::clock::Timestamp;
 use crate::job::{Change, EventName, Job, JobId, Refusal};
 use crate::store::{Archived, Versioned, Write, WriteError};
 
-use super::request::ManagerError;
-use super::update::Decision;
-use super::{Manager, Shared};
+use crate::manager::request::ManagerError;
+use crate::manager::work::update::Decision;
+use crate::manager::{Manager, Shared};
 
 impl Manager {
     /// Changes many jobs as `decide(the job, now)` says. Every decision is made on a real-time read right before the
@@ -46,7 +46,7 @@ impl Manager {
 
 impl Shared {
     /// Puts into the outbox of `after` what happened since `before` and somebody wants to be told of.
-    pub(super) fn announce(&self, before: &Job, after: &mut Job) {
+    pub(in crate::manager) fn announce(&self, before: &Job, after: &mut Job) {
         after.announce(before, |event| self.wanted.read().contains(&event));
     }
 

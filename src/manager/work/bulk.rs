@@ -16,9 +16,9 @@ use crate::job::{Actor, AdminRelease, Job, JobId, JobState, Refusal, State, Then
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::{StoreError, Versioned};
 
-use super::request::ManagerError;
-use super::update::Decision;
-use super::{Manager, Shared};
+use crate::manager::request::ManagerError;
+use crate::manager::work::update::Decision;
+use crate::manager::{Manager, Shared};
 
 /// The order in which jobs are gone through. What jobs are changed to does not move them in it, and those submitted
 /// meanwhile stand before its beginning.

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::job::{Job, JobId};
 
-use super::Manager;
+use crate::manager::Manager;
 
 /// How many are remembered; those beyond are left to the search.
 const MAX_REMEMBERED: usize = 10_000;
@@ -17,14 +17,14 @@ const BATCH: usize = 500;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Untold {
+pub(in crate::manager) struct Untold {
     ids: Mutex<VecDeque<JobId>>,
     came: Notify,
 }
 
 impl Untold {
     /// Remembers the job if there is something to be told of it.
-    pub(super) fn note(&self, job: &Job) {
+    pub(in crate::manager) fn note(&self, job: &Job) {
         if job.outbox.is_empty() {
             return;
         }

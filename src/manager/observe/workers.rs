@@ -13,9 +13,9 @@ use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState, QueueName, WorkerId};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 
-use super::dispatch::{Resources, fits};
-use super::request::{ClaimRequest, ManagerError};
-use super::{Manager, Shared};
+use crate::manager::dispatch::{Resources, fits};
+use crate::manager::request::{ClaimRequest, ManagerError};
+use crate::manager::{Manager, Shared};
 
 /// How many workers one generation holds. Two generations are kept.
 const GENERATION: usize = 5_000;
@@ -75,22 +75,22 @@ pub struct WorkerStatuses {
 
 /// Who asks for the jobs of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Asking {
+pub(in crate::manager) struct Asking {
     /// When any worker asked last.
-    pub(super) last_at: Option<Timestamp>,
+    pub(in crate::manager) last_at: Option<Timestamp>,
     /// How many workers have asked lately.
-    pub(super) lately: usize,
+    pub(in crate::manager) lately: usize,
     /// How many of them have room for the job.
-    pub(super) with_room: usize,
+    pub(in crate::manager) with_room: usize,
     /// How many of those wait for a job now.
-    pub(super) waiting: usize,
+    pub(in crate::manager) waiting: usize,
     /// The most that any of those who have asked lately and say what they offer has of what the job needs.
-    pub(super) most_offered: Resources,
+    pub(in crate::manager) most_offered: Resources,
 }
 
 /// The workers that were heard of. The half that was heard of longest ago is dropped when they grow too many.
 #[derive(Default)]
-pub(super) struct Workers {
+pub(in crate::manager) struct Workers {
     seen: Mutex<Seen>,
 }
 
@@ -101,7 +101,7 @@ struct Seen {
 }
 
 /// A claim that waits; no longer when dropped.
-pub(super) struct Waits<'a> {
+pub(in crate::manager) struct Waits<'a> {
     workers: &'a Workers,
     id: &'a WorkerId,
 }
@@ -146,7 +146,7 @@ impl Seen {
 
 impl Workers {
     /// A worker asks for jobs. The system's own are no workers that anybody would look for.
-    pub(super) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
+    pub(in crate::manager) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
         if request.worker_id.is_internal() {
             return;
         }
@@ -162,7 +162,7 @@ impl Workers {
     }
 
     /// A worker that has asked waits from now on.
-    pub(super) fn waits<'a>(&'a self, id: &'a WorkerId) -> Waits<'a> {
+    pub(in crate::manager) fn waits<'a>(&'a self, id: &'a WorkerId) -> Waits<'a> {
         if let Some(sighting) = self.seen.lock().known(id) {
             sighting.waiting += 1;
         }
@@ -170,14 +170,14 @@ impl Workers {
     }
 
     /// A worker gives a sign of life.
-    pub(super) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
+    pub(in crate::manager) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
         if !id.is_internal() {
             self.seen.lock().heard_of(id, now);
         }
     }
 
     /// Who asks for the jobs of this job's queue.
-    pub(super) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
+    pub(in crate::manager) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
         let seen = self.seen.lock();
         let mut asking = Asking::default();
         for (_, sighting) in seen.all().filter(|(_, sighting)| sighting.queues.contains(&job.spec.queue)) {

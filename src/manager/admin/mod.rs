@@ -1,0 +1,6 @@
+//! What administrators and the monitor do: [`queue_settings`] (pauses and orphan policies), [`orphans`] (flagged jobs
+//! and what happens to them next), [`monitor_ops`] (the monitor's changes, removals and the archive).
+
+pub(super) mod monitor_ops;
+pub(super) mod orphans;
+pub(super) mod queue_settings;
