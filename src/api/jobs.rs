@@ -168,7 +168,7 @@ pub(crate) async fn explain(
 }
 
 fn entity_tag(version: Version) -> String {
-    format!("\"{}-{}\"", version.primary_term, version.seq_no)
+    format!("\"{}-{}-{}\"", version.place.0, version.primary_term, version.seq_no)
 }
 
 /// Whether the client has this version already (RFC 9110, section 13.1.2).

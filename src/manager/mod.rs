@@ -119,11 +119,11 @@ impl Manager {
     /// Starts a manager and its background tasks on the current tokio runtime.
     #[must_use]
     pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, config: ManagerConfig) -> Self {
-        let realtime = store.is_realtime();
+        let (realtime, exclusive) = (store.has_realtime_search(), store.is_exclusive());
         let dispatch = DispatchConfig {
             capacity: config.candidates_per_queue,
-            page: if realtime { config.candidates_per_queue } else { REMOTE_PAGE },
-            poll_interval: (!realtime).then_some(config.poll_interval),
+            page: if exclusive { config.candidates_per_queue } else { REMOTE_PAGE },
+            poll_interval: (!exclusive).then_some(config.poll_interval),
         };
         let shared = Arc::new(Shared {
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
@@ -134,7 +134,7 @@ impl Manager {
             known: Known::new(!realtime),
             deliveries: Mutex::default(),
             watchers: Watchers::default(),
-            events: Events::new(!realtime),
+            events: Events::new(!exclusive),
             insight: Insight::new(clock.now()),
             surveys: Surveys::default(),
             wanted: RwLock::default(),

@@ -89,7 +89,7 @@ impl Manager {
     pub async fn wait(&self, id: &JobId, wait: Duration) -> Result<JobView, ManagerError> {
         let deadline = Instant::now() + wait;
         let watch = self.shared.watchers.watch(id);
-        let poll = if self.shared.store.is_realtime() { wait } else { WAIT_POLL };
+        let poll = if self.shared.store.is_exclusive() { wait } else { WAIT_POLL };
         // Bounded by the deadline: each turn waits for news or for the poll.
         loop {
             let told = watch.notify.notified();

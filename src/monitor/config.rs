@@ -80,7 +80,7 @@ impl MonitorConfig {
     }
 
     pub(super) fn term_on(&self, store: &dyn Store) -> Duration {
-        self.term.unwrap_or(if store.is_realtime() { OWN_TERM } else { SHARED_TERM })
+        self.term.unwrap_or(if store.is_exclusive() { OWN_TERM } else { SHARED_TERM })
     }
 }
 

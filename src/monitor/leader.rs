@@ -184,7 +184,7 @@ impl Leader {
         };
         let claim: Claim = record.read()?;
         // Where nobody else writes, whoever held it before is a process that has ended.
-        let is_free = claim.holder.is_none() || self.store.is_realtime();
+        let is_free = claim.holder.is_none() || self.store.is_exclusive();
         let term = Duration::from_millis(claim.term_ms);
         let is_over = self
             .seen

@@ -59,9 +59,9 @@ impl Monitor {
     ) -> Result<Self, InvalidSchedule> {
         let leader = Leader::new(Arc::clone(&store), Arc::clone(&clock), config.term_on(&*store));
         let leadership = leader.leadership();
-        let mut scans = Scans::new(manager, &config, store.is_realtime());
+        let mut scans = Scans::new(manager, &config, store.is_exclusive());
         if config.audit_period.is_some() {
-            let auditor = Auditor::new(Arc::clone(&store), config.skew(store.is_realtime()));
+            let auditor = Auditor::new(Arc::clone(&store), config.skew(store.is_exclusive()));
             scans = scans.with_audit(auditor.beginning(config.audit_anew));
         }
         let driver = Arc::new(Driver::new(scans, clock, Arc::clone(&leadership), &config));

@@ -315,7 +315,7 @@ impl Subscriptions {
     /// Learns what others have changed, where there are others.
     pub(super) async fn refresh(&self) -> Result<(), StoreError> {
         let lagging = self.lagging_until.lock().is_some_and(|until| Instant::now() < until);
-        if self.store.is_realtime() || lagging { Ok(()) } else { self.list_anew().await }
+        if self.store.is_exclusive() || lagging { Ok(()) } else { self.list_anew().await }
     }
 
     async fn list_anew(&self) -> Result<(), StoreError> {

@@ -125,8 +125,12 @@ impl Store for Measured {
         read("archive", self.0.archive(now, limit)).await
     }
 
-    fn is_realtime(&self) -> bool {
-        self.0.is_realtime()
+    fn has_realtime_search(&self) -> bool {
+        self.0.has_realtime_search()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.0.is_exclusive()
     }
 
     fn inline_limit(&self) -> usize {

@@ -32,32 +32,31 @@ use crate::query::{Filter, Group, GroupField, Search};
 /// is removed and created anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// The term of the primary that made it (Elasticsearch), or the count of openings (embedded), in the lower
-    /// [`Version::TERM_BITS`]; above them, the place where the document lies ([`Version::place`]).
+    /// The place in which the document lies.
+    pub place: Place,
+    /// The term of the primary that made it (Elasticsearch), or the count of openings (embedded).
     pub primary_term: u64,
     /// The number of the write.
     pub seq_no: u64,
 }
 
 impl Version {
-    /// How many bits of [`Version::primary_term`] are the term itself.
-    pub const TERM_BITS: u32 = 32;
-
-    /// Where the document lies, for an engine that keeps documents in several places which number their writes each on
-    /// its own; 0 for the first place, and always so where there is one.
+    /// Whether this is known to be a later writing of the same document than `other`. Two versions of different places
+    /// cannot be compared.
     #[must_use]
-    pub const fn place(self) -> u64 {
-        self.primary_term >> Self::TERM_BITS
+    pub fn is_later_than(self, other: Self) -> bool {
+        self.place == other.place && self > other
     }
+}
 
-    /// Whether this is known to be a later writing of the same document than `other`: of two in different places it
-    /// cannot be told.
-    #[must_use]
-    pub const fn is_later_than(self, other: Self) -> bool {
-        self.place() == other.place()
-            && (self.primary_term > other.primary_term
-                || (self.primary_term == other.primary_term && self.seq_no > other.seq_no))
-    }
+/// A place in which an engine keeps documents. Each place numbers its writes on its own. What the number stands for is
+/// the engine's affair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place(pub u32);
+
+impl Place {
+    /// The place of live documents, and the only one of an engine that has no other.
+    pub const MAIN: Self = Self(0);
 }
 
 /// A job as the store has it, and the version to write it back under.
@@ -182,7 +181,7 @@ pub trait Store: Send + Sync + 'static {
     /// Reads bodies that are kept apart, in the order asked; `None` for one whose job has been removed since.
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError>;
 
-    /// Finds jobs. What it finds may be behind what was acknowledged, unless [`Store::is_realtime`].
+    /// Finds jobs. What it finds may be behind what was acknowledged, unless [`Store::has_realtime_search`].
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError>;
 
     /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
@@ -231,8 +230,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(Archived::default())
     }
 
-    /// Whether a search sees everything that was acknowledged, and nobody but this process writes.
-    fn is_realtime(&self) -> bool;
+    /// Returns whether searches see every acknowledged write at once.
+    fn has_realtime_search(&self) -> bool;
+
+    /// Returns whether nobody but this process writes to the store.
+    fn is_exclusive(&self) -> bool;
 
     /// The longest body, in bytes, that is better kept in the job's document than apart.
     fn inline_limit(&self) -> usize;

@@ -19,7 +19,7 @@ use leasehold::job::{
 };
 use leasehold::query::{Filter, GroupField};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use leasehold::store::{RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, Write, WriteError};
+use leasehold::store::{Place, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, Write, WriteError};
 use rand::RngExt;
 
 mod trace;
@@ -132,7 +132,7 @@ async fn write_one(store: &EmbeddedStore, write: Write) -> Result<Version, Write
 /// A job's life, each step said once it is acknowledged.
 async fn live_once(store: &EmbeddedStore, id: JobId) {
     let say = |job: &Job, version: Version| {
-        let (state, Version { primary_term, seq_no }) = (job.state.name(), version);
+        let (state, Version { primary_term, seq_no, .. }) = (job.state.name(), version);
         println!("{ACKNOWLEDGED}{primary_term} {seq_no} {state} {}", job.id);
     };
     let job = Arc::new(new_job(id));
@@ -220,7 +220,11 @@ struct Acknowledged {
 
 fn hear(acknowledged: &mut Acknowledged, line: &str) {
     let [term, seq_no, state, id] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
-    let version = Version { primary_term: term.parse().expect("a number"), seq_no: seq_no.parse().expect("a number") };
+    let version = Version {
+        place: Place::MAIN,
+        primary_term: term.parse().expect("a number"),
+        seq_no: seq_no.parse().expect("a number"),
+    };
     if state == COUNTED {
         acknowledged.count = Some((version, id.parse().expect("a number")));
         return;

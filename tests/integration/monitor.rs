@@ -45,7 +45,7 @@ impl Site {
     }
 
     fn scans(&self, config: &MonitorConfig) -> Scans {
-        Scans::new(self.manager.clone(), config, self.store.is_realtime())
+        Scans::new(self.manager.clone(), config, self.store.is_exclusive())
     }
 
     /// Lets searches see everything, and scans once.
@@ -276,7 +276,7 @@ async fn a_queues_policy_goes_over_the_default_and_a_jobs_own_over_its_queues(si
     site.clock.advance(LEASE + GRACE);
     // A monitor that has only just started.
     let later = manager(&site.store, &site.clock);
-    let scans_of_another = Scans::new(later, &config(), site.store.is_realtime());
+    let scans_of_another = Scans::new(later, &config(), site.store.is_exclusive());
     let report = site.scan(&scans_of_another, Scan::Recovery).await;
     assert_eq!((report.requeued, report.failed, report.held), (0, 1, 1));
     assert_eq!(site.job(&by_queue).await.state.name(), JobState::Failed);

@@ -338,7 +338,7 @@ async fn what_another_process_subscribes_is_heard_of(site: Site) {
     let receiver = Receiver::listening().await;
     let mine = site.notifier().await;
     // An embedded store belongs to one process: there is no other whose subscriptions could be missed.
-    if !site.engine.store().is_realtime() {
+    if !site.engine.store().is_exclusive() {
         let other = site.another_manager();
         let theirs = site.notifier_of(&other, TargetPolicy { allow_private: true, allow: Vec::new() }).await;
         subscribe(&theirs, &receiver, &[EventName::Completed]).await;

@@ -221,7 +221,7 @@ impl Shared {
                 false => self.know_queues().await,
             };
             match listed {
-                Ok(()) if self.store.is_realtime() => return,
+                Ok(()) if self.store.is_exclusive() => return,
                 Ok(()) => failing = false,
                 Err(error) => {
                     if !failing {
@@ -321,13 +321,14 @@ fn body(settings: &QueueSettings) -> Result<Json, ManagerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Place;
 
     fn queue(name: &str) -> QueueName {
         QueueName::new(name).expect("a name")
     }
 
     fn version(seq_no: u64) -> Version {
-        Version { primary_term: 1, seq_no }
+        Version { place: Place::MAIN, primary_term: 1, seq_no }
     }
 
     fn held_back() -> QueueSettings {

@@ -111,7 +111,7 @@ impl Shared {
         only: Option<&QueueName>,
     ) -> Result<HashMap<QueueName, [Throughput; 3]>, StoreError> {
         let now = self.clock.now();
-        if self.store.is_realtime() {
+        if self.store.is_exclusive() {
             let queues: Vec<QueueName> = match only {
                 Some(queue) => vec![queue.clone()],
                 None => self.ends.queues.lock().keys().cloned().collect(),

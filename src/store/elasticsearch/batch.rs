@@ -13,12 +13,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::bodies;
 use super::bulk::{self, ItemOutcome};
 use super::conditional::{ConditionalWrite, Content, Found, Rounds};
 use super::copies::{self, Copy};
 use super::document::{BodyForm, WriteIds, encode};
 use super::documents::{Stored, mget, parse_mget};
-use super::history::Place;
+use super::history::Month;
 use super::intake::Room;
 use super::locate::{Located, Locator, Lock, Wanted};
 use super::nodes::Request;
@@ -26,10 +27,9 @@ use super::resolution::Condition;
 use super::tombstone::{self, Destination};
 use super::write_id::{KnownWrite, RecentWrites, WriteIdSource};
 use super::writer::{Shared, Submission};
-use super::{bodies, locate};
 use crate::clock::Timestamp;
 use crate::job::{Body, BodyId, Job, JobId, NewBody};
-use crate::store::{StoreError, Version, Versioned, Write, WriteError, WriteResult};
+use crate::store::{Place, StoreError, Version, Versioned, Write, WriteError, WriteResult};
 
 /// How old an id can be that the manager has just made up, with all that a write may wait.
 const OWN_ID_AGE: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ impl Task {
         };
         let former_bodies = if matches!(write, Write::Replace { .. }) { bodies } else { Box::default() };
         let ids = WriteIds { own: ids.next(), previous };
-        let copy = expected.filter(|expected| Place::of(*expected) != Place::Live);
+        let copy = expected.filter(|expected| expected.place != Place::MAIN);
         let (condition, question) = match expected {
             None if is_own_id(write.job(), now) => (Condition::Absent, None),
             None => (Condition::Absent, Some(Question::IsKnown)),
@@ -435,7 +435,7 @@ async fn find(shared: &Shared, batch: &mut Batch) {
     if asking.is_empty() {
         return;
     }
-    let month = |task: &Task| task.copy.and_then(locate::month_of);
+    let month = |task: &Task| task.copy.and_then(|copy| Month::at(copy.place));
     let wanted: Vec<Wanted<'_>> =
         asking.iter().map(|task| Wanted { id: &task.write.job().id, month: month(task) }).collect();
     match locator.locate(&wanted).await {

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::history;
 use super::nodes::reason;
-use crate::store::Version;
+use crate::store::{Place, Version};
 
 /// What of the answer is asked for: it is as long as the request otherwise.
 const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
@@ -55,7 +54,7 @@ impl<'a> Target<'a> {
 
     /// The document `id` while it has `version`.
     pub(super) fn at(id: &'a str, version: Version) -> Self {
-        Self { index: None, id, if_seq_no: Some(version.seq_no), if_primary_term: Some(history::term(version)) }
+        Self { index: None, id, if_seq_no: Some(version.seq_no), if_primary_term: Some(version.primary_term) }
     }
 }
 
@@ -158,7 +157,9 @@ fn outcome(item: Item) -> ItemOutcome {
     }
     let sentence = reply.error.map_or_else(|| format!("status {}", reply.status), Cause::sentence);
     match (reply.status, reply.seq_no, reply.primary_term) {
-        (200..=299, Some(seq_no), Some(primary_term)) => ItemOutcome::Done(Version { primary_term, seq_no }),
+        (200..=299, Some(seq_no), Some(primary_term)) => {
+            ItemOutcome::Done(Version { place: Place::MAIN, primary_term, seq_no })
+        }
         (409, ..) => ItemOutcome::Conflict,
         (400, ..) => ItemOutcome::Invalid(sentence),
         (429, ..) => ItemOutcome::Busy(sentence),
@@ -182,7 +183,7 @@ mod tests {
             {"index":{"status":403,"error":{"type":"cluster_block_exception","reason":"blocked"}}},
             {"delete":{"status":503,"error":{"type":"unavailable_shards_exception","reason":"gone"}}},
             {"delete":{"_shards":{"failed":1},"_seq_no":8,"_primary_term":2,"status":200}}]}"#;
-        let version = |seq_no| Version { primary_term: 2, seq_no };
+        let version = |seq_no| Version { place: Place::MAIN, primary_term: 2, seq_no };
         assert_eq!(
             parse(body, 7),
             Ok(vec![
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_action_names_its_condition() {
-        let at = Target::at("a\"b", Version { primary_term: 1, seq_no: 4 });
+        let at = Target::at("a\"b", Version { place: Place::MAIN, primary_term: 1, seq_no: 4 });
         let line = |action: Action| serde_json::to_string(&action).expect("json");
         assert_eq!(line(Action::Index(at)), r#"{"index":{"_id":"a\"b","if_seq_no":4,"if_primary_term":1}}"#);
         assert_eq!(line(Action::Create(Target::any("a"))), r#"{"create":{"_id":"a"}}"#);

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::bulk::{Action, ItemOutcome, Target};
 use super::resolution::{Condition, Lineage, ReadBack, Verdict, judge};
 use super::write_id::WriteId;
-use crate::store::{StoreError, Version, WriteError, WriteResult};
+use crate::store::{Place, StoreError, Version, WriteError, WriteResult};
 
 /// The wait before what is not decided is sent again, growing with every round.
 const ROUND_BACKOFF: Duration = Duration::from_millis(50);
@@ -19,7 +19,7 @@ const LONGEST_ROUND_BACKOFF: Duration = Duration::from_secs(1);
 /// The version given for a write that was accepted and that somebody has since built upon, before its answer was known.
 /// No document has it any more, so that the next write under it meets a conflict and learns what the document is now.
 /// (The version of the document that was read must not be given: with it, the caller would overwrite what it never saw.)
-const BUILT_UPON: Version = Version { primary_term: 1, seq_no: 0 };
+const BUILT_UPON: Version = Version { place: Place::MAIN, primary_term: 1, seq_no: 0 };
 
 /// One write of a document that is read as `T`.
 pub(super) struct ConditionalWrite<T> {

@@ -6,14 +6,13 @@ use tokio::time::Instant;
 
 use super::bulk::{self, Action, ItemOutcome, Target};
 use super::documents::{Stored, answered, mget, mget_of, parse_mget};
-use super::history::Place;
 use super::nodes::Request;
 use super::search;
 use super::tombstone::Destination;
 use super::write_id::WriteId;
 use super::writer::Shared;
 use crate::job::JobId;
-use crate::store::{StoreError, Version};
+use crate::store::{Place, StoreError, Version};
 
 /// One writing of a copy.
 #[derive(Clone, Debug)]
@@ -38,7 +37,7 @@ pub(super) async fn remove(shared: &Shared, copies: &[Copy], deadline: Instant) 
     }
     let mut lines = Vec::with_capacity(copies.len() * 120);
     for Copy { id, version } in copies {
-        let index = shared.indices.of_place(Place::of(*version));
+        let index = shared.indices.of_place(version.place);
         let action = Action::Delete(Target::at(id.as_str(), *version).in_index(&index));
         serde_json::to_writer(&mut lines, &action).map_err(|error| StoreError::Corrupt(error.to_string()))?;
         lines.push(b'\n');
@@ -82,7 +81,7 @@ pub(super) async fn sweep(shared: &Shared, ids: &[&JobId], deadline: Instant) ->
     if found.is_empty() {
         return Ok(Swept::default());
     }
-    let address = |(id, month)| (shared.indices.of_place(Place::History(month)), id);
+    let address = |(id, month)| (shared.indices.of_month(month), id);
     let addresses: Vec<(String, &JobId)> =
         found.iter().flat_map(|(id, months)| months.iter().map(move |month| (id, *month))).map(address).collect();
     let reply = mget_of(&shared.nodes, &addresses, deadline).await?;
@@ -96,7 +95,7 @@ pub(super) async fn sweep(shared: &Shared, ids: &[&JobId], deadline: Instant) ->
     let stale = copies.into_iter().filter(|(copy, write_id)| match live.get(&copy.id) {
         Some(Standing::Job(live)) => live != write_id,
         Some(Standing::Tombstone(Destination::Nowhere)) => true,
-        Some(Standing::Tombstone(Destination::Month(month))) => Place::History(*month) != Place::of(copy.version),
+        Some(Standing::Tombstone(Destination::Month(month))) => Place::from(*month) != copy.version.place,
         None => false,
     });
     let stale: Vec<Copy> = stale.map(|(copy, _)| copy).collect();

@@ -11,7 +11,7 @@ use super::document::{Decoded, decode};
 use super::nodes::{CallError, Nodes, Reply, Request};
 use super::tombstone::{self, Tombstone};
 use crate::job::JobId;
-use crate::store::{StoreError, Version, Versioned};
+use crate::store::{Place, StoreError, Version, Versioned};
 
 /// A document as it stands in an answer.
 #[derive(Debug, Deserialize)]
@@ -76,7 +76,7 @@ impl<'a> RawDocument<'a> {
     /// The version it came under, in an index that is one place.
     pub(super) fn version(&self) -> Result<Version, StoreError> {
         match (self.primary_term, self.seq_no) {
-            (Some(primary_term), Some(seq_no)) => Ok(Version { primary_term, seq_no }),
+            (Some(primary_term), Some(seq_no)) => Ok(Version { place: Place::MAIN, primary_term, seq_no }),
             _ => Err(StoreError::Corrupt(format!("`{}` came without its version", self.id))),
         }
     }
@@ -84,8 +84,7 @@ impl<'a> RawDocument<'a> {
     /// What it holds, as a version of where it lies; none when there is no such document.
     pub(super) fn stored(&self, indices: &Indices) -> Result<Option<Stored<'a>>, StoreError> {
         let Some(source) = self.source()? else { return Ok(None) };
-        let Version { primary_term, seq_no } = self.version()?;
-        let version = indices.place_of(&self.index)?.version(primary_term, seq_no);
+        let version = Version { place: indices.place_of(&self.index)?, ..self.version()? };
         let corrupt = |error| StoreError::Corrupt(format!("job `{}`: {error}", self.id));
         if tombstone::is_tombstone(source) {
             return Ok(Some(Stored::Tombstone(tombstone::decode(source, version).map_err(corrupt)?)));

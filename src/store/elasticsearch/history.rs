@@ -21,7 +21,7 @@ use chrono::{DateTime, Datelike, Utc};
 
 use super::Indices;
 use crate::clock::Timestamp;
-use crate::store::{StoreError, Version};
+use crate::store::{Place, StoreError};
 
 /// A month of the calendar, in UTC. In the order of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +32,11 @@ impl Month {
     pub(super) fn of(time: Timestamp) -> Self {
         let date = DateTime::<Utc>::from_timestamp_millis(time.as_millis()).unwrap_or_default();
         Self::new(u32::try_from(date.year()).unwrap_or(1), date.month())
+    }
+
+    /// The month whose index `place` is; none for the live index.
+    pub(super) fn at(place: Place) -> Option<Self> {
+        (place != Place::MAIN).then_some(Self(place.0))
     }
 
     const fn new(year: u32, month: u32) -> Self {
@@ -54,38 +59,11 @@ impl fmt::Display for Month {
     }
 }
 
-/// Where a document lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
-    /// In the live index: 0 in a version.
-    Live,
-    /// In the history of a month: in a version, how many months it is from the year 0.
-    History(Month),
-}
-
-impl Place {
-    /// Where the document with this version lies.
-    pub(super) fn of(version: Version) -> Self {
-        match u32::try_from(version.place()) {
-            Ok(0) => Self::Live,
-            Ok(months) => Self::History(Month(months)),
-            Err(_) => Self::History(Month(u32::MAX)),
-        }
+/// In a version, a month is the number of months since the year 0.
+impl From<Month> for Place {
+    fn from(month: Month) -> Self {
+        Self(month.0)
     }
-
-    /// The version of a document here.
-    pub(super) fn version(self, primary_term: u64, seq_no: u64) -> Version {
-        let place = match self {
-            Self::Live => 0,
-            Self::History(Month(months)) => u64::from(months),
-        };
-        Version { primary_term: place << Version::TERM_BITS | primary_term, seq_no }
-    }
-}
-
-/// The term as the server has it.
-pub(super) const fn term(version: Version) -> u64 {
-    version.primary_term & ((1 << Version::TERM_BITS) - 1)
 }
 
 impl Indices {
@@ -106,10 +84,7 @@ impl Indices {
 
     /// The index of a place.
     pub(super) fn of_place(&self, place: Place) -> String {
-        match place {
-            Place::Live => self.jobs.clone(),
-            Place::History(month) => self.of_month(month),
-        }
+        Month::at(place).map_or_else(|| self.jobs.clone(), |month| self.of_month(month))
     }
 
     /// The month whose index this is.
@@ -120,16 +95,17 @@ impl Indices {
     /// The place that an index is.
     pub(super) fn place_of(&self, index: &str) -> Result<Place, StoreError> {
         if index == self.jobs {
-            return Ok(Place::Live);
+            return Ok(Place::MAIN);
         }
         let unknown = || StoreError::Corrupt(format!("`{index}` is named as the history is and has no month"));
-        self.month_of(index).map(Place::History).ok_or_else(unknown)
+        self.month_of(index).map(Place::from).ok_or_else(unknown)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Version;
 
     fn month(text: &str) -> Month {
         Month::of(Timestamp::parse_rfc3339(text).expect("a time"))
@@ -152,15 +128,17 @@ mod tests {
 
     #[test]
     fn a_version_tells_where_its_document_lies_and_is_compared_within_one_place_only() {
-        let first = Place::History(month("0001-01-01T00:00:00Z"));
-        let last = Place::History(month("9999-12-31T00:00:00Z"));
-        for place in [Place::Live, first, last] {
-            let version = place.version(7, 9);
-            assert_eq!((Place::of(version), term(version), version.seq_no), (place, 7, 9));
-            assert!(place.version(7, 10).is_later_than(version) && place.version(8, 0).is_later_than(version));
-            assert!(!version.is_later_than(version));
+        let first = Place::from(month("0001-01-01T00:00:00Z"));
+        let last = Place::from(month("9999-12-31T00:00:00Z"));
+        assert_eq!(Month::at(Place::MAIN), None);
+        let version = |place, primary_term, seq_no| Version { place, primary_term, seq_no };
+        for place in [Place::MAIN, first, last] {
+            assert_eq!(Month::at(place).map_or(Place::MAIN, Place::from), place);
+            let this = version(place, 7, 9);
+            assert!(version(place, 7, 10).is_later_than(this) && version(place, 8, 0).is_later_than(this));
+            assert!(!this.is_later_than(this));
         }
-        let (live, moved) = (Place::Live.version(1, 5), first.version(1, 4));
+        let (live, moved) = (version(Place::MAIN, 1, 5), version(first, 1, 4));
         assert!(!live.is_later_than(moved) && !moved.is_later_than(live));
     }
 }

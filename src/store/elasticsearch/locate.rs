@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Indices;
 use super::documents::{Present, RawDocument, Stored, mget, mget_of, parse_mget};
-use super::history::{Month, Place};
+use super::history::Month;
 use super::nodes::Nodes;
 use super::reader::remember;
 use super::search::{MAX_PAGE, Scope};
@@ -203,13 +203,5 @@ impl Locator<'_> {
     fn take(&self, present: Present<'_>) -> Versioned {
         remember(self.recent, std::iter::once(&present));
         present.into_versioned()
-    }
-}
-
-/// The month that a version lies in, if it is in the history.
-pub(super) fn month_of(version: Version) -> Option<Month> {
-    match Place::of(version) {
-        Place::Live => None,
-        Place::History(month) => Some(month),
     }
 }

@@ -233,7 +233,11 @@ impl Store for ElasticsearchStore {
         self.archiver.step(&self.shared, now, limit).await
     }
 
-    fn is_realtime(&self) -> bool {
+    fn has_realtime_search(&self) -> bool {
+        false
+    }
+
+    fn is_exclusive(&self) -> bool {
         false
     }
 

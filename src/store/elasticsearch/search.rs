@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 use super::Indices;
 use super::documents::{Present, RawDocument, answered};
-use super::history::Place;
 use super::kql;
 use super::nodes::{Nodes, Request};
 use super::reader::remember;
@@ -18,7 +17,7 @@ use crate::clock::Timestamp;
 use crate::job::JobId;
 use crate::query::fields::{Field, FieldType};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey, SortValue};
-use crate::store::{StoreError, Versioned};
+use crate::store::{Place, StoreError, Versioned};
 
 /// The most hits that one request may ask for (the server's `index.max_result_window`).
 pub(super) const MAX_PAGE: usize = 10_000;
@@ -224,7 +223,7 @@ pub(super) async fn search(
 
 /// Leaves out the copies of jobs that are on the page as live ones too.
 fn once_each(page: Vec<Versioned>) -> impl Iterator<Item = Versioned> {
-    let is_live = |found: &Versioned| Place::of(found.version) == Place::Live;
+    let is_live = |found: &Versioned| found.version.place == Place::MAIN;
     let copied = page.iter().any(|found| !is_live(found));
     let live: HashSet<JobId> = if copied {
         page.iter().filter(|found| is_live(found)).map(|found| found.job.id.clone()).collect()

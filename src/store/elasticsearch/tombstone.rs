@@ -119,13 +119,14 @@ pub(super) fn decode(source: &RawValue, version: Version) -> Result<Tombstone<'_
 mod tests {
     use super::super::write_id::WriteIdSource;
     use super::*;
+    use crate::store::Place;
 
     #[test]
     fn a_tombstone_reads_back_as_it_was_written_and_a_job_is_none() {
         let source = WriteIdSource::new();
         let ids = WriteIds { own: source.next(), previous: Some(source.next()) };
         let id = JobId::new("a").expect("an id");
-        let version = Version { primary_term: 1, seq_no: 2 };
+        let version = Version { place: Place::MAIN, primary_term: 1, seq_no: 2 };
         let month = Destination::Month(Month::of(Timestamp::from_millis(0)));
         for destination in [month, Destination::Nowhere] {
             let mut line = Vec::new();

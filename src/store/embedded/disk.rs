@@ -37,7 +37,7 @@ use super::state::{Finished, FinishedCount, Published};
 use super::{Corrupt, EmbeddedOptions, OpenError, record, records, summary};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
 use crate::store::record::too_many;
-use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
+use crate::store::{MAX_RECORDS, Place, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
 
 /// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
 /// open the store after a crash.
@@ -332,7 +332,7 @@ impl Disk {
             let queue = QueueName::new(queue).map_err(|error| broken(error.to_string()))?;
             finished.set(state, queue, number(&value).map_err(broken)?);
         }
-        let last = Version { primary_term, seq_no };
+        let last = Version { place: Place::MAIN, primary_term, seq_no };
         let (recent, blocks) = (self.recover_recent()?, Arc::new(self.recover_blocks()?));
         Ok(Published { live, recent, blocks, finished, last, snapshot: self.snapshot() })
     }

@@ -335,7 +335,11 @@ impl Store for EmbeddedStore {
         self.on_disk(&self.lookups, move |_| audit.lock().append(&entries)).await
     }
 
-    fn is_realtime(&self) -> bool {
+    fn has_realtime_search(&self) -> bool {
+        true
+    }
+
+    fn is_exclusive(&self) -> bool {
         true
     }
 

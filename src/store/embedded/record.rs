@@ -23,7 +23,7 @@ use crate::job::{
     JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight,
     Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
 };
-use crate::store::{Version, Versioned};
+use crate::store::{Place, Version, Versioned};
 
 pub(super) use skim::Skim;
 
@@ -243,7 +243,7 @@ impl RecordV1<'_> {
             updated_at: Timestamp::from_millis(self.updated_at),
             started_at: self.started_at.map(Timestamp::from_millis),
         };
-        let version = Version { primary_term: self.primary_term, seq_no: self.seq_no };
+        let version = Version { place: Place::MAIN, primary_term: self.primary_term, seq_no: self.seq_no };
         Ok(Versioned { job: Arc::new(job), version })
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Corrupt;
 use super::record::{decode_as, encode_as};
 use crate::job::{Json, RecordName};
-use crate::store::{Record, RecordKey, RecordKind, Version};
+use crate::store::{Place, Record, RecordKey, RecordKind, Version};
 
 const FORMAT_V1: u8 = 1;
 
@@ -43,7 +43,7 @@ pub(super) fn key_of(bytes: &[u8]) -> Result<RecordKey, Corrupt> {
 
 /// Writes `record` over what `buffer` held.
 pub(super) fn encode(record: &Record, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
-    let Version { primary_term, seq_no } = record.version;
+    let Version { primary_term, seq_no, .. } = record.version;
     encode_as(FORMAT_V1, &StoredV1 { primary_term, seq_no, body: record.body.as_str() }, buffer)
 }
 
@@ -52,7 +52,7 @@ pub(super) fn decode(key: &RecordKey, bytes: &[u8]) -> Result<Record, Corrupt> {
     let broken = |why: String| Corrupt(format!("the record `{key}`: {why}"));
     let stored: StoredV1<'_> = decode_as(FORMAT_V1, bytes).map_err(broken)?;
     let body = Json::parse(stored.body.to_owned()).map_err(|error| broken(error.to_string()))?;
-    let version = Version { primary_term: stored.primary_term, seq_no: stored.seq_no };
+    let version = Version { place: Place::MAIN, primary_term: stored.primary_term, seq_no: stored.seq_no };
     Ok(Record { key: key.clone(), body, version })
 }
 

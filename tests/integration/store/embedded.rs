@@ -36,7 +36,7 @@ impl super::Engine for Embedded {
     }
 
     async fn settle(&self) {
-        assert!(self.store.is_realtime(), "its searches see everything at once");
+        assert!(self.store.has_realtime_search(), "its searches see everything at once");
     }
 }
 

@@ -13,7 +13,7 @@ use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::{Actor, Job, JobId, JobSpec, JobState, State};
 use leasehold::query::{Direction, Filter, GroupField, Search, Sort, SortField};
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
-use leasehold::store::{Archived, Store, Version, Versioned, Write, WriteError};
+use leasehold::store::{Archived, Place, Store, Version, Versioned, Write, WriteError};
 
 use super::conflict;
 use super::elasticsearch::connect;
@@ -187,7 +187,7 @@ async fn mortal(url: &str, prefix: &str) -> (ElasticsearchStore, FaultProxy) {
 
 /// Whether this version lies in the history.
 pub(crate) fn is_moved(found: &Versioned) -> bool {
-    found.version.place() != 0
+    found.version.place != Place::MAIN
 }
 
 /// The job, ended at `now`.

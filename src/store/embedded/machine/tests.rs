@@ -6,7 +6,7 @@ use proptest::strategy::ValueTree;
 use super::super::arbitrary;
 use super::*;
 use crate::job::{Body, RecordName, State};
-use crate::store::RecordKind;
+use crate::store::{Place, RecordKind};
 
 /// A state that is all in memory.
 #[derive(Debug, Default, PartialEq)]
@@ -46,7 +46,7 @@ fn apply_to_jobs(heads: &Memory, last: Version, writes: Vec<Write>) -> Applied {
     apply(heads, last, writes.into_iter().map(Command::Job).collect())
 }
 
-const START: Version = Version { primary_term: 7, seq_no: 100 };
+const START: Version = Version { place: Place::MAIN, primary_term: 7, seq_no: 100 };
 
 fn job() -> Job {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
