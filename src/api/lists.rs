@@ -18,7 +18,7 @@ use super::extract::Query;
 use super::json::json;
 use super::trim::Fields;
 use crate::query::kql::{Expression, Zone};
-use crate::query::{Asked, Cursor, Filter, Search, Sort};
+use crate::query::{Cursor, Filter, Search, Sort};
 use crate::store::Versioned;
 use crate::wire::JobList;
 use crate::wire::job::JobOut;
@@ -109,20 +109,20 @@ pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -
 }
 
 /// The part of a filter that is a query.
-fn asked(app: &App, query: &Query) -> Result<Option<Asked>, ApiError> {
+fn kql(app: &App, query: &Query) -> Result<Option<crate::query::Query>, ApiError> {
     let zone = query.one("time_zone")?.map(|text| {
         Zone::parse(text).ok_or_else(|| ApiError::field("time_zone", "is not one, such as `Europe/Berlin` or `+02:00`"))
     });
     let zone = zone.transpose()?.unwrap_or_default();
     let Some(text) = query.one("kql")? else { return Ok(None) };
     let expression = Expression::parse_in(text, zone).map_err(|error| ApiError::field("kql", error.render()))?;
-    Ok(Some(Asked { expression: Arc::new(expression), now: app.manager.now() }))
+    Ok(Some(crate::query::Query { expression: Arc::new(expression), now: app.manager.now() }))
 }
 
 /// The filter that the query asks for.
 pub(crate) fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
     Ok(Filter {
-        asked: asked(app, query)?,
+        query: kql(app, query)?,
         states: values(query, "state")?,
         queues: values(query, "queue")?,
         kinds: values(query, "kind")?,

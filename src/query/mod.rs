@@ -20,7 +20,7 @@ use crate::job::{Job, JobState, Kind, Owner, QueueName, RequestId, State, Worker
 
 /// A query, and the moment that it calls now: the same for all pages of a list's one search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct Query {
     /// The query.
     pub expression: Arc<Expression>,
     /// The moment.
@@ -56,7 +56,7 @@ pub struct Filter {
     /// Whether somebody is yet to be told of something that happened to it.
     pub untold: Option<bool>,
     /// As a query says.
-    pub asked: Option<Asked>,
+    pub query: Option<Query>,
     /// Running under a lease of this worker.
     pub worker_id: Option<WorkerId>,
     /// Running under a lease taken by this claim call.
@@ -83,7 +83,7 @@ impl Filter {
             && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
             && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
             && self.untold.is_none_or(|untold| job.outbox.is_empty() != untold)
-            && self.asked.as_ref().is_none_or(|asked| asked.expression.matches(job, asked.now))
+            && self.query.as_ref().is_none_or(|query| query.expression.matches(job, query.now))
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }

@@ -12,7 +12,7 @@ use crate::clock::{Timestamp, rfc3339};
 use crate::job::{self, Actor, InvalidName, JobId, JobState, OrphanPolicy};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
 use crate::query::kql::{Expression, KqlError, Plan, Zone};
-use crate::query::{Asked, Filter};
+use crate::query::{Filter, Query};
 use crate::store::Versioned;
 
 /// The most values of one part of a filter.
@@ -80,16 +80,16 @@ impl BulkFilter {
             checks.fault("filter.time_zone", "is not one, such as `Europe/Berlin` or `+02:00`");
         }
         let zone = zone.unwrap_or_default();
-        let asked = self.kql.as_deref().and_then(|text| match Expression::parse_in(text, zone) {
-            Ok(expression) => Some(Asked { expression: Arc::new(expression), now }),
+        let query = self.kql.as_deref().and_then(|text| match Expression::parse_in(text, zone) {
+            Ok(expression) => Some(Query { expression: Arc::new(expression), now }),
             Err(error) => {
                 checks.fault("filter.kql", KqlError::render(&error));
                 None
             }
         });
         // A query that finds every job is no part.
-        let finds_all = |asked: &Asked| matches!(asked.expression.plan(), Plan::All);
-        let parts = Self { kql: self.kql.clone().filter(|_| !asked.as_ref().is_some_and(finds_all)), ..self.clone() };
+        let finds_all = |query: &Query| matches!(query.expression.plan(), Plan::All);
+        let parts = Self { kql: self.kql.clone().filter(|_| !query.as_ref().is_some_and(finds_all)), ..self.clone() };
         match (parts.is_empty(), self.all) {
             (true, false) => {
                 checks.fault("filter", "has no part, which would mean every job; say `\"all\": true` if so")
@@ -98,7 +98,7 @@ impl BulkFilter {
             (true, true) | (false, false) => {}
         }
         let filter = Filter {
-            asked,
+            query,
             states: self.states,
             queues: checks.names("filter.queues", &self.queues, MAX_FILTER_VALUES),
             kinds: checks.names("filter.kinds", &self.kinds, MAX_FILTER_VALUES),
@@ -511,7 +511,7 @@ mod tests {
     #[test]
     fn a_query_is_a_part_unless_it_finds_every_job() {
         let asked = |kql: &str| BulkFilter { kql: Some(kql.to_owned()), ..BulkFilter::default() };
-        assert!(asked("state: failed").into_selection(Timestamp::default()).is_ok_and(|it| it.filter.asked.is_some()));
+        assert!(asked("state: failed").into_selection(Timestamp::default()).is_ok_and(|it| it.filter.query.is_some()));
         for everything in ["*", "*: *", " "] {
             assert_eq!(faults(asked(everything)), ["filter"], "{everything:?}");
         }

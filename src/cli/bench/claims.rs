@@ -20,7 +20,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::job::{Kind, QueueName, WorkerId};
 use crate::manager::{Caller, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
 use crate::query::kql::Expression;
-use crate::query::{Asked, Filter, Search, Sort};
+use crate::query::{Filter, Query, Search, Sort};
 use crate::store::{Store, Versioned, Write};
 
 const DEFAULT_JOBS: u32 = 1_000_000;
@@ -144,15 +144,15 @@ impl Side {
         self.store.refresh().await.map_err(|error| error.to_string())
     }
 
-    async fn list(&mut self, query: &str) -> Result<(), String> {
-        let expression = Arc::new(Expression::parse(query).map_err(|error| error.render())?);
-        let asked = Some(Asked { expression, now: SystemClock::default().now() });
-        let filter = Filter { asked, ..Filter::default() };
+    async fn list(&mut self, kql: &str) -> Result<(), String> {
+        let expression = Arc::new(Expression::parse(kql).map_err(|error| error.render())?);
+        let query = Some(Query { expression, now: SystemClock::default().now() });
+        let filter = Filter { query, ..Filter::default() };
         let search = Search { filter, sort: Sort::default(), after: None, limit: LIMIT };
         let asked_at = Instant::now();
         let found = self.manager.search(&search).await.map_err(|error| error.to_string())?;
         self.list.record(asked_at.elapsed());
-        if found.len() == LIMIT { Ok(()) } else { Err(format!("{query}: only {} jobs are found", found.len())) }
+        if found.len() == LIMIT { Ok(()) } else { Err(format!("{kql}: only {} jobs are found", found.len())) }
     }
 
     /// Ends the jobs and removes them, so that the next round finds what this one found.

@@ -28,7 +28,7 @@ const MAX_GROUPS: usize = 1_000_000;
 
 /// Where the jobs of a filter are: all those that have not ended are in the live index.
 pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
-    let in_query = || filter.asked.as_ref().is_some_and(|asked| asked.expression.bounds(asked.now).only_live());
+    let in_query = || filter.query.as_ref().is_some_and(|query| query.expression.bounds(query.now).only_live());
     if filter.only_live() || in_query() { indices.jobs.clone() } else { indices.whole() }
 }
 
@@ -59,7 +59,7 @@ pub(super) fn query(filter: &Filter) -> Value {
         range("updated_at", "gt", filter.updated_after),
         exists("orphan.flagged_at", filter.orphaned),
         exists("untold", filter.untold),
-        filter.asked.as_ref().map(|asked| json!(kql::compile_at(&asked.expression, asked.now))),
+        filter.query.as_ref().map(|query| json!(kql::compile_at(&query.expression, query.now))),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
         // What only live jobs satisfy asks for what a tombstone does not have.

@@ -65,10 +65,10 @@ pub(super) enum Rest {
 impl Narrowed {
     /// What `filter` asks for; `None` when no job can satisfy it.
     pub(super) fn of(filter: &Filter) -> Option<Self> {
-        let bounds = filter.asked.as_ref().map(|asked| asked.expression.bounds(asked.now));
-        let rest = match (&filter.asked, &bounds) {
+        let bounds = filter.query.as_ref().map(|query| query.expression.bounds(query.now));
+        let rest = match (&filter.query, &bounds) {
             (None, _) | (_, Some(Bounds { exact: true, .. })) => Rest::Nothing,
-            (Some(asked), _) if asked.expression.asks_only(is_in_columns) => Rest::OfColumns,
+            (Some(query), _) if query.expression.asks_only(is_in_columns) => Rest::OfColumns,
             _ => Rest::OfRecord,
         };
         let bounds = bounds.unwrap_or_default();
@@ -99,7 +99,7 @@ impl Narrowed {
             ids.is_some() || workers.is_some() || created_at != Span::ALWAYS || updated_at.last != i64::MAX;
         if rest == Rest::Nothing && !has_no_part {
             // The query says nothing that the other parts do not say by now.
-            narrowed.asked = None;
+            narrowed.query = None;
         }
         Some(Self { filter: narrowed, ids, created_at, run_at, finished_at, updated_at, rest })
     }

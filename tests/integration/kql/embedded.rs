@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::{Job, JobId, NewBody};
 use leasehold::query::kql::Expression;
-use leasehold::query::{Asked, Direction, Filter, GroupField, Search, Sort, SortField, SortKey};
+use leasehold::query::{Direction, Filter, GroupField, Query, Search, Sort, SortField, SortKey};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{Store, Write};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -96,7 +96,7 @@ impl Stored {
     /// Holds the store against the evaluator; gives how many jobs were found.
     async fn agree(&self, query: &str) -> Result<usize, String> {
         let expression = Arc::new(Expression::parse(query).map_err(|error| error.render())?);
-        let filter = Filter { asked: Some(Asked { expression, now: self.now }), ..Filter::default() };
+        let filter = Filter { query: Some(Query { expression, now: self.now }), ..Filter::default() };
         let matching: Vec<&Arc<Job>> = self.jobs.iter().filter(|job| filter.matches(job)).collect();
         let read_before = self.store.records_read();
         let by = GroupField::ALL;
@@ -201,7 +201,7 @@ async fn what_an_index_knows_is_not_looked_up_in_records() {
         ("history: { to: running } or error: *", stored.settled()),
     ] {
         let expression = Arc::new(query.parse().expect("a query"));
-        let filter = Filter { asked: Some(Asked { expression, now: stored.now }), ..Filter::default() };
+        let filter = Filter { query: Some(Query { expression, now: stored.now }), ..Filter::default() };
         let before = stored.store.records_read();
         stored.store.count(&filter, &[]).await.expect("countable");
         let counted = stored.store.records_read();

@@ -32,13 +32,13 @@ const BATCH: usize = 250;
 const SEED: u64 = 20_261_121;
 
 /// An index with jobs, and the same jobs in memory.
-struct Asked {
+struct Comparison {
     client: reqwest::Client,
     search: String,
     jobs: Vec<Arc<Job>>,
 }
 
-impl Asked {
+impl Comparison {
     async fn on(url: &str, seed: u64) -> Self {
         let prefix = servers::fresh_prefix("kql");
         let search = format!("{url}/{prefix}jobs/_search");
@@ -155,11 +155,11 @@ fn asks_for_parts_of_labels(plan: &Plan) -> bool {
 /// Asks the server and the evaluator `count` random queries of those that are `fit`, and of [`queries::CASES`].
 async fn differ_nowhere(url: &str, count: u32, fit: fn(&Plan) -> bool) {
     let seed = seed();
-    let asked = Asked::on(url, seed).await;
+    let comparison = Comparison::on(url, seed).await;
     for query in queries::CASES {
         let expression = Expression::parse(query).unwrap_or_else(|error| panic!("{}", error.render()));
         if fit(expression.plan()) {
-            asked.agree(&expression).await.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
+            comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
         }
     }
 
@@ -176,7 +176,7 @@ async fn differ_nowhere(url: &str, count: u32, fit: fn(&Plan) -> bool) {
         if !fit(expression.plan()) {
             return Err(TestCaseError::reject("not for this server"));
         }
-        let agreed = tokio::task::block_in_place(|| Handle::current().block_on(asked.agree(&expression)));
+        let agreed = tokio::task::block_in_place(|| Handle::current().block_on(comparison.agree(&expression)));
         let found = agreed.map_err(TestCaseError::fail)?;
         all_asked.fetch_add(1, Ordering::Relaxed);
         told_apart.fetch_add(usize::from(found > 0 && found < JOBS), Ordering::Relaxed);
@@ -203,12 +203,12 @@ async fn opensearch_and_the_evaluator_find_the_same_jobs() {
 
 #[tokio::test]
 async fn the_deepest_and_the_widest_query_can_be_asked() {
-    let asked = Asked::on(servers::elasticsearch().await.url(), seed()).await;
+    let comparison = Comparison::on(servers::elasticsearch().await.url(), seed()).await;
     let deep = format!("{}*actor: *{}", "not (".repeat(MAX_DEPTH), ")".repeat(MAX_DEPTH));
     let wide = format!("id: ({})", vec!["x*"; plan::MAX_CLAUSES].join(" or "));
     let wild = format!("error.message: {}z", "a*".repeat(200));
     for query in [deep, wide, wild] {
         let expression = Expression::parse(&query).unwrap_or_else(|error| panic!("{}", error.render()));
-        asked.agree(&expression).await.unwrap_or_else(|difference| panic!("{difference}"));
+        comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{difference}"));
     }
 }

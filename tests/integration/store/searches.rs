@@ -7,7 +7,7 @@ use leasehold::clock::Timestamp;
 use leasehold::job::{
     Claim, Job, JobError, JobSpec, JobState, Lease, Notice, Orphan, Priority, Progress, Running, State,
 };
-use leasehold::query::{Asked, Direction, Filter, Search, Sort, SortField, SortKey};
+use leasehold::query::{Direction, Filter, Query, Search, Sort, SortField, SortKey};
 use leasehold::store::Versioned;
 
 use super::sample::{at, claimed, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
@@ -146,7 +146,7 @@ pub(crate) fn single_parts() -> Vec<Filter> {
         "id: job-0*",
     ] {
         let expression = Arc::new(text.parse().expect("a query"));
-        filters.push(Filter { asked: Some(Asked { expression, now: at(0) }), ..Filter::default() });
+        filters.push(Filter { query: Some(Query { expression, now: at(0) }), ..Filter::default() });
     }
     for name in ["worker-1", "worker-2", "worker"] {
         filters.push(Filter { worker_id: Some(worker(name)), ..Filter::default() });
@@ -190,7 +190,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         updated_after: Some(at(990)),
         orphaned: Some(true),
         untold: Some(true),
-        asked: None,
+        query: None,
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
     };

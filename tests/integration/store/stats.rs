@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::clock::Timestamp;
 use leasehold::job::{Body, Change, Claim, Failure, Job, JobError, JobSpec, LeaseProof, Priority};
 use leasehold::query::stats::{Durations, Figures, GroupBy, Histogram, MAX_ROWS, Percent, Stats, StatsRequest};
-use leasehold::query::{Asked, Filter};
+use leasehold::query::{Filter, Query};
 use leasehold::store::StoreError;
 
 use super::sample::{NOW, at, plain_spec, queue, submit, worker};
@@ -163,7 +163,7 @@ pub(crate) async fn of_the_jobs_that_are_asked_for_only(engine: &impl Engine) {
     let jobs = lives_in(engine).await;
     for text in ["queue: alpha", "wait_ms > 60000 and not run_time_ms >= 100000", "run_time_ms: *", "state: expired"] {
         let expression = Arc::new(text.parse().expect("a query"));
-        let filter = Filter { asked: Some(Asked { expression, now: at(0) }), ..Filter::default() };
+        let filter = Filter { query: Some(Query { expression, now: at(0) }), ..Filter::default() };
         for over in [None, Some(("finished_at", "1h"))] {
             agree(engine, &jobs, &StatsRequest { filter: filter.clone(), ..request(&["queue"], over) }).await;
         }

@@ -24,7 +24,7 @@ use crate::cli::output::{print, print_json, table};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::job::Job;
 use crate::query::kql::Expression;
-use crate::query::{Asked, Filter, Search, Sort};
+use crate::query::{Filter, Query, Search, Sort};
 use crate::store::{Store, Write};
 
 const DEFAULT_JOBS: u32 = 1_000_000;
@@ -198,8 +198,8 @@ impl Asker {
         match self {
             Self::Store { store, .. } => {
                 let expression = Arc::new(Expression::parse(&question.kql).map_err(|error| error.render())?);
-                let asked = Some(Asked { expression, now: SystemClock::default().now() });
-                let filter = Filter { asked, ..Filter::default() };
+                let query = Some(Query { expression, now: SystemClock::default().now() });
+                let filter = Filter { query, ..Filter::default() };
                 let failed = |error: crate::store::StoreError| error.to_string();
                 match question.wanted {
                     Wanted::Count => {

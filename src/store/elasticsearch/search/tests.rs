@@ -39,8 +39,8 @@ fn only_what_live_jobs_alone_can_satisfy_is_looked_for_in_the_live_index_alone()
 
     let asked = |query: &str| {
         let expression = Arc::new(crate::query::kql::Expression::parse(query).expect("a query"));
-        let asked = Some(crate::query::Asked { expression, now: Timestamp::from_millis(0) });
-        Filter { asked, ..Filter::default() }
+        let query = Some(crate::query::Query { expression, now: Timestamp::from_millis(0) });
+        Filter { query, ..Filter::default() }
     };
     let live = asked("state: running or state: available");
     assert_eq!(index_for(&live, &indices), "leasehold-jobs");

@@ -36,8 +36,8 @@ impl<'f> Skim<'f> {
     /// One for this filter.
     pub(in crate::store::embedded) fn new(filter: &'f Filter) -> Self {
         let asks_for = |name: &str| {
-            let asked = filter.asked.as_ref();
-            asked.is_some_and(|asked| !asked.expression.asks_only(|field| field != name))
+            let query = filter.query.as_ref();
+            query.is_some_and(|query| !query.expression.asks_only(|field| field != name))
         };
         Self {
             filter,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::*;
-use crate::query::{Asked, Filter};
+use crate::query::{Filter, Query};
 
 fn encoded(head: &Versioned) -> Vec<u8> {
     let mut buffer = b"what was there before".to_vec();
@@ -23,8 +23,8 @@ proptest! {
         query in prop::sample::select(&["labels: *a*", "run_time_ms > 9", "wait_ms > 9", "error.code: *", "history: { reason: * }", "*.actor: a", "id: a", "attempt > 9",
             "queue: a", "owner: *", "*_ref.bytes > 9", "finished_at: *", "history_folded > 9", "priority > 0 and expected_runtime_ms: *", "orphan_policy: *"][..]),
     ) {
-        let asked = Asked { expression: Arc::new(query.parse().expect("a query")), now: Timestamp::from_millis(3) };
-        let filter = Filter { asked: Some(asked), ..Filter::default() };
+        let query = Query { expression: Arc::new(query.parse().expect("a query")), now: Timestamp::from_millis(3) };
+        let filter = Filter { query: Some(query), ..Filter::default() };
         let read = Skim::new(&filter).matching(head.job.id.as_str(), &encoded(&head));
         let read = read.map_err(|Corrupt(what)| TestCaseError::fail(what))?;
         prop_assert_eq!(read, filter.matches(&head.job).then_some(head));
