@@ -4,19 +4,9 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 
 use super::complete;
-use super::server::ServerArgs;
+use super::server::ClientArgs;
 use crate::job::JobState;
 use crate::wire::BulkFilter;
-
-/// How a command answers, and which server it asks.
-#[derive(Debug, Args)]
-pub(super) struct Answer {
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    pub(super) server: ServerArgs,
-}
 
 /// Some jobs.
 #[derive(Debug, Args)]
@@ -25,7 +15,7 @@ pub(super) struct Ids {
     #[arg(required = true, value_name = "ID")]
     pub(super) ids: Vec<String>,
     #[command(flatten)]
-    pub(super) answer: Answer,
+    pub(super) answer: ClientArgs,
 }
 
 /// Some jobs by their ids, or all of a filter.
@@ -35,7 +25,7 @@ pub(super) struct Chosen {
     #[arg(value_name = "ID", required_unless_present = "filter", conflicts_with = "filter")]
     pub(super) ids: Vec<String>,
     #[command(flatten)]
-    pub(super) filter: FilterArgs,
+    pub(super) filter: BulkFilterArgs,
     /// Only tell how many jobs there are, and show a few
     #[arg(long, requires = "filter", help_heading = HEADING)]
     pub(super) dry_run: bool,
@@ -43,7 +33,7 @@ pub(super) struct Chosen {
     #[arg(long, short, requires = "filter", conflicts_with = "dry_run", help_heading = HEADING)]
     pub(super) yes: bool,
     #[command(flatten)]
-    pub(super) answer: Answer,
+    pub(super) answer: ClientArgs,
 }
 
 const HEADING: &str = "Many jobs at once";
@@ -52,7 +42,7 @@ const HEADING: &str = "Many jobs at once";
 /// widen or narrow it.
 #[derive(Debug, Args)]
 #[group(id = "filter", multiple = true)]
-pub(super) struct FilterArgs {
+pub(super) struct BulkFilterArgs {
     /// In this state (repeatable)
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', help_heading = HEADING, add = ArgValueCompleter::new(complete::states))]
     states: Vec<JobState>,
@@ -86,7 +76,7 @@ pub(super) struct FilterArgs {
     all: bool,
 }
 
-impl FilterArgs {
+impl BulkFilterArgs {
     /// The filter; none when no flag of it was given.
     pub(super) fn filter(&self) -> Option<BulkFilter> {
         let filter = BulkFilter {

@@ -6,8 +6,8 @@ use clap_complete::ArgValueCompleter;
 use super::complete;
 use super::failure::Failure;
 use super::filter::FilterArgs;
-use super::output::{print, print_json, table};
-use super::server::ServerArgs;
+use super::output::table;
+use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::CountQuery;
 use crate::wire::{CountAnswer, CountGroup};
@@ -26,27 +26,21 @@ pub(super) struct CountArgs {
     /// Grouped by these fields, with commas between them; a label is `labels.` and its name
     #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
     by: Vec<String>,
-    /// Print the answer as one line of JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
 }
 
 /// Asks and prints.
 pub(super) async fn run(args: CountArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+    let client = args.answer.connect(&settings)?;
     let answer = client.count(&CountQuery { jobs: args.filter.into_query(), by: args.by.clone() }).await?;
-    show(&answer, &args.by, args.json)
+    args.answer.print(&answer, |answer| show(answer, &args.by))
 }
 
-/// Prints an answer.
-pub(super) fn show(answer: &CountAnswer, by: &[String], json: bool) -> Result<(), Failure> {
-    if json {
-        return print_json(answer);
-    }
+/// An answer for people.
+pub(super) fn show(answer: &CountAnswer, by: &[String]) -> String {
     if by.is_empty() {
-        return print(&answer.total.to_string());
+        return answer.total.to_string();
     }
     let row = |group: &CountGroup| {
         let values = by.iter().map(|field| value(group.by.get(field)));
@@ -58,7 +52,7 @@ pub(super) fn show(answer: &CountAnswer, by: &[String], json: bool) -> Result<()
     last[by.len()] = answer.total.to_string();
     rows.push(last);
     let header: Vec<&str> = by.iter().map(String::as_str).chain(["jobs"]).collect();
-    print(&table(&header, rows))
+    table(&header, rows)
 }
 
 /// A group's value for people.

@@ -7,8 +7,8 @@ use futures::StreamExt as _;
 
 use super::duration;
 use super::failure::{ExitStatus, Failure};
-use super::output::{clean, complain, print, print_json};
-use super::server::ServerArgs;
+use super::output::{clean, complain};
+use super::server::ClientArgs;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::client::{EventMessage, EventQuery};
@@ -50,16 +50,13 @@ pub(super) struct EventsArgs {
     /// Only of this job (repeatable)
     #[arg(long = "job", value_name = "ID", env = "LEASEHOLD_JOB")]
     jobs: Vec<String>,
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
 }
 
 /// Prints them as they come.
 pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+    let client = args.answer.connect(&settings)?;
     let since = args.since.or((!args.follow).then_some(DEFAULT_SINCE));
     let query = EventQuery {
         events: args.events,
@@ -81,8 +78,7 @@ pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Fail
             }
         };
         match message.transpose()? {
-            Some(EventMessage::Event { event, .. }) if args.json => print_json(&event)?,
-            Some(EventMessage::Event { event, .. }) => print(&line(&event))?,
+            Some(EventMessage::Event { event, .. }) => args.answer.print(&*event, line)?,
             Some(EventMessage::Gap) => complain("leasehold: events are missing here: more happened than is kept"),
             Some(EventMessage::Interrupted { why }) if args.follow => {
                 complain(&format!("leasehold: {why}; connecting again"));

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
+use super::chosen::Ids;
 use super::failure::Failure;
-use super::output::{clean, print, print_json, wrap};
-use super::server::ServerArgs;
+use super::output::{clean, wrap};
 use super::settings::Settings;
 use crate::wire::Explanation;
 
@@ -15,26 +15,16 @@ const INDENT: usize = 2;
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  leasehold explain 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
 pub(super) struct ExplainArgs {
-    /// The jobs
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    jobs: Ids,
 }
 
 /// Asks and prints.
 pub(super) async fn run(args: ExplainArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
-    for id in &args.ids {
-        let explanation = client.explain(id).await?;
-        if args.json {
-            print_json(&explanation)?;
-        } else {
-            print(&in_words(&explanation))?;
-        }
+    let Ids { ids, answer } = args.jobs;
+    let client = answer.connect(&settings)?;
+    for id in &ids {
+        answer.print(&client.explain(id).await?, in_words)?;
     }
     Ok(())
 }

@@ -51,7 +51,7 @@ pub(super) struct ExportArgs {
 
 /// Reads and writes them.
 pub(super) async fn run(args: ExportArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+    let client = args.server.connect(&settings)?;
     let mut query = args.filter.into_query();
     query.sort = Some(args.sort);
     let export = client.export(&query, &args.fields).await?;

@@ -8,7 +8,7 @@ use clap::Args;
 use super::chosen::Ids;
 use super::duration;
 use super::failure::Failure;
-use super::output::{clean, print, print_json};
+use super::output::clean;
 use super::settings::Settings;
 use crate::clock::Timestamp;
 use crate::wire::Job;
@@ -26,15 +26,11 @@ pub(super) struct GetArgs {
 /// Reads and prints them.
 pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure> {
     let Ids { ids, answer } = args.jobs;
-    let client = answer.server.connect(&settings.client)?;
+    let client = answer.connect(&settings)?;
     for (index, id) in ids.iter().enumerate() {
         let job = client.job(id).await?;
-        if answer.json {
-            print_json(&job)?;
-        } else {
-            let gap = if index > 0 { "\n" } else { "" };
-            print(&format!("{gap}{}", describe(&job)))?;
-        }
+        let gap = if index > 0 { "\n" } else { "" };
+        answer.print(&job, |job| format!("{gap}{}", describe(job)))?;
     }
     Ok(())
 }

@@ -10,14 +10,13 @@ use super::complete;
 use super::count;
 use super::failure::Failure;
 use super::filter::FilterArgs;
-use super::output::{print, print_json, shorten, table};
-use super::server::ServerArgs;
+use super::output::{print, shorten, table};
+use super::server::ClientArgs;
 use super::settings::Settings;
-use crate::client::{Client, CountQuery, JobQuery};
+use crate::client::CountQuery;
+use crate::job::Json;
 use crate::wire::Job;
 
-/// How many jobs one page of the server's has at most.
-const PAGE: u64 = 1000;
 /// How much of an error is shown.
 const ERROR_CHARACTERS: usize = 60;
 /// How much of a field is shown.
@@ -51,78 +50,37 @@ pub(super) struct ListArgs {
     /// Only count them, by queue and state
     #[arg(long)]
     count: bool,
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
 }
 
 /// Reads and prints them.
 pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+    let client = args.answer.connect(&settings)?;
     let mut query = args.filter.into_query();
     if args.count {
         let by = ["queue", "state"].map(str::to_owned).to_vec();
         let answer = client.count(&CountQuery { jobs: query, by: by.clone() }).await?;
-        return count::show(&answer, &by, args.json);
+        return args.answer.print(&answer, |answer| count::show(answer, &by));
     }
     query.sort = Some(args.sort);
-    let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
-    let mut shown = Vec::new();
-    if !args.fields.is_empty() {
-        return list_parts(&client, query, &args.fields, left, args.json).await;
-    }
-    while left > 0 {
-        query.limit = Some(left.min(PAGE));
-        let page = client.jobs(&query).await?;
-        left -= left.min(page.items.len() as u64);
-        if args.json {
-            page.items.iter().try_for_each(print_json)?;
-        } else {
-            shown.extend(page.items.iter().map(row));
-        }
-        query.cursor = page.next_cursor;
-        if query.cursor.is_none() {
-            break;
-        }
-    }
-    if args.json {
-        return Ok(());
-    }
-    print(&table(&["id", "queue", "kind", "state", "attempt", "created", "error"], shown))
-}
-
-/// Reads and prints some fields of them.
-async fn list_parts(
-    client: &Client,
-    mut query: JobQuery,
-    fields: &[String],
-    mut left: u64,
-    json: bool,
-) -> Result<(), Failure> {
-    let mut shown = Vec::new();
-    while left > 0 {
-        query.limit = Some(left.min(PAGE));
-        let page = client.job_parts(&query, fields).await?;
-        left -= left.min(page.items.len() as u64);
-        for job in &page.items {
-            if json {
-                print(job.as_str())?;
-            } else {
-                shown.push(fields.iter().map(|field| cell(job.as_str(), field)).collect());
-            }
-        }
-        query.cursor = page.next_cursor;
-        if query.cursor.is_none() {
-            break;
-        }
-    }
-    if json {
-        return Ok(());
-    }
-    let header: Vec<&str> = fields.iter().map(String::as_str).collect();
-    print(&table(&header, shown))
+    let fields: Vec<&str> = args.fields.iter().map(String::as_str).collect();
+    let (header, rows) = if fields.is_empty() {
+        let page = async |limit, cursor| {
+            (query.limit, query.cursor) = (Some(limit), cursor);
+            client.jobs(&query).await.map(|page| (page.items, page.next_cursor))
+        };
+        let header = vec!["id", "queue", "kind", "state", "attempt", "created", "error"];
+        (header, args.answer.pages(args.limit, page, row).await?)
+    } else {
+        let page = async |limit, cursor| {
+            (query.limit, query.cursor) = (Some(limit), cursor);
+            client.job_parts(&query, &args.fields).await.map(|page| (page.items, page.next_cursor))
+        };
+        let row = |job: &Json| fields.iter().map(|field| cell(job.as_str(), field)).collect();
+        (fields.clone(), args.answer.pages(args.limit, page, row).await?)
+    };
+    rows.map_or(Ok(()), |rows| print(&table(&header, rows)))
 }
 
 /// A field's value for people: of a text what it says, of anything else its JSON, and of none nothing.

@@ -2,40 +2,12 @@
 
 use std::io::{BufRead as _, IsTerminal as _};
 
+use super::change::Action;
 use super::chosen::Chosen;
 use super::failure::Failure;
 use super::output::{complain, print, print_json, table};
-use crate::client::{Client, ClientError};
-use crate::wire::{BulkFilter, ChangeMany, JobSummary, ManyChanged, ReleaseMany, Then};
-
-/// What is done to each job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    Release(Then),
-    Cancel,
-    Retry,
-}
-
-impl Action {
-    const fn verb(self) -> &'static str {
-        match self {
-            Self::Release(_) => "release",
-            Self::Cancel => "cancel",
-            Self::Retry => "retry",
-        }
-    }
-
-    async fn call(self, client: &Client, order: ChangeMany) -> Result<ManyChanged, ClientError> {
-        match self {
-            Self::Release(then) => {
-                let ChangeMany { filter, reason, dry_run, max_jobs, cursor } = order;
-                client.release_many(&ReleaseMany { filter, reason, then, dry_run, max_jobs, cursor }).await
-            }
-            Self::Cancel => client.cancel_many(&order).await,
-            Self::Retry => client.retry_many(&order).await,
-        }
-    }
-}
+use crate::client::Client;
+use crate::wire::{BulkFilter, ChangeMany, JobSummary, ManyChanged};
 
 /// Shows how many jobs there are and some of them, asks unless told not to, and changes them.
 pub(super) async fn run(
@@ -50,12 +22,8 @@ pub(super) async fn run(
         return Err(Failure::Usage(format!("say why with --reason before you {} many jobs", action.verb())));
     }
     let look = ChangeMany { filter: filter.clone(), dry_run: true, ..ChangeMany::default() };
-    let seen = action.call(client, look).await?;
-    if json {
-        print_json(&seen)?;
-    } else {
-        print(&describe(action, &seen))?;
-    }
+    let seen = action.many(client, look).await?;
+    chosen.answer.print(&seen, |seen| describe(action, seen))?;
     if chosen.dry_run || seen.matched == 0 {
         return Ok(());
     }
@@ -66,7 +34,7 @@ pub(super) async fn run(
     let mut total = Total::default();
     // Bounded by the number of jobs: each call goes on where the one before ended.
     loop {
-        let answer = action.call(client, order.clone()).await.inspect_err(|_| {
+        let answer = action.many(client, order.clone()).await.inspect_err(|_| {
             complain(&format!("so far: {total}"));
         })?;
         total.add(&answer);

@@ -3,7 +3,7 @@
 //! [`signals`], [`host`] (what `serve` and `monitor` have in common).
 
 mod bench;
-mod cancel;
+mod change;
 mod chosen;
 mod complete;
 mod count;
@@ -30,8 +30,6 @@ mod notify;
 mod orphans;
 mod output;
 mod queue;
-mod release;
-mod retry;
 mod run;
 mod serve;
 mod server;
@@ -90,10 +88,10 @@ enum Command {
     Stats(stats::StatsArgs),
     Export(export::ExportArgs),
     Wait(wait::WaitArgs),
-    Cancel(cancel::CancelArgs),
-    Retry(retry::RetryArgs),
+    Cancel(change::CancelArgs),
+    Retry(change::RetryArgs),
     Orphans(orphans::OrphansArgs),
-    Release(release::ReleaseArgs),
+    Release(change::ReleaseArgs),
     Subscription(subscription::SubscriptionArgs),
     Explain(explain::ExplainArgs),
     Queue(queue::QueueArgs),
@@ -134,10 +132,10 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Stats(args) => block_on(stats::run(args, settings)),
         Command::Export(args) => block_on(export::run(args, settings)),
         Command::Wait(args) => block_on(wait::run(args, settings)),
-        Command::Cancel(args) => block_on(cancel::run(args, settings)),
-        Command::Retry(args) => block_on(retry::run(args, settings)),
+        Command::Cancel(args) => block_on(change::cancel(args, settings)),
+        Command::Retry(args) => block_on(change::retry(args, settings)),
         Command::Orphans(args) => block_on(orphans::run(args, settings)),
-        Command::Release(args) => block_on(release::run(args, settings)),
+        Command::Release(args) => block_on(change::release(args, settings)),
         Command::Subscription(args) => block_on(subscription::run(args, settings)),
         Command::Explain(args) => block_on(explain::run(args, settings)),
         Command::Queue(args) => block_on(queue::run(args, settings)),

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::chosen::Answer;
 use super::duration;
 use super::failure::Failure;
-use super::output::{print, print_json, table};
+use super::output::{print, table};
+use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::OrphanQuery;
 use crate::wire::OrphanedJob;
-
-/// How many jobs one page of the server's has at most.
-const PAGE: u64 = 1000;
 
 /// List the running jobs that look abandoned: why, since when, and what happens to them next
 #[derive(Debug, Args)]
@@ -37,12 +34,12 @@ pub(super) struct OrphansArgs {
     #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
     limit: u64,
     #[command(flatten)]
-    answer: Answer,
+    answer: ClientArgs,
 }
 
 /// Reads and prints them.
 pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.answer.server.connect(&settings.client)?;
+    let client = args.answer.connect(&settings)?;
     let mut query = OrphanQuery {
         queues: args.queues,
         kinds: args.kinds,
@@ -50,29 +47,17 @@ pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Fai
         worker: args.worker,
         ..OrphanQuery::default()
     };
-    let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
-    let mut shown = Vec::new();
-    while left > 0 {
-        query.limit = Some(left.min(PAGE));
-        let page = client.orphans(&query).await?;
-        left -= left.min(page.items.len() as u64);
-        if args.answer.json {
-            page.items.iter().try_for_each(print_json)?;
-        } else {
-            shown.extend(page.items.iter().map(row));
-        }
-        query.cursor = page.next_cursor;
-        if query.cursor.is_none() {
-            break;
-        }
-    }
-    match (args.answer.json, shown.is_empty()) {
-        (true, _) => Ok(()),
-        (false, true) => print("no job looks abandoned"),
-        (false, false) => {
+    let page = async |limit, cursor| {
+        (query.limit, query.cursor) = (Some(limit), cursor);
+        client.orphans(&query).await.map(|page| (page.items, page.next_cursor))
+    };
+    match args.answer.pages(args.limit, page, row).await? {
+        None => Ok(()),
+        Some(rows) if rows.is_empty() => print("no job looks abandoned"),
+        Some(rows) => {
             let header =
                 ["id", "queue", "kind", "worker", "fence", "attempt", "flagged for", "why", "evidence", "next"];
-            print(&table(&header, shown))
+            print(&table(&header, rows))
         }
     }
 }

@@ -4,8 +4,8 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::failure::Failure;
 use super::figures::{age, failing, per_minute};
-use super::output::{Fit, clean, print, print_json, shorten, table_to};
-use super::server::ServerArgs;
+use super::output::{Fit, clean, shorten, table_to};
+use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::job::OrphanPolicy;
@@ -28,7 +28,7 @@ pub(super) struct QueueArgs {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// List the queues that have jobs or settings of their own
-    List(ListArgs),
+    List(ClientArgs),
     /// Show everything about a queue
     Show(OneArgs),
     /// Hold a queue back: none of its jobs is claimed until it is resumed; those that run go on
@@ -40,24 +40,12 @@ enum Action {
 }
 
 #[derive(Debug, Args)]
-struct ListArgs {
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Debug, Args)]
 struct OneArgs {
     /// The queue
     #[arg(value_name = "QUEUE")]
     queue: String,
-    /// Print it as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
 }
 
 #[derive(Debug, Args)]
@@ -93,31 +81,23 @@ enum Policy {
 
 /// Does what is asked.
 pub(super) async fn run(args: QueueArgs, settings: Settings) -> Result<(), Failure> {
-    let settings = &settings.client;
     match args.action {
-        Action::List(args) => {
-            let queues = args.server.connect(settings)?.queues().await?.items;
-            if args.json {
-                return queues.iter().try_for_each(print_json);
-            }
-            print(&overview(&queues, SystemClock::default().now(), Fit::Terminal))
+        Action::List(answer) => {
+            let queues = answer.connect(&settings)?.queues().await?.items;
+            answer.print_all(&queues, |queues| overview(queues, SystemClock::default().now(), Fit::Terminal))
         }
-        Action::Show(args) => {
-            let queue = args.server.connect(settings)?.queue(&args.queue).await?;
-            if args.json { print_json(&queue) } else { print(&describe(&queue)) }
+        Action::Show(OneArgs { queue, answer }) => {
+            answer.print(&answer.connect(&settings)?.queue(&queue).await?, describe)
         }
-        Action::Pause(PauseArgs { one, reason }) => {
-            let queue = one.server.connect(settings)?.pause_queue(&one.queue, reason.as_deref()).await?;
-            tell(&queue, one.json)
+        Action::Pause(PauseArgs { one: OneArgs { queue, answer }, reason }) => {
+            answer.print(&answer.connect(&settings)?.pause_queue(&queue, reason.as_deref()).await?, summary)
         }
-        Action::Resume(one) => {
-            let queue = one.server.connect(settings)?.resume_queue(&one.queue).await?;
-            tell(&queue, one.json)
+        Action::Resume(OneArgs { queue, answer }) => {
+            answer.print(&answer.connect(&settings)?.resume_queue(&queue).await?, summary)
         }
-        Action::Set(SetArgs { one, orphan_policy }) => {
+        Action::Set(SetArgs { one: OneArgs { queue, answer }, orphan_policy }) => {
             let change = ChangeQueue { orphan_policy: orphan_policy.into() };
-            let queue = one.server.connect(settings)?.change_queue(&one.queue, &change).await?;
-            tell(&queue, one.json)
+            answer.print(&answer.connect(&settings)?.change_queue(&queue, &change).await?, summary)
         }
     }
 }
@@ -133,13 +113,11 @@ impl From<Policy> for Option<OrphanPolicy> {
     }
 }
 
-fn tell(queue: &Queue, json: bool) -> Result<(), Failure> {
-    if json {
-        return print_json(queue);
-    }
+/// A queue's settings on a line.
+fn summary(queue: &Queue) -> String {
     let stands = if queue.paused { "paused" } else { "not paused" };
     let rule = queue.orphan_policy.map(|policy| format!(", orphans: {}", policy.as_str())).unwrap_or_default();
-    print(&format!("{}: {stands}{rule}", clean(&queue.name)))
+    format!("{}: {stands}{rule}", clean(&queue.name))
 }
 
 /// The queues, a row each.

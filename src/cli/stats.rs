@@ -10,8 +10,8 @@ use super::count::value;
 use super::duration;
 use super::failure::Failure;
 use super::filter::FilterArgs;
-use super::output::{print, print_json, table};
-use super::server::ServerArgs;
+use super::output::table;
+use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::StatsQuery;
 use crate::wire::{StatsAnswer, StatsFigures};
@@ -45,16 +45,13 @@ pub(super) struct StatsArgs {
         default_value = "50,95,99"
     )]
     percentiles: Vec<f64>,
-    /// Print the answer as one line of JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
 }
 
 /// Asks and prints.
 pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+    let client = args.answer.connect(&settings)?;
     let query = StatsQuery {
         jobs: args.filter.into_query(),
         by: args.by,
@@ -62,8 +59,7 @@ pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failu
         time: args.time,
         percentiles: args.percentiles,
     };
-    let answer = client.stats(&query).await?;
-    if args.json { print_json(&answer) } else { print(&show(&answer, &query)) }
+    args.answer.print(&client.stats(&query).await?, |answer| show(answer, &query))
 }
 
 fn show(answer: &StatsAnswer, query: &StatsQuery) -> String {

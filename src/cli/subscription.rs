@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::failure::Failure;
-use super::output::{print, print_json, table};
-use super::server::ServerArgs;
+use super::output::{print, table};
+use super::server::{ClientArgs, ServerArgs};
 use super::settings::Settings;
 use crate::job::{EventName, NoticeFormat};
 use crate::wire::{Subscribe, Subscription};
@@ -27,7 +27,7 @@ enum Action {
     /// Add a receiver; prints the secret that its messages are signed with, which is not shown again
     Add(AddArgs),
     /// List the receivers
-    List(ListArgs),
+    List(ClientArgs),
     /// Remove a receiver
     Remove(OneArgs),
     /// Tell a receiver again that was told nothing any more, because it answered 410
@@ -57,15 +57,6 @@ struct AddArgs {
 }
 
 #[derive(Debug, Args)]
-struct ListArgs {
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Debug, Args)]
 struct OneArgs {
     /// The receiver's id
     id: String,
@@ -82,7 +73,7 @@ fn format(text: &str) -> Result<NoticeFormat, String> {
 
 /// Does what is asked.
 pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<(), Failure> {
-    let connect = |server: ServerArgs| server.connect(&settings.client);
+    let connect = |server: ServerArgs| server.connect(&settings);
     match args.action {
         Action::Add(add) => {
             let client = connect(add.server)?;
@@ -91,11 +82,8 @@ pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<()
             told_with_secret(&made)
         }
         Action::List(list) => {
-            let all = connect(list.server)?.subscriptions().await?;
-            if list.json {
-                return all.iter().try_for_each(print_json);
-            }
-            show(&all)
+            let all = list.connect(&settings)?.subscriptions().await?;
+            list.print_all(&all, show)
         }
         Action::Remove(one) => {
             connect(one.server)?.unsubscribe(&one.id).await?;
@@ -116,7 +104,7 @@ fn told_with_secret(subscription: &Subscription) -> Result<(), Failure> {
     print(&format!("{} {}", subscription.id, subscription.secret.as_deref().unwrap_or_default()))
 }
 
-fn show(all: &[Subscription]) -> Result<(), Failure> {
+fn show(all: &[Subscription]) -> String {
     let rows = all.iter().map(|subscription| {
         let events: Vec<&str> = subscription.events.iter().map(|event| event.as_str()).collect();
         let or_all = |words: String| if words.is_empty() { "all".to_owned() } else { words };
@@ -133,5 +121,5 @@ fn show(all: &[Subscription]) -> Result<(), Failure> {
             told,
         ]
     });
-    print(&table(&["id", "url", "events", "queues", "format", "told"], rows))
+    table(&["id", "url", "events", "queues", "format", "told"], rows)
 }

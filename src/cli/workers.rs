@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::figures::age;
-use super::output::{Fit, print, print_json, table_to};
-use super::server::ServerArgs;
+use super::output::{Fit, print, table_to};
+use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::wire::Worker;
@@ -13,21 +13,15 @@ use crate::wire::Worker;
 /// List the workers that the server has heard of lately, and those that run jobs
 #[derive(Debug, Args)]
 pub(super) struct WorkersArgs {
-    /// Print each as one line of JSON, as the server gives it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
 }
 
 /// Asks and prints.
 pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Failure> {
-    let workers = args.server.connect(&settings.client)?.workers().await?;
-    if args.json {
-        return workers.items.iter().try_for_each(print_json);
-    }
-    print(&overview(&workers.items, SystemClock::default().now(), Fit::Terminal))?;
-    if workers.truncated {
+    let workers = args.answer.connect(&settings)?.workers().await?;
+    args.answer.print_all(&workers.items, |workers| overview(workers, SystemClock::default().now(), Fit::Terminal))?;
+    if workers.truncated && !args.answer.json {
         print("There are more running jobs than the server looks at for this: some workers may be missing.")?;
     }
     Ok(())

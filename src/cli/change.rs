@@ -1,0 +1,153 @@
+//! `leasehold cancel`, `retry` and `release`: what an administrator does to jobs, by their ids or to all of a filter.
+
+use clap::{Args, ValueEnum};
+
+use super::chosen::Chosen;
+use super::failure::Failure;
+use super::many;
+use super::settings::Settings;
+use crate::client::{Client, ClientError};
+use crate::wire::{AdminRelease, ChangeMany, Job, JobState, ManyChanged, ReleaseMany, Then};
+
+/// Call jobs off; a running one is asked to stop, and its worker hears of it with its next heartbeat
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold cancel my-job --reason 'wrong month'\n  leasehold cancel --queue reports --reason 'wrong month' --dry-run"
+)]
+pub(super) struct CancelArgs {
+    #[command(flatten)]
+    reason: ReasonArg,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+/// Start failed, cancelled or expired jobs again, with a fresh budget of attempts
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold retry my-job\n  leasehold retry --state failed --queue reports --reason 'the disk is mended' --dry-run"
+)]
+pub(super) struct RetryArgs {
+    #[command(flatten)]
+    reason: ReasonArg,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+#[derive(Debug, Args)]
+struct ReasonArg {
+    /// Why, for the history; needed for many jobs at once
+    #[arg(long, env = "LEASEHOLD_REASON")]
+    reason: Option<String>,
+}
+
+/// Take running jobs from their workers, by an administrator's word
+///
+/// The worker's lease ends at once, and whatever it still says about the job is refused. The work itself goes on until
+/// the worker hears of it with its next heartbeat.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leasehold release my-job --reason 'host7 burnt down' --expected-fence 3\n  \
+                        leasehold release --worker host7:4711 --reason 'host7 burnt down' --dry-run")]
+pub(super) struct ReleaseArgs {
+    /// Why, for the history; not needed for a dry run
+    #[arg(long, env = "LEASEHOLD_REASON", required_unless_present = "dry_run")]
+    reason: Option<String>,
+    /// What becomes of them
+    #[arg(long, env = "LEASEHOLD_THEN", value_enum, default_value_t = Fate::Requeue)]
+    then: Fate,
+    /// Only while the job has this fence, as `leasehold orphans` shows it: a newer claim is left alone
+    #[arg(long, value_name = "FENCE", env = "LEASEHOLD_EXPECTED_FENCE", conflicts_with = "filter")]
+    expected_fence: Option<u64>,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+/// What becomes of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Fate {
+    /// It waits to be claimed again
+    Requeue,
+    /// It has failed
+    Fail,
+    /// It is cancelled
+    Cancel,
+}
+
+/// What is done to each job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Release { then: Then, expected_fence: Option<u64> },
+    Cancel,
+    Retry,
+}
+
+impl Action {
+    /// What people call it.
+    pub(super) const fn verb(self) -> &'static str {
+        match self {
+            Self::Release { .. } => "release",
+            Self::Cancel => "cancel",
+            Self::Retry => "retry",
+        }
+    }
+
+    /// Does it to one job.
+    async fn one(self, client: &Client, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
+        match self {
+            Self::Release { then, expected_fence } => {
+                let reason = reason.unwrap_or_default().to_owned();
+                client.admin_release(id, &AdminRelease { reason, then, expected_fence }).await
+            }
+            Self::Cancel => client.cancel(id, reason).await,
+            Self::Retry => client.retry(id, reason).await,
+        }
+    }
+
+    /// Does it to the jobs of a filter, or counts them.
+    pub(super) async fn many(self, client: &Client, order: ChangeMany) -> Result<ManyChanged, ClientError> {
+        match self {
+            Self::Release { then, .. } => {
+                let ChangeMany { filter, reason, dry_run, max_jobs, cursor } = order;
+                client.release_many(&ReleaseMany { filter, reason, then, dry_run, max_jobs, cursor }).await
+            }
+            Self::Cancel => client.cancel_many(&order).await,
+            Self::Retry => client.retry_many(&order).await,
+        }
+    }
+}
+
+/// Cancels jobs.
+pub(super) async fn cancel(args: CancelArgs, settings: Settings) -> Result<(), Failure> {
+    run(Action::Cancel, args.reason.reason, args.jobs, &settings).await
+}
+
+/// Retries jobs.
+pub(super) async fn retry(args: RetryArgs, settings: Settings) -> Result<(), Failure> {
+    run(Action::Retry, args.reason.reason, args.jobs, &settings).await
+}
+
+/// Releases jobs.
+pub(super) async fn release(args: ReleaseArgs, settings: Settings) -> Result<(), Failure> {
+    let then = match args.then {
+        Fate::Requeue => Then::Requeue,
+        Fate::Fail => Then::Fail,
+        Fate::Cancel => Then::Cancel,
+    };
+    run(Action::Release { then, expected_fence: args.expected_fence }, args.reason, args.jobs, &settings).await
+}
+
+/// Does it to those of a filter together, to those of ids one after the other.
+async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Settings) -> Result<(), Failure> {
+    let client = jobs.answer.connect(settings)?;
+    if let Some(filter) = jobs.filter.filter() {
+        return many::run(&client, action, filter, reason, &jobs).await;
+    }
+    for id in &jobs.ids {
+        let job = action.one(&client, id, reason.as_deref()).await?;
+        let became = match job.state {
+            JobState::Running => "asked to stop",
+            state => state.as_str(),
+        };
+        jobs.answer.print(&job, |_| format!("{id}: {became}"))?;
+    }
+    Ok(())
+}
