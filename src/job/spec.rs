@@ -5,10 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+use super::body::Json;
 use super::names::{Kind, Owner, QueueName};
 use super::oversight::Oversight;
 use super::retry::RetryPolicy;
+use crate::clock::Timestamp;
 
 /// How urgent a job is within its queue: higher goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -40,14 +43,42 @@ impl Priority {
 #[serde(transparent)]
 pub struct Fingerprint(pub u128);
 
+impl Fingerprint {
+    /// Returns the first 16 bytes of a SHA-256 over the specification as JSON, `run_at` and `expires_at` as JSON, and
+    /// the payload's text as it was sent, each led by its length in bytes (a big-endian 64-bit number). A default that
+    /// is spelled out gives the same fingerprint as one that is not.
+    ///
+    /// The fingerprint is stored with the job: the JSON must keep its form, or a submission that is repeated after an
+    /// update of the program is refused as another one.
+    #[must_use]
+    pub fn of(
+        spec: &JobSpec,
+        payload: Option<&Json>,
+        run_at: Option<Timestamp>,
+        expires_at: Option<Timestamp>,
+    ) -> Self {
+        let mut hash = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            hash.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_be_bytes());
+            hash.update(bytes);
+        };
+        part(serde_json::json!(spec).to_string().as_bytes());
+        part(serde_json::json!([run_at, expires_at]).to_string().as_bytes());
+        part(payload.map_or("", Json::as_str).as_bytes());
+        let digest: [u8; 32] = hash.finalize().into();
+        let (high, _) = digest.split_at(16);
+        Self(high.iter().fold(0, |value, byte| (value << 8) | u128::from(*byte)))
+    }
+}
+
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
 }
 
-/// The part of a job that never changes after the submission.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The part of a job that never changes after the submission. Its JSON is what the [`Fingerprint`] is taken over.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobSpec {
     /// The line it waits in.
     pub queue: QueueName,
@@ -72,12 +103,39 @@ pub struct JobSpec {
     /// How it is watched over while it runs, and who is told what becomes of it.
     pub oversight: Oversight,
     /// The submission's hash, where the client can repeat the submission: under its own id or an idempotency key.
+    #[serde(skip)]
     pub fingerprint: Option<Fingerprint>,
+}
+
+impl JobSpec {
+    /// How many attempts a job gets when the submission does not say.
+    pub const DEFAULT_MAX_ATTEMPTS: u32 = 3;
+
+    /// A specification with the defaults: priority 0, three attempts with the default waits between them, no limits, no
+    /// owner, labels or resources, nobody to notify, and the queue's orphan policy.
+    #[must_use]
+    pub fn new(queue: QueueName, kind: Kind) -> Self {
+        Self {
+            queue,
+            kind,
+            priority: Priority::default(),
+            owner: None,
+            labels: BTreeMap::new(),
+            expected_runtime: None,
+            timeout: None,
+            max_attempts: Self::DEFAULT_MAX_ATTEMPTS,
+            retry: RetryPolicy::default(),
+            resources: BTreeMap::new(),
+            oversight: Oversight::default(),
+            fingerprint: None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::OrphanPolicy;
 
     #[test]
     fn priorities_end_at_a_hundred() {
@@ -85,5 +143,83 @@ mod tests {
         assert_eq!(Priority::new(-100).map(Priority::get), Some(-100));
         assert_eq!(Priority::new(101), None);
         assert_eq!(Priority::new(i64::MIN), None);
+    }
+
+    fn spec() -> JobSpec {
+        JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
+    }
+
+    fn of(spec: &JobSpec) -> Fingerprint {
+        Fingerprint::of(spec, None, None, None)
+    }
+
+    /// Differs from [`spec`] in every field.
+    fn other() -> JobSpec {
+        JobSpec {
+            queue: QueueName::new("other").expect("a name"),
+            kind: Kind::new("other").expect("a name"),
+            priority: Priority::new(9).expect("a priority"),
+            owner: Some(Owner::new("team").expect("a name")),
+            labels: [("a".to_owned(), "b".to_owned())].into(),
+            expected_runtime: Some(Duration::from_secs(1)),
+            timeout: Some(Duration::from_millis(1_500)),
+            max_attempts: 4,
+            retry: RetryPolicy { jitter: 0.1, ..RetryPolicy::default() },
+            resources: [("gpus".to_owned(), 1)].into(),
+            oversight: Oversight { orphan_policy: Some(OrphanPolicy::Flag), notify: Vec::new() },
+            fingerprint: Some(Fingerprint(1)),
+        }
+    }
+
+    #[test]
+    fn the_fingerprint_sees_every_field() {
+        // Taken apart, so that a new field is an error here until it stands below.
+        let JobSpec {
+            queue,
+            kind,
+            priority,
+            owner,
+            labels,
+            expected_runtime,
+            timeout,
+            max_attempts,
+            retry,
+            resources,
+            oversight,
+            fingerprint,
+        } = other();
+        let mut seen = vec![
+            of(&spec()),
+            of(&JobSpec { queue, ..spec() }),
+            of(&JobSpec { kind, ..spec() }),
+            of(&JobSpec { priority, ..spec() }),
+            of(&JobSpec { owner, ..spec() }),
+            of(&JobSpec { labels, ..spec() }),
+            of(&JobSpec { expected_runtime, ..spec() }),
+            of(&JobSpec { timeout, ..spec() }),
+            of(&JobSpec { max_attempts, ..spec() }),
+            of(&JobSpec { retry, ..spec() }),
+            of(&JobSpec { resources, ..spec() }),
+            of(&JobSpec { oversight, ..spec() }),
+            Fingerprint::of(&spec(), Json::parse("1".to_owned()).ok().as_ref(), None, None),
+            Fingerprint::of(&spec(), None, Some(Timestamp::from_millis(1)), None),
+            Fingerprint::of(&spec(), None, None, Some(Timestamp::from_millis(1))),
+        ];
+        assert_eq!(of(&JobSpec { fingerprint, ..spec() }), of(&spec()), "it is not part of itself");
+        let all = seen.len();
+        seen.sort_by_key(|fingerprint| fingerprint.0);
+        seen.dedup();
+        assert_eq!(seen.len(), all, "two of them are alike");
+    }
+
+    #[test]
+    fn the_fingerprint_is_the_same_in_every_version_of_the_program() {
+        let payload = Json::parse("{\"n\": 1.50}".to_owned()).expect("JSON");
+        let (run_at, expires_at) = (Timestamp::from_millis(1_000), Timestamp::from_millis(2_000));
+        assert_eq!(of(&spec()), Fingerprint(0x79b2_de71_d25d_1b14_03a5_f744_97fe_2211));
+        assert_eq!(
+            Fingerprint::of(&other(), Some(&payload), Some(run_at), Some(expires_at)),
+            Fingerprint(0x7068_bc38_0581_0f42_b59f_4569_949e_4b51)
+        );
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Fence, JobError, JobId, Json, Kind, Oversight, Owner, Priority, Progress, QueueName, Refusal, RequestId,
-    RetryPolicy, WorkerId,
+    Actor, Fence, JobError, JobId, JobSpec, Json, Kind, Progress, QueueName, Refusal, RequestId, WorkerId,
 };
 use crate::store::{StoreError, Versioned};
 
@@ -20,61 +19,27 @@ pub struct NewJob {
     pub id: Option<JobId>,
     /// The client's key for this submission, so that it can be repeated; unlike an id it says nothing about the job.
     pub idempotency_key: Option<String>,
-    /// The line it waits in.
-    pub queue: QueueName,
-    /// Its handler's name.
-    pub kind: Kind,
-    /// Its input.
+    /// The input of the work.
     pub payload: Option<Json>,
-    /// How urgent it is.
-    pub priority: Priority,
-    /// Who it belongs to.
-    pub owner: Option<Owner>,
-    /// Whatever it is to be found by.
-    pub labels: BTreeMap<String, String>,
-    /// Not before this time; now, when there is none.
+    /// The earliest time at which the job may be claimed; the time of the submission when `None`.
     pub run_at: Option<Timestamp>,
-    /// Not after this time, if not claimed by then.
+    /// The job expires when nobody has claimed it by this time.
     pub expires_at: Option<Timestamp>,
-    /// How long an attempt is expected to take.
-    pub expected_runtime: Option<Duration>,
-    /// How long an attempt may take at most.
-    pub timeout: Option<Duration>,
-    /// How many attempts it gets; at least one.
-    pub max_attempts: u32,
-    /// How long to wait between attempts.
-    pub retry: RetryPolicy,
-    /// What it needs of a machine.
-    pub resources: BTreeMap<String, u64>,
-    /// How it is watched over, and who is told what becomes of it.
-    pub oversight: Oversight,
+    /// All else that is asked for. Its fingerprint is set by the manager.
+    pub spec: JobSpec,
 }
 
 impl NewJob {
-    /// How many attempts a job gets when nothing is said.
-    pub const DEFAULT_MAX_ATTEMPTS: u32 = 3;
+    /// A job of this specification, due at once, without a payload and with an id of the manager's making.
+    #[must_use]
+    pub const fn of(spec: JobSpec) -> Self {
+        Self { id: None, idempotency_key: None, payload: None, run_at: None, expires_at: None, spec }
+    }
 
     /// A job with defaults for everything but its queue and kind.
     #[must_use]
     pub fn new(queue: QueueName, kind: Kind) -> Self {
-        Self {
-            id: None,
-            idempotency_key: None,
-            queue,
-            kind,
-            payload: None,
-            priority: Priority::default(),
-            owner: None,
-            labels: BTreeMap::new(),
-            run_at: None,
-            expires_at: None,
-            expected_runtime: None,
-            timeout: None,
-            max_attempts: Self::DEFAULT_MAX_ATTEMPTS,
-            retry: RetryPolicy::default(),
-            resources: BTreeMap::new(),
-            oversight: Oversight::default(),
-        }
+        Self::of(JobSpec::new(queue, kind))
     }
 }
 

@@ -11,7 +11,7 @@ use super::subscriptions::{Reception, Subscriptions};
 use crate::clock::Clock;
 use crate::executor::webhook::{JobEvent, Receiver, Verdict};
 use crate::executor::{CallError, HttpAnswer, HttpExecutor, TargetUrl};
-use crate::job::{JobId, Json, Kind, NoticeFormat, NoticeTarget, QueueName};
+use crate::job::{JobId, JobSpec, Json, Kind, NoticeFormat, NoticeTarget, QueueName};
 use crate::manager::NewJob;
 use crate::worker::{Attempt, Handler, HandlerError};
 
@@ -76,13 +76,15 @@ impl Delivery {
         Ok(NewJob {
             id: Some(self.id()),
             payload: Some(Json::of(&self)?),
-            owner: self.event.owner.clone(),
-            labels: [("job_id", self.event.job_id.as_str()), ("event", self.event.event.as_str())]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            retry: config.retry,
-            max_attempts: config.max_attempts,
-            ..NewJob::new(QueueName::system(QUEUE), Kind::system(KIND))
+            ..NewJob::of(JobSpec {
+                owner: self.event.owner.clone(),
+                labels: [("job_id", self.event.job_id.as_str()), ("event", self.event.event.as_str())]
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+                retry: config.retry,
+                max_attempts: config.max_attempts,
+                ..JobSpec::new(QueueName::system(QUEUE), Kind::system(KIND))
+            })
         })
     }
 }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::NotifyTarget;
 use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, RESERVED_IDS};
-use crate::job::{self, Json, OrphanPolicy, Oversight, Priority};
+use crate::job::{self, JobSpec, Json, OrphanPolicy, Oversight, Priority};
 use crate::manager::NewJob;
 
 /// A job to be submitted. Only `queue` and `kind` must be said.
@@ -141,7 +141,7 @@ impl SubmitJob {
             |field, value: Option<u64>| value.map(|value| checks.millis(field, value, 1..=MAX_RUNTIME_MS));
         let expected_runtime = runtime("expected_runtime_ms", self.expected_runtime_ms);
         let timeout = runtime("timeout_ms", self.timeout_ms);
-        let max_attempts = self.max_attempts.unwrap_or(u64::from(NewJob::DEFAULT_MAX_ATTEMPTS));
+        let max_attempts = self.max_attempts.unwrap_or(u64::from(JobSpec::DEFAULT_MAX_ATTEMPTS));
         checks.within("max_attempts", max_attempts, 1..=MAX_ATTEMPTS);
         let retry = self.retry.unwrap_or_default().check(&mut checks);
         let ((queue, kind), priority) = checks.finish(queue.zip(kind).zip(Priority::new(priority)))?;
@@ -149,21 +149,23 @@ impl SubmitJob {
             id,
             idempotency_key: self.idempotency_key,
             payload: self.payload,
-            priority,
-            owner,
-            labels: self.labels,
             run_at,
             expires_at,
-            expected_runtime,
-            timeout,
-            max_attempts: u32::try_from(max_attempts).unwrap_or(u32::MAX),
-            retry,
-            resources: self.resources,
-            oversight: Oversight {
-                orphan_policy: self.orphan_policy,
-                notify: self.notify.into_iter().map(Into::into).collect(),
+            spec: JobSpec {
+                priority,
+                owner,
+                labels: self.labels,
+                expected_runtime,
+                timeout,
+                max_attempts: u32::try_from(max_attempts).unwrap_or(u32::MAX),
+                retry,
+                resources: self.resources,
+                oversight: Oversight {
+                    orphan_policy: self.orphan_policy,
+                    notify: self.notify.into_iter().map(Into::into).collect(),
+                },
+                ..JobSpec::new(queue, kind)
             },
-            ..NewJob::new(queue, kind)
         })
     }
 }

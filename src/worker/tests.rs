@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::job::{Actor, AdminRelease, JobId, JobState, Json, State, Then};
+use crate::job::{Actor, AdminRelease, JobId, JobSpec, JobState, Json, State, Then};
 use crate::manager::{Heartbeat, Manager, ManagerConfig, NewJob};
 use crate::store::Versioned;
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -30,7 +30,7 @@ impl Bed {
     }
 
     async fn submit(&self, kind: &str, timeout: Option<Duration>) -> JobId {
-        let new = NewJob { timeout, max_attempts: 1, ..NewJob::new(name("q"), name(kind)) };
+        let new = NewJob::of(JobSpec { timeout, max_attempts: 1, ..JobSpec::new(name("q"), name(kind)) });
         let submitted = self.manager.submit(&Actor::system("test"), vec![new]).await;
         let submitted = submitted.into_iter().next().expect("an answer").expect("submitted");
         submitted.job.versioned.job.id.clone()
@@ -228,10 +228,9 @@ async fn heartbeats_keep_a_job_that_takes_longer_than_its_lease() {
 #[tokio::test]
 async fn a_job_waits_while_those_that_run_need_too_much_of_what_the_worker_has() {
     let bed = Bed::start();
-    let needing = |kind: &str, memory: u64| NewJob {
-        resources: [("memory".to_owned(), memory)].into(),
-        max_attempts: 1,
-        ..NewJob::new(name("q"), name(kind))
+    let needing = |kind: &str, memory: u64| {
+        let resources = [("memory".to_owned(), memory)].into();
+        NewJob::of(JobSpec { resources, max_attempts: 1, ..JobSpec::new(name("q"), name(kind)) })
     };
     let submit = async |new: NewJob| {
         let submitted = bed.manager.submit(&Actor::system("test"), vec![new]).await;

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Body, Change, Claim, Job, JobId, JobSpec, JobState, Json, Kind, LeaseProof, Oversight, Priority, QueueName,
-    RecordName, RetryPolicy, WorkerId,
+    Actor, Body, Change, Claim, Job, JobId, JobSpec, JobState, Json, Kind, LeaseProof, QueueName, RecordName, WorkerId,
 };
 use leasehold::query::{Filter, GroupField};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -109,18 +108,8 @@ fn worker() -> WorkerId {
 
 fn new_job(id: JobId) -> Job {
     let spec = JobSpec {
-        queue: QueueName::new("durable").expect("a queue's name"),
-        kind: Kind::new("sample").expect("a kind"),
-        priority: Priority::default(),
-        owner: None,
         labels: [("filling".to_owned(), "x".repeat(200))].into(),
-        expected_runtime: None,
-        timeout: None,
-        max_attempts: 3,
-        retry: RetryPolicy::default(),
-        resources: [].into(),
-        oversight: Oversight::default(),
-        fingerprint: None,
+        ..JobSpec::new(QueueName::new("durable").expect("a queue's name"), Kind::new("sample").expect("a kind"))
     };
     Job::submit(id, Arc::new(spec), Body::Empty, (now(), None), &Actor::system("test"), now())
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::job::{
-    Actor, AdminRelease, Fence, JobError, JobId, JobState, Json, Kind, Priority, QueueName, Refusal, RequestId, State,
-    Then, WorkerId,
+    Actor, AdminRelease, Fence, JobError, JobId, JobSpec, JobState, Json, Kind, Priority, QueueName, Refusal,
+    RequestId, State, Then, WorkerId,
 };
 use leasehold::manager::{
     Caller, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerConfig, ManagerError, NewJob, Outcome,
@@ -110,7 +110,11 @@ fn queue() -> QueueName {
 }
 
 fn new_job() -> NewJob {
-    NewJob::new(queue(), Kind::new("k").expect("a name"))
+    NewJob::of(spec())
+}
+
+fn spec() -> JobSpec {
+    JobSpec::new(queue(), Kind::new("k").expect("a name"))
 }
 
 fn claim(max_jobs: usize) -> ClaimRequest {
@@ -356,8 +360,13 @@ async fn a_late_worker_is_heard_while_its_fence_is_the_current_one(site: Site) {
 
 async fn the_same_finish_again_is_answered_as_the_first_time(site: Site) {
     for outcome in [completed("1"), failed(false), failed(true), Outcome::Released { reason: "r".to_owned() }] {
-        let id =
-            site.submit(NewJob { priority: Priority::new(9).expect("ok"), ..new_job() }).await.versioned.job.id.clone();
+        let id = site
+            .submit(NewJob::of(JobSpec { priority: Priority::new(9).expect("ok"), ..spec() }))
+            .await
+            .versioned
+            .job
+            .id
+            .clone();
         let claimed = site.claim(ClaimRequest { max_jobs: 10, ..claim(10) }).await;
         let claimed = claimed.iter().find(|found| found.job.id == id).expect("the new job");
         let first = site.finish(claimed, outcome.clone()).await.expect("accepted");
@@ -389,7 +398,7 @@ async fn a_cancelled_waiting_job_is_never_claimed(site: Site) {
 }
 
 async fn a_failed_job_waits_for_its_backoff_and_fails_when_attempts_are_used_up(site: Site) {
-    let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await.versioned.job.id.clone();
+    let id = site.submit(NewJob::of(JobSpec { max_attempts: 2, ..spec() })).await.versioned.job.id.clone();
     let first = site.claim_one().await;
     let waiting = site.finish(&first, failed(true)).await.expect("accepted");
     assert_eq!(waiting.job.state, State::Available);
@@ -422,7 +431,7 @@ async fn a_failure_can_ask_for_a_longer_wait(site: Site) {
 }
 
 async fn a_released_job_keeps_its_attempts_and_gets_a_new_fence(site: Site) {
-    site.submit(NewJob { max_attempts: 1, ..new_job() }).await;
+    site.submit(NewJob::of(JobSpec { max_attempts: 1, ..spec() })).await;
     for fence in 1..=3 {
         let claimed = site.claim_one().await;
         assert_eq!((claimed.job.fence, claimed.job.attempt.get()), (Fence::new(fence), 1));
@@ -484,7 +493,7 @@ async fn a_large_payload_and_result_come_back_as_they_were(site: Site) {
 }
 
 async fn an_explicit_retry_gives_a_fresh_budget_and_the_fence_goes_on(site: Site) {
-    let id = site.submit(NewJob { max_attempts: 1, ..new_job() }).await.versioned.job.id.clone();
+    let id = site.submit(NewJob::of(JobSpec { max_attempts: 1, ..spec() })).await.versioned.job.id.clone();
     let claimed = site.claim_one().await;
     let early = site.manager.retry(&caller(), &id, None).await;
     assert!(matches!(early, Err(ManagerError::Refused(Refusal::NotRetryable(_)))), "{early:?}");

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::job::{
-    EventName, Job, JobError, JobId, JobState, Kind, NoticeTarget, OrphanPolicy, Oversight, QueueName, Refusal,
-    RetryPolicy, WorkerId,
+    EventName, Job, JobError, JobId, JobSpec, JobState, Kind, NoticeTarget, OrphanPolicy, Oversight, QueueName,
+    Refusal, RetryPolicy, WorkerId,
 };
 use leasehold::manager::{
     Caller, ClaimRequest, Finish, Heartbeat, Manager, ManagerConfig, ManagerError, NewJob, Outcome,
@@ -113,13 +113,17 @@ fn worker(name: &str) -> WorkerId {
 }
 
 fn new_job() -> NewJob {
+    NewJob::of(spec())
+}
+
+fn spec() -> JobSpec {
     let (queue, kind) = (QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"));
     let retry = RetryPolicy { base: Duration::from_secs(1), factor: 1.0, max: Duration::from_secs(1), jitter: 0.0 };
-    NewJob { retry, ..NewJob::new(queue, kind) }
+    JobSpec { retry, ..JobSpec::new(queue, kind) }
 }
 
 fn with_policy(policy: OrphanPolicy) -> NewJob {
-    NewJob { oversight: Oversight { orphan_policy: Some(policy), notify: Vec::new() }, ..new_job() }
+    NewJob::of(JobSpec { oversight: Oversight { orphan_policy: Some(policy), notify: Vec::new() }, ..spec() })
 }
 
 fn claim(name: &str, max_jobs: usize) -> ClaimRequest {
@@ -235,7 +239,7 @@ async fn a_sign_of_life_takes_the_flag_off(site: Site) {
 
 async fn a_slow_but_beating_job_is_told_overdue_once_and_never_released(site: Site) {
     let scans = site.scans(&config());
-    let slow = NewJob { expected_runtime: Some(Duration::from_secs(30)), ..new_job() };
+    let slow = NewJob::of(JobSpec { expected_runtime: Some(Duration::from_secs(30)), ..spec() });
     let claimed = site.submit_and_claim(slow).await;
     for _ in 0..20 {
         site.clock.advance(LEASE / 3);
@@ -253,7 +257,8 @@ async fn each_policy_is_kept_and_a_held_job_is_left_alone(site: Site) {
     let scans = site.scans(&MonitorConfig { orphan_policy: OrphanPolicy::Fail, ..config() });
     let by_default = site.submit_and_claim(new_job()).await.job.id.clone();
     let requeued = site.submit_and_claim(with_policy(OrphanPolicy::Requeue)).await.job.id.clone();
-    let timed = NewJob { timeout: Some(LEASE), ..with_policy(OrphanPolicy::Flag) };
+    let mut timed = with_policy(OrphanPolicy::Flag);
+    timed.spec.timeout = Some(LEASE);
     let held = site.submit_and_claim(timed).await.job.id.clone();
     site.clock.advance(LEASE + GRACE);
     let report = site.scan(&scans, Scan::Recovery).await;
@@ -286,7 +291,7 @@ async fn a_queues_policy_goes_over_the_default_and_a_jobs_own_over_its_queues(si
 
 async fn a_job_whose_attempts_are_used_up_fails(site: Site) {
     let scans = site.scans(&config());
-    let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await;
+    let id = site.submit(NewJob::of(JobSpec { max_attempts: 2, ..spec() })).await;
     for state in [JobState::Available, JobState::Failed] {
         site.claim().await;
         site.clock.advance(LEASE + GRACE);
@@ -309,7 +314,7 @@ async fn a_cancellation_that_was_asked_for_holds_over_a_recovery(site: Site) {
 
 async fn an_attempt_that_takes_too_long_is_ended(site: Site) {
     let scans = site.scans(&config());
-    let claimed = site.submit_and_claim(NewJob { timeout: Some(Duration::from_secs(30)), ..new_job() }).await;
+    let claimed = site.submit_and_claim(NewJob::of(JobSpec { timeout: Some(Duration::from_secs(30)), ..spec() })).await;
     site.clock.advance(Duration::from_secs(31));
     site.beat(&claimed).await;
     assert_eq!(site.scan(&scans, Scan::Watch).await.timed_out, 0);
@@ -362,7 +367,7 @@ async fn notices_that_wait_do_not_hide_what_is_to_be_done(site: Site) {
     let scans = site.scans(&config());
     let url = "http://receiver.example/".to_owned();
     let target = NoticeTarget { url, events: Vec::new(), format: leasehold::job::NoticeFormat::default() };
-    let told = NewJob { oversight: Oversight { orphan_policy: None, notify: vec![target] }, ..new_job() };
+    let told = NewJob::of(JobSpec { oversight: Oversight { orphan_policy: None, notify: vec![target] }, ..spec() });
     let ended = site.submit_and_claim(told).await;
     site.finish(&ended, completed()).await.expect("accepted");
     let before = site.job(&ended.job.id).await;

@@ -11,7 +11,8 @@ use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::executor::webhook::Secret;
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{
-    Actor, EventName, JobError, JobId, JobState, Kind, NoticeFormat, NoticeTarget, Oversight, QueueName, WorkerId,
+    Actor, EventName, JobError, JobId, JobSpec, JobState, Kind, NoticeFormat, NoticeTarget, Oversight, QueueName,
+    WorkerId,
 };
 use leasehold::manager::{ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
 use leasehold::notify::{NewSubscription, Notifier, NotifyConfig, QUEUE, Subscription, SubscriptionError};
@@ -59,7 +60,7 @@ impl Site {
         let id = submitted.expect("submitted").job.versioned.job.id.clone();
         let claim = ClaimRequest {
             worker_id: worker(),
-            queues: vec![job.queue],
+            queues: vec![job.spec.queue],
             max_jobs: 1,
             resources: Default::default(),
             wait: Duration::from_secs(30),
@@ -106,7 +107,11 @@ fn worker() -> WorkerId {
 }
 
 fn job(queue: &str) -> NewJob {
-    NewJob::new(QueueName::new(queue).expect("a name"), Kind::new("k").expect("a name"))
+    NewJob::of(spec(queue))
+}
+
+fn spec(queue: &str) -> JobSpec {
+    JobSpec::new(QueueName::new(queue).expect("a name"), Kind::new("k").expect("a name"))
 }
 
 const COMPLETED: Outcome = Outcome::Completed { result: None };
@@ -240,7 +245,7 @@ async fn a_job_tells_whom_it_names_itself(site: Site) {
         target(&events, NoticeFormat::CloudEvents),
         target(&chat, NoticeFormat::Slack),
     ];
-    let named = NewJob { oversight: Oversight { notify, ..Oversight::default() }, ..job("a") };
+    let named = NewJob::of(JobSpec { oversight: Oversight { notify, ..Oversight::default() }, ..spec("a") });
     let id = site.end_one(named, COMPLETED).await;
     site.end_one(job("a"), COMPLETED).await;
     site.until_told(&events, 1).await;
@@ -305,7 +310,7 @@ async fn a_private_target_is_refused_at_once_or_ends_as_a_dead_letter(site: Site
     assert!(matches!(refused, Err(SubscriptionError::Url(_))), "{refused:?}");
     let target = NoticeTarget { url: receiver.url(), events: Vec::new(), format: NoticeFormat::CloudEvents };
     let oversight = Oversight { notify: vec![target], ..Oversight::default() };
-    site.end_one(NewJob { oversight, ..job("a") }, COMPLETED).await;
+    site.end_one(NewJob::of(JobSpec { oversight, ..spec("a") }), COMPLETED).await;
     let dead = site.until_deliveries(JobState::Failed, 1).await;
     notifier.shutdown().await;
     assert_eq!(dead[0].job.error.as_ref().map(|error| error.code.as_str()), Some("refused"));

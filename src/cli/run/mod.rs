@@ -166,7 +166,7 @@ async fn work(
     let to_run = || planned.iter().filter(|planned| waiting.contains(&planned.id));
     let watch = Watch::start(to_run(), tally, signals.stop());
     if !waiting.is_empty() {
-        let mut queues: Vec<QueueName> = to_run().map(|planned| planned.job.queue.clone()).collect();
+        let mut queues: Vec<QueueName> = to_run().map(|planned| planned.job.spec.queue.clone()).collect();
         queues.sort();
         queues.dedup();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

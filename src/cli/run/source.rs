@@ -178,7 +178,7 @@ mod tests {
         let again = Defaults { attempts: 5, timeout_ms: Some(9) };
         let (first, second) = (source.plan(DEFAULTS).expect("good"), source.plan(again).expect("good"));
         assert_eq!(first[0].id, second[0].id);
-        assert_eq!((first[0].job.max_attempts, second[0].job.max_attempts), (1, 5));
+        assert_eq!((first[0].job.spec.max_attempts, second[0].job.spec.max_attempts), (1, 5));
     }
 
     #[test]

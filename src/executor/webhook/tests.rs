@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::executor::{CallError, HttpAnswer, RefusedTarget, RetryAfter, TargetPolicy};
-use crate::job::{Body, JobSpec, Oversight, Priority, RetryPolicy};
+use crate::job::{Body, JobSpec};
 
 fn event(name: EventName) -> JobEvent {
     JobEvent {
@@ -41,20 +41,7 @@ fn rendered(format: NoticeFormat, event: &JobEvent) -> Value {
 }
 
 fn submitted(id: &str, at: Timestamp) -> (Job, Notice) {
-    let spec = JobSpec {
-        queue: QueueName::new("night").expect("a name"),
-        kind: Kind::new("render").expect("a name"),
-        priority: Priority::default(),
-        owner: None,
-        labels: BTreeMap::new(),
-        expected_runtime: None,
-        timeout: None,
-        max_attempts: 1,
-        retry: RetryPolicy::default(),
-        resources: BTreeMap::new(),
-        oversight: Oversight::default(),
-        fingerprint: None,
-    };
+    let spec = JobSpec::new(QueueName::new("night").expect("a name"), Kind::new("render").expect("a name"));
     let id = JobId::new(id).expect("a name");
     let job = Job::submit(id, Arc::new(spec), Body::Empty, (at, None), &Actor::system("somebody"), at);
     let notice = Notice { number: 1, entry: job.history.entries()[0].clone() };

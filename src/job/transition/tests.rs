@@ -4,16 +4,12 @@
 //! are right, stale, foreign or from the future, and checks each step against what must hold. That a refused request
 //! changes nothing needs no check: a transition borrows the job and gives a new one.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::job::{
-    BodyId, BodyRef, EventName, JobSpec, Json, Kind, OrphanPolicy, Oversight, Priority, QueueName, Recovery,
-    RetryPolicy,
-};
+use crate::job::{BodyId, BodyRef, EventName, JobSpec, Json, Kind, OrphanPolicy, QueueName, Recovery, RetryPolicy};
 
 const START: i64 = 1_900_000_000_000;
 const TERM: Duration = Duration::from_secs(60);
@@ -34,18 +30,11 @@ fn text(json: &str) -> Body {
 
 fn job(max_attempts: u32, timeout: Option<Duration>, expires_at: Option<Timestamp>) -> Job {
     let spec = JobSpec {
-        queue: QueueName::new("q").expect("a name"),
-        kind: Kind::new("k").expect("a name"),
-        priority: Priority::default(),
-        owner: None,
-        labels: BTreeMap::new(),
         expected_runtime: Some(Duration::from_secs(30)),
         timeout,
         max_attempts,
         retry: POLICY,
-        resources: BTreeMap::new(),
-        oversight: Oversight::default(),
-        fingerprint: None,
+        ..JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
     };
     let id = JobId::new("job").expect("a name");
     Job::submit(id, Arc::new(spec), Body::Empty, (at(0), expires_at), &Actor::system("submitter"), at(0))

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::board::{LANE_IDLE, MAX_CLAIM_BYTES};
 use super::*;
 use crate::clock::ManualClock;
-use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Oversight, Priority, RetryPolicy};
+use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority};
 use crate::store::{Place, Version};
 
 const START: i64 = 1_000_000;
@@ -27,18 +27,8 @@ fn queue(name: &str) -> QueueName {
 /// A waiting job, due `after` milliseconds from the start.
 fn job(queue_name: &str, id: &str, priority: i64, after: i64) -> Versioned {
     let spec = JobSpec {
-        queue: queue(queue_name),
-        kind: Kind::new("k").expect("a name"),
         priority: Priority::new(priority).expect("a priority"),
-        owner: None,
-        labels: Default::default(),
-        expected_runtime: None,
-        timeout: None,
-        max_attempts: 1,
-        retry: RetryPolicy::default(),
-        resources: Default::default(),
-        oversight: Oversight::default(),
-        fingerprint: None,
+        ..JobSpec::new(queue(queue_name), Kind::new("k").expect("a name"))
     };
     let run_at = Timestamp::from_millis(START + after);
     let id = JobId::new(id).expect("an id");

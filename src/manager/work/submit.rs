@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::clock::Timestamp;
@@ -101,11 +100,11 @@ fn prepare(
     {
         return invalid("expires_at", "is not after `run_at`");
     }
-    if new.max_attempts == 0 {
+    if new.spec.max_attempts == 0 {
         return invalid("max_attempts", "must be at least 1");
     }
     let repeatable = new.id.is_some() || new.idempotency_key.is_some();
-    let fingerprint = repeatable.then(|| fingerprint(&new));
+    let fingerprint = repeatable.then(|| Fingerprint::of(&new.spec, new.payload.as_ref(), new.run_at, new.expires_at));
     let own_id = !repeatable;
     let id = match (new.id, &new.idempotency_key) {
         (Some(id), _) => id,
@@ -113,20 +112,7 @@ fn prepare(
         (None, None) => JobId::generate(),
     };
     let (payload, body) = Body::place(new.payload.clone(), inline_limit);
-    let spec = JobSpec {
-        queue: new.queue,
-        kind: new.kind,
-        priority: new.priority,
-        owner: new.owner,
-        labels: new.labels,
-        expected_runtime: new.expected_runtime,
-        timeout: new.timeout,
-        max_attempts: new.max_attempts,
-        retry: new.retry,
-        resources: new.resources,
-        oversight: new.oversight,
-        fingerprint,
-    };
+    let spec = JobSpec { fingerprint, ..new.spec };
     let run_at = new.run_at.unwrap_or(now);
     let job = Job::submit(id, Arc::new(spec), payload, (run_at, new.expires_at), caller, now);
     Ok((Prepared { job: Arc::new(job), payload: new.payload, own_id }, body))
@@ -136,26 +122,6 @@ fn prepare(
 fn id_of_key(caller: &Caller, key: &str) -> JobId {
     let name = format!("{caller}\u{0}{key}");
     JobId::of_uuid(Uuid::new_v5(&KEY_NAMESPACE, name.as_bytes()))
-}
-
-/// A hash over all that the client asked for. A default that is spelled out is the same as one that is not.
-fn fingerprint(new: &NewJob) -> Fingerprint {
-    let mut hash = Sha256::new();
-    let mut part = |text: &str| {
-        hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
-        hash.update(text);
-    };
-    part(new.queue.as_str());
-    part(new.kind.as_str());
-    part(new.payload.as_ref().map_or("", Json::as_str));
-    // Everything else is small and its debug form is complete; a change of that form between versions of the program
-    // only makes a repeated submission be refused rather than taken for another.
-    part(&format!("{:?}", (new.priority, &new.owner, &new.labels, new.run_at, new.expires_at)));
-    part(&format!("{:?}", (new.expected_runtime, new.timeout, new.max_attempts, &new.retry)));
-    part(&format!("{:?}", (&new.resources, &new.oversight)));
-    let digest: [u8; 32] = hash.finalize().into();
-    let (high, _) = digest.split_at(16);
-    Fingerprint(high.iter().fold(0, |value, byte| (value << 8) | u128::from(*byte)))
 }
 
 #[cfg(test)]
@@ -173,25 +139,6 @@ mod tests {
         assert_eq!(id_of_key(&ann, "1"), id_of_key(&ann, "1"));
         assert_ne!(id_of_key(&ann, "1"), id_of_key(&ann, "2"));
         assert_ne!(id_of_key(&ann, "1"), id_of_key(&bob, "1"));
-    }
-
-    #[test]
-    fn the_fingerprint_sees_every_difference_and_not_the_key() {
-        let base = fingerprint(&new_job());
-        let same = NewJob { idempotency_key: Some("k".to_owned()), ..new_job() };
-        assert_eq!(fingerprint(&same), base);
-        let now = Timestamp::from_millis(1);
-        for different in [
-            NewJob { queue: QueueName::new("r").expect("a name"), ..new_job() },
-            NewJob { payload: Json::parse("1".to_owned()).ok(), ..new_job() },
-            NewJob { run_at: Some(now), ..new_job() },
-            NewJob { expires_at: Some(now), ..new_job() },
-            NewJob { max_attempts: 4, ..new_job() },
-            NewJob { labels: [("a".to_owned(), "b".to_owned())].into(), ..new_job() },
-            NewJob { resources: [("gpus".to_owned(), 1)].into(), ..new_job() },
-        ] {
-            assert_ne!(fingerprint(&different), base, "{different:?}");
-        }
     }
 
     #[test]

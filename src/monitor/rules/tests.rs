@@ -1,13 +1,9 @@
 //! What is done about a job, moment by moment.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::job::{
-    Body, Claim, EventName, JobId, JobSpec, JobState, Kind, LeaseProof, Oversight, Priority, QueueName, RetryPolicy,
-    WorkerId,
-};
+use crate::job::{Body, Claim, EventName, JobId, JobSpec, JobState, Kind, LeaseProof, Oversight, QueueName, WorkerId};
 
 const TERM: Duration = Duration::from_secs(60);
 const EXPECTED: Duration = Duration::from_secs(100);
@@ -24,18 +20,10 @@ fn rules(grace: u64, skew: u64) -> Rules {
 /// A job that is expected to take 100 s and may take 300 s, and is to be started within 50 s.
 fn job(policy: Option<OrphanPolicy>) -> Job {
     let spec = JobSpec {
-        queue: QueueName::new("q").expect("a name"),
-        kind: Kind::new("k").expect("a name"),
-        priority: Priority::default(),
-        owner: None,
-        labels: BTreeMap::new(),
         expected_runtime: Some(EXPECTED),
         timeout: Some(TIMEOUT),
-        max_attempts: 3,
-        retry: RetryPolicy::default(),
-        resources: BTreeMap::new(),
         oversight: Oversight { orphan_policy: policy, notify: Vec::new() },
-        fingerprint: None,
+        ..JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
     };
     let id = JobId::new("job").expect("a name");
     let times = (at(0), Some(at(50)));

@@ -5,8 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::job::{
-    Actor, Body, Claim, Job, JobError, JobId, JobSpec, JobState, Kind, Owner, Priority, QueueName, RetryPolicy, State,
-    WorkerId,
+    Actor, Body, Claim, Job, JobError, JobId, JobSpec, JobState, Kind, Owner, Priority, QueueName, State, WorkerId,
 };
 
 fn now() -> Timestamp {
@@ -16,18 +15,10 @@ fn now() -> Timestamp {
 fn available() -> Job {
     let labels = [("team", "blue"), ("a.b", "dotted"), ("empty", "")];
     let spec = JobSpec {
-        queue: QueueName::new("reports").expect("a queue"),
-        kind: Kind::new("Render").expect("a kind"),
         priority: Priority::new(-5).expect("a priority"),
         owner: Some(Owner::new("team a").expect("an owner")),
         labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>(),
-        expected_runtime: None,
-        timeout: None,
-        max_attempts: 3,
-        retry: RetryPolicy::default(),
-        resources: BTreeMap::new(),
-        oversight: crate::job::Oversight::default(),
-        fingerprint: None,
+        ..JobSpec::new(QueueName::new("reports").expect("a queue"), Kind::new("Render").expect("a kind"))
     };
     let actor = Actor::new("tester").expect("an actor");
     Job::submit(JobId::new("job-1").expect("an id"), Arc::new(spec), Body::Empty, (now(), None), &actor, now())

@@ -1,6 +1,5 @@
 //! A finished job as far as a block's columns know it, for queries that ask for nothing else.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Corrupt;
@@ -8,8 +7,7 @@ use super::block::{Column, Reader, States, Values};
 use super::column::{Ids, Names};
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, Fence, History, InvalidName, Job, JobId, JobSpec, JobState, Kind, Oversight, Owner, Priority,
-    QueueName, RetryPolicy, State,
+    Attempt, Body, Fence, History, InvalidName, Job, JobId, JobSpec, JobState, Kind, Owner, QueueName, State,
 };
 use crate::store::StoreError;
 
@@ -89,20 +87,7 @@ impl Probe {
 fn blank() -> Job {
     Job {
         id: JobId::first(),
-        spec: Arc::new(JobSpec {
-            queue: QueueName::system("-"),
-            kind: Kind::system("-"),
-            priority: Priority::default(),
-            owner: None,
-            labels: BTreeMap::new(),
-            expected_runtime: None,
-            timeout: None,
-            max_attempts: 1,
-            retry: RetryPolicy::default(),
-            resources: BTreeMap::new(),
-            oversight: Oversight::default(),
-            fingerprint: None,
-        }),
+        spec: Arc::new(JobSpec::new(QueueName::system("-"), Kind::system("-"))),
         payload: Body::Empty,
         state: State::Available,
         run_at: Timestamp::default(),

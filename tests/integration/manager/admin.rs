@@ -101,7 +101,7 @@ pub(super) async fn many_jobs_are_counted_before_they_are_changed_and_only_those
 }
 
 pub(super) async fn many_failed_jobs_are_started_again(site: Site) {
-    let ids = site.submit_many((0..3).map(|_| NewJob { max_attempts: 1, ..new_job() })).await;
+    let ids = site.submit_many((0..3).map(|_| NewJob::of(JobSpec { max_attempts: 1, ..spec() }))).await;
     for held in site.claim(claim(3)).await {
         site.finish(&held, failed(true)).await.expect("accepted");
     }
@@ -211,7 +211,13 @@ pub(super) async fn an_order_that_can_be_done_to_none_of_those_asked_for_is_refu
 pub(super) async fn flagged_jobs_are_shown_with_what_there_is_to_judge_them_by(site: Site) {
     let flagging = Oversight { orphan_policy: Some(OrphanPolicy::Fail), ..Oversight::default() };
     let expected_runtime = Some(Duration::from_secs(5));
-    let id = site.submit(NewJob { oversight: flagging, expected_runtime, ..new_job() }).await.versioned.job.id.clone();
+    let id = site
+        .submit(NewJob::of(JobSpec { oversight: flagging, expected_runtime, ..spec() }))
+        .await
+        .versioned
+        .job
+        .id
+        .clone();
     let untouched = site.submit(new_job()).await.versioned.job.id.clone();
     site.claim(claim(2)).await;
     site.clock.advance(LEASE / 2);

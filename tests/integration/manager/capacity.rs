@@ -25,7 +25,8 @@ async fn drain(site: &Site, expected: usize) -> Vec<Versioned> {
 
 async fn every_job_is_found_in_order_of_priority(site: Site) {
     assert!(site.claim(claim(1)).await.is_empty(), "the queue is known before the jobs come");
-    let jobs = (0..100).map(|number| NewJob { priority: Priority::new(number % 7).expect("ok"), ..new_job() });
+    let jobs =
+        (0..100).map(|number| NewJob::of(JobSpec { priority: Priority::new(number % 7).expect("ok"), ..spec() }));
     for answer in site.manager.submit(&caller(), jobs.collect()).await {
         answer.expect("taken");
     }
@@ -50,7 +51,8 @@ async fn jobs_due_at_one_moment_are_all_found(site: Site) {
 
 async fn urgent_jobs_that_are_not_due_do_not_hide_due_ones(site: Site) {
     let later = site.clock.now().plus(Duration::from_secs(50));
-    let urgent = (0..50).map(|_| NewJob { run_at: Some(later), priority: Priority::new(9).expect("ok"), ..new_job() });
+    let urgent = || NewJob::of(JobSpec { priority: Priority::new(9).expect("ok"), ..spec() });
+    let urgent = (0..50).map(|_| NewJob { run_at: Some(later), ..urgent() });
     let jobs: Vec<NewJob> = urgent.chain((0..20).map(|_| new_job())).collect();
     for answer in site.manager.submit(&caller(), jobs).await {
         answer.expect("taken");

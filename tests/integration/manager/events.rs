@@ -40,7 +40,7 @@ async fn names(feed: &mut EventFeed, count: usize) -> Vec<(EventName, u32)> {
 pub(super) async fn every_transition_is_told_once_and_in_order(site: Site) {
     let mut feed = follow(&site.manager, EventsFrom::Now).await;
     assert!(matches!(next(&mut feed).await, Told::Live(_)), "there is no past");
-    let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await.versioned.job.id.clone();
+    let id = site.submit(NewJob::of(JobSpec { max_attempts: 2, ..spec() })).await.versioned.job.id.clone();
     let first = site.claim_one().await;
     site.beat(&first).await.expect("heard");
     site.finish(&first, failed(true)).await.expect("accepted");
@@ -125,9 +125,9 @@ pub(super) async fn what_happened_since_a_time_is_told_before_what_happens(site:
 }
 
 pub(super) async fn a_filter_lets_through_what_it_names(site: Site) {
-    let of_queue = |name: &str| NewJob {
-        owner: Some(leasehold::job::Owner::new(name).expect("a name")),
-        ..NewJob::new(QueueName::new(name).expect("a name"), Kind::new(name).expect("a name"))
+    let of_queue = |name: &str| {
+        let spec = JobSpec::new(QueueName::new(name).expect("a name"), Kind::new(name).expect("a name"));
+        NewJob::of(JobSpec { owner: Some(leasehold::job::Owner::new(name).expect("a name")), ..spec })
     };
     let (a, b) = (site.submit(of_queue("a")).await, site.submit(of_queue("b")).await);
     let (a, b) = (a.versioned.job.id.clone(), b.versioned.job.id.clone());

@@ -105,9 +105,9 @@ async fn a_queues_rule_for_orphans_is_kept_and_removed(site: Site) {
 
 async fn a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it(site: Site) {
     let memory = |amount: u64| BTreeMap::from([("memory_mib".to_owned(), amount)]);
-    let large = NewJob { resources: memory(4096), priority: Priority::new(9).expect("ok"), ..new_job() };
+    let large = NewJob::of(JobSpec { resources: memory(4096), priority: Priority::new(9).expect("ok"), ..spec() });
     let large = site.submit(large).await.versioned.job.id.clone();
-    let small = site.submit(NewJob { resources: memory(512), ..new_job() }).await.versioned.job.id.clone();
+    let small = site.submit(NewJob::of(JobSpec { resources: memory(512), ..spec() })).await.versioned.job.id.clone();
     let offering = |amount: u64| ClaimRequest { resources: memory(amount), wait: PATIENCE, ..claim(10) };
     let ids = |claimed: Vec<Versioned>| claimed.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(site.claim(offering(1024)).await), [small]);
@@ -116,7 +116,7 @@ async fn a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it(si
 }
 
 async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Site) {
-    let job = |priority: i64| NewJob { priority: Priority::new(priority).expect("ok"), ..new_job() };
+    let job = |priority: i64| NewJob::of(JobSpec { priority: Priority::new(priority).expect("ok"), ..spec() });
     let last = site.submit(job(-1)).await.versioned.job.id.clone();
     for _ in 0..3 {
         site.submit(job(1)).await;
@@ -135,7 +135,7 @@ async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Sit
 
 async fn a_job_says_how_it_is_doing_in_every_state(site: Site) {
     let first_code = async |id: &JobId| site.manager.explain(id).await.expect("explained").reasons[0].code;
-    let id = site.submit(NewJob { max_attempts: 2, ..new_job() }).await.versioned.job.id.clone();
+    let id = site.submit(NewJob::of(JobSpec { max_attempts: 2, ..spec() })).await.versioned.job.id.clone();
     let claimed = site.claim_one().await;
     assert_eq!(first_code(&id).await, "running");
     let again = site.finish(&claimed, failed(true)).await.expect("accepted");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::{Clock as _, ManualClock, Timestamp};
-use leasehold::job::{JobId, Kind, Owner, QueueName};
+use leasehold::job::{JobId, JobSpec, Kind, Owner, QueueName};
 use leasehold::manager::{Manager, NewJob, Outcome};
 use leasehold::monitor::{Audited, Auditor};
 use leasehold::store::Store;
@@ -98,11 +98,11 @@ impl Site {
 
     async fn submit(&self, count: usize) -> Vec<JobId> {
         let (queue, kind) = (QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"));
-        let job = NewJob {
+        let job = NewJob::of(JobSpec {
             owner: Some(Owner::new("team a").expect("a name")),
             labels: BTreeMap::from([("team".to_owned(), "blue".to_owned())]),
-            ..NewJob::new(queue, kind)
-        };
+            ..JobSpec::new(queue, kind)
+        });
         let submitted = self.manager.submit(&caller(), vec![job; count]).await;
         submitted.into_iter().map(|one| one.expect("taken").job.versioned.job.id.clone()).collect()
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock};
-use leasehold::job::JobState;
+use leasehold::job::{JobSpec, JobState};
 use leasehold::manager::NewJob;
 use leasehold::monitor::{MonitorConfig, Report, Scan, Scans};
 
-use super::{LEASE, Site, cases, config, manager, new_job};
+use super::{LEASE, Site, cases, config, manager, new_job, spec};
 
 /// How far the clocks are apart, and how far they may be.
 const APART: Duration = Duration::from_secs(4);
@@ -57,7 +57,7 @@ fn took_away(report: &Report) -> (usize, usize, usize) {
 
 async fn a_monitor_whose_clock_is_ahead_takes_nothing_away_early_and_without_the_margin_it_would(site: Site) {
     let monitor = Other::beside(&site, ManualClock::at(site.clock.now().plus(APART)));
-    let claimed = site.submit_and_claim(NewJob { timeout: Some(2 * LEASE), ..new_job() }).await;
+    let claimed = site.submit_and_claim(NewJob::of(JobSpec { timeout: Some(2 * LEASE), ..spec() })).await;
     let expires_at = Some(site.clock.now().plus(DEADLINE));
     let waiting = site.submit(NewJob { expires_at, ..new_job() }).await;
 

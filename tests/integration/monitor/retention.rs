@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold::job::{JobId, JobState, NoticeTarget, Oversight};
+use leasehold::job::{JobId, JobSpec, JobState, NoticeTarget, Oversight};
 use leasehold::manager::{NewJob, Outcome};
 use leasehold::monitor::{MonitorConfig, Retention, Scan};
 
-use super::{Site, caller, cases, completed, config, new_job};
+use super::{Site, caller, cases, completed, config, new_job, spec};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -74,7 +74,7 @@ async fn what_is_kept_for_ever_stays(site: Site) {
 
 async fn a_job_that_was_started_again_stays_though_a_search_still_shows_its_end(site: Site) {
     let scans = site.scans(&kept(Retention::all(Some(DAY))));
-    let claimed = site.submit_and_claim(NewJob { max_attempts: 1, ..new_job() }).await;
+    let claimed = site.submit_and_claim(NewJob::of(JobSpec { max_attempts: 1, ..spec() })).await;
     let error = leasehold::job::JobError { code: "exit".to_owned(), message: "exit status 1".to_owned() };
     let outcome = Outcome::Failed { error, retryable: false, retry_after: None };
     site.finish(&claimed, outcome).await.expect("accepted");
@@ -91,7 +91,7 @@ async fn a_job_whose_end_is_yet_to_be_told_of_stays(site: Site) {
     let scans = site.scans(&kept(Retention::all(Some(DAY))));
     let url = "http://receiver.example/".to_owned();
     let target = NoticeTarget { url, events: Vec::new(), format: leasehold::job::NoticeFormat::default() };
-    let told = NewJob { oversight: Oversight { orphan_policy: None, notify: vec![target] }, ..new_job() };
+    let told = NewJob::of(JobSpec { oversight: Oversight { orphan_policy: None, notify: vec![target] }, ..spec() });
     let (told, untold) = (complete(&site, told).await, complete(&site, new_job()).await);
     site.clock.advance(2 * DAY);
     assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 1);

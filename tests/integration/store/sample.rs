@@ -1,6 +1,5 @@
 //! Jobs to test with.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,20 +52,7 @@ fn actor(text: &str) -> Actor {
 
 /// A specification with nothing optional in it.
 pub(crate) fn plain_spec() -> JobSpec {
-    JobSpec {
-        queue: queue("default"),
-        kind: kind("sample"),
-        priority: Priority::default(),
-        owner: None,
-        labels: BTreeMap::new(),
-        expected_runtime: None,
-        timeout: None,
-        max_attempts: 3,
-        retry: RetryPolicy::default(),
-        resources: BTreeMap::new(),
-        oversight: Oversight::default(),
-        fingerprint: None,
-    }
+    JobSpec::new(queue("default"), kind("sample"))
 }
 
 /// A job as it is submitted.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::job::{
     Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind,
-    Lease, Oversight, Owner, Priority, QueueName, RetryPolicy, Running, State, WorkerId,
+    Lease, Owner, Priority, QueueName, Running, State, WorkerId,
 };
 
 const QUEUES: u32 = 50;
@@ -143,18 +143,13 @@ fn spec(number: u32) -> JobSpec {
         label("region", &["eu-west-1", "eu-north-1", "us-east-2"], 8),
     ];
     JobSpec {
-        queue: named(QueueName::new(format!("queue-{:02}", one_of(QUEUES, number, 9)))),
-        kind: named(Kind::new(format!("kind-{:02}", one_of(KINDS, number, 10)))),
         priority: Priority::new(i64::from(one_of(5, number, 11)) - 2).unwrap_or_default(),
         owner: Some(named(Owner::new(format!("owner-{:03}", one_of(OWNERS, number, 12))))),
         labels: BTreeMap::from(labels),
-        expected_runtime: None,
-        timeout: None,
-        max_attempts: 3,
-        retry: RetryPolicy::default(),
-        resources: BTreeMap::new(),
-        oversight: Oversight::default(),
-        fingerprint: None,
+        ..JobSpec::new(
+            named(QueueName::new(format!("queue-{:02}", one_of(QUEUES, number, 9)))),
+            named(Kind::new(format!("kind-{:02}", one_of(KINDS, number, 10)))),
+        )
     }
 }
 

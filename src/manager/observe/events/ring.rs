@@ -179,25 +179,11 @@ impl Seen {
 mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::job::{Actor, Body, Job, JobSpec, Kind, Oversight, Priority, QueueName, RetryPolicy};
-    use std::collections::BTreeMap;
+    use crate::job::{Actor, Body, Job, JobSpec, Kind, QueueName};
     use std::sync::Arc;
 
     fn event(number: u32) -> JobEvent {
-        let spec = JobSpec {
-            queue: QueueName::new("q").expect("a name"),
-            kind: Kind::new("k").expect("a name"),
-            priority: Priority::default(),
-            owner: None,
-            labels: BTreeMap::new(),
-            expected_runtime: None,
-            timeout: None,
-            max_attempts: 1,
-            retry: RetryPolicy::default(),
-            resources: BTreeMap::new(),
-            oversight: Oversight::default(),
-            fingerprint: None,
-        };
+        let spec = JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"));
         let now = Timestamp::from_millis(1);
         let id = JobId::new("j").expect("a name");
         let job = Job::submit(id, Arc::new(spec), Body::Empty, (now, None), &Actor::system("test"), now);

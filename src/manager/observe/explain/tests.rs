@@ -1,8 +1,5 @@
 use super::*;
-use crate::job::{
-    Actor, Body, Claim, Failure, JobError, JobSpec, Kind, LeaseProof, Oversight, Priority, QueueName, RetryPolicy,
-    WorkerId,
-};
+use crate::job::{Actor, Body, Claim, Failure, JobError, JobSpec, Kind, LeaseProof, QueueName, RetryPolicy, WorkerId};
 use crate::manager::admin::queue_settings::Pause;
 
 /// 2030-01-01T00:00:00Z.
@@ -14,18 +11,10 @@ fn at(seconds: i64) -> Timestamp {
 
 fn spec() -> JobSpec {
     JobSpec {
-        queue: QueueName::new("q").expect("a name"),
-        kind: Kind::new("k").expect("a name"),
-        priority: Priority::default(),
-        owner: None,
-        labels: Default::default(),
         expected_runtime: Some(Duration::from_secs(30)),
-        timeout: None,
         max_attempts: 2,
         retry: RetryPolicy { base: Duration::from_secs(90), jitter: 0.0, ..RetryPolicy::default() },
-        resources: Default::default(),
-        oversight: Oversight::default(),
-        fingerprint: None,
+        ..JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
     }
 }
 
