@@ -15,12 +15,11 @@ use super::column::{Ids, Ints, Names};
 use super::disk::Disk;
 use super::narrow::Narrowed;
 use super::record::{state_code, state_of};
-use super::summary::Summary;
 use crate::clock::Timestamp;
-use crate::job::{JobState, Kind, Owner, Priority, QueueName};
+use crate::job::{Job, JobState, Kind, Owner, Priority, QueueName};
 use crate::query::kql::Span;
-use crate::query::{Direction, Sort, SortField, SortValues};
-use crate::store::StoreError;
+use crate::query::{Direction, GroupField, Sort, SortField, SortValues};
+use crate::store::{StoreError, Versioned};
 
 /// A column's number on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +60,10 @@ impl Column {
 
 /// The columns of numbers that searches are ordered and bounded by.
 const SPANS: [Column; 5] = [Column::CreatedAt, Column::UpdatedAt, Column::RunAt, Column::FinishedAt, Column::Priority];
+
+/// The columns of names, and the field that each is of.
+const NAMES: [(Column, GroupField); 3] =
+    [(Column::Queue, GroupField::Queue), (Column::Kind, GroupField::Kind), (Column::Owner, GroupField::Owner)];
 
 /// A block, as far as it is kept in memory: about a hundred bytes for thousands of jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,28 +198,26 @@ impl Block {
 
 impl NewBlock {
     /// A block of these jobs.
-    pub(super) fn of(number: u32, jobs: &[Summary<'_>]) -> Self {
+    pub(super) fn of(number: u32, heads: &[Versioned]) -> Self {
+        let jobs = || heads.iter().map(|head| &*head.job);
         let mut columns = Vec::with_capacity(Column::ALL.len());
         let mut spans = [Span { first: 0, last: 0 }; SPANS.len()];
         for (span, column) in spans.iter_mut().zip(SPANS) {
-            let values = jobs.iter().map(|job| number_in(&job.values, column));
+            let values = jobs().map(|job| number_in(job, column));
             let range = values.clone().min().zip(values.clone().max());
             *span = range.map_or(*span, |(first, last)| Span { first, last });
             columns.push((column, ints(values)));
         }
-        columns.push((Column::State, ints(jobs.iter().map(|job| i64::from(state_code(job.state))))));
-        let names = |values: &mut dyn Iterator<Item = Option<&str>>| {
-            let mut bytes = Vec::new();
-            Names::encode(values, &mut bytes);
-            bytes
-        };
-        columns.push((Column::Queue, names(&mut jobs.iter().map(|job| Some(job.queue)))));
-        columns.push((Column::Kind, names(&mut jobs.iter().map(|job| Some(job.kind)))));
-        columns.push((Column::Owner, names(&mut jobs.iter().map(|job| job.owner))));
+        columns.push((Column::State, ints(jobs().map(|job| i64::from(state_code(job.state.name()))))));
+        for (column, field) in NAMES {
+            let mut names = Vec::new();
+            Names::encode(jobs().map(|job| field.value(job)), &mut names);
+            columns.push((column, names));
+        }
         let mut ids = Vec::new();
-        Ids::encode(&jobs.iter().map(|job| job.id).collect::<Vec<_>>(), &mut ids);
+        Ids::encode(&jobs().map(|job| job.id.as_str()).collect::<Vec<_>>(), &mut ids);
         columns.push((Column::Id, ids));
-        let block = Block { number, rows: jobs.len() as u32, dead: 0, spans };
+        let block = Block { number, rows: heads.len() as u32, dead: 0, spans };
         columns.push((Column::Head, block.encode()));
         Self { block, columns }
     }
@@ -228,14 +229,14 @@ fn ints(values: impl Iterator<Item = i64> + Clone) -> Vec<u8> {
     bytes
 }
 
-fn number_in(values: &SortValues, column: Column) -> i64 {
+fn number_in(job: &Job, column: Column) -> i64 {
     match column {
-        Column::CreatedAt => values.created_at.as_millis(),
-        Column::UpdatedAt => values.updated_at.as_millis(),
-        Column::RunAt => values.run_at.as_millis(),
+        Column::CreatedAt => job.created_at.as_millis(),
+        Column::UpdatedAt => job.updated_at.as_millis(),
+        Column::RunAt => job.run_at.as_millis(),
         // Every settled job has ended.
-        Column::FinishedAt => values.finished_at.unwrap_or(values.updated_at).as_millis(),
-        _ => i64::from(values.priority.get()),
+        Column::FinishedAt => job.finished_at().unwrap_or(job.updated_at).as_millis(),
+        _ => i64::from(job.spec.priority.get()),
     }
 }
 

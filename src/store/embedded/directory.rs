@@ -13,11 +13,8 @@ use std::path::{Path, PathBuf};
 
 use super::OpenError;
 
-/// The format that this version writes.
+/// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 2;
-
-/// The one before it, with summaries of finished jobs in place of blocks, which is taken over when it is opened.
-const FORMAT_WITH_SUMMARIES: u32 = 1;
 
 const LOCK_FILE: &str = "leasehold.lock";
 const FORMAT_FILE: &str = "leasehold.format";
@@ -70,15 +67,9 @@ impl Directory {
         let exists = database.try_exists().map_err(failed("look into"))?;
         match self.format()? {
             Some(FORMAT) if exists => return Ok(database),
-            Some(FORMAT_WITH_SUMMARIES) if exists => {
-                // Before anything is taken over: from then on the earlier version would miss jobs.
-                self.write_format().map_err(failed("write the format file of"))?;
-                return Ok(database);
-            }
             Some(FORMAT) => {}
-            Some(FORMAT_WITH_SUMMARIES) => self.write_format().map_err(failed("write the format file of"))?,
             Some(found) => {
-                return Err(OpenError::NewerFormat { directory: self.path.clone(), found, known: FORMAT });
+                return Err(OpenError::UnknownFormat { directory: self.path.clone(), found, known: FORMAT });
             }
             None if exists => return Err(OpenError::NoFormat { directory: self.path.clone() }),
             None => self.write_format().map_err(failed("write the format file of"))?,

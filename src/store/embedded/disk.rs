@@ -34,7 +34,7 @@ use super::live::Live;
 use super::machine::{Effects, HeadChange};
 use super::state::Recent;
 use super::state::{Finished, FinishedCount, Published};
-use super::{Corrupt, EmbeddedOptions, OpenError, record, records, summary};
+use super::{Corrupt, EmbeddedOptions, OpenError, record, records};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Place, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
@@ -52,9 +52,6 @@ const SMALL_MEMTABLE_BYTES: u64 = 8 << 20;
 
 /// Bodies from this size on are not moved when their keyspace is compacted.
 const SEPARATE_BODY_BYTES: u32 = 4 << 10;
-
-/// Where the first format kept summaries of finished jobs.
-const SUMMARIES: &str = "summaries";
 
 /// An open database, in a directory that this process holds.
 pub(super) struct Disk {
@@ -120,8 +117,7 @@ impl Disk {
             db,
             _directory: directory,
         };
-        let published = disk.put_summaries_in_blocks(options).and_then(|()| disk.recover());
-        let published = published.map_err(|failure| match failure {
+        let published = disk.recover().map_err(|failure| match failure {
             RecoverError::Database(source) => broken(source),
             RecoverError::Corrupt(Corrupt(what)) => OpenError::Corrupt { directory: path.clone(), what },
         })?;
@@ -363,39 +359,6 @@ impl Disk {
             blocks.put(Block::decode(number, &head)?);
         }
         Ok(blocks)
-    }
-
-    /// Takes over what the first format kept of finished jobs: a summary of each. What is in a block is out of the
-    /// summaries in the same batch, so that a crash in between costs nothing but the rest of the way.
-    fn put_summaries_in_blocks(&self, options: &EmbeddedOptions) -> Result<(), RecoverError> {
-        if !self.db.keyspace_exists(SUMMARIES) {
-            return Ok(());
-        }
-        let summaries = self.db.keyspace(SUMMARIES, KeyspaceCreateOptions::default)?;
-        let mut next = self.recover_blocks()?.next();
-        let mut entries = summaries.iter();
-        let mut chunk = Vec::with_capacity(options.block_jobs);
-        loop {
-            chunk.clear();
-            for entry in entries.by_ref().take(options.block_jobs.max(1)) {
-                chunk.push(entry.into_inner()?);
-            }
-            if chunk.is_empty() {
-                break;
-            }
-            let jobs: Result<Vec<_>, _> = chunk.iter().map(|(key, value)| summary::decode(key, value)).collect();
-            let new = NewBlock::of(next, &jobs?);
-            let mut batch = self.db.batch();
-            for (column, bytes) in &new.columns {
-                batch.insert(&self.blocks, column_key(*column, next), bytes.as_slice());
-            }
-            chunk.iter().for_each(|(key, _)| batch.remove(&summaries, key.clone()));
-            batch.commit()?;
-            next += 1;
-        }
-        self.db.persist(PersistMode::SyncAll)?;
-        self.db.delete_keyspace(summaries)?;
-        Ok(())
     }
 
     fn number(&self, key: &MetaKey<'_>) -> Result<Option<u64>, RecoverError> {

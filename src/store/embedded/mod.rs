@@ -34,7 +34,6 @@ mod scan;
 mod sorted;
 mod state;
 mod stats;
-mod summary;
 mod writer;
 
 use std::io;
@@ -103,18 +102,18 @@ pub enum OpenError {
         /// The process that holds it, where it said so.
         holder: Option<u32>,
     },
-    /// It was written by a later version.
+    /// Another version wrote it, in a format that this one does not read.
     #[error(
-        "the data directory {} has format {found}, and this version knows formats up to {known}: use the version that \
-         wrote it, or a later one",
+        "the data directory {} has format {found}, and this version reads format {known} only: use the version that \
+         wrote it, or choose another directory",
         directory.display()
     )]
-    NewerFormat {
+    UnknownFormat {
         /// The data directory.
         directory: PathBuf,
         /// The format it has.
         found: u32,
-        /// The newest format that this version reads.
+        /// The format that this version reads.
         known: u32,
     },
     /// There is a database in it, and nothing that says in which format.

@@ -13,7 +13,6 @@ use super::block::{self, Block, Blocks, Leaving, NewBlock};
 use super::disk::Disk;
 use super::live::Live;
 use super::machine::{self, Applied, Command, Effects, Heads, Outcomes};
-use super::summary::Summary;
 use crate::job::{JobId, JobState, QueueName};
 use crate::store::{Record, RecordKey, StoreError, Version, Versioned, WriteError};
 
@@ -209,8 +208,7 @@ impl Engine {
             let heads: Vec<Versioned> = published.recent.heads().take(self.block_jobs).cloned().collect();
             (heads, published.blocks.next())
         };
-        let summaries: Vec<Summary<'_>> = heads.iter().map(|head| Summary::of(&head.job)).collect();
-        let new = NewBlock::of(number, &summaries);
+        let new = NewBlock::of(number, &heads);
         self.disk.put_block(&new, heads.iter().map(|head| head.version.seq_no))?;
         let snapshot = self.disk.snapshot();
         let mut published = self.published.write();

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::clock::Timestamp;
-use leasehold::job::{Body, Job, JobState, NewBody, Owner, State};
+use leasehold::job::{Body, Job, JobState, NewBody, State};
 use leasehold::query::{Filter, GroupField, Search, Sort};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use leasehold::store::{MAX_RECORDS, RecordKind, Store, StoreError, Version, Write};
@@ -15,7 +14,7 @@ use tempfile::TempDir;
 
 use super::records;
 use super::sample::{at, claimed, full, full_states, id, in_state, json, submitted};
-use super::searches::{assorted, single_parts};
+use super::searches::assorted;
 
 /// An embedded store in a directory of its own.
 pub(crate) struct Embedded {
@@ -144,84 +143,23 @@ async fn a_directory_in_use_is_refused_and_its_holder_named() {
 }
 
 #[test]
-fn a_newer_format_is_refused_and_left_alone() {
+fn another_format_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     drop(open(directory.path()));
     let format = directory.path().join("leasehold.format");
-    assert_eq!(fs::read_to_string(&format).expect("a format file"), "2\n");
-    fs::write(&format, "3\n").expect("writable");
+    let written = fs::read_to_string(&format).expect("a format file");
+    let known: u32 = written.trim().parse().expect("a number");
+    for other in [known - 1, known + 1] {
+        fs::write(&format, format!("{other}\n")).expect("writable");
 
-    let refusal = refusal(directory.path());
+        let refusal = refusal(directory.path());
 
-    assert!(matches!(refusal, OpenError::NewerFormat { found: 3, known: 2, .. }), "{refusal}");
-    fs::write(&format, "2\n").expect("writable");
+        assert!(matches!(refusal, OpenError::UnknownFormat { found, .. } if found == other), "{refusal}");
+        assert!(refusal.to_string().contains(&format!("format {other}, and this version reads format {known}")));
+        assert_eq!(fs::read_to_string(&format).expect("a format file"), format!("{other}\n"));
+    }
+    fs::write(&format, written).expect("writable");
     drop(open(directory.path()));
-}
-
-/// Makes of a closed store what the first format had: of each finished job in one of the `keyspaces`, a summary, in
-/// place of what is there.
-fn put_back_summaries(directory: &Path, keyspaces: &[&str], jobs: &[Arc<Job>]) {
-    let db = fjall::Database::builder(directory.join("store")).open().expect("a database");
-    let options = fjall::KeyspaceCreateOptions::default;
-    let recent = db.keyspace("recent", options).expect("a keyspace");
-    let is_recent = |job: &Job| {
-        let ids = recent.iter().map(|entry| entry.into_inner().expect("readable").1);
-        ids.into_iter().any(|id| &*id == job.id.as_str().as_bytes())
-    };
-    let summaries = db.keyspace("summaries", options).expect("a keyspace");
-    for job in jobs.iter().filter(|job| job.is_settled()) {
-        if !keyspaces.contains(&if is_recent(job) { "recent" } else { "blocks" }) {
-            continue;
-        }
-        let codes = [JobState::Completed, JobState::Failed, JobState::Cancelled, JobState::Expired];
-        let code = 2 + codes.iter().position(|state| *state == job.state.name()).expect("an ended job") as u8;
-        let (priority, run_at, updated_at) =
-            (job.spec.priority.get(), job.run_at.as_millis(), job.updated_at.as_millis());
-        let finished_at = job.finished_at().map(Timestamp::as_millis);
-        let names = (job.spec.queue.as_str(), job.spec.kind.as_str(), job.spec.owner.as_ref().map(Owner::as_str));
-        let summary = (code, priority, run_at, updated_at, finished_at, names);
-        let newest_first = !(job.created_at.as_millis().cast_unsigned() ^ (1 << 63));
-        let key = [&newest_first.to_be_bytes()[..], job.id.as_str().as_bytes()].concat();
-        let value = [&[1][..], &postcard::to_stdvec(&summary).expect("a summary")].concat();
-        summaries.insert(key, value).expect("writable");
-    }
-    for keyspace in keyspaces {
-        db.delete_keyspace(db.keyspace(keyspace, options).expect("a keyspace")).expect("removable");
-    }
-    db.persist(fjall::PersistMode::SyncAll).expect("durable");
-}
-
-#[tokio::test]
-async fn a_directory_of_the_first_format_is_taken_over_also_when_that_was_cut_short() {
-    // All of it, and what is left when some of it is in blocks already.
-    for (keyspaces, format) in [(&["recent", "blocks"][..], "1\n"), (&["recent"], "2\n")] {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let jobs = assorted();
-        let store = open(directory.path());
-        create_all(&store, &jobs).await;
-        let everything = Search { filter: Filter::default(), sort: Sort::default(), after: None, limit: 1_000 };
-        let before = store.search(&everything).await.expect("searchable");
-        store.close().await;
-        put_back_summaries(directory.path(), keyspaces, &jobs);
-        fs::write(directory.path().join("leasehold.format"), format).expect("writable");
-
-        for _ in 0..2 {
-            let store = open(directory.path());
-            assert_eq!(fs::read_to_string(directory.path().join("leasehold.format")).expect("a format file"), "2\n");
-            assert_eq!(store.search(&everything).await.expect("searchable"), before);
-            for part in single_parts() {
-                let counted: u64 = store
-                    .count(&part, &[GroupField::Kind])
-                    .await
-                    .expect("countable")
-                    .iter()
-                    .map(|group| group.count)
-                    .sum();
-                assert_eq!(counted, jobs.iter().filter(|job| part.matches(job)).count() as u64, "{part:?}");
-            }
-            store.close().await;
-        }
-    }
 }
 
 #[test]
