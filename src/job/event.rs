@@ -157,7 +157,7 @@ impl NoticeTarget {
 }
 
 /// An event that somebody is yet to be told of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// Which event of the job it is, counted from one: with the job's id it names the event for good.
     pub number: u32,

@@ -107,13 +107,6 @@ impl Expression {
     pub fn bounds(&self, now: Timestamp) -> Bounds {
         Bounds::of(&self.plan, now)
     }
-
-    /// Whether it asks only for fields whose names are `known`; a label goes by the name of all labels, and what is asked
-    /// of an entry of the history by that of the history.
-    #[must_use]
-    pub fn asks_only(&self, known: impl Fn(&str) -> bool) -> bool {
-        self.plan.asks_only(&known)
-    }
 }
 
 impl PartialEq for Expression {

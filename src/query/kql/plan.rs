@@ -41,26 +41,6 @@ pub enum Plan {
     },
 }
 
-impl Plan {
-    /// Whether every field that is asked for is `known`; a label goes by the name of all labels, and what is asked of an
-    /// entry of the history by that of the history.
-    pub(super) fn asks_only(&self, known: &impl Fn(&str) -> bool) -> bool {
-        match self {
-            Self::All | Self::Nothing => true,
-            Self::And(plans) | Self::Or(plans) => plans.iter().all(|plan| plan.asks_only(known)),
-            Self::Not(plan) => plan.asks_only(known),
-            Self::InHistory(_) => known(HISTORY),
-            Self::Fields(clauses) | Self::Anywhere { clauses, .. } => {
-                clauses.iter().all(|clause| match &clause.target {
-                    Target::Field(field) => known(field.nested_in().unwrap_or(field.name)),
-                    Target::Label(_) => known(LABELS),
-                    Target::Group(group) => members(group).into_iter().all(known),
-                })
-            }
-        }
-    }
-}
-
 /// One question to one field.
 #[derive(Clone, Debug)]
 pub struct Clause {

@@ -14,7 +14,7 @@ use super::Corrupt;
 use super::column::{Ids, Ints, Names};
 use super::disk::Disk;
 use super::narrow::Narrowed;
-use super::record::{state_code, state_of};
+use super::stored::{state_code, state_of};
 use crate::clock::Timestamp;
 use crate::job::{Job, JobState, Kind, Owner, Priority, QueueName};
 use crate::query::kql::Span;
@@ -262,8 +262,13 @@ impl Reader<'_> {
         Ok(Ints::read(self.bytes(column)?, 0, self.rows())?)
     }
 
-    /// A column of names.
-    pub(super) fn names(&self, column: Column) -> Result<Names, StoreError> {
+    /// The column of names of a field; none for the state, which is no name.
+    pub(super) fn group(&self, field: GroupField) -> Result<Option<Names>, StoreError> {
+        let column = NAMES.into_iter().find(|(_, of)| *of == field);
+        column.map(|(column, _)| self.names(column)).transpose()
+    }
+
+    fn names(&self, column: Column) -> Result<Names, StoreError> {
         Ok(Names::read(self.bytes(column)?, self.rows())?)
     }
 
@@ -340,17 +345,6 @@ impl Reader<'_> {
             run_at: column(SortField::RunAt, Column::RunAt)?,
             finished_at: column(SortField::FinishedAt, Column::FinishedAt)?,
             priority: column(SortField::Priority, Column::Priority)?,
-        })
-    }
-
-    /// All that jobs can be ordered by.
-    pub(super) fn all_values(&self) -> Result<Values, StoreError> {
-        Ok(Values {
-            created_at: Some(self.ints(Column::CreatedAt)?),
-            updated_at: Some(self.ints(Column::UpdatedAt)?),
-            run_at: Some(self.ints(Column::RunAt)?),
-            finished_at: Some(self.ints(Column::FinishedAt)?),
-            priority: Some(self.ints(Column::Priority)?),
         })
     }
 

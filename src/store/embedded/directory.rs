@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::OpenError;
 
 /// The format that this version reads and writes. A number is never used for another layout.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 const LOCK_FILE: &str = "leasehold.lock";
 const FORMAT_FILE: &str = "leasehold.format";

@@ -2,8 +2,8 @@
 //!
 //! | keyspace | key | value |
 //! | --- | --- | --- |
-//! | `live` | job id | the record of a job that has not ended, or of whose end somebody is yet to be told |
-//! | `done` | job id | the record of any other: a finished job |
+//! | `live` | job id | a stored job that has not ended, or of whose end somebody is yet to be told |
+//! | `done` | job id | any other stored job: a finished one |
 //! | `recent` | number of the write, rising | the id of a finished job that is in no block yet |
 //! | `blocks` | column, number of the block | a column of a block of finished jobs |
 //! | `bodies` | body id | a payload or result that is kept apart |
@@ -11,7 +11,7 @@
 //! | `meta` | see [`MetaKey`] | one number |
 //!
 //! A job is in exactly one of `live` and `done`, and exactly while it is in `done`, it is either in `recent` or alive in
-//! one block. Opening reads `live`, `recent` with its records, which has a bound, what is kept in memory of the blocks,
+//! one block. Opening reads `live`, `recent` with its jobs, which has a bound, what is kept in memory of the blocks,
 //! and `meta`: it takes as long as the live jobs do, however long the history is.
 //!
 //! A batch is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
@@ -32,9 +32,8 @@ use super::block::{Block, Blocks, Column, Leaving, NewBlock};
 use super::directory::Directory;
 use super::live::Live;
 use super::machine::{Effects, HeadChange};
-use super::state::Recent;
-use super::state::{Finished, FinishedCount, Published};
-use super::{Corrupt, EmbeddedOptions, OpenError, record, records};
+use super::state::{Finished, FinishedCount, Published, Recent};
+use super::{Corrupt, EmbeddedOptions, OpenError, records, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Place, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
@@ -62,8 +61,8 @@ pub(super) struct Disk {
     bodies: Keyspace,
     records: Keyspace,
     meta: Keyspace,
-    /// How many records of finished jobs were read.
-    records_read: AtomicU64,
+    /// How many stored jobs that have finished were read.
+    jobs_read: AtomicU64,
     db: Database,
     /// Last, so that it is let go when the database is closed.
     _directory: Directory,
@@ -87,7 +86,7 @@ impl MetaKey<'_> {
             Self::PrimaryTerm => b"primary_term".to_vec(),
             Self::SeqNo => b"seq_no".to_vec(),
             Self::Finished(state, queue) => {
-                [FINISHED_PREFIX, &[record::state_code(*state)], queue.as_str().as_bytes()].concat()
+                [FINISHED_PREFIX, &[stored::state_code(*state)], queue.as_str().as_bytes()].concat()
             }
         }
     }
@@ -113,7 +112,7 @@ impl Disk {
             bodies,
             records,
             meta,
-            records_read: AtomicU64::new(0),
+            jobs_read: AtomicU64::new(0),
             db,
             _directory: directory,
         };
@@ -207,7 +206,7 @@ impl Disk {
     pub(super) fn finished(&self, snapshot: &Snapshot, id: &JobId) -> Result<Option<Versioned>, StoreError> {
         let Some(bytes) = snapshot.get(&self.done, id.as_str()).map_err(failed)? else { return Ok(None) };
         self.has_read(1);
-        Ok(Some(record::decode(id, &bytes)?))
+        Ok(Some(stored::decode(id, &bytes)?))
     }
 
     /// A body that is kept apart.
@@ -239,17 +238,17 @@ impl Disk {
         Ok(found)
     }
 
-    /// So many more records of finished jobs were read.
-    pub(super) fn has_read(&self, records: u64) {
-        self.records_read.fetch_add(records, Ordering::Relaxed);
+    /// So many more stored jobs that have finished were read.
+    pub(super) fn has_read(&self, jobs: u64) {
+        self.jobs_read.fetch_add(jobs, Ordering::Relaxed);
     }
 
-    /// How many records of finished jobs were read since it was opened.
-    pub(super) fn records_read(&self) -> u64 {
-        self.records_read.load(Ordering::Relaxed)
+    /// How many stored jobs that have finished were read since it was opened.
+    pub(super) fn jobs_read(&self) -> u64 {
+        self.jobs_read.load(Ordering::Relaxed)
     }
 
-    /// The records of the finished jobs with ids in `range`.
+    /// The finished jobs with ids in `range`.
     pub(super) fn all_finished(
         &self,
         snapshot: &Snapshot,
@@ -291,7 +290,7 @@ impl Disk {
             }
         }
         let Some(after) = &change.after else { return Ok(()) };
-        record::encode(after, buffer)?;
+        stored::encode(after, buffer)?;
         if is_settled(after) {
             batch.insert(&self.done, id, buffer.as_slice());
             batch.insert(&self.recent, after.version.seq_no.to_be_bytes(), id);
@@ -312,10 +311,7 @@ impl Disk {
         let mut live = Live::default();
         for entry in self.live.iter() {
             let (key, value) = entry.into_inner()?;
-            let id = std::str::from_utf8(&key).ok().and_then(|id| JobId::new(id).ok());
-            let id =
-                id.ok_or_else(|| Corrupt(format!("the id of a live job: {:?}", key.escape_ascii().to_string())))?;
-            live.put(record::decode(&id, &value)?);
+            live.put(stored::decode(&stored::id_of(&key)?, &value)?);
         }
         let mut finished = Finished::default();
         for entry in self.meta.prefix(FINISHED_PREFIX) {
@@ -323,7 +319,7 @@ impl Disk {
             let broken = |why: String| Corrupt(format!("the count {:?}: {why}", key.escape_ascii().to_string()));
             let rest = &key[FINISHED_PREFIX.len()..];
             let (state, queue) = rest.split_first().ok_or_else(|| broken("its key is too short".to_owned()))?;
-            let state = record::state_of(*state).map_err(broken)?;
+            let state = stored::state_of(*state).map_err(broken)?;
             let queue = std::str::from_utf8(queue).map_err(|error| broken(error.to_string()))?;
             let queue = QueueName::new(queue).map_err(|error| broken(error.to_string()))?;
             finished.set(state, queue, number(&value).map_err(broken)?);
@@ -337,14 +333,13 @@ impl Disk {
         let mut recent = Recent::default();
         for entry in self.recent.iter() {
             let (_, id) = entry.into_inner()?;
-            let id = std::str::from_utf8(&id).ok().and_then(|id| JobId::new(id).ok());
-            let id = id.ok_or_else(|| Corrupt("the id of a job that has ended lately".to_owned()))?;
-            let read = self.done.get(id.as_str())?.map(|bytes| record::decode(&id, &bytes));
+            let id = stored::id_of(&id)?;
+            let read = self.done.get(id.as_str())?.map(|bytes| stored::decode(&id, &bytes));
             match read {
                 Some(Ok(head)) => drop(recent.put(head)),
                 // Whoever asks for it hears of it; the others are served.
                 Some(Err(Corrupt(what))) => tracing::error!(what, "a finished job cannot be read"),
-                None => tracing::error!(%id, "a finished job has no record"),
+                None => tracing::error!(%id, "a job that has finished lately is not stored"),
             }
         }
         Ok(recent)

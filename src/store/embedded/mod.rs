@@ -17,7 +17,6 @@
 #[cfg(test)]
 mod arbitrary;
 mod audit;
-mod best;
 mod block;
 mod column;
 mod directory;
@@ -27,13 +26,12 @@ mod groups;
 mod live;
 mod machine;
 mod narrow;
-mod probe;
-mod record;
+mod page;
 mod records;
 mod scan;
-mod sorted;
 mod state;
 mod stats;
+mod stored;
 mod writer;
 
 use std::io;
@@ -200,10 +198,10 @@ impl EmbeddedStore {
         })
     }
 
-    /// How many records of finished jobs were read since it was opened, by look-ups and by scans.
+    /// Returns how many stored jobs that have finished were read since the store was opened, by look-ups and by scans.
     #[must_use]
-    pub fn records_read(&self) -> u64 {
-        self.engine.read().as_ref().map_or(0, |engine| engine.disk.records_read())
+    pub fn finished_jobs_read(&self) -> u64 {
+        self.engine.read().as_ref().map_or(0, |engine| engine.disk.jobs_read())
     }
 
     /// Reads memory, at once. The engine is borrowed and not kept, so that closing waits for it.

@@ -5,29 +5,10 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::job::{JobId, JobState, Kind, Owner, QueueName, WorkerId};
 use crate::query::Filter;
-use crate::query::kql::{Bounds, Span};
+use crate::query::kql::Span;
 
 /// The finest difference between two times.
 const MOMENT: Duration = Duration::from_millis(1);
-
-/// What a block of finished jobs knows without their records. What only a running job has, or one that somebody is yet
-/// to be told of, is known too: no settled job has it.
-const IN_COLUMNS: [&str; 14] = [
-    "id",
-    "queue",
-    "kind",
-    "state",
-    "owner",
-    "priority",
-    "run_at",
-    "created_at",
-    "updated_at",
-    "finished_at",
-    "cancel_requested_at",
-    "overdue_at",
-    "watch_at",
-    "untold",
-];
 
 /// All times that there are.
 const EVER: Span = Span { first: Timestamp::MIN.as_millis(), last: Timestamp::MAX.as_millis() };
@@ -47,30 +28,15 @@ pub(super) struct Narrowed {
     pub(super) finished_at: Span,
     /// Last written in this time.
     pub(super) updated_at: Span,
-    /// What the query asks of a finished job that satisfies all of this.
-    pub(super) rest: Rest,
-}
-
-/// What is left to be asked of a finished job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
-    /// Nothing.
-    Nothing,
-    /// What its columns know.
-    OfColumns,
-    /// What only its record knows.
-    OfRecord,
+    /// Whether every settled job that satisfies all of this, but for `ids`, matches: then its columns tell.
+    pub(super) exact: bool,
 }
 
 impl Narrowed {
     /// What `filter` asks for; `None` when no job can satisfy it.
     pub(super) fn of(filter: &Filter) -> Option<Self> {
         let bounds = filter.query.as_ref().map(|query| query.expression.bounds(query.now));
-        let rest = match (&filter.query, &bounds) {
-            (None, _) | (_, Some(Bounds { exact: true, .. })) => Rest::Nothing,
-            (Some(query), _) if query.expression.asks_only(is_in_columns) => Rest::OfColumns,
-            _ => Rest::OfRecord,
-        };
+        let exact = bounds.as_ref().is_none_or(|bounds| bounds.exact);
         let bounds = bounds.unwrap_or_default();
         let ids = bounds.ids.map(|ids| ids.iter().filter_map(|id| JobId::new(id).ok()).collect::<Vec<_>>());
         let run_at = both(span(filter.run_after, filter.run_at_most), bounds.run_at);
@@ -97,11 +63,12 @@ impl Narrowed {
         narrowed.updated_after = after(updated_at);
         let has_no_part =
             ids.is_some() || workers.is_some() || created_at != Span::ALWAYS || updated_at.last != i64::MAX;
-        if rest == Rest::Nothing && !has_no_part {
+        if exact && !has_no_part {
             // The query says nothing that the other parts do not say by now.
             narrowed.query = None;
         }
-        Some(Self { filter: narrowed, ids, created_at, run_at, finished_at, updated_at, rest })
+        let exact = exact && ids.is_none();
+        Some(Self { filter: narrowed, ids, created_at, run_at, finished_at, updated_at, exact })
     }
 
     /// Whether a finished job in this state can be asked for.
@@ -113,11 +80,6 @@ impl Narrowed {
     pub(super) fn may_be_finished(&self) -> bool {
         !self.filter.only_live()
     }
-}
-
-fn is_in_columns(field: &str) -> bool {
-    let only_of_running = ["lease.", "progress.", "orphan."].iter().any(|group| field.starts_with(group));
-    only_of_running || IN_COLUMNS.contains(&field)
 }
 
 fn span(after: Option<Timestamp>, at_most: Option<Timestamp>) -> Span {

@@ -1,41 +1,29 @@
-//! How a [`Record`] of the store lies on disk: a format byte, then what it says in postcard, as a job does
-//! ([`super::record`]). Its key is the number of its kind and then its name, so that those of one kind lie together, in
+//! How a [`Record`] of the store lies on disk: as a job does ([`super::stored`]), with its body as content. Its key is the number of its kind and then its name, so that those of one kind lie together, in
 //! the order of their names.
 
-use serde::{Deserialize, Serialize};
-
 use super::Corrupt;
-use super::record::{decode_as, encode_as};
+use super::stored::{decode_as, encode_as};
 use crate::job::{Json, RecordName};
-use crate::store::{Place, Record, RecordKey, RecordKind, Version};
-
-const FORMAT_V1: u8 = 1;
-
-#[derive(Serialize, Deserialize)]
-struct StoredV1<'a> {
-    primary_term: u64,
-    seq_no: u64,
-    body: &'a str,
-}
+use crate::store::{Record, RecordKey, RecordKind};
 
 /// The key of a record.
 pub(super) fn key(key: &RecordKey) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + key.name.as_str().len());
-    bytes.push(kind_code(key.kind));
+    bytes.push(key.kind as u8);
     bytes.extend_from_slice(key.name.as_str().as_bytes());
     bytes
 }
 
 /// What the keys of all records of a kind start with, and no others.
 pub(super) const fn key_prefix(kind: RecordKind) -> [u8; 1] {
-    [kind_code(kind)]
+    [kind as u8]
 }
 
 /// Which record has this key.
 pub(super) fn key_of(bytes: &[u8]) -> Result<RecordKey, Corrupt> {
     let broken = |why: String| Corrupt(format!("the key {:?} of a record: {why}", bytes.escape_ascii().to_string()));
     let (kind, name) = bytes.split_first().ok_or_else(|| broken("it is empty".to_owned()))?;
-    let known = RecordKind::ALL.into_iter().find(|known| kind_code(*known) == *kind);
+    let known = RecordKind::ALL.get(usize::from(*kind)).copied();
     let kind = known.ok_or_else(|| broken(format!("no kind has the number {kind}")))?;
     let name = std::str::from_utf8(name).map_err(|error| broken(error.to_string()))?;
     Ok(RecordKey::new(kind, RecordName::new(name).map_err(|error| broken(format!("its name {error}")))?))
@@ -43,27 +31,15 @@ pub(super) fn key_of(bytes: &[u8]) -> Result<RecordKey, Corrupt> {
 
 /// Writes `record` over what `buffer` held.
 pub(super) fn encode(record: &Record, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
-    let Version { primary_term, seq_no, .. } = record.version;
-    encode_as(FORMAT_V1, &StoredV1 { primary_term, seq_no, body: record.body.as_str() }, buffer)
+    encode_as(record.version, record.body.as_str(), buffer)
 }
 
 /// Reads the record `key`.
 pub(super) fn decode(key: &RecordKey, bytes: &[u8]) -> Result<Record, Corrupt> {
     let broken = |why: String| Corrupt(format!("the record `{key}`: {why}"));
-    let stored: StoredV1<'_> = decode_as(FORMAT_V1, bytes).map_err(broken)?;
-    let body = Json::parse(stored.body.to_owned()).map_err(|error| broken(error.to_string()))?;
-    let version = Version { place: Place::MAIN, primary_term: stored.primary_term, seq_no: stored.seq_no };
+    let (version, body) = decode_as::<String>(bytes).map_err(broken)?;
+    let body = Json::parse(body).map_err(|error| broken(error.to_string()))?;
     Ok(Record { key: key.clone(), body, version })
-}
-
-/// The number of a kind on disk.
-const fn kind_code(kind: RecordKind) -> u8 {
-    match kind {
-        RecordKind::Lease => 0,
-        RecordKind::Queue => 1,
-        RecordKind::Subscription => 2,
-        RecordKind::Setting => 3,
-    }
 }
 
 #[cfg(test)]
@@ -102,6 +78,15 @@ mod tests {
             prop_assert!(decode(&record.key, &bytes[..cut.index(bytes.len())]).is_err());
             bytes.push(0);
             prop_assert!(decode(&record.key, &bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn each_kind_has_a_number_of_its_own_for_good() {
+        use RecordKind::{Lease, Queue, Setting, Subscription};
+        for (code, kind) in [Lease, Queue, Subscription, Setting].into_iter().enumerate() {
+            assert_eq!(key_of(&[code as u8, b'n']).map(|key| key.kind).ok(), Some(kind));
+            assert_eq!(key_prefix(kind), [code as u8]);
         }
     }
 

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use fjall::Snapshot;
 
-use super::best::Best;
 use super::block::Blocks;
 use super::finished::Finished;
 use super::groups::Groups;
 use super::live::Shard;
-use super::narrow::{Narrowed, Rest};
-use super::sorted;
+use super::narrow::Narrowed;
+use super::page::{Page, Sink};
 use super::state::{Engine, Published};
-use crate::job::{Job, JobState};
+use crate::job::JobState;
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
@@ -41,9 +40,6 @@ pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Res
     if search.limit == 0 {
         return Ok(Vec::new());
     }
-    if !search.sort.is_kept() {
-        return sorted::search(engine, search);
-    }
     let filter = &wanted.filter;
     let moment = {
         let published = engine.published.read();
@@ -59,30 +55,20 @@ pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Res
         }
         Moment::of(&published, wanted)
     };
-    let mut best = Best::of(search);
-    for head in moment.matching(wanted) {
-        best.offer_head(head)?;
+    let mut page = Page::of(search);
+    if search.sort.is_kept() {
+        moment.walk(engine, wanted, search.sort, &mut page)?;
+    } else {
+        // No column has what the order goes by, so every job that matches is read.
+        moment.walk(engine, wanted, Sort::default(), &mut |head: &Versioned| page.take(head))?;
     }
-    moment.finished(engine, wanted).offer_all(&mut best)?;
-    best.found
-        .into_iter()
-        .map(|(key, head)| match head {
-            Some(head) => Ok(head),
-            None => engine
-                .disk
-                .finished(&moment.snapshot, key.id())?
-                .ok_or_else(|| StoreError::Corrupt(format!("job {} is in a block and has no record", key.id()))),
-        })
-        .collect()
+    let finished = moment.finished(engine, wanted);
+    page.found.into_iter().map(|(key, head)| head.map_or_else(|| finished.look_up(key.id()), Ok)).collect()
 }
 
 /// Counts jobs by group.
 pub(super) fn count(engine: &Engine, wanted: &Narrowed, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
     let mut groups = Groups::default();
-    if wanted.rest == Rest::OfRecord {
-        for_each_match(engine, &wanted.filter, |job| groups.add(by.iter().map(|field| field.value(job)), 1))?;
-        return Ok(groups.most_first(by));
-    }
     let moment = {
         let published = engine.published.read();
         if is_counted(wanted, by) {
@@ -91,10 +77,16 @@ pub(super) fn count(engine: &Engine, wanted: &Narrowed, by: &[GroupField]) -> Re
         }
         Moment::of(&published, wanted)
     };
-    for head in moment.matching(wanted) {
+    let mut add = |head: &Versioned| {
         groups.add(by.iter().map(|field| field.value(&head.job)), 1);
+        ControlFlow::Continue(())
+    };
+    if wanted.exact {
+        let _ = moment.matching(wanted).try_for_each(add);
+        moment.finished(engine, wanted).count(by, &mut groups)?;
+    } else {
+        moment.walk(engine, wanted, Sort::default(), &mut add)?;
     }
-    moment.finished(engine, wanted).count(by, &mut groups)?;
     Ok(groups.most_first(by))
 }
 
@@ -103,28 +95,16 @@ pub(super) fn no_groups(by: &[GroupField]) -> Vec<Group> {
     Groups::default().most_first(by)
 }
 
-/// Visits every job that matches, live and finished, in no order, all as of one moment. No lock is held meanwhile.
-pub(super) fn for_each_match(engine: &Engine, filter: &Filter, mut visit: impl FnMut(&Job)) -> Result<(), StoreError> {
-    each(engine, filter, |head| {
-        visit(&head.job);
-        ControlFlow::Continue(())
-    })
-}
-
-/// The same, until `visit` has seen enough.
-pub(super) fn each(
+/// Visits every job that matches, live and finished, in no order and as of one moment, until `visit` returns a break.
+/// No lock is held meanwhile.
+pub(super) fn visit(
     engine: &Engine,
     filter: &Filter,
     mut visit: impl FnMut(&Versioned) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
     let Some(wanted) = Narrowed::of(filter) else { return Ok(()) };
     let moment = Moment::of(&engine.published.read(), &wanted);
-    for head in moment.matching(&wanted) {
-        if visit(head).is_break() {
-            return Ok(());
-        }
-    }
-    moment.finished(engine, &wanted).visit(visit)
+    moment.walk(engine, &wanted, Sort::default(), &mut visit)
 }
 
 /// The store at one moment, as far as a search looks at it.
@@ -159,6 +139,14 @@ impl Moment {
     fn matching<'a>(&'a self, wanted: &'a Narrowed) -> impl Iterator<Item = &'a Versioned> {
         let all_live = self.all_live.iter().flat_map(|shard| shard.values());
         self.heads.iter().chain(all_live).filter(|head| wanted.filter.matches(&head.job))
+    }
+
+    /// Hands every job that matches to `sink`, until it wants no more.
+    fn walk(&self, engine: &Engine, wanted: &Narrowed, sort: Sort, sink: &mut impl Sink) -> Result<(), StoreError> {
+        if self.matching(wanted).try_for_each(|head| sink.take(head)).is_break() {
+            return Ok(());
+        }
+        self.finished(engine, wanted).walk(sort, sink)
     }
 
     /// The finished jobs that are not in memory.

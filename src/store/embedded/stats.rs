@@ -24,7 +24,7 @@ const DIGITS: u8 = 3;
 /// Reckons the figures; `None` when there are too many rows.
 pub(super) fn stats(engine: &Engine, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
     let mut tallies = Tallies::of(request);
-    scan::each(engine, &request.filter, |head| {
+    scan::visit(engine, &request.filter, |head| {
         tallies.add(&head.job);
         if tallies.is_too_much() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;

@@ -1,0 +1,191 @@
+//! How a job lies on disk: a format byte, the job's version, and the job in postcard, all but its id, which is the key.
+//!
+//! The types below are what is on disk. They name every field of the job's, so that a field that is added to the job
+//! does not compile until it is added here, and serde derives both directions from them. Small values, such as an
+//! entry of the history, are stored as they derive it themselves; a test holds the bytes of a whole job, so that no
+//! change of theirs goes unnoticed either.
+//!
+//! Reading never panics: whatever does not make a job is [`Corrupt`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Corrupt;
+use crate::clock::Timestamp;
+use crate::job::{
+    Attempt, Body, BodyRef, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease,
+    Notice, Orphan, Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
+};
+use crate::store::{Place, Version, Versioned};
+
+/// The format of what is stored. Another shape gets another number, by which the two are told apart.
+const FORMAT: u8 = 1;
+
+/// Writes `head` over what `buffer` held.
+pub(super) fn encode(head: &Versioned, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+    #[derive(Serialize)]
+    struct Borrowed<'a>(#[serde(serialize_with = "StoredJob::serialize")] &'a Job);
+
+    encode_as(head.version, Borrowed(&head.job), buffer)
+}
+
+/// Reads the job `id`.
+pub(super) fn decode(id: &JobId, bytes: &[u8]) -> Result<Versioned, Corrupt> {
+    #[derive(Deserialize)]
+    struct Owned(#[serde(deserialize_with = "StoredJob::deserialize")] Job);
+
+    let (version, Owned(job)) = decode_as(bytes).map_err(|why| Corrupt(format!("the stored job {id}: {why}")))?;
+    Ok(Versioned { job: Arc::new(Job { id: id.clone(), ..job }), version })
+}
+
+/// Reads a key that is a job's id.
+pub(super) fn id_of(key: &[u8]) -> Result<JobId, Corrupt> {
+    let id = std::str::from_utf8(key).ok().and_then(|id| JobId::new(id).ok());
+    id.ok_or_else(|| Corrupt(format!("the id of a job: {:?}", key.escape_ascii().to_string())))
+}
+
+/// Writes the format, the version and the content over what `buffer` held.
+pub(super) fn encode_as(version: Version, content: impl Serialize, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let Version { primary_term, seq_no, .. } = version;
+    buffer.clear();
+    let written = postcard::to_extend(&(FORMAT, primary_term, seq_no, content), std::mem::take(buffer));
+    *buffer = written.map_err(|error| Corrupt(format!("it cannot be written: {error}")))?;
+    Ok(())
+}
+
+/// Reads a version and the content under it, to the last byte.
+pub(super) fn decode_as<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(Version, T), String> {
+    match bytes.first() {
+        Some(&FORMAT) => {}
+        Some(other) => return Err(format!("it has format {other}, this version reads {FORMAT}")),
+        None => return Err("it is empty".to_owned()),
+    }
+    match postcard::take_from_bytes::<(u8, u64, u64, T)>(bytes) {
+        Ok(((_, primary_term, seq_no, content), [])) => Ok((Version { place: Place::MAIN, primary_term, seq_no }, content)),
+        Ok((_, left)) => Err(format!("it has {} bytes too many", left.len())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The number of a state on disk.
+pub(super) const fn state_code(state: JobState) -> u8 {
+    state as u8
+}
+
+/// The state with this number on disk.
+pub(super) fn state_of(code: u8) -> Result<JobState, String> {
+    JobState::ALL.get(usize::from(code)).copied().ok_or_else(|| format!("no state has the number {code}"))
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Job")]
+struct StoredJob {
+    #[serde(skip, default = "JobId::first")]
+    id: JobId,
+    #[serde(serialize_with = "StoredSpec::serialize", deserialize_with = "shared_spec")]
+    spec: Arc<JobSpec>,
+    #[serde(with = "StoredBody")]
+    payload: Body,
+    #[serde(with = "StoredState")]
+    state: State,
+    run_at: Timestamp,
+    expires_at: Option<Timestamp>,
+    attempt: Attempt,
+    fence: Fence,
+    error: Option<JobError>,
+    history: History,
+    outbox: Vec<Notice>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    started_at: Option<Timestamp>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "JobSpec")]
+struct StoredSpec {
+    queue: QueueName,
+    kind: Kind,
+    priority: Priority,
+    owner: Option<Owner>,
+    labels: BTreeMap<String, String>,
+    expected_runtime: Option<Duration>,
+    timeout: Option<Duration>,
+    max_attempts: u32,
+    retry: RetryPolicy,
+    resources: BTreeMap<String, u64>,
+    oversight: Oversight,
+    fingerprint: Option<Fingerprint>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Body")]
+enum StoredBody {
+    Empty,
+    Inline(#[serde(serialize_with = "json_text", deserialize_with = "json")] Json),
+    Stored(BodyRef),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "State")]
+enum StoredState {
+    Available,
+    Running(#[serde(serialize_with = "StoredRunning::serialize", deserialize_with = "boxed_running")] Box<Running>),
+    Completed {
+        finished_at: Timestamp,
+        #[serde(with = "StoredBody")]
+        result: Body,
+    },
+    Failed {
+        finished_at: Timestamp,
+    },
+    Cancelled {
+        finished_at: Timestamp,
+    },
+    Expired {
+        finished_at: Timestamp,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Running")]
+struct StoredRunning {
+    #[serde(with = "StoredLease")]
+    lease: Lease,
+    progress: Option<Progress>,
+    cancel_requested_at: Option<Timestamp>,
+    orphan: Option<Orphan>,
+    overdue_at: Option<Timestamp>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Lease")]
+struct StoredLease {
+    worker_id: WorkerId,
+    request_id: Option<RequestId>,
+    acquired_at: Timestamp,
+    heartbeat_at: Timestamp,
+    expires_at: Timestamp,
+    term: Duration,
+}
+
+fn shared_spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<JobSpec>, D::Error> {
+    StoredSpec::deserialize(deserializer).map(Arc::new)
+}
+
+fn boxed_running<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Running>, D::Error> {
+    StoredRunning::deserialize(deserializer).map(Box::new)
+}
+
+fn json_text<S: Serializer>(json: &Json, serializer: S) -> Result<S::Ok, S::Error> {
+    json.as_str().serialize(serializer)
+}
+
+fn json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
+    Json::parse(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests;
