@@ -31,7 +31,7 @@ use fjall::{
 use super::block::{Block, Blocks, Column, Leaving, NewBlock};
 use super::directory::Directory;
 use super::live::Live;
-use super::machine::{Effects, HeadChange};
+use super::machine::{Change, Effects};
 use super::state::{Finished, FinishedCount, Published, Recent};
 use super::{Corrupt, EmbeddedOptions, OpenError, records, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
@@ -135,8 +135,8 @@ impl Disk {
         let items = 3 * effects.heads.len() + effects.bodies.len() + effects.records.len() + counts.len() + 1;
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
         let mut buffer = Vec::new();
-        for change in &effects.heads {
-            self.put_head(&mut batch, change, &mut buffer)?;
+        for (id, change) in &effects.heads {
+            self.put_head(&mut batch, id, change, &mut buffer)?;
         }
         for (id, body) in &effects.bodies {
             match body {
@@ -270,10 +270,11 @@ impl Disk {
     fn put_head(
         &self,
         batch: &mut OwnedWriteBatch,
-        change: &HeadChange,
+        id: &JobId,
+        change: &Change<Versioned>,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
-        let id = change.id.as_str();
+        let id = id.as_str();
         let is_settled = |head: &Versioned| head.job.is_settled();
         // Out of where it was, unless it is written to the same place: one key twice in a batch has no order.
         if let Some(before) = &change.before {
@@ -364,21 +365,12 @@ impl Disk {
     }
 }
 
+#[derive(Debug, thiserror::Error)]
 enum RecoverError {
-    Database(fjall::Error),
-    Corrupt(Corrupt),
-}
-
-impl From<fjall::Error> for RecoverError {
-    fn from(error: fjall::Error) -> Self {
-        Self::Database(error)
-    }
-}
-
-impl From<Corrupt> for RecoverError {
-    fn from(corrupt: Corrupt) -> Self {
-        Self::Corrupt(corrupt)
-    }
+    #[error(transparent)]
+    Database(#[from] fjall::Error),
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
 }
 
 fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fjall::Error> {

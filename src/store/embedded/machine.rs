@@ -4,8 +4,9 @@
 //! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects on every
 //! machine, so that it can sit behind a replicated log as it is.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName};
 use crate::store::{Record, RecordKey, RecordWrite, StoreError, Version, Versioned, Write, WriteError, WriteResult};
@@ -51,40 +52,26 @@ pub(super) struct Outcomes {
 #[derive(Debug)]
 pub(super) struct Effects {
     /// The jobs written.
-    pub(super) heads: Vec<HeadChange>,
+    pub(super) heads: BTreeMap<JobId, Change<Versioned>>,
     /// The bodies written (`Some`) and dropped (`None`).
     pub(super) bodies: BTreeMap<BodyId, Option<Json>>,
     /// The records written.
-    pub(super) records: BTreeMap<RecordKey, RecordChange>,
+    pub(super) records: BTreeMap<RecordKey, Change<Record>>,
     /// The version given last.
     pub(super) last: Version,
 }
 
-/// A job before and after a batch.
-#[derive(Debug)]
-pub(super) struct HeadChange {
-    /// Which one.
-    pub(super) id: JobId,
-    /// Before, if there was one.
-    pub(super) before: Option<Versioned>,
-    /// After, if there is one.
-    pub(super) after: Option<Versioned>,
-}
-
-/// A record before and after a batch.
+/// A job or a record before and after a batch; none where there is none.
 #[derive(Debug, PartialEq)]
-pub(super) struct RecordChange {
-    /// Before, if there was one.
-    pub(super) before: Option<Record>,
-    /// After, if there is one.
-    pub(super) after: Option<Record>,
+pub(super) struct Change<T> {
+    pub(super) before: Option<T>,
+    pub(super) after: Option<T>,
 }
 
 /// Decides a batch of commands on the state that `heads` shows, where `last` is the version given last.
 pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -> Applied {
-    let (heads_changed, bodies, records) = (Vec::with_capacity(commands.len()), BTreeMap::new(), BTreeMap::new());
-    let effects = Effects { heads: heads_changed, bodies, records, last };
-    let mut batch = Batch { heads, effects, touched: HashMap::with_capacity(commands.len()) };
+    let effects = Effects { heads: BTreeMap::new(), bodies: BTreeMap::new(), records: BTreeMap::new(), last };
+    let mut batch = Batch { heads, effects };
     let mut outcomes = Outcomes { jobs: Vec::with_capacity(commands.len()), records: Vec::new() };
     for command in commands {
         match command {
@@ -92,19 +79,37 @@ pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -
             Command::Record(write) => outcomes.records.push(batch.decide_record(write)),
         }
     }
-    // What came and went within the batch, or was only looked at, is no change.
-    let version = |head: &Versioned| head.version;
-    batch.effects.heads.retain(|change| change.before.as_ref().map(version) != change.after.as_ref().map(version));
-    let version = |record: &Record| record.version;
-    batch.effects.records.retain(|_, change| change.before.as_ref().map(version) != change.after.as_ref().map(version));
-    Applied { outcomes, effects: batch.effects }
+    let mut effects = batch.effects;
+    // What came and went within the batch, or was only read, is no change.
+    effects.heads.retain(|_, change| is_change(change, |head| head.version));
+    effects.records.retain(|_, change| is_change(change, |record| record.version));
+    Applied { outcomes, effects }
+}
+
+fn is_change<T>(change: &Change<T>, version: impl Fn(&T) -> Version) -> bool {
+    change.before.as_ref().map(&version) != change.after.as_ref().map(&version)
+}
+
+/// The change of what has this key, which is read when the batch first comes to it.
+fn change_of<'m, K: Ord + Clone, T: Clone>(
+    changes: &'m mut BTreeMap<K, Change<T>>,
+    key: &K,
+    read: impl FnOnce(&K) -> Result<Option<T>, StoreError>,
+) -> Result<&'m mut Change<T>, StoreError> {
+    Ok(match changes.entry(key.clone()) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => {
+            let before = read(key)?;
+            entry.insert(Change { after: before.clone(), before })
+        }
+    })
 }
 
 impl Effects {
     /// How the numbers of finished jobs change, by state and queue.
     pub(super) fn finished_deltas(&self) -> BTreeMap<(JobState, QueueName), i64> {
         let mut deltas = BTreeMap::new();
-        for change in &self.heads {
+        for change in self.heads.values() {
             for (head, by) in [(&change.before, -1), (&change.after, 1)] {
                 let Some(job) = head.as_ref().map(|head| &head.job) else { continue };
                 if job.is_settled() {
@@ -120,82 +125,56 @@ impl Effects {
 struct Batch<'a, H> {
     heads: &'a H,
     effects: Effects,
-    /// Where in `effects.heads` a job is that an earlier command of this batch has looked up.
-    touched: HashMap<JobId, usize>,
 }
 
 impl<H: Heads> Batch<'_, H> {
-    fn decide(&mut self, command: Write) -> WriteResult {
-        let place = self.look_up(&command.job().id)?;
-        let current = self.effects.heads[place].after.as_ref();
-        let found = current.map(|current| current.version);
-        let met = match &command {
-            Write::Create { .. } => found.is_none(),
-            Write::Replace { expected, .. } | Write::Remove { expected, .. } => found == Some(*expected),
+    fn decide(&mut self, write: Write) -> WriteResult {
+        let change = change_of(&mut self.effects.heads, &write.job().id, |id| self.heads.head(id))?;
+        let expected = match &write {
+            Write::Create { .. } => None,
+            Write::Replace { expected, .. } | Write::Remove { expected, .. } => Some(*expected),
         };
-        if !met {
-            return Err(WriteError::Conflict(current.cloned()));
+        if change.after.as_ref().map(|head| head.version) != expected {
+            return Err(WriteError::Conflict(change.after.clone()));
         }
-        let version = self.next_version();
-        match command {
+        self.effects.last.seq_no += 1;
+        let version = self.effects.last;
+        match write {
             Write::Create { job, bodies } | Write::Replace { job, bodies, .. } => {
+                let former = change.after.replace(Versioned { job: Arc::clone(&job), version });
                 self.keep_bodies(&job, bodies);
-                self.put(place, Some(Versioned { job, version }));
+                self.drop_bodies(former, Some(&job));
                 Ok(version)
             }
             Write::Remove { expected, .. } => {
-                self.put(place, None);
+                let former = change.after.take();
+                self.drop_bodies(former, None);
                 Ok(expected)
             }
         }
     }
 
     fn decide_record(&mut self, write: RecordWrite) -> WriteResult<Record> {
-        let current = &self.look_up_record(write.key())?.after;
-        let found = current.as_ref().map(|current| current.version);
-        let met = match &write {
-            RecordWrite::Create { .. } => found.is_none(),
-            RecordWrite::Replace { expected, .. } | RecordWrite::Remove { expected, .. } => found == Some(*expected),
+        let change = change_of(&mut self.effects.records, write.key(), |key| self.heads.record(key))?;
+        let expected = match &write {
+            RecordWrite::Create { .. } => None,
+            RecordWrite::Replace { expected, .. } | RecordWrite::Remove { expected, .. } => Some(*expected),
         };
-        if !met {
-            return Err(WriteError::Conflict(current.clone()));
+        if change.after.as_ref().map(|record| record.version) != expected {
+            return Err(WriteError::Conflict(change.after.clone()));
         }
-        let version = self.next_version();
-        let key = write.key().clone();
-        let (after, answer) = match write {
-            RecordWrite::Create { body, .. } | RecordWrite::Replace { body, .. } => {
-                (Some(Record { key: key.clone(), body, version }), version)
-            }
-            RecordWrite::Remove { expected, .. } => (None, expected),
-        };
-        self.look_up_record(&key)?.after = after;
-        Ok(answer)
-    }
-
-    fn next_version(&mut self) -> Version {
         self.effects.last.seq_no += 1;
-        self.effects.last
-    }
-
-    fn look_up_record(&mut self, key: &RecordKey) -> Result<&mut RecordChange, StoreError> {
-        match self.effects.records.entry(key.clone()) {
-            Entry::Occupied(entry) => Ok(entry.into_mut()),
-            Entry::Vacant(entry) => {
-                let before = self.heads.record(key)?;
-                Ok(entry.insert(RecordChange { after: before.clone(), before }))
+        let version = self.effects.last;
+        match write {
+            RecordWrite::Create { key, body } | RecordWrite::Replace { key, body, .. } => {
+                change.after = Some(Record { key, body, version });
+                Ok(version)
+            }
+            RecordWrite::Remove { expected, .. } => {
+                change.after = None;
+                Ok(expected)
             }
         }
-    }
-
-    fn look_up(&mut self, id: &JobId) -> Result<usize, StoreError> {
-        if let Some(place) = self.touched.get(id) {
-            return Ok(*place);
-        }
-        let before = self.heads.head(id)?;
-        let place = self.effects.heads.len();
-        self.effects.heads.push(HeadChange { id: id.clone(), after: before.clone(), before });
-        self.touched.insert(id.clone(), place);
-        Ok(place)
     }
 
     /// Only bodies that the job refers to: no other would ever be removed again.
@@ -207,16 +186,12 @@ impl<H: Heads> Batch<'_, H> {
         }
     }
 
-    /// Sets the job and drops the bodies that only its former version referred to.
-    fn put(&mut self, place: usize, after: Option<Versioned>) {
-        let former = std::mem::replace(&mut self.effects.heads[place].after, after);
+    /// Drops the bodies that only the former version of a job referred to.
+    fn drop_bodies(&mut self, former: Option<Versioned>, job: Option<&Arc<Job>>) {
         let Some(former) = former else { return };
         for reference in former.job.stored_bodies() {
-            let kept = self.effects.heads[place].after.as_ref().is_some_and(|head| {
-                let mut references = head.job.stored_bodies();
-                references.any(|other| other.id == reference.id)
-            });
-            if !kept {
+            let is_kept = job.is_some_and(|job| job.stored_bodies().any(|kept| kept.id == reference.id));
+            if !is_kept {
                 self.effects.bodies.insert(reference.id, None);
             }
         }

@@ -153,7 +153,8 @@ pub enum OpenError {
 }
 
 /// What is stored is not what this program writes: says what, and how.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Corrupt(String);
 
 /// A store in a directory of this machine.
@@ -365,7 +366,7 @@ impl Store for EmbeddedStore {
         self.lookups.close();
         drop((scans, lookups));
         let engine = self.engine.write().take();
-        let let_go = move || {
+        let release = move || {
             if let Some(engine) = &engine
                 && let Err(failure) = engine.disk.flush()
             {
@@ -373,7 +374,7 @@ impl Store for EmbeddedStore {
             }
             drop(engine);
         };
-        drop(spawn_blocking(let_go).await);
+        drop(spawn_blocking(release).await);
     }
 }
 

@@ -139,15 +139,15 @@ impl Engine {
     /// What becomes of the blocks whose jobs a batch removes or starts again.
     fn leaving(&self, published: &Published, effects: &Effects) -> Result<Vec<Leaving>, StoreError> {
         let mut rows: BTreeMap<u32, (&Block, Vec<u32>)> = BTreeMap::new();
-        for change in &effects.heads {
+        for (id, change) in &effects.heads {
             let Some(before) = change.before.as_ref().filter(|before| before.job.is_settled()) else { continue };
-            if published.recent.get(&change.id).is_some() {
+            if published.recent.get(id).is_some() {
                 continue;
             }
             let mut found = false;
             for block in published.blocks.created_at(before.job.created_at) {
                 let reader = block::Reader { disk: &self.disk, snapshot: &published.snapshot, block };
-                if let Some(row) = reader.row_of(change.id.as_str(), before.job.created_at)? {
+                if let Some(row) = reader.row_of(id.as_str(), before.job.created_at)? {
                     rows.entry(block.number).or_insert_with(|| (block, Vec::new())).1.push(row);
                     found = true;
                     break;
@@ -155,7 +155,7 @@ impl Engine {
             }
             if !found {
                 // Not worth the store: it was not found by searches either.
-                tracing::error!(job = %change.id, "a finished job that leaves is in no block");
+                tracing::error!(job = %id, "a finished job that leaves is in no block");
             }
         }
         let leave = |(block, rows): (&Block, Vec<u32>)| {
@@ -176,20 +176,20 @@ impl Engine {
         for (state, queue, count) in counts {
             published.finished.set(state, queue, count);
         }
-        for change in &effects.heads {
+        for (id, change) in &effects.heads {
             // `effects` still holds what this displaces, so nothing is freed under the lock.
             match &change.after {
                 Some(head) if !head.job.is_settled() => {
-                    published.recent.remove(&change.id);
+                    published.recent.remove(id);
                     published.live.put(head.clone());
                 }
                 Some(head) => {
-                    published.live.remove(&change.id);
+                    published.live.remove(id);
                     published.recent.put(head.clone());
                 }
                 None => {
-                    published.live.remove(&change.id);
-                    published.recent.remove(&change.id);
+                    published.live.remove(id);
+                    published.recent.remove(id);
                 }
             }
         }

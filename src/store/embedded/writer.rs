@@ -35,37 +35,9 @@ const HEAD_BYTES: usize = 512;
 
 /// What one caller wants written.
 pub(super) struct Request {
-    work: Work,
+    commands: Vec<Command>,
     bytes: usize,
-}
-
-enum Work {
-    Jobs { writes: Vec<Write>, answer: oneshot::Sender<Vec<WriteResult>> },
-    Record { write: RecordWrite, answer: oneshot::Sender<WriteResult<Record>> },
-}
-
-impl Request {
-    fn items(&self) -> usize {
-        match &self.work {
-            Work::Jobs { writes, .. } => writes.len(),
-            Work::Record { .. } => 1,
-        }
-    }
-
-    /// Hands its commands over and keeps who is to be answered.
-    fn split(self, commands: &mut Vec<Command>) -> Caller {
-        match self.work {
-            Work::Jobs { writes, answer } => {
-                let count = writes.len();
-                commands.extend(writes.into_iter().map(Command::Job));
-                Caller::Jobs { count, answer }
-            }
-            Work::Record { write, answer } => {
-                commands.push(Command::Record(write));
-                Caller::Record(answer)
-            }
-        }
-    }
+    caller: Caller,
 }
 
 /// Who waits for an answer.
@@ -136,9 +108,10 @@ impl Queue {
     /// When too much waits, or the queue is closed. A request that is too large for the bounds by itself is taken when
     /// nothing else waits: it could never be otherwise.
     pub(super) fn push(&self, writes: Vec<Write>) -> Result<oneshot::Receiver<Vec<WriteResult>>, StoreError> {
-        let bytes = writes.iter().map(bytes_of).sum();
+        let (bytes, count) = (writes.iter().map(bytes_of).sum(), writes.len());
         let (answer, receiver) = oneshot::channel();
-        self.put(Request { work: Work::Jobs { writes, answer }, bytes })?;
+        let commands = writes.into_iter().map(Command::Job).collect();
+        self.put(Request { commands, bytes, caller: Caller::Jobs { count, answer } })?;
         Ok(receiver)
     }
 
@@ -149,12 +122,12 @@ impl Queue {
     pub(super) fn push_record(&self, write: RecordWrite) -> Result<oneshot::Receiver<WriteResult<Record>>, StoreError> {
         let bytes = HEAD_BYTES + write.body().map_or(0, Json::bytes);
         let (answer, receiver) = oneshot::channel();
-        self.put(Request { work: Work::Record { write, answer }, bytes })?;
+        self.put(Request { commands: vec![Command::Record(write)], bytes, caller: Caller::Record(answer) })?;
         Ok(receiver)
     }
 
     fn put(&self, request: Request) -> Result<(), StoreError> {
-        let (items, bytes) = (request.items(), request.bytes);
+        let (items, bytes) = (request.commands.len(), request.bytes);
         let mut waiting = self.waiting.lock();
         if let Some(reason) = &waiting.closed {
             return Err(StoreError::Unavailable(reason.clone()));
@@ -194,14 +167,14 @@ impl Queue {
         let (mut items, mut bytes) = (0, 0);
         let taken = waiting.requests.iter().take_while(|request| {
             let fits = items < BATCH_ITEMS && bytes < BATCH_BYTES;
-            items += request.items();
+            items += request.commands.len();
             bytes += request.bytes;
             fits
         });
         let taken = taken.count();
         let rest = waiting.requests.split_off(taken);
         let batch = mem::replace(&mut waiting.requests, rest);
-        waiting.items -= batch.iter().map(Request::items).sum::<usize>();
+        waiting.items -= batch.iter().map(|request| request.commands.len()).sum::<usize>();
         waiting.bytes -= batch.iter().map(|request| request.bytes).sum::<usize>();
         Some(batch)
     }
@@ -211,7 +184,7 @@ impl Queue {
         self.close(reason);
         let refused = mem::take(&mut self.waiting.lock().requests);
         for request in refused {
-            request.split(&mut Vec::new()).fail(&Failure::Refused(reason));
+            request.caller.fail(&Failure::Refused(reason));
         }
     }
 }
@@ -220,8 +193,12 @@ impl Queue {
 pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
     let _guard = FailOnExit(Arc::clone(queue));
     while let Some(requests) = queue.take() {
-        let mut commands = Vec::with_capacity(requests.iter().map(Request::items).sum());
-        let callers: Vec<Caller> = requests.into_iter().map(|request| request.split(&mut commands)).collect();
+        let mut commands = Vec::with_capacity(requests.iter().map(|request| request.commands.len()).sum());
+        let mut callers = Vec::with_capacity(requests.len());
+        for request in requests {
+            commands.extend(request.commands);
+            callers.push(request.caller);
+        }
         metrics::histogram!("leasehold_store_bulk_items").record(commands.len() as f64);
         match engine.commit(commands) {
             Ok(committed) => answer(callers, committed.outcomes),
