@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::BenchArgs;
-use super::query::{self, history};
+use super::query::{self, jobs};
 use super::report::Latencies;
 use super::target;
 use crate::cli::failure::Failure;
@@ -90,7 +90,7 @@ impl Side {
     /// Fills the store with jobs that have ended and has it put them where such jobs are kept; gives how long each took.
     async fn fill(&self, jobs: u32) -> Result<[Duration; 2], String> {
         let begun = Instant::now();
-        query::fill_with(&*self.store, history::made_up(jobs, 0, SystemClock::default().now())).await?;
+        query::fill_with(&*self.store, jobs::made_up(jobs, 0, SystemClock::default().now())).await?;
         let filled = begun.elapsed();
         // First all is moved; then what the moves left behind has been waited for as well.
         for days in 1..=2 {

@@ -1,42 +1,42 @@
-//! What of a query a store can look up instead of trying every job.
+//! The part of a query that a store can answer from its indexes instead of trying every job.
 
 use super::plan::{Clause, Plan, Target, Test};
 use crate::clock::Timestamp;
 use crate::job::JobState;
 
-/// What every job that a query finds has in common. `None` leaves a part open; an empty list is satisfied by no job.
+/// What all jobs that a query finds have in common. `None` leaves a part open; an empty list is satisfied by no job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Its id is one of these.
+    /// The ids of the jobs.
     pub ids: Option<Vec<String>>,
-    /// It is in one of these states.
+    /// The states of the jobs.
     pub states: Option<Vec<JobState>>,
-    /// It is in one of these queues.
+    /// The queues of the jobs.
     pub queues: Option<Vec<String>>,
-    /// It is of one of these kinds.
+    /// The kinds of the jobs.
     pub kinds: Option<Vec<String>>,
-    /// It belongs to one of these owners.
+    /// The owners of the jobs.
     pub owners: Option<Vec<String>>,
-    /// One of these workers runs it.
+    /// The workers that run the jobs.
     pub workers: Option<Vec<String>>,
-    /// It is or was due in this time.
+    /// The time in which the jobs are or were due.
     pub run_at: Option<Span>,
-    /// It was submitted in this time.
+    /// The time in which the jobs were submitted.
     pub created_at: Option<Span>,
-    /// It was last written in this time.
+    /// The time in which the jobs were written last.
     pub updated_at: Option<Span>,
-    /// It ended in this time.
+    /// The time in which the jobs ended.
     pub finished_at: Option<Span>,
-    /// Whether every job that has all this in common is found.
+    /// Whether the query finds every job that satisfies all of this.
     pub exact: bool,
 }
 
-/// A time from its first millisecond to its last; empty when that comes before.
+/// A span of time from its first millisecond to its last; empty when the last comes before the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first, in milliseconds since the epoch.
+    /// The first millisecond, in milliseconds since the epoch.
     pub first: i64,
-    /// The last.
+    /// The last millisecond, in milliseconds since the epoch.
     pub last: i64,
 }
 
@@ -44,25 +44,25 @@ impl Span {
     /// All time.
     pub const ALWAYS: Self = Self { first: i64::MIN, last: i64::MAX };
 
-    /// The time that belongs to both.
+    /// Returns the time that belongs to both spans.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { first: self.first.max(other.first), last: self.last.min(other.last) }
     }
 
-    /// From the beginning of the one to the end of the other, whichever comes first.
+    /// Returns the shortest span that holds both spans.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 
-    /// Whether no moment is in it.
+    /// Whether no moment is in the span.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.first > self.last
     }
 
-    /// Whether this moment is in it.
+    /// Whether this moment, in milliseconds since the epoch, is in the span.
     #[must_use]
     pub const fn contains(self, millis: i64) -> bool {
         self.first <= millis && millis <= self.last
@@ -132,7 +132,7 @@ impl Bounds {
         }
     }
 
-    /// Of what is not so: the states are few enough to be told apart.
+    /// The bounds of the jobs that do not satisfy the clauses: the states are few enough to list the others.
     fn of_others(clauses: &[Clause]) -> Self {
         let [Clause { target: Target::Field(field), test, .. }] = clauses else { return Self::default() };
         if field.name != "state" {
@@ -206,7 +206,7 @@ impl Bounds {
         }
     }
 
-    /// Which list it is, if nothing is bound but by one.
+    /// The index of the only list that is bound, if nothing else is.
     fn only_list(&self) -> Option<usize> {
         let spans = [self.run_at, self.created_at, self.updated_at, self.finished_at];
         let lists = [
@@ -222,7 +222,7 @@ impl Bounds {
         only.filter(|_| bound.next().is_none())
     }
 
-    /// Whether no job can satisfy it.
+    /// Whether no job can satisfy the bounds.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let none = |list: &Option<Vec<String>>| list.as_ref().is_some_and(Vec::is_empty);

@@ -12,114 +12,115 @@ use super::pattern::Pattern;
 use super::words::{Part, parts, small_letters, words};
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, closest};
 
-/// How many fields may be asked in one query, each as often as it is.
+/// How many fields one query may test, each counted as often as it is named.
 pub const MAX_CLAUSES: usize = 1_024;
 
-/// What a query asks.
+/// A query, bound to the fields that it tests.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// Every job.
+    /// Every job matches.
     All,
-    /// No job.
+    /// No job matches.
     Nothing,
-    /// Those that all of them ask for.
+    /// The jobs match that match all of these.
     And(Vec<Self>),
-    /// Those that one of them asks for.
+    /// The jobs match that match one of these.
     Or(Vec<Self>),
-    /// The others.
+    /// The jobs match that do not match this.
     Not(Box<Self>),
-    /// Those with an entry in their history of which all this is true.
+    /// The jobs match with one entry in their history that matches this.
     InHistory(Box<Self>),
-    /// Those for which one of these is true.
+    /// The jobs match that satisfy one of these clauses.
     Fields(Vec<Clause>),
-    /// The same, for a value that was given without a field.
+    /// The jobs match that satisfy one of these clauses, which come from a value that was given without a field.
     Anywhere {
-        /// The value.
+        /// The value as it was given.
         value: Value,
-        /// What it means for each of the default fields.
+        /// A clause for each of the default fields.
         clauses: Vec<Clause>,
     },
 }
 
-/// One question to one field.
+/// One test of one field.
 #[derive(Clone, Debug)]
 pub struct Clause {
-    /// The field.
+    /// What is tested.
     pub target: Target,
-    /// The question.
+    /// The test.
     pub test: Test,
-    /// Whether it is a field of the history's entries that is asked outside of `history: { }`, each entry by itself.
+    /// Whether the field is one of the history's entries and named outside of `history: { }`, so that any entry may
+    /// satisfy the test.
     pub in_any_entry: bool,
 }
 
-/// What is asked.
+/// What a clause tests.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A field.
     Field(&'static Field),
-    /// The label of this name.
+    /// The label with this name.
     Label(String),
-    /// The fields whose names begin so: `lease`.
+    /// The fields whose names begin with this: `lease`.
     Group(String),
 }
 
-/// What is asked of it.
+/// What a value must satisfy.
 #[derive(Clone, Debug)]
 pub enum Test {
-    /// Has it a value?
+    /// There is a value.
     Exists,
-    /// Nothing that it could ever satisfy.
+    /// No value satisfies it.
     Never,
-    /// Is it this, to the letter?
+    /// The value is this, to the letter.
     Equals(Value),
-    /// Is it like this?
+    /// The value matches this pattern.
     Like(Pattern),
-    /// Has it these words: one of them, or all of them in this order?
+    /// The value has one of these words, or all of them in this order.
     Words {
-        /// The value, as it was given.
+        /// The words as they were given.
         value: Value,
-        /// Its words.
+        /// The words.
         words: Vec<String>,
-        /// Whether in this order.
+        /// Whether all of them are wanted in this order.
         phrase: bool,
     },
-    /// Has it one of these parts?
+    /// The value has one of these parts.
     Parts {
-        /// The value, as it was given.
+        /// The pattern as it was given.
         pattern: Pattern,
-        /// What it was taken apart into.
+        /// The parts of the pattern.
         pieces: Vec<Piece>,
     },
-    /// On which side of this does it lie in the order of letters?
+    /// The value is on one side of this in the order of letters.
     Compare {
         /// The side.
         operator: Operator,
-        /// Of what.
+        /// The text that the value is compared with.
         bound: String,
     },
-    /// Is it this number, or on this side of it?
+    /// The value is this number, or is on one side of it.
     Number {
         /// The side; none for equal.
         operator: Option<Operator>,
-        /// The number, as it was given.
+        /// The number as it was given.
         value: Value,
         /// The number.
         number: Decimal,
     },
-    /// Is it within this time, or on this side of it?
+    /// The value is within this time, or on one side of it.
     Time {
         /// The side; none for within.
         operator: Option<Operator>,
-        /// The time, as it was given.
+        /// The time as it was given.
         text: String,
         /// The time.
         moment: Moment,
     },
-    /// Is it true, or is it false?
+    /// The value is true, or is false.
     Flag {
-        /// The value, as it was given.
+        /// The flag as it was given.
         value: Value,
-        /// Which.
+        /// The flag.
         flag: bool,
     },
 }
@@ -129,21 +130,21 @@ pub enum Test {
 pub enum Piece {
     /// Words without a wildcard.
     Words {
-        /// As they were given.
+        /// The words as they were given.
         whole: String,
-        /// One by one.
+        /// The words one by one.
         words: Vec<String>,
     },
     /// A word with wildcards.
     Pattern {
-        /// As it was given.
+        /// The pattern as it was given.
         exact: Pattern,
-        /// In small letters.
+        /// The pattern in small letters.
         small: Pattern,
     },
 }
 
-/// Brings `node` together with the fields.
+/// Binds `node` to the fields that it names.
 pub(super) fn bind(query: &str, node: &Node, zone: Zone) -> Result<Plan, KqlError> {
     let mut binder = Binder { query, zone, clauses: 0 };
     binder.node(node, None)
@@ -372,7 +373,7 @@ impl Binder<'_> {
     }
 }
 
-/// Why a field cannot be asked this.
+/// Why a field cannot be tested so.
 struct Wrong {
     problem: String,
     suggestion: Option<String>,

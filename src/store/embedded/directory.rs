@@ -56,7 +56,7 @@ impl Directory {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Where the database is. Where there is none yet, `create` makes one in the directory it is given, which takes
+    /// Returns where the database is. Where there is none yet, `create` makes one in the directory it is given, which takes
     /// its place once it is whole.
     pub(super) fn database(
         &self,
@@ -85,7 +85,7 @@ impl Directory {
         Ok(database)
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -104,7 +104,7 @@ impl Directory {
         }
     }
 
-    /// Whole or not at all, as a rename is.
+    /// Writes the format file whole or not at all, as a rename is.
     fn write_format(&self) -> io::Result<()> {
         let unfinished = self.path.join(format!("{FORMAT_FILE}.new"));
         let mut file = File::create(&unfinished)?;

@@ -2,7 +2,7 @@
 //!
 //! | keyspace | key | value |
 //! | --- | --- | --- |
-//! | `live` | job id | a stored job that has not ended, or of whose end somebody is yet to be told |
+//! | `live` | job id | a stored job that has not ended, or has notices to hand on |
 //! | `done` | job id | any other stored job: a finished one |
 //! | `recent` | number of the write, rising | the id of a finished job that is in no block yet |
 //! | `blocks` | column, number of the block | a column of a block of finished jobs |
@@ -68,7 +68,7 @@ pub(super) struct Disk {
     _directory: Directory,
 }
 
-/// What the numbers in `meta` tell.
+/// What the numbers in `meta` count.
 enum MetaKey<'a> {
     /// How often the directory was opened.
     PrimaryTerm,

@@ -1,8 +1,8 @@
-//! The jobs that have not ended, in memory, with the indexes that dispatch and leases ask for.
+//! The jobs that have not ended, in memory, with the indexes that dispatch, leases and the monitor search.
 //!
 //! Every index is derived from `by_id`: a job is in `available` exactly while it is available, in `by_worker` and
 //! `by_request` exactly while it runs under such a lease, in `watched` while time alone can bring the monitor something
-//! to do with it. A job that has ended stays here until nobody has to be told of it any more.
+//! to do with it. A job that has ended stays here until its notices have been handed on.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, btree_map};
@@ -22,7 +22,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// A queue's available jobs: by priority, the most urgent first, and within one by due time and id. Two maps and not
 /// one, so that a search for what is due steps over the not yet due of a priority at once, however many they are.
-type Line = BTreeMap<Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>;
+type QueueJobs = BTreeMap<Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>;
 
 /// Into how many parts the live jobs are divided.
 const SHARDS: usize = 4_096;
@@ -60,7 +60,7 @@ impl ById {
 
     fn remove(&mut self, id: &JobId) -> Option<Versioned> {
         let place = self.place(id);
-        // Without a look before, what is not there would cost a copy.
+        // Checked first, since `make_mut` may copy the shard.
         self.shards[place].get(id)?;
         Arc::make_mut(&mut self.shards[place]).remove(id)
     }
@@ -70,23 +70,23 @@ impl ById {
 #[derive(Debug, Default)]
 pub(super) struct Live {
     by_id: ById,
-    available: HashMap<QueueName, Line>,
+    available: HashMap<QueueName, QueueJobs>,
     by_worker: HashMap<WorkerId, BTreeSet<JobId>>,
     by_request: HashMap<RequestId, BTreeSet<JobId>>,
     /// The jobs that the monitor has to look at, by when.
     watched: BTreeSet<(Timestamp, JobId)>,
-    /// The jobs of which somebody is yet to be told something; all that have ended are among them.
-    untold: BTreeSet<JobId>,
+    /// The jobs with notices to hand on; all that have ended are among them.
+    pending_notices: BTreeSet<JobId>,
     counts: HashMap<(JobState, QueueName), u64>,
 }
 
 impl Live {
-    /// The job, if it has not ended.
+    /// Returns the job, if it is live.
     pub(super) fn get(&self, id: &JobId) -> Option<&Versioned> {
         self.by_id.get(id)
     }
 
-    /// Puts a live job in the place of its former version. Gives the former version, so that the caller can free it
+    /// Puts a live job in the place of its former version. Returns the former version, so that the caller can free it
     /// when no lock is held.
     pub(super) fn put(&mut self, head: Versioned) -> Option<Versioned> {
         debug_assert!(!head.job.is_settled(), "settled jobs are not kept here");
@@ -96,28 +96,28 @@ impl Live {
         former
     }
 
-    /// Takes a job out.
+    /// Takes a job out, and returns it.
     pub(super) fn remove(&mut self, id: &JobId) -> Option<Versioned> {
         let former = self.by_id.remove(id)?;
         self.unindex(&former.job);
         Some(former)
     }
 
-    /// How many live jobs there are by state and queue.
+    /// Returns how many live jobs there are by state and queue.
     pub(super) fn counts(&self) -> impl Iterator<Item = (JobState, &QueueName, u64)> {
         self.counts.iter().map(|((state, queue), count)| (*state, queue, *count))
     }
 
-    /// All of them, as they are now, however they change afterwards.
+    /// Returns all live jobs as they are now, however they change afterwards.
     pub(super) fn all(&self) -> Vec<Arc<Shard>> {
         self.by_id.shards.clone()
     }
 
-    /// The jobs that `filter` could match, by the narrowest index there is; the caller still asks the filter. `None`
-    /// where there is no index and all have to be asked.
+    /// The jobs that `filter` could match, by the narrowest index there is; the caller still applies the filter.
+    /// `None` where no index serves and all have to be tried.
     pub(super) fn candidates<'a>(&'a self, filter: &Filter) -> Option<Box<dyn Iterator<Item = &'a Versioned> + 'a>> {
-        type Found<'a> = Box<dyn Iterator<Item = &'a Versioned> + 'a>;
-        let by_ids = |ids: Option<&'a BTreeSet<JobId>>| -> Found<'a> {
+        type Candidates<'a> = Box<dyn Iterator<Item = &'a Versioned> + 'a>;
+        let by_ids = |ids: Option<&'a BTreeSet<JobId>>| -> Candidates<'a> {
             Box::new(ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)))
         };
         let running = || self.by_worker.values().flatten().filter_map(|id| self.by_id.get(id));
@@ -135,7 +135,7 @@ impl Live {
             return Some(Box::new(running()));
         }
         if only(|state| state.is_final()) || filter.untold == Some(true) {
-            return Some(by_ids(Some(&self.untold)));
+            return Some(by_ids(Some(&self.pending_notices)));
         }
         if let Some(latest) = filter.watch_at_most {
             return Some(Box::new(self.watched(Some(latest), None)));
@@ -143,8 +143,8 @@ impl Live {
         if filter.queues.is_empty() {
             return None;
         }
-        // Those of a queue that wait, and all others, which are few. A running one may be untold as well.
-        let ended = by_ids(Some(&self.untold)).filter(|head| head.job.state.name().is_final());
+        // Those of a queue that wait, and all others, which are few. A running one may have notices as well.
+        let ended = by_ids(Some(&self.pending_notices)).filter(|head| head.job.state.name().is_final());
         Some(Box::new(self.waiting(filter).chain(running()).chain(ended)))
     }
 
@@ -159,7 +159,7 @@ impl Live {
                 .map(|(_, head)| head)
                 .take_while(move |head| head.job.run_at <= until)
         };
-        self.lines(filter).flat_map(Line::values).flat_map(between)
+        self.queues(filter).flat_map(QueueJobs::values).flat_map(between)
     }
 
     /// The available jobs of the filter's queues in dispatch order, after `after`, and due by the filter's time. Each
@@ -171,8 +171,8 @@ impl Live {
             (Reverse(priority), (Timestamp::from_millis(run_at), key.id().clone()))
         });
         let mut heads = BinaryHeap::new();
-        for line in self.lines(filter) {
-            heads.extend(Head::next_of(LineWalk::new(line, from.clone(), filter.run_at_most)));
+        for queue in self.queues(filter) {
+            heads.extend(Head::next_of(QueueWalk::new(queue, from.clone(), filter.run_at_most)));
         }
         Dispatch { heads }
     }
@@ -190,8 +190,8 @@ impl Live {
         due.filter_map(|(_, id)| self.by_id.get(id))
     }
 
-    fn lines<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a Line> + use<'a> {
-        let named: Vec<&Line> = if filter.queues.is_empty() {
+    fn queues<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a QueueJobs> + use<'a> {
+        let named: Vec<&QueueJobs> = if filter.queues.is_empty() {
             self.available.values().collect()
         } else {
             let distinct: BTreeSet<&QueueName> = filter.queues.iter().collect();
@@ -205,8 +205,8 @@ impl Live {
         *self.counts.entry((job.state.name(), job.spec.queue.clone())).or_default() += 1;
         match &job.state {
             State::Available => {
-                let line = self.available.entry(job.spec.queue.clone()).or_default();
-                let due = line.entry(Reverse(job.spec.priority.get())).or_default();
+                let queue = self.available.entry(job.spec.queue.clone()).or_default();
+                let due = queue.entry(Reverse(job.spec.priority.get())).or_default();
                 due.insert((job.run_at, job.id.clone()), head.clone());
             }
             State::Running(running) => {
@@ -218,7 +218,7 @@ impl Live {
             State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
         }
         if !job.outbox.is_empty() {
-            self.untold.insert(job.id.clone());
+            self.pending_notices.insert(job.id.clone());
         }
         if let Some(at) = job.watch_at() {
             self.watched.insert((at, job.id.clone()));
@@ -234,7 +234,7 @@ impl Live {
             }
         }
         match &job.state {
-            State::Available => self.leave_line(job),
+            State::Available => self.leave_queue(job),
             State::Running(running) => {
                 leave_set(&mut self.by_worker, &running.lease.worker_id, &job.id);
                 if let Some(request) = &running.lease.request_id {
@@ -244,22 +244,22 @@ impl Live {
             State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
         }
         if !job.outbox.is_empty() {
-            self.untold.remove(&job.id);
+            self.pending_notices.remove(&job.id);
         }
         if let Some(at) = job.watch_at() {
             self.watched.remove(&(at, job.id.clone()));
         }
     }
 
-    fn leave_line(&mut self, job: &Job) {
+    fn leave_queue(&mut self, job: &Job) {
         let priority = Reverse(job.spec.priority.get());
-        let Some(line) = self.available.get_mut(&job.spec.queue) else { return };
-        let Some(due) = line.get_mut(&priority) else { return };
+        let Some(queue) = self.available.get_mut(&job.spec.queue) else { return };
+        let Some(due) = queue.get_mut(&priority) else { return };
         due.remove(&(job.run_at, job.id.clone()));
         if due.is_empty() {
-            line.remove(&priority);
+            queue.remove(&priority);
         }
-        if line.is_empty() {
+        if queue.is_empty() {
             self.available.remove(&job.spec.queue);
         }
     }
@@ -273,28 +273,28 @@ fn leave_set<K: Eq + Hash>(map: &mut HashMap<K, BTreeSet<JobId>>, key: &K, id: &
     }
 }
 
-/// The place of an available job in its line.
-type Place = (Reverse<i8>, (Timestamp, JobId));
+/// Where an available job stands in its queue.
+type Position = (Reverse<i8>, (Timestamp, JobId));
 
 /// Walks the jobs of one priority.
 type LevelWalk<'a> = Peekable<btree_map::Range<'a, (Timestamp, JobId), Versioned>>;
 
-/// Walks one line in order.
-struct LineWalk<'a> {
+/// Walks the available jobs of one queue in dispatch order.
+struct QueueWalk<'a> {
     levels: btree_map::Range<'a, Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>,
     level: Option<(Reverse<i8>, LevelWalk<'a>)>,
-    from: Option<Place>,
+    from: Option<Position>,
     run_at_most: Option<Timestamp>,
 }
 
-impl<'a> LineWalk<'a> {
-    fn new(line: &'a Line, from: Option<Place>, run_at_most: Option<Timestamp>) -> Self {
+impl<'a> QueueWalk<'a> {
+    fn new(queue: &'a QueueJobs, from: Option<Position>, run_at_most: Option<Timestamp>) -> Self {
         let lowest = from.as_ref().map_or(Bound::Unbounded, |(priority, _)| Bound::Included(*priority));
-        Self { levels: line.range((lowest, Bound::Unbounded)), level: None, from, run_at_most }
+        Self { levels: queue.range((lowest, Bound::Unbounded)), level: None, from, run_at_most }
     }
 }
 
-impl<'a> Iterator for LineWalk<'a> {
+impl<'a> Iterator for QueueWalk<'a> {
     type Item = (Reverse<i8>, &'a (Timestamp, JobId), &'a Versioned);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -315,16 +315,16 @@ impl<'a> Iterator for LineWalk<'a> {
     }
 }
 
-/// The next job of one line, and the rest of the line.
+/// The next job of one queue, and the jobs after it.
 struct Head<'a> {
     priority: Reverse<i8>,
     place: &'a (Timestamp, JobId),
     head: &'a Versioned,
-    rest: LineWalk<'a>,
+    rest: QueueWalk<'a>,
 }
 
 impl<'a> Head<'a> {
-    fn next_of(mut rest: LineWalk<'a>) -> Option<Self> {
+    fn next_of(mut rest: QueueWalk<'a>) -> Option<Self> {
         let (priority, place, head) = rest.next()?;
         Some(Self { priority, place, head, rest })
     }

@@ -1,8 +1,8 @@
 //! The state machine: what a batch of commands makes of the store.
 //!
 //! [`apply`] is a pure function of the state it reads and the commands: no clock, no randomness, and no I/O but what
-//! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects on every
-//! machine, so that it can sit behind a replicated log as it is.
+//! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects
+//! on every machine, so that it can sit behind a replicated log as it is.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName};
 use crate::store::{Record, RecordKey, RecordWrite, StoreError, Version, Versioned, Write, WriteError, WriteResult};
 
-/// What is asked of the state machine.
+/// One command to the state machine.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
     /// A write of a job.
@@ -20,19 +20,19 @@ pub(super) enum Command {
     Record(RecordWrite),
 }
 
-/// Where the state machine looks its own state up.
+/// The state that a batch is decided on.
 pub(super) trait Heads {
-    /// The job as the last batch left it.
+    /// Returns the job as the last batch left it.
     fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError>;
 
-    /// The record as the last batch left it.
+    /// Returns the record as the last batch left it.
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
 }
 
-/// What a batch came to.
+/// The result of a batch.
 #[derive(Debug)]
 pub(super) struct Applied {
-    /// The answers to the commands. They hold once the effects are durable.
+    /// The answers to the commands, which hold once the effects are durable.
     pub(super) outcomes: Outcomes,
     /// What is to be made durable.
     pub(super) effects: Effects,
@@ -41,9 +41,9 @@ pub(super) struct Applied {
 /// The answers to a batch: each sort in the order of its commands.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
-    /// To the writes of jobs.
+    /// The answers to the writes of jobs.
     pub(super) jobs: Vec<WriteResult>,
-    /// To the writes of records.
+    /// The answers to the writes of records.
     pub(super) records: Vec<WriteResult<Record>>,
 }
 
@@ -106,7 +106,7 @@ fn change_of<'m, K: Ord + Clone, T: Clone>(
 }
 
 impl Effects {
-    /// How the numbers of finished jobs change, by state and queue.
+    /// Returns how the numbers of finished jobs change, by state and queue.
     pub(super) fn finished_deltas(&self) -> BTreeMap<(JobState, QueueName), i64> {
         let mut deltas = BTreeMap::new();
         for change in self.heads.values() {

@@ -1,15 +1,19 @@
 //! The embedded store: one process, one data directory, no server beside it.
 //!
-//! In reading order: `machine` (what a batch of commands makes of the store: a pure function), `state` (what readers
-//! see), `writer` (the one thread that commits batches), `disk` and `directory` (where they are kept), `record` (a job)
-//! and `records` (as what), `audit` (the files beside them), `live` (the indexes in memory), `block` and `column` (the
-//! index of finished jobs), `narrow` (what of a filter they can answer), `scan`, `finished` and `sorted` (searches) and
-//! `stats` (figures).
+//! In reading order:
+//! - `machine`: what a batch of commands makes of the store, a pure function.
+//! - `state`: what readers see. `live`: the jobs in memory with their indexes.
+//! - `writer`: the one thread that commits batches.
+//! - `disk` and `directory`: where everything is kept. `stored`: a job on disk. `records`: a record on disk. `audit`: the
+//!   audit's files.
+//! - `block` and `column`: the index of finished jobs.
+//! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
+//!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics.
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced, and seen by readers from then on.
-//! - Jobs that have not ended are in memory and on disk, finished ones on disk only: memory grows with the jobs that
-//!   live, not with history.
+//! - Jobs that have not ended are in memory and on disk, finished ones on disk only: memory grows with the live jobs,
+//!   not with the finished ones.
 //! - After a failure to sync nothing more is written until the directory is opened anew: what the failed sync left
 //!   behind is found out by recovery and not guessed (Rebello et al., "Can Applications Recover from fsync
 //!   Failures?", USENIX ATC 2020).
@@ -58,24 +62,24 @@ use narrow::Narrowed;
 use state::Engine;
 use writer::Queue;
 
-/// The longest body that lies in the job's own record. A job is written about four times in its life (submitted,
+/// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,
 /// claimed, kept alive, finished), each time with its inline bodies, while a body of its own costs a second key, about
 /// a hundred bytes in the journal and a second look-up to read: the two meet at a few hundred bytes.
 const INLINE_LIMIT: usize = 512;
 
-/// How many searches and counts scan history at once; the others wait their turn, so that scans leave a core to
-/// writes.
+/// How many searches, counts and additions to the audit work at once on what is on disk; the others wait their turn, so
+/// that they leave a core to writes.
 const SCANS: u32 = 2;
 
-/// How many reads look something up on disk at once.
+/// How many reads look something up on disk at once; the others wait their turn.
 const LOOKUPS: u32 = 64;
 
-/// How a store is opened.
+/// The options that a store is opened with.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
-    /// How much of what was read from disk is kept in memory, in bytes.
+    /// The size of the cache of what was read from disk, in bytes.
     pub cache_bytes: u64,
-    /// How many finished jobs make a block of their index. Up to twice as many are kept in memory.
+    /// The number of finished jobs in a block of their index. Up to twice as many are kept in memory.
     pub block_jobs: usize,
 }
 
@@ -88,7 +92,7 @@ impl Default for EmbeddedOptions {
 /// Why a data directory could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has the directory open.
     #[error(
         "the data directory {} is in use by {}: stop that one first, or choose another directory",
         directory.display(),
@@ -97,10 +101,10 @@ pub enum OpenError {
     InUse {
         /// The data directory.
         directory: PathBuf,
-        /// The process that holds it, where it said so.
+        /// The id of that process, if it is known.
         holder: Option<u32>,
     },
-    /// Another version wrote it, in a format that this one does not read.
+    /// Another version wrote the directory, in a format that this one does not read.
     #[error(
         "the data directory {} has format {found}, and this version reads format {known} only: use the version that \
          wrote it, or choose another directory",
@@ -109,12 +113,12 @@ pub enum OpenError {
     UnknownFormat {
         /// The data directory.
         directory: PathBuf,
-        /// The format it has.
+        /// The format of the directory.
         found: u32,
         /// The format that this version reads.
         known: u32,
     },
-    /// There is a database in it, and nothing that says in which format.
+    /// The directory has a database, and no readable file that says in which format.
     #[error(
         "the data directory {} has a database but no readable format file beside it: it is not one of this program's, \
          or is damaged; restore it from a backup, or choose another directory",
@@ -124,35 +128,35 @@ pub enum OpenError {
         /// The data directory.
         directory: PathBuf,
     },
-    /// Something in it is not what this program writes.
+    /// The directory holds something that this program does not write.
     #[error("the data directory {} is damaged: {what}", directory.display())]
     Corrupt {
         /// The data directory.
         directory: PathBuf,
-        /// What, and how.
+        /// What is damaged, and how.
         what: String,
     },
-    /// A file in it could not be worked with.
+    /// A file of the directory could not be read or written.
     #[error("cannot {doing} the data directory {}: {source}", directory.display())]
     Io {
-        /// What was tried.
+        /// What failed.
         doing: &'static str,
         /// The data directory.
         directory: PathBuf,
-        /// The failure.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The database in it could not be opened.
+    /// The database in the directory could not be opened.
     #[error("cannot open the database in the data directory {}: {source}", directory.display())]
     Database {
         /// The data directory.
         directory: PathBuf,
-        /// The failure.
+        /// The error of the database.
         source: fjall::Error,
     },
 }
 
-/// What is stored is not what this program writes: says what, and how.
+/// What is stored is not what this program writes; holds what is wrong, and how.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Corrupt(String);
@@ -170,10 +174,10 @@ pub struct EmbeddedStore {
 
 impl EmbeddedStore {
     /// Opens the store in a directory, which is created where there is none, and holds the directory until the store
-    /// is closed or dropped. Reads every job that has not ended.
+    /// is closed or dropped. Reads every live job, and the jobs that ended last.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] says why the directory cannot be opened.
     pub fn open(path: impl AsRef<Path>, options: &EmbeddedOptions) -> Result<Self, OpenError> {
         let directory = Directory::hold(path.as_ref())?;
         let (disk, published) = Disk::open(directory, options)?;
@@ -205,12 +209,12 @@ impl EmbeddedStore {
         self.engine.read().as_ref().map_or(0, |engine| engine.disk.jobs_read())
     }
 
-    /// Reads memory, at once. The engine is borrowed and not kept, so that closing waits for it.
+    /// Reads what is in memory, at once. The engine is borrowed and not kept, so that closing waits for it.
     fn in_memory<T>(&self, read: impl FnOnce(&Engine) -> T) -> Result<T, StoreError> {
         self.engine.read().as_deref().map(read).ok_or_else(closed)
     }
 
-    /// Reads the disk, on a thread that may block, when one of the permits is free.
+    /// Reads or writes the disk, on a thread that may block, when one of the permits is free.
     async fn on_disk<T: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
@@ -356,10 +360,10 @@ impl Store for EmbeddedStore {
         self.queue.close("it is closed");
         let writer = self.writer.lock().take();
         if let Some(writer) = writer {
-            // A writer that panicked has told so; there is nothing left to wait for.
+            // A writer that panicked has printed why; there is nothing left to wait for.
             drop(spawn_blocking(move || drop(writer.join())).await);
         }
-        // All permits: whoever still reads the disk is done then, and nobody begins.
+        // All permits: reads under way are done then, and none begins.
         let scans = self.scans.acquire_many(SCANS).await;
         let lookups = self.lookups.acquire_many(LOOKUPS).await;
         self.scans.close();

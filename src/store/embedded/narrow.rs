@@ -1,4 +1,4 @@
-//! What a filter and its query ask for together, as far as indexes can answer it.
+//! A filter and its query brought together, as far as indexes can answer them.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ const EVER: Span = Span { first: Timestamp::MIN.as_millis(), last: Timestamp::MA
 /// A filter, with what its query binds made part of it where the filter has a part for it.
 #[derive(Clone, Debug)]
 pub(super) struct Narrowed {
-    /// Matches the same jobs as before.
+    /// The filter, which matches the same jobs as before.
     pub(super) filter: Filter,
-    /// Of these ids.
+    /// The ids that jobs must have, if the query names any.
     pub(super) ids: Option<Vec<JobId>>,
-    /// Submitted in this time.
+    /// The time in which jobs must have been submitted.
     pub(super) created_at: Span,
-    /// Due in this time.
+    /// The time in which jobs must be due.
     pub(super) run_at: Span,
-    /// Ended in this time.
+    /// The time in which jobs must have ended.
     pub(super) finished_at: Span,
-    /// Last written in this time.
+    /// The time in which jobs must have been written last.
     pub(super) updated_at: Span,
     /// Whether every settled job that satisfies all of this, but for `ids`, matches: then its columns tell.
     pub(super) exact: bool,
 }
 
 impl Narrowed {
-    /// What `filter` asks for; `None` when no job can satisfy it.
+    /// Narrows `filter`; `None` when no job can match it.
     pub(super) fn of(filter: &Filter) -> Option<Self> {
         let bounds = filter.query.as_ref().map(|query| query.expression.bounds(query.now));
         let exact = bounds.as_ref().is_none_or(|bounds| bounds.exact);
@@ -71,12 +71,12 @@ impl Narrowed {
         Some(Self { filter: narrowed, ids, created_at, run_at, finished_at, updated_at, exact })
     }
 
-    /// Whether a finished job in this state can be asked for.
+    /// Whether a finished job in this state can match.
     pub(super) fn admits(&self, state: JobState) -> bool {
         self.filter.states.is_empty() || self.filter.states.contains(&state)
     }
 
-    /// Whether any finished job can be.
+    /// Whether any finished job can match.
     pub(super) fn may_be_finished(&self) -> bool {
         !self.filter.only_live()
     }
@@ -104,12 +104,12 @@ fn at_most(span: Span) -> Option<Timestamp> {
     (span.last < i64::MAX).then(|| Timestamp::from_millis(span.last))
 }
 
-/// A text that is no name is nobody's.
+/// The texts as names; a text that cannot be a name is left out, since no job has it.
 fn named<T, E>(texts: Option<Vec<String>>, name: impl Fn(&str) -> Result<T, E>) -> Option<Vec<T>> {
     texts.map(|texts| texts.iter().filter_map(|text| name(text).ok()).collect())
 }
 
-/// Leaves of `wanted`, where nothing stands for everything, what is among `bound`; `None` when that is nothing.
+/// Keeps of `wanted`, where an empty list stands for everything, what is among `bound`; `None` when nothing is left.
 fn meet<T: PartialEq>(wanted: &mut Vec<T>, bound: Option<Vec<T>>) -> Option<()> {
     let Some(bound) = bound else { return Some(()) };
     if wanted.is_empty() {

@@ -1,5 +1,5 @@
-//! Searches and counts, as of one moment: what is in memory is taken hold of under the lock and looked at without it,
-//! and the disk is read in the snapshot of the same moment.
+//! Searches and counts, as of one moment: what is in memory is shared under the lock and searched without it, and the
+//! disk is read in the snapshot of the same moment.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -35,7 +35,7 @@ pub(super) fn is_counted(wanted: &Narrowed, by: &[GroupField]) -> bool {
     *filter == of_these && by.iter().all(|field| matches!(field, GroupField::State | GroupField::Queue))
 }
 
-/// Finds jobs that a filter, narrowed to `wanted`, asks for.
+/// Finds the jobs of a search whose filter was narrowed to `wanted`.
 pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Result<Vec<Versioned>, StoreError> {
     if search.limit == 0 {
         return Ok(Vec::new());
@@ -44,8 +44,8 @@ pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Res
     let moment = {
         let published = engine.published.read();
         if is_dispatch(filter, search.sort) {
-            let line = published.live.dispatch(filter, search.after.as_ref());
-            let found = line.filter(|head| filter.matches(&head.job)).take(search.limit);
+            let queued = published.live.dispatch(filter, search.after.as_ref());
+            let found = queued.filter(|head| filter.matches(&head.job)).take(search.limit);
             return Ok(found.cloned().collect());
         }
         if is_watch(filter, search.sort) {
@@ -90,7 +90,7 @@ pub(super) fn count(engine: &Engine, wanted: &Narrowed, by: &[GroupField]) -> Re
     Ok(groups.most_first(by))
 }
 
-/// The answer to a count that nothing can satisfy.
+/// Returns the answer to a count that no job can match.
 pub(super) fn no_groups(by: &[GroupField]) -> Vec<Group> {
     Groups::default().most_first(by)
 }
@@ -107,7 +107,7 @@ pub(super) fn visit(
     moment.walk(engine, &wanted, Sort::default(), &mut visit)
 }
 
-/// The store at one moment, as far as a search looks at it.
+/// What a search reads of the store, at one moment.
 struct Moment {
     /// Those of the jobs in memory that could match, by an index.
     heads: Vec<Versioned>,
@@ -155,14 +155,14 @@ impl Moment {
     }
 }
 
-/// Available jobs in the order they are handed out.
+/// Whether available jobs are wanted in the order of dispatch.
 fn is_dispatch(filter: &Filter, sort: Sort) -> bool {
     sort == Sort::Dispatch
         && !filter.states.is_empty()
         && filter.states.iter().all(|state| *state == JobState::Available)
 }
 
-/// Jobs that the monitor has to look at, in the order of time.
+/// Whether the jobs are wanted that the monitor has to check, in the order of time.
 fn is_watch(filter: &Filter, sort: Sort) -> bool {
     filter.watch_at_most.is_some() && sort == Sort::By(SortField::WatchAt, Direction::Ascending)
 }

@@ -18,13 +18,13 @@ use crate::store::{Record, RecordKey, StoreError, Version, Versioned, WriteError
 
 /// The store's state as of the last commit.
 pub(super) struct Published {
-    /// The jobs that have not ended.
+    /// The live jobs.
     pub(super) live: Live,
-    /// Those that have and are in no block yet.
+    /// The finished jobs that are in no block yet.
     pub(super) recent: Recent,
-    /// All others.
+    /// The blocks of all other finished jobs.
     pub(super) blocks: Arc<Blocks>,
-    /// How many have.
+    /// How many jobs have finished.
     pub(super) finished: Finished,
     /// The version given last.
     pub(super) last: Version,
@@ -33,7 +33,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// A job that is in memory.
+    /// Returns a job that is in memory.
     pub(super) fn in_memory(&self, id: &JobId) -> Option<&Versioned> {
         self.live.get(id).or_else(|| self.recent.get(id))
     }
@@ -47,17 +47,17 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// The job, if it is one of these.
+    /// Returns the job, if it has ended lately.
     pub(super) fn get(&self, id: &JobId) -> Option<&Versioned> {
         self.by_write.get(self.by_id.get(id)?)
     }
 
-    /// All of them, those first that ended first.
+    /// Returns all of them, those first that ended first.
     pub(super) fn heads(&self) -> impl Iterator<Item = &Versioned> {
         self.by_write.values()
     }
 
-    /// Puts a job in the place of its former version, and gives that.
+    /// Puts a job in the place of its former version, and returns that.
     pub(super) fn put(&mut self, head: Versioned) -> Option<Versioned> {
         let former = self.remove(&head.job.id);
         self.by_id.insert(head.job.id.clone(), head.version.seq_no);
@@ -65,7 +65,7 @@ impl Recent {
         former
     }
 
-    /// Takes a job out.
+    /// Takes a job out, and returns it.
     pub(super) fn remove(&mut self, id: &JobId) -> Option<Versioned> {
         self.by_write.remove(&self.by_id.remove(id)?)
     }
@@ -79,7 +79,7 @@ pub(super) struct Finished(HashMap<(JobState, QueueName), u64>);
 pub(super) type FinishedCount = (JobState, QueueName, u64);
 
 impl Finished {
-    /// The counts that a batch changes, as they are after it.
+    /// Returns the counts that a batch changes, as they are after it.
     fn after(&self, effects: &Effects) -> Vec<FinishedCount> {
         let changed = effects.finished_deltas().into_iter();
         let after = changed.map(|(group, by)| {
@@ -89,7 +89,7 @@ impl Finished {
         after.collect()
     }
 
-    /// Sets how many.
+    /// Sets how many there are.
     pub(super) fn set(&mut self, state: JobState, queue: QueueName, count: u64) {
         if count == 0 {
             self.0.remove(&(state, queue));
@@ -98,7 +98,7 @@ impl Finished {
         }
     }
 
-    /// All that are not zero.
+    /// Returns all counts that are not zero.
     pub(super) fn counts(&self) -> impl Iterator<Item = (JobState, &QueueName, u64)> {
         self.0.iter().map(|((state, queue), count)| (*state, queue, *count))
     }
@@ -113,7 +113,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Decides a batch, makes it durable, shows it to readers, and gives the answers. Only the writer calls this, one
+    /// Decides a batch, makes it durable, shows it to readers, and returns the answers. Only the writer calls this, one
     /// batch after the other. No lock is held while the disk is written to, but a shared one while documents are looked
     /// up.
     ///
@@ -136,7 +136,7 @@ impl Engine {
         Ok(Committed { outcomes, _effects: effects })
     }
 
-    /// What becomes of the blocks whose jobs a batch removes or starts again.
+    /// Returns what becomes of the blocks whose jobs a batch removes or starts again.
     fn leaving(&self, published: &Published, effects: &Effects) -> Result<Vec<Leaving>, StoreError> {
         let mut rows: BTreeMap<u32, (&Block, Vec<u32>)> = BTreeMap::new();
         for (id, change) in &effects.heads {
@@ -154,7 +154,7 @@ impl Engine {
                 }
             }
             if !found {
-                // Not worth the store: it was not found by searches either.
+                // No reason to stop the store: searches did not find the job either.
                 tracing::error!(job = %id, "a finished job that leaves is in no block");
             }
         }
@@ -254,7 +254,7 @@ impl From<super::Corrupt> for StoreError {
     }
 }
 
-/// The answer to every command of a batch that could not be made durable.
+/// Returns the answer to every command of a batch that could not be made durable.
 pub(super) fn undecided<T>(failure: &StoreError) -> WriteError<T> {
     WriteError::Unknown(failure.to_string())
 }

@@ -1,4 +1,4 @@
-//! Figures about jobs, in one pass over those that match. Memory is bounded: by the rows, and by how much the values of
+//! Statistics about jobs, in one pass over those that match. Memory is bounded: by the rows, and by how much the values of
 //! all rows together take; of more than a few, a row keeps a histogram with three digits instead of each.
 
 use std::collections::HashMap;
@@ -14,14 +14,14 @@ use crate::job::Job;
 use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};
 use crate::store::StoreError;
 
-/// How many values a row keeps one by one.
+/// How many values a row keeps one by one before it makes a histogram of them.
 const KEPT: usize = 512;
 /// How much the values of all rows may take, in bytes.
 const MAX_BYTES: usize = 256 << 20;
 /// How many digits of a duration count.
 const DIGITS: u8 = 3;
 
-/// Reckons the figures; `None` when there are too many rows.
+/// Computes the statistics; `None` when there are too many rows.
 pub(super) fn stats(engine: &Engine, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
     let mut tallies = Tallies::of(request);
     scan::visit(engine, &request.filter, |head| {

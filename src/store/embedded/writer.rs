@@ -1,4 +1,4 @@
-//! The one writer: takes everything that waits, commits it as one batch, answers, and looks again.
+//! The one writer: takes everything that waits, commits it as one batch, answers, and begins again.
 //!
 //! It never waits for more to come. While a batch is being synced the next one gathers by itself, so batches are as
 //! large as the load makes them and a single write on an idle store goes out at once.
@@ -27,26 +27,26 @@ const BATCH_ITEMS: usize = 4_096;
 /// The same in bytes.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// When to come again after a refusal: several batches later.
+/// How long a refused caller is told to wait: several batches.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What a job takes without its bodies, or a record, roughly.
+/// About how many bytes a job takes without its bodies, or a record.
 const HEAD_BYTES: usize = 512;
 
-/// What one caller wants written.
+/// The writes of one caller.
 pub(super) struct Request {
     commands: Vec<Command>,
     bytes: usize,
     caller: Caller,
 }
 
-/// Who waits for an answer.
+/// The caller that waits for an answer.
 enum Caller {
     Jobs { count: usize, answer: oneshot::Sender<Vec<WriteResult>> },
     Record(oneshot::Sender<WriteResult<Record>>),
 }
 
-/// Gives each of `callers` its own of the outcomes. A caller may have gone; its answer is no use to anyone else then.
+/// Sends each of `callers` its own of the outcomes. A caller may have gone; its answer is no use to anyone else then.
 fn answer(callers: Vec<Caller>, outcomes: Outcomes) {
     let (mut jobs, mut records) = (outcomes.jobs.into_iter(), outcomes.records.into_iter());
     for caller in callers {
@@ -70,7 +70,7 @@ impl Caller {
 
 /// Why writes are not acknowledged.
 enum Failure<'a> {
-    /// They were not done.
+    /// They were not written.
     Refused(&'a str),
     /// Their batch could not be made durable.
     Undecided(&'a StoreError),
@@ -88,12 +88,12 @@ impl Failure<'_> {
 /// Writes on their way to the writer, bounded.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Backlog>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Backlog {
     requests: Vec<Request>,
     items: usize,
     bytes: usize,
@@ -150,12 +150,12 @@ impl Queue {
         self.arrived.notify_all();
     }
 
-    /// Why nothing more is taken, if so.
+    /// Returns why nothing more is taken, if the queue is closed.
     pub(super) fn closed(&self) -> Option<String> {
         self.waiting.lock().closed.clone()
     }
 
-    /// The next batch, as soon as there is one; none when the queue is closed and empty.
+    /// Waits for the next batch and returns it; none when the queue is closed and empty.
     fn take(&self) -> Option<Vec<Request>> {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() {
@@ -208,7 +208,7 @@ pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
                 return;
             }
         }
-        // When everybody is answered: nobody waits for it but the next batch.
+        // After all callers are answered: only the next batch waits for it.
         if let Err(failure) = engine.put_in_block() {
             return stop_after(&failure, queue);
         }

@@ -1,9 +1,9 @@
-//! How long questions take over a long history: filters on indexed fields, counts, full scans, other orders.
+//! How long queries take over many ended jobs: filters on indexed fields, counts, full scans, other orders.
 //!
 //! A store is filled through its own write path and asked in this process, so that what is measured is the store and
 //! not the way to it; a server that is named is asked for what it has.
 
-pub(super) mod history;
+pub(super) mod jobs;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -106,7 +106,7 @@ async fn fill(store: &dyn Store, jobs: u32, live: u32) -> Result<Option<Duration
         return Ok(None);
     }
     let begun = Instant::now();
-    fill_with(store, history::made_up(jobs, live, SystemClock::default().now())).await?;
+    fill_with(store, jobs::made_up(jobs, live, SystemClock::default().now())).await?;
     Ok(Some(begun.elapsed()))
 }
 
@@ -129,15 +129,15 @@ pub(super) async fn fill_with(store: &dyn Store, mut jobs: impl Iterator<Item = 
     store.refresh().await.map_err(|error| error.to_string())
 }
 
-/// Questions to what [`history::made_up`] made.
+/// Questions to what [`jobs::made_up`] made.
 fn questions(now: Timestamp) -> Vec<Question> {
     let indexed = [
         ("queue", "queue: queue-07".to_owned()),
         ("kind", "kind: kind-03".to_owned()),
         ("owner", "owner: owner-042".to_owned()),
         ("rare state", "state: expired".to_owned()),
-        ("run_at", history::window("run_at", now)),
-        ("created_at", history::window("created_at", now)),
+        ("run_at", jobs::window("run_at", now)),
+        ("created_at", jobs::window("created_at", now)),
         ("lease", "lease.worker_id: worker-7".to_owned()),
         ("queue and kind", "queue: queue-07 and kind: kind-03".to_owned()),
         ("queue, not label", "queue: queue-07 and not labels.team: red".to_owned()),

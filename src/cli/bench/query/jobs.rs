@@ -1,4 +1,4 @@
-//! A made-up history of jobs, of about the variety of a real one.
+//! Made-up jobs, most of them ended, of about the variety of real ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
