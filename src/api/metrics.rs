@@ -99,7 +99,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_claims_total", Counter, "Claims granted"),
     metric("leasehold_claims_undelivered_total", Counter, "Jobs given back since their worker was gone before it was told of the claim"),
     metric("leasehold_claims_redelivered_total", Counter, "Jobs told of again to a worker that lost the answer to its claim"),
-    labelled("leasehold_conflicts_total", Counter, ("operation", &["claim", "update"]), "Writes of a job that lost a race: somebody had written it since it was read"),
+    labelled("leasehold_conflicts_total", Counter, ("operation", &["claim", "update", "queue", "subscription", "setting"]), "Writes of a job, or of a record of the kind named, that lost a race: somebody had written it since it was read"),
     labelled("leasehold_mismatches_total", Counter, ("reason", &["stale_hit", "fence"]), "What spoke of a job as it no longer is: search hits older than what is known, and calls under another fence than the job's"),
     metric("leasehold_heartbeats_total", Counter, "Signs of life that came in"),
     metric("leasehold_leases_lost_total", Counter, "Workers refused because their lease was no longer the job's"),

@@ -17,12 +17,9 @@ mod read;
 pub mod request;
 mod work;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -34,9 +31,9 @@ pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
 pub use observe::survey::{Survey, SurveyState};
 pub use observe::throughput::Throughput;
 pub use observe::workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
+pub use read::QueueStatus;
 pub use request::{
-    Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, QueueStatus,
-    Submitted,
+    Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, Submitted,
 };
 pub use work::bulk::{
     BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection,
@@ -44,19 +41,12 @@ pub use work::bulk::{
 pub use work::claim::Claimed;
 
 use crate::clock::{Clock, Timestamp};
-use crate::job::EventName;
 use crate::store::Store;
-use admin::queue_settings::Queues;
+use admin::queue_settings::QueueSettingsCache;
 use dispatch::{Dispatch, DispatchConfig};
-use observe::events::Events;
-use observe::insight::Insight;
-use observe::survey::Surveys;
-use observe::throughput::Ends;
-use observe::workers::Workers;
-use read::Watchers;
-use work::claim::Deliveries;
-use work::known_versions::Known;
-use work::pending_notices::Untold;
+use observe::Observations;
+use read::EndWatchers;
+use work::Work;
 
 /// The manager's settings.
 #[derive(Clone, Debug)]
@@ -83,30 +73,17 @@ impl Default for ManagerConfig {
 /// The Job Management Service. Cheap to clone: clones share everything.
 #[derive(Clone)]
 pub struct Manager {
-    shared: Arc<Shared>,
+    shared: Arc<ManagerState>,
 }
 
-pub(in crate::manager) struct Shared {
+pub(in crate::manager) struct ManagerState {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    work: Work,
     dispatch: Dispatch,
-    queues: Queues,
-    workers: Workers,
-    ends: Ends,
-    started_at: Timestamp,
-    known: Known,
-    deliveries: Mutex<Deliveries>,
-    watchers: Watchers,
-    events: Events,
-    insight: Insight,
-    surveys: Surveys,
-    /// The events that somebody wants to be told of, whichever job they happen to.
-    wanted: RwLock<BTreeSet<EventName>>,
-    untold: Untold,
-    /// Set once searches see everything that was written before this manager started.
-    caught_up: OnceCell<()>,
-    /// Claims are answered with nothing from then on.
-    no_claims: CancellationToken,
+    queue_settings: QueueSettingsCache,
+    observe: Observations,
+    end_watchers: EndWatchers,
     /// Everything ends.
     stopping: CancellationToken,
     tasks: TaskTracker,
@@ -125,46 +102,36 @@ impl Manager {
             page: if exclusive { config.candidates_per_queue } else { REMOTE_PAGE },
             poll_interval: (!exclusive).then_some(config.poll_interval),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ManagerState {
+            work: Work::new(!realtime),
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
-            queues: Queues::default(),
-            workers: Workers::default(),
-            ends: Ends::default(),
-            started_at: clock.now(),
-            known: Known::new(!realtime),
-            deliveries: Mutex::default(),
-            watchers: Watchers::default(),
-            events: Events::new(!exclusive),
-            insight: Insight::new(clock.now()),
-            surveys: Surveys::default(),
-            wanted: RwLock::default(),
-            untold: Untold::default(),
-            caught_up: OnceCell::new(),
-            no_claims: CancellationToken::new(),
+            queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
+            observe: Observations::new(!exclusive, clock.now()),
+            end_watchers: EndWatchers::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
             store,
             clock,
         });
-        let background = Arc::clone(&shared);
-        shared.spawn(async move { background.keep_filled().await });
-        let background = Arc::clone(&shared);
-        shared.spawn(async move { background.keep_surveyed(config.survey_interval).await });
-        let background = Arc::clone(&shared);
-        shared.spawn(async move { background.keep_queues_known().await });
-        Self { shared }
+        let manager = Self { shared };
+        let [filling, surveying, listing] = [(); 3].map(|()| manager.clone());
+        let tasks = &manager.shared.tasks;
+        tasks.spawn(async move { filling.keep_filled().await });
+        tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
+        tasks.spawn(async move { listing.keep_queues_known().await });
+        manager
     }
 
     /// What this manager has seen of its work lately. Never asks the store.
     #[must_use]
     pub fn insights(&self) -> Insights {
-        self.shared.insight.told(self.shared.clock.now())
+        self.shared.observe.insight.told(self.shared.clock.now())
     }
 
     /// How the store stood when it was last looked at. Never asks it.
     #[must_use]
     pub fn survey(&self) -> SurveyState {
-        self.shared.surveys.state()
+        self.shared.observe.surveys.state()
     }
 
     /// The time by this manager's clock.
@@ -180,12 +147,5 @@ impl Manager {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         self.shared.store.close().await;
-    }
-}
-
-impl Shared {
-    /// Runs something that [`Manager::shutdown`] waits for.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
     }
 }

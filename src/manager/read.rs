@@ -9,14 +9,16 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::clock::Timestamp;
 use crate::job::{Body, BodyId, BodyRef, JobId, JobState, Json, QueueName};
 use crate::query::stats::{MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
+use crate::manager::admin::queue_settings::QueueSettings;
 use crate::manager::observe::throughput::{self, Throughput};
-use crate::manager::request::{JobView, ManagerError, QueueStatus};
+use crate::manager::request::{JobView, ManagerError};
 
 /// How often a job is read again while somebody waits for its end, where others write to the store too.
 const WAIT_POLL: Duration = Duration::from_secs(1);
@@ -24,19 +26,35 @@ const WAIT_POLL: Duration = Duration::from_secs(1);
 /// How many queues are asked for their oldest job at once.
 const QUEUES_AT_ONCE: usize = 8;
 
+/// How a queue stands.
+#[derive(Clone, Debug)]
+pub struct QueueStatus {
+    /// Its name.
+    pub name: QueueName,
+    /// How many jobs are in each state, every state named.
+    pub jobs: BTreeMap<JobState, u64>,
+    /// Since when the longest-waiting due job could have been claimed, were the queue not paused.
+    pub oldest_waiting_since: Option<Timestamp>,
+    /// What is set for it.
+    pub settings: QueueSettings,
+    /// How many of its jobs have ended in the last one, five and fifteen minutes. On a store of the manager's own, since
+    /// the manager was started.
+    pub throughput: [Throughput; 3],
+}
+
 fn no_jobs() -> BTreeMap<JobState, u64> {
     JobState::ALL.iter().map(|state| (*state, 0)).collect()
 }
 
 /// Those who wait for a job's end.
 #[derive(Default)]
-pub(super) struct Watchers {
+pub(super) struct EndWatchers {
     jobs: Mutex<HashMap<JobId, (Arc<Notify>, usize)>>,
 }
 
-impl Watchers {
+impl EndWatchers {
     /// The job has ended.
-    pub(super) fn tell(&self, id: &JobId) {
+    pub(super) fn wake(&self, id: &JobId) {
         let jobs = self.jobs.lock();
         if let Some((notify, _)) = jobs.get(id) {
             notify.notify_waiters();
@@ -53,7 +71,7 @@ impl Watchers {
 
 /// One who waits; forgotten when dropped.
 struct Watch<'a> {
-    watchers: &'a Watchers,
+    watchers: &'a EndWatchers,
     id: JobId,
     notify: Arc<Notify>,
 }
@@ -78,7 +96,7 @@ impl Manager {
     pub async fn get(&self, id: &JobId) -> Result<JobView, ManagerError> {
         let found = self.shared.store.get(std::slice::from_ref(id)).await?.pop().flatten();
         let versioned = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?;
-        self.shared.known.learn(&versioned);
+        self.shared.work.known.learn(&versioned);
         self.view(vec![versioned]).await?.pop().ok_or_else(|| ManagerError::NotFound(id.clone()))
     }
 
@@ -88,7 +106,7 @@ impl Manager {
     /// [`ManagerError::NotFound`] when there is none.
     pub async fn wait(&self, id: &JobId, wait: Duration) -> Result<JobView, ManagerError> {
         let deadline = Instant::now() + wait;
-        let watch = self.shared.watchers.watch(id);
+        let watch = self.shared.end_watchers.watch(id);
         let poll = if self.shared.store.is_exclusive() { wait } else { WAIT_POLL };
         // Bounded by the deadline: each turn waits for news or for the poll.
         loop {
@@ -180,7 +198,7 @@ impl Manager {
         self.know_queues().await?;
         let groups = self.shared.store.count(&Filter::default(), &[GroupField::Queue, GroupField::State]).await?;
         let mut queues: BTreeMap<QueueName, BTreeMap<JobState, u64>> =
-            self.shared.queues.all().into_iter().map(|(name, _)| (name, no_jobs())).collect();
+            self.shared.queue_settings.queues().into_iter().map(|name| (name, no_jobs())).collect();
         for group in groups {
             let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
             let corrupt = |what: &str| StoreError::Corrupt(format!("{what} in a count"));
@@ -188,7 +206,7 @@ impl Manager {
             let state: JobState = state.parse().map_err(|_| corrupt("an unknown state"))?;
             queues.entry(name).or_insert_with(no_jobs).insert(state, group.count);
         }
-        let ended = self.shared.throughput(None).await?;
+        let ended = self.throughput(None).await?;
         let mut answered = Vec::with_capacity(queues.len());
         let queues: Vec<_> = queues.into_iter().collect();
         for some in queues.chunks(QUEUES_AT_ONCE) {
@@ -210,7 +228,7 @@ impl Manager {
             let state = state.ok_or_else(|| StoreError::Corrupt("an unknown state in a count".to_owned()))?;
             jobs.insert(state, group.count);
         }
-        let ended = self.shared.throughput(Some(name)).await?;
+        let ended = self.throughput(Some(name)).await?;
         self.queue_status(name, &jobs, &ended).await
     }
 
@@ -234,7 +252,7 @@ impl Manager {
             self.shared.store.search(&Search { filter, sort, after: None, limit: 1 }).await?.pop()
         };
         let oldest_waiting_since = oldest.map(|found| found.job.run_at);
-        let settings = self.shared.queues.of(name);
+        let settings = self.shared.queue_settings.of(name);
         let throughput = ended.get(name).copied().unwrap_or_else(throughput::nothing);
         Ok(QueueStatus { name: name.clone(), jobs: jobs.clone(), oldest_waiting_since, settings, throughput })
     }

@@ -7,10 +7,8 @@ use crate::clock::Timestamp;
 use crate::job::{
     Actor, Fence, JobError, JobId, JobSpec, Json, Kind, Progress, QueueName, Refusal, RequestId, WorkerId,
 };
+use crate::store::record::RecordError;
 use crate::store::{StoreError, Versioned};
-
-use crate::manager::admin::queue_settings::QueueSettings;
-use crate::manager::observe::throughput::Throughput;
 
 /// A job as it is submitted.
 #[derive(Clone, Debug)]
@@ -141,22 +139,6 @@ pub struct Finish {
     pub outcome: Outcome,
 }
 
-/// How a queue stands.
-#[derive(Clone, Debug)]
-pub struct QueueStatus {
-    /// Its name.
-    pub name: QueueName,
-    /// How many jobs are in each state, every state named.
-    pub jobs: BTreeMap<crate::job::JobState, u64>,
-    /// Since when the longest-waiting due job could have been claimed, were the queue not paused.
-    pub oldest_waiting_since: Option<Timestamp>,
-    /// What is set for it.
-    pub settings: QueueSettings,
-    /// How many of its jobs have ended in the last one, five and fifteen minutes. On a store of the manager's own, since
-    /// the manager was started.
-    pub throughput: [Throughput; 3],
-}
-
 /// Who asks, for the history and for idempotency keys, which each client has its own of.
 pub type Caller = Actor;
 
@@ -195,4 +177,14 @@ pub enum ManagerError {
     /// The manager is shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
+}
+
+impl From<RecordError> for ManagerError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Contended => Self::Contended { tries: RecordError::TRIES },
+            RecordError::Store(error) => Self::Store(error),
+            RecordError::Unknown(why) => Self::Unknown(why),
+        }
+    }
 }

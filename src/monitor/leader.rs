@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::drive::Trouble;
 use crate::clock::{Clock, Timestamp, rfc3339};
 use crate::job::{Json, RecordName};
+use crate::store::record::body;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
 
 /// The record's name.
@@ -251,14 +252,13 @@ impl Leader {
     }
 
     fn claim(&self, holder: Option<&str>, fence: u64, acquired_at: Timestamp) -> Result<Json, StoreError> {
-        let claim = Claim {
+        body(&Claim {
             holder: holder.map(str::to_owned),
             fence,
             term_ms: u64::try_from(self.term.as_millis()).unwrap_or(u64::MAX),
             acquired_at,
             renewed_at: self.clock.now(),
-        };
-        Json::of(&claim).map_err(|error| StoreError::Corrupt(error.to_string()))
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::NotifyConfig;
+use super::config::NotifyConfig;
 use super::subscriptions::{Reception, Subscriptions};
 use crate::clock::Clock;
 use crate::executor::webhook::{JobEvent, Receiver, Verdict};

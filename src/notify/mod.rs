@@ -10,6 +10,7 @@
 //!
 //! [`subscriptions`] are those who want to be told whichever job it is.
 
+mod config;
 pub mod delivery;
 mod outbox;
 pub mod subscriptions;
@@ -20,54 +21,18 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use config::NotifyConfig;
 pub use delivery::{KIND, QUEUE};
 pub use subscriptions::{NewSubscription, Subscription, SubscriptionError, Subscriptions};
 
 use crate::clock::Clock;
 use crate::executor::HttpExecutor;
-use crate::executor::webhook::Origin;
-use crate::job::{Kind, QueueName, RetryPolicy, WorkerId};
+use crate::job::{Kind, QueueName, WorkerId};
 use crate::manager::Manager;
 use crate::store::{Store, StoreError};
 use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
 use delivery::Deliver;
 use outbox::Outbox;
-
-/// How notifications are made.
-#[derive(Clone, Debug)]
-pub struct NotifyConfig {
-    /// Where events say that they come from.
-    pub origin: Origin,
-    /// How long to wait between two tries to deliver one.
-    pub retry: RetryPolicy,
-    /// How many tries there are before a delivery is a dead letter.
-    pub max_attempts: u32,
-    /// How long a receiver may take to answer.
-    pub timeout: Duration,
-    /// How many deliveries are under way at once.
-    pub concurrency: usize,
-    /// How often outboxes are searched for that nobody has handed on, and subscriptions for changes by others.
-    pub period: Duration,
-}
-
-impl Default for NotifyConfig {
-    /// Sixteen tries over about nine hours.
-    fn default() -> Self {
-        Self {
-            origin: Origin { source: "/leasehold".to_owned(), job_pages: None },
-            retry: RetryPolicy {
-                base: Duration::from_secs(1),
-                factor: 3.0,
-                max: Duration::from_secs(3600),
-                jitter: 0.2,
-            },
-            max_attempts: 16,
-            timeout: Duration::from_secs(15),
-            concurrency: 32,
-            period: Duration::from_secs(1),
-        }
-    }
-}
 
 /// How long the lease of a delivery lasts. A receiver may take longer, for the worker beats meanwhile; it is how long a
 /// delivery waits whose process has died.

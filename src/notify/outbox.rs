@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::NotifyConfig;
+use super::config::NotifyConfig;
 use super::delivery::{Addressee, Delivery};
 use super::subscriptions::{Subscription, Subscriptions};
 use crate::clock::{Clock, Timestamp};

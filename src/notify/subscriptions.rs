@@ -5,28 +5,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
 use crate::clock::{Clock, Timestamp, rfc3339};
 use crate::executor::webhook::Secret;
 use crate::executor::{TargetPolicy, TargetUrl};
-use crate::job::{Actor, EventName, Job, Json, Kind, NoticeFormat, QueueName, RecordName};
+use crate::job::{Actor, EventName, Job, Kind, NoticeFormat, QueueName, RecordName};
 use crate::manager::Manager;
-use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
+use crate::store::record::{CachedRecords, RecordError, change_record};
+use crate::store::{RecordKey, RecordKind, Store, StoreError};
 
 /// The most subscriptions.
 pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 /// How many secrets sign at once while one is being changed.
 const MAX_SECRETS: usize = 2;
-/// How often a change is tried that others come before.
-const MAX_TRIES: usize = 10;
-/// How long what is written here is taken for newer than what a search finds.
-const SEARCH_LAG: Duration = Duration::from_secs(3);
 
 /// Somebody who wants to be told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +111,7 @@ pub enum SubscriptionError {
     #[error("there are {MAX_SUBSCRIPTIONS} subscriptions, and there cannot be more")]
     TooMany,
     /// Others kept writing it.
-    #[error("others kept writing it; {MAX_TRIES} tries were not enough")]
+    #[error("others kept writing it; {} tries were not enough", RecordError::TRIES)]
     Contended,
     /// The store did not do it.
     #[error(transparent)]
@@ -133,13 +127,11 @@ pub struct Subscriptions {
     manager: Manager,
     clock: Arc<dyn Clock>,
     policy: TargetPolicy,
-    all: RwLock<Vec<Arc<Subscription>>>,
-    /// Until when searches may not show what was written here.
-    lagging_until: Mutex<Option<Instant>>,
+    records: CachedRecords<Subscription>,
     signing_key: OnceCell<Secret>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize)]
 struct SigningKey {
     secret: Secret,
 }
@@ -154,12 +146,11 @@ impl Subscriptions {
         // What was written right before this process started must be seen.
         store.refresh().await?;
         let subscriptions = Self {
+            records: CachedRecords::new(Arc::clone(&store), RecordKind::Subscription),
             store,
             manager,
             clock,
             policy,
-            all: RwLock::default(),
-            lagging_until: Mutex::default(),
             signing_key: OnceCell::new(),
         };
         subscriptions.list_anew().await?;
@@ -169,7 +160,7 @@ impl Subscriptions {
     /// All of them, in the order of their names.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Subscription>> {
-        self.all.read().clone()
+        self.records.all().into_iter().map(|(_, subscription)| subscription).collect()
     }
 
     /// The one with this name, as the store has it.
@@ -177,7 +168,9 @@ impl Subscriptions {
     /// # Errors
     /// [`SubscriptionError::NotFound`], [`SubscriptionError::Store`].
     pub async fn get(&self, id: &str) -> Result<Subscription, SubscriptionError> {
-        Ok(self.read(id).await?.1)
+        let missing = || SubscriptionError::NotFound(id.to_owned());
+        let key = RecordKey::new(RecordKind::Subscription, name(id)?);
+        Ok(self.store.record(&key).await?.ok_or_else(missing)?.read()?)
     }
 
     /// Adds one.
@@ -187,7 +180,7 @@ impl Subscriptions {
     pub async fn create(&self, by: &Actor, new: NewSubscription) -> Result<Subscription, SubscriptionError> {
         let url = TargetUrl::parse(&new.url).map_err(|error| SubscriptionError::Url(error.to_string()))?;
         self.policy.check(&url).map_err(|error| SubscriptionError::Url(error.to_string()))?;
-        if self.all.read().len() >= MAX_SUBSCRIPTIONS {
+        if self.records.all().len() >= MAX_SUBSCRIPTIONS {
             return Err(SubscriptionError::TooMany);
         }
         let subscription = Subscription {
@@ -202,14 +195,7 @@ impl Subscriptions {
             created_by: by.clone(),
             switched_off: None,
         };
-        let write = RecordWrite::Create { key: key(&subscription.id)?, body: body(&subscription)? };
-        match self.store.write_record(write).await {
-            Ok(_) => {}
-            Err(WriteError::Refused(error)) => return Err(error.into()),
-            Err(WriteError::Conflict(_)) => return Err(SubscriptionError::Contended),
-            Err(WriteError::Unknown(why)) => return Err(SubscriptionError::Unknown(why)),
-        }
-        self.changed(&subscription.id, Some(subscription.clone()));
+        self.set(&subscription.id, |_| Ok(Some(subscription.clone()))).await?;
         Ok(subscription)
     }
 
@@ -218,19 +204,12 @@ impl Subscriptions {
     /// # Errors
     /// [`SubscriptionError`].
     pub async fn remove(&self, id: &str) -> Result<(), SubscriptionError> {
-        for _ in 0..MAX_TRIES {
-            let (record, _) = self.read(id).await?;
-            match self.store.write_record(record.removal()).await {
-                Ok(_) | Err(WriteError::Conflict(None)) => {
-                    self.changed(id, None);
-                    return Ok(());
-                }
-                Err(WriteError::Conflict(Some(_))) => {}
-                Err(WriteError::Refused(error)) => return Err(error.into()),
-                Err(WriteError::Unknown(why)) => return Err(SubscriptionError::Unknown(why)),
-            }
-        }
-        Err(SubscriptionError::Contended)
+        let mut was_there = false;
+        self.set(id, |before| {
+            was_there |= before.is_some();
+            if was_there { Ok(None) } else { Err(SubscriptionError::NotFound(id.to_owned())) }
+        })
+        .await
     }
 
     /// Gives one a new secret; the former one signs as well until the next change, so that no message is refused while
@@ -241,8 +220,11 @@ impl Subscriptions {
     pub async fn change_secret(&self, id: &str) -> Result<Subscription, SubscriptionError> {
         let secret = Secret::generate();
         self.change(id, |subscription| {
-            subscription.secrets.insert(0, secret.clone());
-            subscription.secrets.truncate(MAX_SECRETS);
+            // Decided again after an unknown outcome, it may be there already.
+            if subscription.secrets.first() != Some(&secret) {
+                subscription.secrets.insert(0, secret.clone());
+                subscription.secrets.truncate(MAX_SECRETS);
+            }
         })
         .await
     }
@@ -270,7 +252,7 @@ impl Subscriptions {
 
     /// Where one is told; nowhere, if it is gone or switched off.
     pub(super) async fn reception(&self, id: &str) -> Result<Option<Reception>, StoreError> {
-        let cached = self.all.read().iter().find(|subscription| subscription.id == id).cloned();
+        let cached = RecordName::new(id).ok().and_then(|name| self.records.get(&name));
         let subscription = match cached {
             Some(subscription) => subscription,
             // Another process may have added it a moment ago.
@@ -297,94 +279,75 @@ impl Subscriptions {
 
     async fn find_signing_key(&self) -> Result<Secret, StoreError> {
         let key = RecordKey::new(RecordKind::Setting, RecordName::system("webhook-signing-key"));
-        for _ in 0..MAX_TRIES {
-            if let Some(record) = self.store.record(&key).await? {
-                return record.read::<SigningKey>().map(|key| key.secret);
-            }
-            let new = SigningKey { secret: Secret::generate() };
-            let body = Json::of(&new).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-            match self.store.write_record(RecordWrite::Create { key: key.clone(), body }).await {
-                Ok(_) => return Ok(new.secret),
-                Err(WriteError::Refused(error)) => return Err(error),
-                Err(WriteError::Conflict(_) | WriteError::Unknown(_)) => {}
-            }
+        let decide = |made: Option<&SigningKey>| {
+            let secret = made.map_or_else(Secret::generate, |made| made.secret.clone());
+            Ok::<_, RecordError>(Some(SigningKey { secret }))
+        };
+        let unavailable = || StoreError::Unavailable("the signing key could not be read or written".to_owned());
+        match change_record(&*self.store, &key, decide).await {
+            Ok(key) => key.map(|key| key.secret).ok_or_else(unavailable),
+            Err(RecordError::Store(error)) => Err(error),
+            Err(RecordError::Contended | RecordError::Unknown(_)) => Err(unavailable()),
         }
-        Err(StoreError::Unavailable("the signing key could not be read or written".to_owned()))
     }
 
     /// Learns what others have changed, where there are others.
     pub(super) async fn refresh(&self) -> Result<(), StoreError> {
-        let lagging = self.lagging_until.lock().is_some_and(|until| Instant::now() < until);
-        if self.store.is_exclusive() || lagging { Ok(()) } else { self.list_anew().await }
+        if self.store.is_exclusive() { Ok(()) } else { self.list_anew().await }
     }
 
     async fn list_anew(&self) -> Result<(), StoreError> {
-        let began = Instant::now();
-        let records = self.store.records(RecordKind::Subscription).await?;
-        let all = records.iter().map(|record| record.read().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-        // What was changed here while the search ran is newer than what it found.
-        if self.lagging_until.lock().is_none_or(|until| until < began) {
-            *self.all.write() = all;
-            self.tell_manager();
-        }
+        self.records.list().await?;
+        self.publish_events();
         Ok(())
-    }
-
-    async fn read(&self, id: &str) -> Result<(Record, Subscription), SubscriptionError> {
-        let missing = || SubscriptionError::NotFound(id.to_owned());
-        let key = key(id).map_err(|_| missing())?;
-        let record = self.store.record(&key).await?.ok_or_else(missing)?;
-        let subscription = record.read()?;
-        Ok((record, subscription))
     }
 
     async fn change(
         &self,
         id: &str,
-        change: impl Fn(&mut Subscription) + Send,
+        change: impl Fn(&mut Subscription) + Send + Sync,
     ) -> Result<Subscription, SubscriptionError> {
-        for _ in 0..MAX_TRIES {
-            let (record, mut subscription) = self.read(id).await?;
+        let missing = || SubscriptionError::NotFound(id.to_owned());
+        let mut changed = None;
+        self.set(id, |before| {
+            let mut subscription = before.cloned().ok_or_else(missing)?;
             change(&mut subscription);
-            let written: Result<Version, WriteError<Record>> =
-                self.store.write_record(record.replaced_by(body(&subscription)?)).await;
-            match written {
-                Ok(_) => {
-                    self.changed(id, Some(subscription.clone()));
-                    return Ok(subscription);
-                }
-                Err(WriteError::Conflict(_)) => {}
-                Err(WriteError::Refused(error)) => return Err(error.into()),
-                Err(WriteError::Unknown(why)) => return Err(SubscriptionError::Unknown(why)),
-            }
-        }
-        Err(SubscriptionError::Contended)
+            changed = Some(subscription.clone());
+            Ok(Some(subscription))
+        })
+        .await?;
+        changed.ok_or_else(missing)
     }
 
-    /// Takes in what was written here.
-    fn changed(&self, id: &str, now: Option<Subscription>) {
-        {
-            let mut all = self.all.write();
-            all.retain(|subscription| subscription.id != id);
-            all.extend(now.map(Arc::new));
-            all.sort_by(|one, other| one.id.cmp(&other.id));
-            *self.lagging_until.lock() = Some(Instant::now() + SEARCH_LAG);
-        }
-        self.tell_manager();
+    async fn set(
+        &self,
+        id: &str,
+        decide: impl FnMut(Option<&Subscription>) -> Result<Option<Subscription>, SubscriptionError> + Send,
+    ) -> Result<(), SubscriptionError> {
+        self.records.change(&name(id)?, decide).await?;
+        self.publish_events();
+        Ok(())
     }
 
-    fn tell_manager(&self) {
-        let all = self.all.read();
-        let wanted = |event: &EventName| all.iter().any(|subscription| subscription.wants_event(*event));
-        self.manager.tell_of(EventName::NOTIFIABLE.into_iter().filter(wanted).collect());
+    /// Tells the manager which events somebody subscribes to.
+    fn publish_events(&self) {
+        self.records.publish(|all| {
+            let wanted = |event: &EventName| all.iter().any(|(_, subscription)| subscription.wants_event(*event));
+            self.manager.tell_of(EventName::NOTIFIABLE.into_iter().filter(wanted).collect());
+        });
     }
 }
 
-fn key(id: &str) -> Result<RecordKey, SubscriptionError> {
-    let name = RecordName::new(id).map_err(|_| SubscriptionError::NotFound(id.to_owned()))?;
-    Ok(RecordKey::new(RecordKind::Subscription, name))
+fn name(id: &str) -> Result<RecordName, SubscriptionError> {
+    RecordName::new(id).map_err(|_| SubscriptionError::NotFound(id.to_owned()))
 }
 
-fn body(subscription: &Subscription) -> Result<Json, StoreError> {
-    Json::of(subscription).map_err(|error| StoreError::Corrupt(error.to_string()))
+impl From<RecordError> for SubscriptionError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Contended => Self::Contended,
+            RecordError::Store(error) => Self::Store(error),
+            RecordError::Unknown(why) => Self::Unknown(why),
+        }
+    }
 }

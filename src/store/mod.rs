@@ -13,6 +13,7 @@ pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
 pub mod measured;
+pub mod recent;
 pub mod record;
 
 use std::sync::Arc;

@@ -4,10 +4,14 @@
 //! carries it and never looks inside. A record has no history and no bodies apart, and there are few of them: all of
 //! one kind are listed at once.
 
+mod cached;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
+
+pub use cached::{CachedRecords, RecordError, body, change_record};
 
 use super::{StoreError, Version};
 use crate::job::{Json, RecordName};

@@ -20,8 +20,8 @@ use crate::engines::{self, Engine};
 use admin::*;
 use events::{
     a_feed_goes_on_at_another_manager_with_what_the_store_has, a_feed_goes_on_in_the_ring_right_after_what_it_saw,
-    a_filter_lets_through_what_it_names, every_transition_is_told_once_and_in_order,
-    what_happened_since_a_time_is_told_before_what_happens,
+    a_filter_lets_through_what_it_names, a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
+    every_transition_is_told_once_and_in_order, what_happened_since_a_time_is_told_before_what_happens,
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -224,6 +224,7 @@ cases! {
     an_order_that_can_be_done_to_none_of_those_asked_for_is_refused,
     flagged_jobs_are_shown_with_what_there_is_to_judge_them_by,
     every_transition_is_told_once_and_in_order,
+    a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
     a_feed_goes_on_in_the_ring_right_after_what_it_saw,
     a_feed_goes_on_at_another_manager_with_what_the_store_has,
     what_happened_since_a_time_is_told_before_what_happens,

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::clock::Timestamp;
 use crate::job::{Change, EventName, Job, JobId, Refusal};
-use crate::store::{Archived, Versioned, Write, WriteError};
+use crate::store::{Archived, Versioned, WriteError};
 
+use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 use crate::manager::work::update::Decision;
-use crate::manager::{Manager, Shared};
+use crate::manager::work::write::JobWrite;
 
 impl Manager {
     /// Changes many jobs as `decide(the job, now)` says. Every decision is made on a real-time read right before the
@@ -18,7 +19,7 @@ impl Manager {
         F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
         let decide = |_: usize, job: &Job, now: Timestamp| Ok(Decision::from_change(decide(job, now)?, []));
-        self.shared.update_as_read(ids, decide).await
+        self.update_as_read(ids, decide).await
     }
 
     /// Removes jobs in the versions given, with their bodies, and answers in order whether each is gone. One that was
@@ -27,7 +28,18 @@ impl Manager {
     /// # Errors
     /// Why the store could not.
     pub async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
-        self.shared.remove(jobs).await
+        let results = self.write(jobs.iter().map(JobWrite::remove).collect()).await;
+        let removed = jobs.iter().zip(results).map(|(versioned, result)| {
+            // Whatever it came to, the job is no longer known to be as it was.
+            self.shared.work.known.forget(&versioned.job.id);
+            match result {
+                Ok(_) | Err(WriteError::Conflict(None)) => Ok(true),
+                Err(WriteError::Conflict(Some(_))) => Ok(false),
+                Err(WriteError::Refused(error)) => Err(ManagerError::Store(error)),
+                Err(WriteError::Unknown(why)) => Err(ManagerError::Unknown(why)),
+            }
+        });
+        removed.collect()
     }
 
     /// Lets the store take one step in keeping live jobs apart from those that have ended.
@@ -40,31 +52,13 @@ impl Manager {
 
     /// Sets the events that are to be told of whichever job they happen to.
     pub fn tell_of(&self, events: BTreeSet<EventName>) {
-        *self.shared.wanted.write() = events;
+        *self.shared.work.subscribed.write() = events;
     }
 }
 
-impl Shared {
+impl Manager {
     /// Puts into the outbox of `after` what happened since `before` and somebody wants to be told of.
     pub(in crate::manager) fn announce(&self, before: &Job, after: &mut Job) {
-        after.announce(before, |event| self.wanted.read().contains(&event));
-    }
-
-    async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
-        let writes = jobs
-            .iter()
-            .map(|versioned| Write::Remove { job: versioned.job.clone(), expected: versioned.version })
-            .collect();
-        let results = self.store.write(writes).await;
-        let removed = jobs.iter().zip(results).map(|(versioned, result)| {
-            self.known.forget(&versioned.job.id);
-            match result {
-                Ok(_) | Err(WriteError::Conflict(None)) => Ok(true),
-                Err(WriteError::Conflict(Some(_))) => Ok(false),
-                Err(WriteError::Refused(error)) => Err(ManagerError::Store(error)),
-                Err(WriteError::Unknown(why)) => Err(ManagerError::Unknown(why)),
-            }
-        });
-        removed.collect()
+        after.announce(before, |event| self.shared.work.subscribed.read().contains(&event));
     }
 }

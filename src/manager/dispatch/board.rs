@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Offer;
 use super::room::{Resources, Walk, Wish};
 use crate::clock::Timestamp;
 use crate::job::{JobId, QueueName, State};
@@ -53,10 +52,10 @@ pub(in crate::manager) struct DispatchConfig {
     pub(in crate::manager) poll_interval: Option<Duration>,
 }
 
-#[derive(Default)]
-pub(super) struct Board {
+/// `Offer` is what a waiting claim is handed.
+pub(super) struct Board<Offer> {
     pub(super) lanes: HashMap<QueueName, Lane>,
-    pub(super) waiters: HashMap<WaiterId, Waiter>,
+    pub(super) waiters: HashMap<WaiterId, Waiter<Offer>>,
     pub(super) next_waiter: u64,
     /// The candidates that claims are being written for.
     pub(super) out: HashSet<JobId>,
@@ -69,14 +68,14 @@ pub(super) struct Board {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct WaiterId(pub(super) u64);
 
-pub(super) struct Waiter {
+pub(super) struct Waiter<Offer> {
     pub(super) queues: Vec<QueueName>,
     pub(super) max_jobs: usize,
     pub(super) resources: Resources,
     pub(super) hand: oneshot::Sender<Offer>,
 }
 
-impl Waiter {
+impl<Offer> Waiter<Offer> {
     pub(super) fn wish(&self) -> Wish<'_> {
         Wish { queues: &self.queues, max_jobs: self.max_jobs, resources: &self.resources }
     }
@@ -113,7 +112,20 @@ enum Place {
     Later(Timestamp),
 }
 
-impl Board {
+impl<Offer> Default for Board<Offer> {
+    fn default() -> Self {
+        Self {
+            lanes: HashMap::new(),
+            waiters: HashMap::new(),
+            next_waiter: 0,
+            out: HashSet::new(),
+            paused: HashSet::new(),
+            wake_at: None,
+        }
+    }
+}
+
+impl<Offer> Board<Offer> {
     pub(super) fn lane(&mut self, queue: &QueueName) -> &mut Lane {
         self.lanes.entry(queue.clone()).or_default()
     }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::clock::{Clock, Timestamp};
-use crate::job::{JobId, QueueName};
+use crate::job::{Job, JobId, QueueName};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 pub(super) use board::DispatchConfig;
@@ -30,11 +30,11 @@ use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING};
 /// Candidates and waiting claims. Cheap to clone: clones share everything.
 #[derive(Clone)]
 pub(super) struct Dispatch {
-    shared: Arc<DispatchShared>,
+    shared: Arc<DispatchState>,
 }
 
-struct DispatchShared {
-    board: Mutex<Board>,
+struct DispatchState {
+    board: Mutex<Board<Offer>>,
     clock: Arc<dyn Clock>,
     config: DispatchConfig,
     /// Told when the background loop has something to do sooner than it planned.
@@ -113,12 +113,16 @@ pub(super) struct Plan {
 
 impl Dispatch {
     pub(super) fn new(config: DispatchConfig, clock: Arc<dyn Clock>) -> Self {
-        let shared = DispatchShared { board: Mutex::default(), clock, config, sooner: Notify::new() };
+        let shared = DispatchState { board: Mutex::default(), clock, config, sooner: Notify::new() };
         Self { shared: Arc::new(shared) }
     }
 
     /// Adds jobs that are available, and hands them on to claims that wait for their queues.
     pub(super) fn add(&self, candidates: impl IntoIterator<Item = Versioned>) {
+        let mut candidates = candidates.into_iter().peekable();
+        if candidates.peek().is_none() {
+            return;
+        }
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let mut touched: Vec<QueueName> = Vec::new();
@@ -187,18 +191,20 @@ impl Dispatch {
         }
     }
 
-    /// [`Dispatch::settle`] for many that are gone.
-    pub(super) fn settle_all<'a>(&self, ids: impl IntoIterator<Item = &'a JobId>) {
-        let mut board = self.shared.board.lock();
-        for id in ids {
-            board.out.remove(id);
+    /// Removes jobs that are no longer available: they are not offered again unless they are added again.
+    pub(super) fn remove<'a>(&self, jobs: impl Iterator<Item = &'a Job>) {
+        let mut jobs = jobs.peekable();
+        if jobs.peek().is_none() {
+            return;
         }
-    }
-
-    /// The job is no longer available as it was: it is not offered again unless it is added again.
-    pub(super) fn forget(&self, queue: &QueueName, id: &JobId) {
-        if let Some(lane) = self.shared.board.lock().lanes.get_mut(queue) {
-            lane.remove(id);
+        let mut board = self.shared.board.lock();
+        for job in jobs {
+            // A candidate is out or in its lane.
+            if !board.out.remove(&job.id)
+                && let Some(lane) = board.lanes.get_mut(&job.spec.queue)
+            {
+                lane.remove(&job.id);
+            }
         }
     }
 
@@ -330,13 +336,19 @@ impl Dispatch {
         self.add(candidates);
     }
 
-    fn take_locked(&self, board: &mut Board, wish: &Wish<'_>, now: Timestamp, steps: &mut usize) -> Option<Offer> {
+    fn take_locked(
+        &self,
+        board: &mut Board<Offer>,
+        wish: &Wish<'_>,
+        now: Timestamp,
+        steps: &mut usize,
+    ) -> Option<Offer> {
         let candidates = board.take(wish, now, steps);
         (!candidates.is_empty()).then(|| Offer { candidates, dispatch: self.clone() })
     }
 
     /// Hands due candidates of `queue` to those who have waited longest, of those that have room for them.
-    fn serve(&self, board: &mut Board, queue: &QueueName, now: Timestamp) {
+    fn serve(&self, board: &mut Board<Offer>, queue: &QueueName, now: Timestamp) {
         if board.paused.contains(queue) {
             return;
         }
@@ -378,7 +390,7 @@ impl Dispatch {
     }
 
     /// Wakes the background loop when one of `queues` needs it sooner than it planned.
-    fn wake_if_sooner(&self, board: &mut Board, queues: &[QueueName], now: Timestamp) {
+    fn wake_if_sooner(&self, board: &mut Board<Offer>, queues: &[QueueName], now: Timestamp) {
         let next = queues
             .iter()
             .filter(|queue| !board.paused.contains(*queue))

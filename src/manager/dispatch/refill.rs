@@ -10,7 +10,7 @@ use crate::job::{JobState, QueueName};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
-use crate::manager::Shared;
+use crate::manager::Manager;
 use crate::manager::dispatch::Found;
 
 /// How many queues are looked up at once.
@@ -23,19 +23,19 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// How long the loop rests after a search failed.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-impl Shared {
+impl Manager {
     /// Looks up those of `queues` that are not known well enough to say that they have nothing.
-    pub(in crate::manager) async fn refresh(&self, queues: &[QueueName]) -> Result<(), StoreError> {
-        for queue in self.dispatch.stale(queues) {
+    pub(in crate::manager) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
+        for queue in self.shared.dispatch.stale(queues) {
             self.look_up(queue).await?;
         }
         Ok(())
     }
 
     async fn look_up(&self, queue: &QueueName) -> Result<(), StoreError> {
-        let lock = self.dispatch.lookup_lock(queue);
+        let lock = self.shared.dispatch.lookup_lock(queue);
         let _one_at_a_time = lock.lock().await;
-        let Some(lookup) = self.dispatch.begin_lookup(queue) else { return Ok(()) };
+        let Some(lookup) = self.shared.dispatch.begin_lookup(queue) else { return Ok(()) };
         let of_queue = Filter { states: vec![JobState::Available], queues: vec![queue.clone()], ..Filter::default() };
         let due = Search {
             filter: Filter { run_at_most: Some(lookup.now), ..of_queue.clone() },
@@ -44,24 +44,24 @@ impl Shared {
             limit: lookup.limit,
         };
         let found = async {
-            let due = self.store.search(&due).await?;
+            let due = self.shared.store.search(&due).await?;
             let later = match lookup.later {
                 None => Vec::new(),
                 Some((after, until)) => {
                     let filter = Filter { run_after: Some(after), run_at_most: Some(until), ..of_queue };
                     let sort = Sort::By(SortField::RunAt, Direction::Ascending);
-                    self.store.search(&Search { filter, sort, after: None, limit: lookup.limit }).await?
+                    self.shared.store.search(&Search { filter, sort, after: None, limit: lookup.limit }).await?
                 }
             };
             Ok(Found { due, later })
         };
         match found.await {
             Ok(found) => {
-                self.dispatch.end_lookup(queue, &lookup, found, |hit| self.up_to_date(hit));
+                self.shared.dispatch.end_lookup(queue, &lookup, found, |hit| self.up_to_date(hit));
                 Ok(())
             }
             Err(error) => {
-                self.dispatch.fail_lookup(queue);
+                self.shared.dispatch.fail_lookup(queue);
                 Err(error)
             }
         }
@@ -69,9 +69,9 @@ impl Shared {
 
     /// Whether a hit is not older than what this manager knows of the job.
     fn up_to_date(&self, hit: &Versioned) -> bool {
-        let outdated = self.known.is_outdated(hit);
+        let outdated = self.shared.work.known.is_outdated(hit);
         if outdated {
-            self.insight.mismatched("stale_hit", self.clock.now());
+            self.shared.observe.insight.mismatched("stale_hit", self.shared.clock.now());
         }
         !outdated
     }
@@ -81,7 +81,7 @@ impl Shared {
         let mut failing = false;
         // Ends with the manager.
         loop {
-            let plan = self.dispatch.plan();
+            let plan = self.shared.dispatch.plan();
             let mut failure = None;
             for some in plan.lookups.chunks(LOOKUPS_AT_ONCE) {
                 let results = join_all(some.iter().map(|queue| self.look_up(queue))).await;
@@ -90,7 +90,7 @@ impl Shared {
             let rest = match &failure {
                 Some(_) => REST_AFTER_FAILURE,
                 None if !plan.lookups.is_empty() => SHORTEST_SLEEP,
-                None => plan.wake_at.since(self.clock.now()).clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
+                None => plan.wake_at.since(self.shared.clock.now()).clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
             };
             if let Some(error) = &failure
                 && !failing
@@ -100,8 +100,8 @@ impl Shared {
             failing = failure.is_some();
             tokio::select! {
                 () = tokio::time::sleep(rest) => {}
-                () = self.dispatch.sooner(), if !failing => {}
-                () = self.stopping.cancelled() => return,
+                () = self.shared.dispatch.sooner(), if !failing => {}
+                () = self.shared.stopping.cancelled() => return,
             }
         }
     }

@@ -253,10 +253,9 @@ fn hits_that_are_known_to_have_moved_on_are_not_offered() {
 fn a_cancelled_job_is_forgotten() {
     let bench = bench(4, None);
     bench.know(&["a"]);
-    bench.dispatch.add([job("a", "now", 0, 0), job("a", "later", 0, 50)]);
-    for id in ["now", "later"] {
-        bench.dispatch.forget(&queue("a"), &JobId::new(id).expect("an id"));
-    }
+    let jobs = [job("a", "now", 0, 0), job("a", "later", 0, 50)];
+    bench.dispatch.add(jobs.clone());
+    bench.dispatch.remove(jobs.iter().map(|added| &*added.job));
     bench.clock.advance(Duration::from_secs(1));
     assert!(bench.take(&["a"], 9).is_empty());
 }

@@ -12,10 +12,10 @@ use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState, Running, State};
 use crate::query::{Filter, Search, Sort};
 
+use crate::manager::Manager;
 use crate::manager::admin::queue_settings::QueueSettings;
 use crate::manager::observe::workers::Asking;
 use crate::manager::request::ManagerError;
-use crate::manager::{Manager, Shared};
 
 /// How many jobs are looked at to tell how many go before one; of more it is said that they are at least so many.
 pub(in crate::manager) const MAX_AHEAD: usize = 1_000;
@@ -70,17 +70,17 @@ impl Manager {
         let waits = job.state == State::Available && job.run_at <= now;
         let facts = Facts {
             now,
-            listening_since: self.shared.started_at,
-            settings: self.shared.queues.of(&job.spec.queue),
-            asking: self.shared.workers.asking(&job, now),
-            ahead: if waits { self.shared.jobs_ahead(&job, now).await? } else { 0 },
+            listening_since: self.shared.observe.started_at,
+            settings: self.shared.queue_settings.of(&job.spec.queue),
+            asking: self.shared.observe.workers.asking(&job, now),
+            ahead: if waits { self.jobs_ahead(&job, now).await? } else { 0 },
             job,
         };
         Ok(explain(&facts))
     }
 }
 
-impl Shared {
+impl Manager {
     async fn jobs_ahead(&self, job: &Job, now: Timestamp) -> Result<usize, ManagerError> {
         let filter = Filter {
             states: vec![JobState::Available],
@@ -90,9 +90,9 @@ impl Shared {
         };
         let search = Search { filter, sort: Sort::Dispatch, after: None, limit: MAX_AHEAD };
         let key = Sort::Dispatch.key(job);
-        let first = self.store.search(&search).await?;
+        let first = self.shared.store.search(&search).await?;
         let before = first.iter().filter(|found| Sort::Dispatch.key(&found.job) < key);
-        Ok(before.filter(|found| !self.known.is_outdated(found)).count())
+        Ok(before.filter(|found| !self.shared.work.known.is_outdated(found)).count())
     }
 }
 

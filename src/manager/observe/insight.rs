@@ -2,22 +2,24 @@
 //! often writes lose a race. Kept in slices of time, so that what is told is about the last minutes and costs nothing to
 //! tell; the same events are counted in the process's metrics, for those who keep longer records.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
-use crate::job::{EventName, Job, JobState, Kind, State, WorkerId};
-use crate::store::Versioned;
+use crate::job::{EventName, Job, JobState, Kind, Lease, State, WorkerId};
 
-/// How long a slice is, and how many are kept.
-const SLICE: Duration = Duration::from_secs(30);
-const SLICES: i64 = 10;
+use super::sliding_window::SlidingWindow;
+use crate::manager::work::write::Acknowledged;
 
-/// How far back it is told of.
+/// How far back insights go.
 pub const WINDOW: Duration = Duration::from_secs(300);
+
+/// How long a slice is, in milliseconds, and how many are kept.
+const SLICE_MILLIS: i64 = 30_000;
+const SLICES: i64 = 10;
 
 /// How many kinds of job are told apart in a slice; the rest are counted together.
 const MAX_KINDS: usize = 100;
@@ -156,9 +158,9 @@ pub struct Insights {
     pub workers: usize,
 }
 
+/// What was seen in a slice of time, or in all of them.
 #[derive(Default)]
 struct Slice {
-    number: i64,
     claim_wait: Durations,
     drift: Durations,
     run_time: Durations,
@@ -176,6 +178,18 @@ impl Slice {
         self.kinds.entry(kind.clone()).or_default()
     }
 
+    fn add(&mut self, other: &Self) {
+        self.claim_wait.add_all(&other.claim_wait);
+        self.drift.add_all(&other.drift);
+        self.run_time.add_all(&other.run_time);
+        self.tally.add(&other.tally);
+        self.other_kinds.add(&other.other_kinds);
+        for (kind, counts) in &other.kinds {
+            self.kinds.entry(kind.clone()).or_default().add(counts);
+        }
+        self.workers.extend(other.workers.iter().cloned());
+    }
+
     fn saw(&mut self, worker: &WorkerId) {
         if !worker.is_internal() && self.workers.len() < MAX_WORKERS && !self.workers.contains(worker) {
             self.workers.insert(worker.clone());
@@ -183,11 +197,10 @@ impl Slice {
     }
 }
 
-/// Where it is kept.
+/// What this manager sees of its work.
 pub(in crate::manager) struct Insight {
     since: Timestamp,
-    /// The latest last.
-    slices: Mutex<VecDeque<Slice>>,
+    slices: Mutex<SlidingWindow<Slice, SLICE_MILLIS, SLICES>>,
 }
 
 impl Insight {
@@ -195,32 +208,17 @@ impl Insight {
         Self { since: now, slices: Mutex::default() }
     }
 
-    /// Jobs were submitted.
-    pub(in crate::manager) fn submitted<'a>(&self, jobs: impl ExactSizeIterator<Item = &'a Job>, now: Timestamp) {
-        metrics::counter!("leasehold_submissions_total").increment(jobs.len() as u64);
-        self.note(now, |slice| {
-            slice.tally.submitted += jobs.len() as u64;
-            for job in jobs {
-                slice.kind(&job.spec.kind).submitted += 1;
-            }
-        });
-    }
-
-    /// Jobs were claimed.
-    pub(in crate::manager) fn claimed(&self, jobs: &[Versioned], now: Timestamp) {
-        metrics::counter!("leasehold_claims_total").increment(jobs.len() as u64);
-        let drift = metrics::histogram!("leasehold_claim_drift_seconds");
-        self.note(now, |slice| {
-            slice.tally.claimed += jobs.len() as u64;
-            for versioned in jobs {
-                let Some(lease) = versioned.job.lease() else { continue };
-                let late = lease.acquired_at.since(versioned.job.run_at);
-                drift.record(late);
-                slice.drift.add(late);
-                slice.saw(&lease.worker_id);
-                slice.kind(&versioned.job.spec.kind).claimed += 1;
-            }
-        });
+    /// Counts acknowledged writes.
+    pub(in crate::manager) fn written(&self, writes: &[Acknowledged], now: Timestamp) {
+        let seen: Vec<Seen<'_>> = writes.iter().filter_map(Seen::of).collect();
+        if seen.is_empty() {
+            return;
+        }
+        let submitted = seen.iter().filter(|seen| matches!(seen, Seen::Submitted(_))).count();
+        let claimed = seen.iter().filter(|seen| matches!(seen, Seen::Claimed(..))).count();
+        metrics::counter!("leasehold_submissions_total").increment(submitted as u64);
+        metrics::counter!("leasehold_claims_total").increment(claimed as u64);
+        self.note(now, |slice| seen.iter().for_each(|seen| slice.count(seen)));
     }
 
     /// A claim got a job after this time.
@@ -247,66 +245,11 @@ impl Insight {
         self.note(now, |slice| slice.tally.mismatches += 1);
     }
 
-    /// A job was written over what it was before.
-    pub(in crate::manager) fn changed(&self, before: &Job, after: &Job, now: Timestamp) {
-        let events = events_between(before, after);
-        if events.is_empty() {
-            return;
-        }
-        for event in &events {
-            metrics::counter!("leasehold_transitions_total", "event" => event.as_str()).increment(1);
-        }
-        let retried = events.contains(&EventName::Retried);
-        if retried {
-            metrics::counter!("leasehold_retries_total").increment(1);
-        }
-        let ended = match (&before.state, &after.state) {
-            (State::Running(running), after) if !matches!(after, State::Running(_)) => Some(running),
-            _ => None,
-        };
-        let ran_for = ended.map(|running| after.updated_at.since(running.lease.acquired_at));
-        if let Some(ran_for) = ran_for {
-            let state = after.state.name().as_str();
-            metrics::histogram!("leasehold_run_seconds", "state" => state).record(ran_for);
-            metrics::counter!("leasehold_attempts_ended_total", "state" => state).increment(1);
-        }
-        self.note(now, |slice| {
-            slice.tally.retried += u64::from(retried);
-            let Some(ran_for) = ran_for else { return };
-            slice.tally.ended += 1;
-            slice.run_time.add(ran_for);
-            let kind = slice.kind(&after.spec.kind);
-            kind.ran_for += ran_for;
-            if after.state.name() == JobState::Completed {
-                kind.completed += 1;
-            } else if !events.contains(&EventName::Returned) {
-                kind.failed += 1;
-            }
-        });
-    }
-
     /// What there is to tell.
     pub(in crate::manager) fn told(&self, now: Timestamp) -> Insights {
-        let (mut claim_wait, mut drift, mut run_time) =
-            (Durations::default(), Durations::default(), Durations::default());
-        let mut tally = Tally::default();
-        let mut kinds: HashMap<Kind, KindCounts> = HashMap::new();
-        let mut other_kinds = KindCounts::default();
-        let mut workers: HashSet<WorkerId> = HashSet::new();
-        let mut slices = self.slices.lock();
-        forget_old(&mut slices, number_at(now));
-        for slice in slices.iter() {
-            claim_wait.add_all(&slice.claim_wait);
-            drift.add_all(&slice.drift);
-            run_time.add_all(&slice.run_time);
-            tally.add(&slice.tally);
-            other_kinds.add(&slice.other_kinds);
-            for (kind, counts) in &slice.kinds {
-                kinds.entry(kind.clone()).or_default().add(counts);
-            }
-            workers.extend(slice.workers.iter().cloned());
-        }
-        drop(slices);
+        let mut total = Slice::default();
+        self.slices.lock().within(WINDOW, now).for_each(|slice| total.add(slice));
+        let Slice { claim_wait, drift, run_time, tally, kinds, mut other_kinds, workers } = total;
         let mut kinds: Vec<_> = kinds.into_iter().collect();
         kinds.sort_by(|(name, one), (other_name, other)| {
             (other.ran_for, other.submitted, name).cmp(&(one.ran_for, one.submitted, other_name))
@@ -327,25 +270,78 @@ impl Insight {
     }
 
     fn note(&self, now: Timestamp, note: impl FnOnce(&mut Slice)) {
-        let number = number_at(now);
-        let mut slices = self.slices.lock();
-        if slices.back().is_none_or(|latest| latest.number < number) {
-            forget_old(&mut slices, number);
-            slices.push_back(Slice { number, ..Slice::default() });
-        }
-        if let Some(latest) = slices.back_mut() {
-            note(latest);
-        }
+        self.slices.lock().note(now, note);
     }
 }
 
-fn number_at(now: Timestamp) -> i64 {
-    now.as_millis() / i64::try_from(SLICE.as_millis()).unwrap_or(i64::MAX)
+/// What an acknowledged write is counted as.
+enum Seen<'a> {
+    Submitted(&'a Job),
+    Claimed(&'a Job, &'a Lease),
+    /// Anything else that is in the job's history, with how long the attempt took that it has ended.
+    Changed {
+        after: &'a Job,
+        events: Vec<EventName>,
+        ran_for: Option<Duration>,
+    },
 }
 
-fn forget_old(slices: &mut VecDeque<Slice>, number: i64) {
-    while slices.front().is_some_and(|oldest| oldest.number <= number - SLICES) {
-        slices.pop_front();
+impl<'a> Seen<'a> {
+    /// None for what does not count, as heartbeats do not, which are most writes of long jobs.
+    fn of(write: &'a Acknowledged) -> Option<Self> {
+        let after = &*write.after.as_ref()?.job;
+        let Some(before) = &write.before else { return Some(Self::Submitted(after)) };
+        let ran_for = match (&before.state, &after.state) {
+            (State::Available, State::Running(running)) => return Some(Self::Claimed(after, &running.lease)),
+            (State::Running(_), State::Running(_)) => None,
+            (State::Running(running), _) => Some(after.updated_at.since(running.lease.acquired_at)),
+            _ => None,
+        };
+        let events = events_between(before, after);
+        (!events.is_empty()).then_some(Self::Changed { after, events, ran_for })
+    }
+}
+
+impl Slice {
+    fn count(&mut self, seen: &Seen<'_>) {
+        match seen {
+            Seen::Submitted(job) => {
+                self.tally.submitted += 1;
+                self.kind(&job.spec.kind).submitted += 1;
+            }
+            Seen::Claimed(job, lease) => {
+                let late = lease.acquired_at.since(job.run_at);
+                metrics::histogram!("leasehold_claim_drift_seconds").record(late);
+                self.tally.claimed += 1;
+                self.drift.add(late);
+                self.saw(&lease.worker_id);
+                self.kind(&job.spec.kind).claimed += 1;
+            }
+            Seen::Changed { after, events, ran_for } => self.count_change(after, events, *ran_for),
+        }
+    }
+
+    fn count_change(&mut self, after: &Job, events: &[EventName], ran_for: Option<Duration>) {
+        for event in events {
+            metrics::counter!("leasehold_transitions_total", "event" => event.as_str()).increment(1);
+        }
+        if events.contains(&EventName::Retried) {
+            metrics::counter!("leasehold_retries_total").increment(1);
+            self.tally.retried += 1;
+        }
+        let Some(ran_for) = ran_for else { return };
+        let state = after.state.name();
+        metrics::histogram!("leasehold_run_seconds", "state" => state.as_str()).record(ran_for);
+        metrics::counter!("leasehold_attempts_ended_total", "state" => state.as_str()).increment(1);
+        self.tally.ended += 1;
+        self.run_time.add(ran_for);
+        let kind = self.kind(&after.spec.kind);
+        kind.ran_for += ran_for;
+        if state == JobState::Completed {
+            kind.completed += 1;
+        } else if !events.contains(&EventName::Returned) {
+            kind.failed += 1;
+        }
     }
 }
 

@@ -1,10 +1,53 @@
 //! What the manager knows and shows of its work: [`events`] (the live feed), [`workers`] (who asks for jobs), [`insight`]
-//! and [`throughput`] (statistics of the last minutes), [`survey`] (counts of the store, taken periodically) and
-//! [`explain`] (why a job does not run).
+//! and [`throughput`] (statistics of the last minutes, in a [`sliding_window`]), [`survey`] (counts of the store, taken
+//! periodically) and [`explain`] (why a job does not run).
 
 pub(super) mod events;
 pub(super) mod explain;
 pub(super) mod insight;
+mod sliding_window;
 pub(super) mod survey;
 pub(super) mod throughput;
 pub(super) mod workers;
+
+use crate::clock::Timestamp;
+use crate::manager::work::write::Acknowledged;
+use events::Events;
+use insight::Insight;
+use survey::Surveys;
+use throughput::EndedJobs;
+use workers::Workers;
+
+/// What one manager has seen, in memory.
+pub(super) struct Observations {
+    pub(super) started_at: Timestamp,
+    pub(super) events: Events,
+    pub(super) insight: Insight,
+    pub(super) surveys: Surveys,
+    pub(super) ended: EndedJobs,
+    pub(super) workers: Workers,
+}
+
+impl Observations {
+    /// Nothing seen yet. `shared_store` says whether others write to the store as well.
+    pub(super) fn new(shared_store: bool, now: Timestamp) -> Self {
+        Self {
+            started_at: now,
+            events: Events::new(shared_store),
+            insight: Insight::new(now),
+            surveys: Surveys::default(),
+            ended: EndedJobs::default(),
+            workers: Workers::default(),
+        }
+    }
+
+    /// Counts acknowledged writes.
+    pub(super) fn count(&self, writes: &[Acknowledged], now: Timestamp) {
+        self.insight.written(writes, now);
+        for (before, after) in writes.iter().filter_map(Acknowledged::change) {
+            if after.state.name().is_final() && !before.state.name().is_final() {
+                self.ended.count(&after.spec.queue, after.state.name(), now);
+            }
+        }
+    }
+}

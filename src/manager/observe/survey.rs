@@ -12,7 +12,7 @@ use crate::job::{JobState, QueueName};
 use crate::query::{Direction, Filter, GroupField, Search, Sort, SortField};
 use crate::store::StoreError;
 
-use crate::manager::Shared;
+use crate::manager::Manager;
 
 /// How many queues are told apart. The others, those with the fewest jobs that have not ended, are counted together.
 const MAX_QUEUES: usize = 100;
@@ -67,42 +67,42 @@ impl Line {
     }
 }
 
-impl Shared {
+impl Manager {
     /// Looks again and again, until the manager ends.
     pub(in crate::manager) async fn keep_surveyed(&self, every: Duration) {
         loop {
-            self.survey().await;
+            self.take_survey().await;
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
-                () = self.stopping.cancelled() => return,
+                () = self.shared.stopping.cancelled() => return,
             }
         }
     }
 
-    async fn survey(&self) {
+    async fn take_survey(&self) {
         let result = self.look_around().await;
-        let now = self.clock.now();
+        let now = self.shared.clock.now();
         match result {
             Ok(lines) => {
-                self.surveys.tell(&lines, now);
+                self.shared.observe.surveys.tell(&lines, now);
                 let mut jobs: BTreeMap<JobState, u64> = JobState::ALL.iter().map(|state| (*state, 0)).collect();
                 for (state, count) in lines.iter().flat_map(|line| &line.jobs) {
                     *jobs.entry(*state).or_default() += count;
                 }
                 let oldest_waiting_since = lines.iter().filter_map(|line| line.oldest).min();
                 let latest = Some(Survey { at: now, jobs, oldest_waiting_since });
-                *self.surveys.state.lock() = SurveyState { latest, failing_since: None };
+                *self.shared.observe.surveys.state.lock() = SurveyState { latest, failing_since: None };
             }
             Err(error) => {
                 debug!(%error, "the jobs could not be counted");
-                self.surveys.state.lock().failing_since.get_or_insert(now);
+                self.shared.observe.surveys.state.lock().failing_since.get_or_insert(now);
             }
         }
     }
 
     /// Counts the jobs of every queue, and finds the oldest waiting of those that are told apart.
     async fn look_around(&self) -> Result<Vec<Line>, StoreError> {
-        let groups = self.store.count(&Filter::default(), &[GroupField::Queue, GroupField::State]).await?;
+        let groups = self.shared.store.count(&Filter::default(), &[GroupField::Queue, GroupField::State]).await?;
         let mut queues: BTreeMap<String, BTreeMap<JobState, u64>> = BTreeMap::new();
         for group in groups {
             let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
@@ -132,11 +132,11 @@ impl Shared {
         let filter = Filter {
             states: vec![JobState::Available],
             queues: vec![queue],
-            run_at_most: Some(self.clock.now()),
+            run_at_most: Some(self.shared.clock.now()),
             ..Filter::default()
         };
         let sort = Sort::By(SortField::RunAt, Direction::Ascending);
-        let found = self.store.search(&Search { filter, sort, after: None, limit: 1 }).await?;
+        let found = self.shared.store.search(&Search { filter, sort, after: None, limit: 1 }).await?;
         Ok(found.first().map(|found| found.job.run_at))
     }
 }

@@ -3,7 +3,7 @@
 //! On a store of its own this manager counts what it writes, in slices of ten seconds, in memory: every end passes
 //! through it. On a shared store the others' ends count as well, and a count of the jobs that ended lately tells.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,11 +13,12 @@ use crate::job::{JobState, QueueName};
 use crate::query::{Filter, GroupField};
 use crate::store::StoreError;
 
-use crate::manager::Shared;
+use super::sliding_window::SlidingWindow;
+use crate::manager::Manager;
 
 /// The times that are told about, the longest last.
-pub(in crate::manager) const WINDOWS: [Duration; 3] =
-    [Duration::from_secs(60), Duration::from_secs(300), Duration::from_secs(900)];
+pub(in crate::manager) const WINDOWS: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(300), LONGEST];
+const LONGEST: Duration = Duration::from_secs(900);
 
 /// How finely ends are counted in memory.
 const SLICE_MILLIS: i64 = 10_000;
@@ -42,59 +43,44 @@ pub(in crate::manager) fn nothing() -> [Throughput; 3] {
     WINDOWS.map(|window| Throughput { window, completed: 0, failed: 0 })
 }
 
-/// The ends that this manager wrote.
+/// How many jobs this manager has seen end, by queue.
 #[derive(Default)]
-pub(in crate::manager) struct Ends {
-    queues: Mutex<HashMap<QueueName, VecDeque<Slice>>>,
+pub(in crate::manager) struct EndedJobs {
+    queues: Mutex<HashMap<QueueName, SlidingWindow<Ended, SLICE_MILLIS, SLICES>>>,
 }
 
-#[derive(Clone, Copy)]
-struct Slice {
-    number: i64,
+#[derive(Clone, Copy, Default)]
+struct Ended {
     completed: u64,
     failed: u64,
 }
 
-impl Ends {
-    /// A job has ended in this state.
+impl EndedJobs {
+    /// Counts a job that has ended in this state.
     pub(in crate::manager) fn count(&self, queue: &QueueName, state: JobState, now: Timestamp) {
         let (completed, failed) = match state {
             JobState::Completed => (1, 0),
             JobState::Failed => (0, 1),
             JobState::Available | JobState::Running | JobState::Cancelled | JobState::Expired => return,
         };
-        let number = now.as_millis().div_euclid(SLICE_MILLIS);
-        let is_old = |slice: &Slice| slice.number <= number - SLICES;
         let mut queues = self.queues.lock();
         if queues.len() >= MAX_QUEUES && !queues.contains_key(queue) {
-            queues.retain(|_, slices| slices.back().is_some_and(|last| !is_old(last)));
+            queues.retain(|_, ended| ended.within(LONGEST, now).next().is_some());
             if queues.len() >= MAX_QUEUES {
                 return;
             }
         }
-        let slices = match queues.get_mut(queue) {
-            Some(slices) => slices,
-            None => queues.entry(queue.clone()).or_default(),
-        };
-        while slices.front().is_some_and(is_old) {
-            slices.pop_front();
-        }
-        match slices.back_mut() {
-            Some(last) if last.number >= number => {
-                last.completed += completed;
-                last.failed += failed;
-            }
-            _ => slices.push_back(Slice { number, completed, failed }),
-        }
+        queues.entry(queue.clone()).or_default().note(now, |ended| {
+            ended.completed += completed;
+            ended.failed += failed;
+        });
     }
 
     fn of(&self, queue: &QueueName, now: Timestamp) -> [Throughput; 3] {
         let mut sums = nothing();
-        let queues = self.queues.lock();
-        for slice in queues.get(queue).into_iter().flatten() {
+        if let Some(ended) = self.queues.lock().get(queue) {
             for sum in &mut sums {
-                let earliest = now.minus(sum.window).as_millis().div_euclid(SLICE_MILLIS);
-                if slice.number > earliest {
+                for slice in ended.within(sum.window, now) {
                     sum.completed += slice.completed;
                     sum.failed += slice.failed;
                 }
@@ -104,19 +90,22 @@ impl Ends {
     }
 }
 
-impl Shared {
+impl Manager {
     /// What has ended lately in each of these queues that had an end, `only` this one where it is named.
     pub(in crate::manager) async fn throughput(
         &self,
         only: Option<&QueueName>,
     ) -> Result<HashMap<QueueName, [Throughput; 3]>, StoreError> {
-        let now = self.clock.now();
-        if self.store.is_exclusive() {
+        let now = self.shared.clock.now();
+        if self.shared.store.is_exclusive() {
             let queues: Vec<QueueName> = match only {
                 Some(queue) => vec![queue.clone()],
-                None => self.ends.queues.lock().keys().cloned().collect(),
+                None => self.shared.observe.ended.queues.lock().keys().cloned().collect(),
             };
-            return Ok(queues.into_iter().map(|queue| (queue.clone(), self.ends.of(&queue, now))).collect());
+            return Ok(queues
+                .into_iter()
+                .map(|queue| (queue.clone(), self.shared.observe.ended.of(&queue, now)))
+                .collect());
         }
         let mut found: HashMap<QueueName, [Throughput; 3]> = HashMap::new();
         for (place, window) in WINDOWS.into_iter().enumerate() {
@@ -126,7 +115,7 @@ impl Shared {
                 finished_after: Some(now.minus(window)),
                 ..Filter::default()
             };
-            for group in self.store.count(&filter, &[GroupField::Queue, GroupField::State]).await? {
+            for group in self.shared.store.count(&filter, &[GroupField::Queue, GroupField::State]).await? {
                 let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
                 let Ok(queue) = QueueName::new(queue) else { continue };
                 let sum = &mut found.entry(queue).or_insert_with(nothing)[place];
@@ -154,13 +143,13 @@ mod tests {
         QueueName::new(name).expect("a name")
     }
 
-    fn sums(ends: &Ends, now: Timestamp) -> Vec<(u64, u64)> {
+    fn sums(ends: &EndedJobs, now: Timestamp) -> Vec<(u64, u64)> {
         ends.of(&queue("q"), now).iter().map(|sum| (sum.completed, sum.failed)).collect()
     }
 
     #[test]
     fn an_end_counts_in_each_window_for_as_long_as_it_lasts() {
-        let ends = Ends::default();
+        let ends = EndedJobs::default();
         ends.count(&queue("q"), JobState::Completed, at(0));
         assert_eq!(sums(&ends, at(0)), [(1, 0), (1, 0), (1, 0)]);
         ends.count(&queue("q"), JobState::Failed, at(100));
@@ -173,11 +162,11 @@ mod tests {
 
     #[test]
     fn the_memory_for_a_queue_and_for_all_queues_is_bounded() {
-        let ends = Ends::default();
+        let ends = EndedJobs::default();
         for second in 0..20_000 {
             ends.count(&queue("q"), JobState::Completed, at(second));
         }
-        assert!(ends.queues.lock()[&queue("q")].len() <= 91);
+        assert!(ends.queues.lock()[&queue("q")].within(20 * LONGEST, at(20_000)).count() <= 91);
         for number in 0..2 * MAX_QUEUES {
             ends.count(&queue(&format!("q{number}")), JobState::Completed, at(20_000));
         }

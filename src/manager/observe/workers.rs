@@ -5,20 +5,21 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState, QueueName, WorkerId};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::store::recent::RecentMap;
 
+use crate::manager::Manager;
 use crate::manager::dispatch::{Resources, fits};
 use crate::manager::request::{ClaimRequest, ManagerError};
-use crate::manager::{Manager, Shared};
 
-/// How many workers one generation holds. Two generations are kept.
-const GENERATION: usize = 5_000;
+/// How many workers are remembered at least.
+const REMEMBERED: usize = 5_000;
 
 /// A worker that has asked for jobs within this time is taken for one that asks.
 const LATELY: Duration = Duration::from_secs(120);
@@ -88,17 +89,13 @@ pub(in crate::manager) struct Asking {
     pub(in crate::manager) most_offered: Resources,
 }
 
-/// The workers that were heard of. The half that was heard of longest ago is dropped when they grow too many.
+/// The workers that were heard of lately.
 #[derive(Default)]
 pub(in crate::manager) struct Workers {
-    seen: Mutex<Seen>,
+    sightings: Mutex<Sightings>,
 }
 
-#[derive(Default)]
-struct Seen {
-    young: HashMap<WorkerId, Sighting>,
-    old: HashMap<WorkerId, Sighting>,
-}
+type Sightings = RecentMap<WorkerId, Sighting, REMEMBERED>;
 
 /// A claim that waits; no longer when dropped.
 pub(in crate::manager) struct Waits<'a> {
@@ -108,40 +105,24 @@ pub(in crate::manager) struct Waits<'a> {
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        let mut seen = self.workers.seen.lock();
-        if let Some(sighting) = seen.known(self.id) {
+        if let Some(sighting) = self.workers.sightings.lock().get_mut(self.id) {
             sighting.waiting = sighting.waiting.saturating_sub(1);
         }
     }
 }
 
-impl Seen {
-    fn known(&mut self, id: &WorkerId) -> Option<&mut Sighting> {
-        self.young.get_mut(id).or_else(|| self.old.get_mut(id))
-    }
-
-    /// The worker's entry, among the young.
-    fn heard_of(&mut self, id: &WorkerId, now: Timestamp) -> &mut Sighting {
-        if !self.young.contains_key(id) && self.young.len() >= GENERATION {
-            self.old = std::mem::take(&mut self.young);
-        }
-        let former = self.old.remove(id);
-        let sighting = self.young.entry(id.clone()).or_insert_with(|| {
-            former.unwrap_or(Sighting {
-                last_seen_at: now,
-                asked_at: None,
-                queues: Vec::new(),
-                resources: Resources::new(),
-                waiting: 0,
-            })
-        });
-        sighting.last_seen_at = sighting.last_seen_at.max(now);
-        sighting
-    }
-
-    fn all(&self) -> impl Iterator<Item = (&WorkerId, &Sighting)> {
-        self.young.iter().chain(&self.old)
-    }
+/// The worker's entry, which is then the latest of all.
+fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> Option<&'a mut Sighting> {
+    let mut sighting = sightings.remove(id).unwrap_or(Sighting {
+        last_seen_at: now,
+        asked_at: None,
+        queues: Vec::new(),
+        resources: Resources::new(),
+        waiting: 0,
+    });
+    sighting.last_seen_at = sighting.last_seen_at.max(now);
+    sightings.insert(id.clone(), sighting);
+    sightings.get_mut(id)
 }
 
 impl Workers {
@@ -150,8 +131,8 @@ impl Workers {
         if request.worker_id.is_internal() {
             return;
         }
-        let mut seen = self.seen.lock();
-        let sighting = seen.heard_of(&request.worker_id, now);
+        let mut sightings = self.sightings.lock();
+        let Some(sighting) = heard_of(&mut sightings, &request.worker_id, now) else { return };
         sighting.asked_at = Some(now);
         if sighting.queues != request.queues {
             sighting.queues.clone_from(&request.queues);
@@ -163,7 +144,7 @@ impl Workers {
 
     /// A worker that has asked waits from now on.
     pub(in crate::manager) fn waits<'a>(&'a self, id: &'a WorkerId) -> Waits<'a> {
-        if let Some(sighting) = self.seen.lock().known(id) {
+        if let Some(sighting) = self.sightings.lock().get_mut(id) {
             sighting.waiting += 1;
         }
         Waits { workers: self, id }
@@ -172,15 +153,15 @@ impl Workers {
     /// A worker gives a sign of life.
     pub(in crate::manager) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
         if !id.is_internal() {
-            self.seen.lock().heard_of(id, now);
+            heard_of(&mut self.sightings.lock(), id, now);
         }
     }
 
     /// Who asks for the jobs of this job's queue.
     pub(in crate::manager) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
-        let seen = self.seen.lock();
+        let sightings = self.sightings.lock();
         let mut asking = Asking::default();
-        for (_, sighting) in seen.all().filter(|(_, sighting)| sighting.queues.contains(&job.spec.queue)) {
+        for (_, sighting) in sightings.iter().filter(|(_, sighting)| sighting.queues.contains(&job.spec.queue)) {
             let asked_at = if sighting.waiting > 0 { Some(now) } else { sighting.asked_at };
             asking.last_at = asking.last_at.max(asked_at);
             if asked_at.is_none_or(|at| now.since(at) > LATELY) {
@@ -201,11 +182,11 @@ impl Workers {
     }
 
     fn of(&self, id: &WorkerId, now: Timestamp) -> Option<Sighting> {
-        self.seen.lock().known(id).map(|sighting| as_of(sighting, now))
+        self.sightings.lock().get(id).map(|sighting| as_of(sighting, now))
     }
 
     fn all(&self, now: Timestamp) -> Vec<(WorkerId, Sighting)> {
-        self.seen.lock().all().map(|(id, sighting)| (id.clone(), as_of(sighting, now))).collect()
+        self.sightings.lock().iter().map(|(id, sighting)| (id.clone(), as_of(sighting, now))).collect()
     }
 }
 
@@ -221,13 +202,13 @@ impl Manager {
     /// # Errors
     /// The store's.
     pub async fn workers(&self) -> Result<WorkerStatuses, ManagerError> {
-        let (leases, truncated) = self.shared.leases(None).await?;
+        let (leases, truncated) = self.leases(None).await?;
         let mut workers: BTreeMap<WorkerId, WorkerStatus> = BTreeMap::new();
         let unknown = |id: WorkerId| WorkerStatus { id, seen: None, leases: None };
         for (id, leases) in leases {
             workers.entry(id.clone()).or_insert_with(|| unknown(id)).leases = Some(leases);
         }
-        for (id, sighting) in self.shared.workers.all(self.shared.clock.now()) {
+        for (id, sighting) in self.shared.observe.workers.all(self.shared.clock.now()) {
             workers.entry(id.clone()).or_insert_with(|| unknown(id)).seen = Some(sighting);
         }
         Ok(WorkerStatuses { workers: workers.into_values().collect(), truncated })
@@ -238,13 +219,13 @@ impl Manager {
     /// # Errors
     /// The store's.
     pub async fn worker(&self, id: &WorkerId) -> Result<Option<WorkerStatus>, ManagerError> {
-        let leases = self.shared.leases(Some(id)).await?.0.remove(id);
-        let seen = self.shared.workers.of(id, self.shared.clock.now());
+        let leases = self.leases(Some(id)).await?.0.remove(id);
+        let seen = self.shared.observe.workers.of(id, self.shared.clock.now());
         Ok((seen.is_some() || leases.is_some()).then(|| WorkerStatus { id: id.clone(), seen, leases }))
     }
 }
 
-impl Shared {
+impl Manager {
     /// The leases by worker, and whether there are more than were read.
     async fn leases(&self, worker: Option<&WorkerId>) -> Result<(HashMap<WorkerId, Leases>, bool), ManagerError> {
         let filter = Filter { states: vec![JobState::Running], worker_id: worker.cloned(), ..Filter::default() };
@@ -255,7 +236,7 @@ impl Shared {
         // A job that beats meanwhile moves to the end and is found again.
         let mut counted: HashSet<JobId> = HashSet::new();
         for _ in 0..MAX_LEASES / LEASES_PER_PAGE {
-            let page = self.store.search(&search).await?;
+            let page = self.shared.store.search(&search).await?;
             for found in &page {
                 if !found.job.spec.queue.is_internal() && counted.insert(found.job.id.clone()) {
                     add(&mut leases, &found.job);
@@ -323,12 +304,12 @@ mod tests {
         let workers = Workers::default();
         let now = Timestamp::from_millis(1);
         workers.asks(&request("often"), now);
-        for number in 0..3 * GENERATION {
+        for number in 0..3 * REMEMBERED {
             workers.asks(&request(&format!("w{number}")), now);
             workers.is_alive(&worker("often"), now);
         }
         assert!(workers.of(&worker("w0"), now).is_none());
         assert_eq!(workers.of(&worker("often"), now).and_then(|seen| seen.asked_at), Some(now));
-        assert!(workers.all(now).len() <= 2 * GENERATION);
+        assert!(workers.all(now).len() <= 2 * REMEMBERED);
     }
 }

@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::job::{Actor, AdminRelease, Job, JobId, JobState, Refusal, State, Then};
+use crate::job::{Actor, AdminRelease, Job, JobId, JobState, Refusal, Then};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::{StoreError, Versioned};
 
+use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 use crate::manager::work::update::Decision;
-use crate::manager::{Manager, Shared};
 
 /// The order in which jobs are gone through. What jobs are changed to does not move them in it, and those submitted
 /// meanwhile stand before its beginning.
@@ -152,7 +151,7 @@ impl Manager {
         let store = &self.shared.store;
         store.refresh().await?;
         if !ids.is_empty() {
-            let mut found = self.shared.those_of(&ids, &filter).await?;
+            let mut found = self.those_of(&ids, &filter).await?;
             let matched = found.len() as u64;
             found.truncate(SAMPLE);
             return Ok(BulkPreview { matched, sample: found });
@@ -184,7 +183,7 @@ impl Manager {
         // Bounded by the deadline: each turn starts after the page before.
         loop {
             let limit = left.min(BULK_PAGE);
-            let page = match self.shared.page(&selection, report.next.clone(), limit).await {
+            let page = match self.page(&selection, report.next.clone(), limit).await {
                 Ok(page) => page,
                 Err(error) if report.matched == 0 => return Err(error.into()),
                 // What was done is told; going on from there meets the store's trouble again if it lasts.
@@ -207,20 +206,16 @@ impl Manager {
 
     /// Changes the jobs of one page in a task of its own.
     async fn change_page(&self, order: &Arc<BulkOrder>, filter: &Arc<Filter>, ids: Vec<JobId>) -> Vec<(JobId, Fate)> {
-        let (answer, answered) = oneshot::channel();
-        let (shared, order, filter) = (Arc::clone(&self.shared), Arc::clone(order), Arc::clone(filter));
+        let (manager, order, filter) = (self.clone(), Arc::clone(order), Arc::clone(filter));
         let asked = ids.clone();
-        self.shared.spawn(async move {
-            let fates = shared.change_all(&order, &filter, &ids).await;
-            // The caller may have gone; the jobs are changed all the same.
-            drop(answer.send(ids.into_iter().zip(fates).collect()));
-        });
+        let fates = self.shared.tasks.spawn(async move { manager.change_all(&order, &filter, &ids).await });
         let unknown = || Fate::Failed(ManagerError::Unknown("the server stopped".to_owned()));
-        answered.await.unwrap_or_else(|_| asked.into_iter().map(|id| (id, unknown())).collect())
+        let fates = fates.await.unwrap_or_else(|_| asked.iter().map(|_| unknown()).collect());
+        asked.into_iter().zip(fates).collect()
     }
 }
 
-impl Shared {
+impl Manager {
     /// The next jobs that match, in [`BULK_ORDER`].
     async fn page(
         &self,
@@ -230,7 +225,7 @@ impl Shared {
     ) -> Result<Vec<Versioned>, StoreError> {
         if selection.ids.is_empty() {
             let search = Search { filter: selection.filter.clone(), sort: BULK_ORDER, after, limit };
-            return self.store.search(&search).await;
+            return self.shared.store.search(&search).await;
         }
         let mut found = self.those_of(&selection.ids, &selection.filter).await?;
         found.retain(|found| after.as_ref().is_none_or(|after| BULK_ORDER.key(&found.job) > *after));
@@ -240,7 +235,7 @@ impl Shared {
 
     /// The jobs with these ids that match, in [`BULK_ORDER`], each once.
     async fn those_of(&self, ids: &[JobId], filter: &Filter) -> Result<Vec<Versioned>, StoreError> {
-        let mut found: Vec<Versioned> = self.store.get(ids).await?.into_iter().flatten().collect();
+        let mut found: Vec<Versioned> = self.shared.store.get(ids).await?.into_iter().flatten().collect();
         found.retain(|found| filter.matches(&found.job));
         found.sort_by_cached_key(|found| BULK_ORDER.key(&found.job));
         found.dedup_by(|one, other| one.job.id == other.job.id);
@@ -258,12 +253,7 @@ impl Shared {
         };
         let results = self.update_as_read(ids, decide).await;
         let fates = results.into_iter().zip(&wrote).map(|(result, wrote)| match result {
-            Ok(written) if wrote.load(Ordering::Relaxed) => {
-                if written.job.state != State::Available {
-                    self.dispatch.forget(&written.job.spec.queue, &written.job.id);
-                }
-                Fate::Changed
-            }
+            Ok(_) if wrote.load(Ordering::Relaxed) => Fate::Changed,
             Ok(_) | Err(ManagerError::Refused(_) | ManagerError::NotFound(_)) => Fate::Skipped,
             Err(error) => Fate::Failed(error),
         });

@@ -4,13 +4,13 @@
 //! - before the write, the call is dropped and its candidates go back to the dispatch ([`crate::manager::dispatch::Offer`]);
 //! - during or after the write, the jobs are given back, attempt and all ([`Claimed`]), since the write runs in a task
 //!   of its own that outlives the call;
-//! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again ([`Deliveries`]).
+//! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again ([`NamedClaims`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -18,12 +18,13 @@ use tracing::{debug, warn};
 use crate::clock::Timestamp;
 use crate::job::{Claim, Fence, Job, JobId, Refusal, RequestId, State, WorkerId};
 use crate::query::{Filter, Search, Sort};
-use crate::store::{StoreError, Versioned, Write, WriteError};
+use crate::store::{StoreError, Versioned, WriteError};
 
+use crate::manager::Manager;
 use crate::manager::dispatch::{Offer, Wish};
 use crate::manager::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
 use crate::manager::work::update::manager_actor;
-use crate::manager::{Manager, Shared};
+use crate::manager::work::write::JobWrite;
 
 /// How many offers one claim loses to others before it answers with nothing.
 const MAX_LOST_OFFERS: usize = 100;
@@ -79,29 +80,29 @@ impl Drop for Claimed {
         metrics::counter!("leasehold_claims_undelivered_total").increment(self.jobs.len() as u64);
         let leases: Vec<(JobId, Fence)> =
             self.jobs.iter().map(|view| (view.versioned.job.id.clone(), view.versioned.job.fence)).collect();
-        let shared = Arc::clone(&manager.shared);
-        shared.spawn(async move { manager.give_back(&worker_id, leases).await });
+        let tasks = manager.shared.tasks.clone();
+        tasks.spawn(async move { manager.give_back(&worker_id, leases).await });
     }
 }
 
 /// The named claims, and the jobs they took.
 #[derive(Default)]
-pub(in crate::manager) struct Deliveries {
-    by_name: HashMap<(WorkerId, RequestId), Delivery>,
+pub(in crate::manager) struct NamedClaims {
+    by_name: HashMap<(WorkerId, RequestId), NamedClaim>,
     oldest: VecDeque<(Timestamp, (WorkerId, RequestId))>,
 }
 
 #[derive(Clone)]
-struct Delivery {
+struct NamedClaim {
     /// Cancelled when the same claim is asked again: the former call then takes no more.
     superseded: CancellationToken,
     /// The jobs taken. Held locked while they are being taken, so that a repeated call waits for the outcome.
     taken: Arc<AsyncMutex<Option<Vec<JobId>>>>,
 }
 
-impl Deliveries {
+impl NamedClaims {
     /// Registers a call and supersedes an earlier one of the same name.
-    fn enter(&mut self, name: (WorkerId, RequestId), now: Timestamp) -> Delivery {
+    fn enter(&mut self, name: (WorkerId, RequestId), now: Timestamp) -> NamedClaim {
         while let Some((until, _)) = self.oldest.front()
             && (*until <= now || self.oldest.len() >= REMEMBER_MANY)
         {
@@ -120,7 +121,7 @@ impl Deliveries {
                 Arc::default()
             }
         };
-        let delivery = Delivery { superseded, taken };
+        let delivery = NamedClaim { superseded, taken };
         self.by_name.insert(name, delivery.clone());
         delivery
     }
@@ -137,17 +138,17 @@ impl Manager {
             let field = if request.queues.is_empty() { "queues" } else { "max_jobs" };
             return Err(ManagerError::Invalid { field, message: "must be at least one".to_owned() });
         }
-        if self.shared.no_claims.is_cancelled() {
+        if self.shared.work.no_claims.is_cancelled() {
             return Err(ManagerError::ShuttingDown);
         }
         let started = Instant::now();
-        self.shared.workers.asks(&request, self.shared.clock.now());
-        self.shared.know_queues().await?;
+        self.shared.observe.workers.asks(&request, self.shared.clock.now());
+        self.know_queues().await?;
         let delivery = match &request.request_id {
             None => None,
             Some(request_id) => {
                 let name = (request.worker_id.clone(), request_id.clone());
-                let delivery = self.shared.deliveries.lock().enter(name, self.shared.clock.now());
+                let delivery = self.shared.work.named_claims.lock().enter(name, self.shared.clock.now());
                 if let Some(again) = self.deliver_again(&request, &delivery).await? {
                     return Ok(again);
                 }
@@ -162,7 +163,7 @@ impl Manager {
             };
             let claimed = self.take_leases(offer, Arc::clone(&request), delivery.clone()).await?;
             if !claimed.jobs.is_empty() {
-                self.shared.insight.claim_waited(started.elapsed(), self.shared.clock.now());
+                self.shared.observe.insight.claim_waited(started.elapsed(), self.shared.clock.now());
                 return Ok(claimed);
             }
         }
@@ -177,14 +178,14 @@ impl Manager {
 
     /// Answers waiting claims with nothing, and refuses new ones. Everything else goes on.
     pub fn stop_claims(&self) {
-        self.shared.no_claims.cancel();
+        self.shared.work.no_claims.cancel();
     }
 
     /// The jobs that an earlier call of the same name took, if there was one and they still are the worker's.
     async fn deliver_again(
         &self,
         request: &ClaimRequest,
-        delivery: &Delivery,
+        delivery: &NamedClaim,
     ) -> Result<Option<Claimed>, ManagerError> {
         let remembered = delivery.taken.lock().await.clone();
         let found = match remembered {
@@ -196,7 +197,7 @@ impl Manager {
                     request_id: request.request_id.clone(),
                     ..Filter::default()
                 };
-                self.shared.see_former_claims(request.repeated).await?;
+                self.see_former_claims(request.repeated).await?;
                 let search = Search { filter, sort: Sort::Dispatch, after: None, limit: JOBS_OF_A_CLAIM };
                 self.shared.store.search(&search).await?
             }
@@ -206,7 +207,7 @@ impl Manager {
                 .job
                 .lease()
                 .is_some_and(|lease| lease.worker_id == request.worker_id && lease.request_id == request.request_id)
-                && !self.shared.known.is_outdated(found)
+                && !self.shared.work.known.is_outdated(found)
         };
         let jobs: Vec<Versioned> = found.into_iter().filter(of_this_claim).collect();
         if jobs.is_empty() {
@@ -220,7 +221,7 @@ impl Manager {
     async fn next_offer(
         &self,
         request: &ClaimRequest,
-        delivery: Option<&Delivery>,
+        delivery: Option<&NamedClaim>,
         deadline: Instant,
     ) -> Result<Option<Offer>, ManagerError> {
         let dispatch = &self.shared.dispatch;
@@ -228,7 +229,7 @@ impl Manager {
         if let Some(offer) = dispatch.take(&wish) {
             return Ok(Some(offer));
         }
-        self.shared.refresh(&request.queues).await?;
+        self.refresh_candidates(&request.queues).await?;
         if request.wait.is_zero() {
             return Ok(dispatch.take(&wish));
         }
@@ -236,7 +237,7 @@ impl Manager {
             Ok(offer) => return Ok(Some(offer)),
             Err(waiting) => waiting,
         };
-        let _waits = self.shared.workers.waits(&request.worker_id);
+        let _waits = self.shared.observe.workers.waits(&request.worker_id);
         let superseded = async {
             match delivery {
                 Some(delivery) => delivery.superseded.cancelled().await,
@@ -246,7 +247,7 @@ impl Manager {
         tokio::select! {
             offer = timeout_at(deadline, waiting.offer()) => Ok(offer.ok().flatten()),
             () = superseded => Ok(None),
-            () = self.shared.no_claims.cancelled() => Ok(None),
+            () = self.shared.work.no_claims.cancelled() => Ok(None),
         }
     }
 
@@ -255,23 +256,19 @@ impl Manager {
         &self,
         offer: Offer,
         request: Arc<ClaimRequest>,
-        delivery: Option<Delivery>,
+        delivery: Option<NamedClaim>,
     ) -> Result<Claimed, ManagerError> {
-        let (answer, answered) = oneshot::channel();
         let manager = self.clone();
-        self.shared.spawn(async move {
-            let claimed = manager.write_claims(offer, &request, delivery).await;
-            // A caller that is gone drops the answer here, and `Claimed` gives the jobs back.
-            drop(answer.send(claimed));
-        });
-        answered.await.unwrap_or(Err(ManagerError::ShuttingDown))
+        // The answer to a caller that is gone is dropped, and `Claimed` gives the jobs back.
+        let claimed = self.shared.tasks.spawn(async move { manager.write_claims(offer, &request, delivery).await });
+        claimed.await.unwrap_or(Err(ManagerError::ShuttingDown))
     }
 
     async fn write_claims(
         &self,
         offer: Offer,
         request: &ClaimRequest,
-        delivery: Option<Delivery>,
+        delivery: Option<NamedClaim>,
     ) -> Result<Claimed, ManagerError> {
         let mut taken = None;
         if let Some(delivery) = delivery {
@@ -281,7 +278,7 @@ impl Manager {
             }
             taken = Some(guard);
         }
-        let (jobs, failure) = self.shared.claim_all(self, offer.take(), request).await;
+        let (jobs, failure) = self.claim_all(offer.take(), request).await;
         if let Some(taken) = &mut taken {
             **taken = (!jobs.is_empty()).then(|| jobs.iter().map(|claimed| claimed.job.id.clone()).collect());
         }
@@ -322,60 +319,48 @@ impl ClaimRequest {
     }
 }
 
-impl Shared {
+impl Manager {
     /// Makes sure that a search for a named claim sees what was claimed before this manager started, and what any
     /// manager has claimed until now if `repeated`.
     async fn see_former_claims(&self, repeated: bool) -> Result<(), StoreError> {
         if repeated {
-            return self.store.refresh().await;
+            return self.shared.store.refresh().await;
         }
-        self.caught_up.get_or_try_init(|| self.store.refresh()).await?;
+        self.shared.work.caught_up.get_or_try_init(|| self.shared.store.refresh()).await?;
         Ok(())
     }
 
     /// Writes a claim for each candidate. Gives those that were granted, and the first failure that is not a conflict.
     async fn claim_all(
         &self,
-        manager: &Manager,
         candidates: Vec<Versioned>,
         request: &ClaimRequest,
     ) -> (Vec<Versioned>, Option<ManagerError>) {
-        let (writes, candidates) = self.decide_claims(candidates, request);
-        let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
-        let results = self.store.write(writes).await;
+        let decided = self.decide_claims(candidates, request);
+        let jobs: Vec<(Versioned, Arc<Job>)> = decided.clone();
+        let writes = decided.into_iter().map(|(candidate, job)| JobWrite::replace(candidate, job, Vec::new()));
+        let results = self.write_in_task(writes.collect()).await;
         let mut claimed = Vec::with_capacity(results.len());
         let mut failure = None;
-        let mut gone = Vec::with_capacity(results.len());
-        let mut told = Vec::with_capacity(results.len());
-        for ((candidate, job), result) in candidates.into_iter().zip(written).zip(results) {
+        for ((candidate, job), result) in jobs.into_iter().zip(results) {
             match result {
-                Ok(version) => {
-                    let versioned = Versioned { job, version };
-                    self.known.learn(&versioned);
-                    gone.push(candidate.job.id.clone());
-                    told.push((Arc::clone(&versioned.job), candidate.job.history.len()));
-                    if matches!(versioned.job.state, State::Running(_)) {
-                        claimed.push(versioned);
-                    } else {
-                        self.insight.changed(&candidate.job, &versioned.job, self.clock.now());
-                        self.untold.note(&versioned.job);
-                        self.watchers.tell(&versioned.job.id);
-                    }
-                }
+                Ok(written) if matches!(written.job.state, State::Running(_)) => claimed.push(written),
+                // It has expired instead.
+                Ok(_) => {}
                 Err(WriteError::Conflict(current)) => {
-                    self.insight.conflicted("claim", self.clock.now());
+                    self.shared.observe.insight.conflicted("claim", self.shared.clock.now());
                     if let Some(current) = &current {
-                        self.known.learn(current);
+                        self.shared.work.known.learn(current);
                     }
-                    self.dispatch.settle(&candidate.job.id, current);
+                    self.shared.dispatch.settle(&candidate.job.id, current);
                 }
                 Err(error) => {
-                    self.known.forget(&candidate.job.id);
-                    self.dispatch.settle(&candidate.job.id, None);
-                    self.dispatch.mark_incomplete(&candidate.job.spec.queue);
+                    self.shared.work.known.forget(&candidate.job.id);
+                    self.shared.dispatch.settle(&candidate.job.id, None);
+                    self.shared.dispatch.mark_incomplete(&candidate.job.spec.queue);
                     failure.get_or_insert(match error {
                         WriteError::Unknown(why) => {
-                            self.spawn(resolve_unknown_claim(manager.clone(), job));
+                            self.shared.tasks.spawn(resolve_unknown_claim(self.clone(), job));
                             ManagerError::Unknown(why)
                         }
                         WriteError::Refused(error) => ManagerError::Store(error),
@@ -384,40 +369,34 @@ impl Shared {
                 }
             }
         }
-        self.events.publish(told.iter().map(|(job, history_before)| (&**job, *history_before)));
-        self.dispatch.settle_all(&gone);
-        self.insight.claimed(&claimed, self.clock.now());
         (claimed, failure)
     }
 
     /// What to write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that can
     /// no longer be claimed are dropped.
-    fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> (Vec<Write>, Vec<Versioned>) {
-        let now = self.clock.now();
+    fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<(Versioned, Arc<Job>)> {
+        let now = self.shared.clock.now();
         let claim =
             Claim { worker_id: request.worker_id.clone(), request_id: request.request_id.clone(), term: request.lease };
-        let mut writes = Vec::with_capacity(candidates.len());
-        let mut kept = Vec::with_capacity(candidates.len());
+        let mut decided = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let job = match candidate.job.claim(&claim, now) {
                 Err(Refusal::StartDeadlinePassed(_)) => candidate.job.expire(&manager_actor(), now),
-                decided => decided,
+                job => job,
             };
             match job {
                 Ok(mut job) => {
                     self.announce(&candidate.job, &mut job);
-                    let job = Arc::new(job);
-                    writes.push(Write::Replace { job, expected: candidate.version, bodies: Vec::new() });
-                    kept.push(candidate);
+                    decided.push((candidate, Arc::new(job)));
                 }
                 Err(Refusal::NotDue(_)) => {
                     let id = candidate.job.id.clone();
-                    self.dispatch.settle(&id, Some(candidate));
+                    self.shared.dispatch.settle(&id, Some(candidate));
                 }
-                Err(_) => self.dispatch.settle(&candidate.job.id, None),
+                Err(_) => self.shared.dispatch.settle(&candidate.job.id, None),
             }
         }
-        (writes, kept)
+        decided
     }
 }
 

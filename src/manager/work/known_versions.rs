@@ -5,72 +5,54 @@
 //! spares itself a read before it writes a job again. A memory, not a truth: every decision made on it is checked by
 //! the conditional write, and every refusal is decided again on a fresh read.
 
-use std::collections::HashMap;
-
 use parking_lot::Mutex;
 
 use crate::job::JobId;
 use crate::store::Versioned;
+use crate::store::recent::RecentMap;
 
-/// How many jobs one generation holds. Two generations are kept.
-const GENERATION: usize = 50_000;
+/// How many jobs are remembered at least.
+const REMEMBERED: usize = 50_000;
 
-/// The latest versions known of the jobs written or read lately. The oldest half is dropped when it grows too large.
-pub(in crate::manager) struct Known {
-    generations: Option<Mutex<Generations>>,
+/// The latest versions known of the jobs written or read lately.
+pub(in crate::manager) struct KnownVersions {
+    /// None where the store answers as fast from its own memory.
+    recent: Option<Mutex<RecentMap<JobId, Versioned, REMEMBERED>>>,
 }
 
-#[derive(Default)]
-struct Generations {
-    young: HashMap<JobId, Versioned>,
-    old: HashMap<JobId, Versioned>,
-}
-
-impl Known {
-    /// A memory; one that stays empty where the store answers as fast from its own.
+impl KnownVersions {
+    /// A memory that stays empty unless it is `useful`.
     pub(in crate::manager) fn new(useful: bool) -> Self {
-        Self { generations: useful.then(Mutex::default) }
+        Self { recent: useful.then(Mutex::default) }
     }
 
-    /// Remembers a version, unless a later one is known. Of two in different places the one told last is remembered.
+    /// Remembers a version, unless a later one is known. Of two in different places the last one learnt is remembered.
     pub(in crate::manager) fn learn(&self, versioned: &Versioned) {
-        let Some(generations) = &self.generations else { return };
-        let mut generations = generations.lock();
-        if generations
-            .latest(&versioned.job.id)
-            .is_some_and(|known| known.version == versioned.version || known.version.is_later_than(versioned.version))
-        {
-            return;
+        let Some(recent) = &self.recent else { return };
+        let mut recent = recent.lock();
+        let is_news = recent
+            .get(&versioned.job.id)
+            .is_none_or(|known| known.version != versioned.version && !known.version.is_later_than(versioned.version));
+        if is_news {
+            recent.insert(versioned.job.id.clone(), versioned.clone());
         }
-        if generations.young.len() >= GENERATION {
-            generations.old = std::mem::take(&mut generations.young);
-        }
-        generations.young.insert(versioned.job.id.clone(), versioned.clone());
     }
 
     /// The latest version known.
     pub(in crate::manager) fn latest(&self, id: &JobId) -> Option<Versioned> {
-        self.generations.as_ref()?.lock().latest(id).cloned()
+        self.recent.as_ref()?.lock().get(id).cloned()
     }
 
     /// Whether a later version than this is known.
     pub(in crate::manager) fn is_outdated(&self, found: &Versioned) -> bool {
-        let Some(generations) = &self.generations else { return false };
-        generations.lock().latest(&found.job.id).is_some_and(|known| known.version.is_later_than(found.version))
+        let Some(recent) = &self.recent else { return false };
+        recent.lock().get(&found.job.id).is_some_and(|known| known.version.is_later_than(found.version))
     }
 
     /// Forgets a job, so that it is read again.
     pub(in crate::manager) fn forget(&self, id: &JobId) {
-        if let Some(generations) = &self.generations {
-            let mut generations = generations.lock();
-            generations.young.remove(id);
-            generations.old.remove(id);
+        if let Some(recent) = &self.recent {
+            recent.lock().remove(id);
         }
-    }
-}
-
-impl Generations {
-    fn latest(&self, id: &JobId) -> Option<&Versioned> {
-        self.young.get(id).or_else(|| self.old.get(id))
     }
 }

@@ -17,12 +17,12 @@ const BATCH: usize = 500;
 
 /// See the module.
 #[derive(Default)]
-pub(in crate::manager) struct Untold {
+pub(in crate::manager) struct PendingNotices {
     ids: Mutex<VecDeque<JobId>>,
     came: Notify,
 }
 
-impl Untold {
+impl PendingNotices {
     /// Remembers the job if there is something to be told of it.
     pub(in crate::manager) fn note(&self, job: &Job) {
         if job.outbox.is_empty() {
@@ -39,11 +39,11 @@ impl Untold {
 impl Manager {
     /// Waits until there are jobs of which somebody is yet to be told, and gives some of them, each for one caller.
     pub async fn untold(&self) -> Vec<JobId> {
-        let untold = &self.shared.untold;
+        let pending = &self.shared.work.pending_notices;
         loop {
-            let came = untold.came.notified();
+            let came = pending.came.notified();
             {
-                let mut ids = untold.ids.lock();
+                let mut ids = pending.ids.lock();
                 let some = ids.len().min(BATCH);
                 if some > 0 {
                     return ids.drain(..some).collect();

@@ -6,11 +6,11 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 use crate::job::{Body, Fingerprint, Job, JobId, JobSpec, Json, NewBody};
-use crate::store::{Versioned, Write, WriteError, WriteResult};
+use crate::store::{Versioned, WriteError};
 
 use crate::manager::Manager;
 use crate::manager::request::{Caller, JobView, ManagerError, NewJob, Submitted};
-use crate::manager::work::update::Accepted;
+use crate::manager::work::write::JobWrite;
 
 /// The namespace in which idempotency keys are made ids (RFC 9562, section 5.5).
 const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);
@@ -32,41 +32,31 @@ impl Manager {
         let mut writes = Vec::with_capacity(jobs.len());
         for job in jobs {
             prepared.push(prepare(caller, job, inline_limit, now).map(|(ready, body)| {
-                writes.push(Write::Create { job: Arc::clone(&ready.job), bodies: body.into_iter().collect() });
+                writes.push(JobWrite::create(Arc::clone(&ready.job), body.into_iter().collect()));
                 ready
             }));
         }
-        let mut results = self.shared.store.write(writes).await.into_iter();
-        let mut created = Vec::with_capacity(prepared.len());
+        let mut results = self.write(writes).await.into_iter();
         let mut submitted = Vec::with_capacity(prepared.len());
         for ready in prepared {
             submitted.push(match ready {
                 Err(error) => Err(error),
                 Ok(ready) => {
                     let no_answer = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
-                    self.answer(ready, results.next().unwrap_or_else(no_answer), &mut created).await
+                    self.answer(ready, results.next().unwrap_or_else(no_answer)).await
                 }
             });
         }
-        self.shared.insight.submitted(created.iter().map(|write| &*write.versioned.job), now);
-        self.shared.accepted(&created);
         submitted
     }
 
-    async fn answer(
-        &self,
-        ready: Prepared,
-        result: WriteResult,
-        created: &mut Vec<Accepted>,
-    ) -> Result<Submitted, ManagerError> {
+    async fn answer(&self, ready: Prepared, result: Result<Versioned, WriteError>) -> Result<Submitted, ManagerError> {
         match result {
-            Ok(version) => {
-                let versioned = Versioned { job: ready.job, version };
-                created.push(Accepted { versioned: versioned.clone(), history_before: 0 });
+            Ok(versioned) => {
                 Ok(Submitted { job: JobView { versioned, payload: ready.payload, result: None }, created: true })
             }
             Err(WriteError::Conflict(Some(existing))) => {
-                self.shared.known.learn(&existing);
+                self.shared.work.known.learn(&existing);
                 let same = existing.job.spec.fingerprint.is_some()
                     && existing.job.spec.fingerprint == ready.job.spec.fingerprint;
                 if !ready.own_id && !same {

@@ -8,10 +8,11 @@ use crate::job::{
     Actor, AdminRelease, Body, Change, Failure, Job, JobId, JobState, LeaseProof, NewBody, Refusal, State, WorkerId,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::{Versioned, Write, WriteError, WriteResult};
+use crate::store::{Versioned, WriteError};
 
+use crate::manager::Manager;
 use crate::manager::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
-use crate::manager::{Manager, Shared};
+use crate::manager::work::write::JobWrite;
 
 /// How often one job's change is tried when others keep writing it.
 const MAX_TRIES: usize = 10;
@@ -36,22 +37,6 @@ impl Decision {
     }
 }
 
-/// An acknowledged write.
-pub(in crate::manager) struct Accepted {
-    /// The job as it is then.
-    pub(in crate::manager) versioned: Versioned,
-    /// How long its history was before.
-    pub(in crate::manager) history_before: usize,
-}
-
-/// A write that is asked for.
-struct Pending {
-    /// Whose it is, by index.
-    index: usize,
-    /// What the job is before it.
-    before: Arc<Job>,
-}
-
 /// One job on its way through the loop.
 struct Item {
     /// The job as it is known, and whether that was read from the store rather than remembered.
@@ -65,18 +50,18 @@ enum Freshness {
     Read,
 }
 
-impl Shared {
+impl Manager {
     /// Changes many jobs, each by `decide(its index, the job, now)`. Answers in order with each job as it is then.
     pub(in crate::manager) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
-        let remembered = |id| self.known.latest(id).map(|job| (job, Freshness::Remembered));
+        let remembered = |id| self.shared.work.known.latest(id).map(|job| (job, Freshness::Remembered));
         let items = ids.iter().map(|id| Item { known: remembered(id), outcome: None }).collect();
         self.update_items(ids, items, decide).await
     }
 
-    /// [`Shared::update`], decided on what the store holds now and not on what is remembered.
+    /// [`Manager::update`], decided on what the store holds now and not on what is remembered.
     pub(in crate::manager) async fn update_as_read<F>(
         &self,
         ids: &[JobId],
@@ -100,20 +85,9 @@ impl Shared {
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (writes, pending) = self.decide_all(&mut items, &decide);
-            if !writes.is_empty() {
-                let written: Vec<Arc<Job>> = writes.iter().map(|write| Arc::clone(write.job())).collect();
-                let results = self.store.write(writes).await;
-                let mut accepted = Vec::with_capacity(results.len());
-                for ((Pending { index, before }, job), result) in pending.into_iter().zip(written).zip(results) {
-                    if result.is_ok() {
-                        self.has_changed(&before, &job);
-                    }
-                    if let Some(versioned) = self.settle_write(&mut items[index], &ids[index], job, result) {
-                        accepted.push(Accepted { versioned, history_before: before.history.len() });
-                    }
-                }
-                self.accepted(&accepted);
+            let (indices, writes) = self.decide_all(&mut items, &decide);
+            for (index, result) in indices.into_iter().zip(self.write(writes).await) {
+                self.settle_write(&mut items[index], &ids[index], result);
             }
             if items.iter().all(|item| item.outcome.is_some()) {
                 break;
@@ -121,15 +95,6 @@ impl Shared {
         }
         let contended = || Err(ManagerError::Contended { tries: MAX_TRIES });
         items.into_iter().map(|item| item.outcome.unwrap_or_else(contended)).collect()
-    }
-
-    /// Counts what happened with an acknowledged write.
-    fn has_changed(&self, before: &Job, after: &Job) {
-        let now = self.clock.now();
-        self.insight.changed(before, after, now);
-        if after.state.name().is_final() && !before.state.name().is_final() {
-            self.ends.count(&after.spec.queue, after.state.name(), now);
-        }
     }
 
     /// Reads the jobs that are not known and not yet answered.
@@ -140,12 +105,12 @@ impl Shared {
             return;
         }
         let wanted: Vec<JobId> = missing.iter().map(|&index| ids[index].clone()).collect();
-        match self.store.get(&wanted).await {
+        match self.shared.store.get(&wanted).await {
             Ok(found) => {
                 for (index, found) in missing.into_iter().zip(found) {
                     match found {
                         Some(versioned) => {
-                            self.known.learn(&versioned);
+                            self.shared.work.known.learn(&versioned);
                             items[index].known = Some((versioned, Freshness::Read));
                         }
                         None => items[index].outcome = Some(Err(ManagerError::NotFound(ids[index].clone()))),
@@ -160,83 +125,61 @@ impl Shared {
         }
     }
 
-    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are.
-    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<Write>, Vec<Pending>)
+    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are, by index.
+    fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<usize>, Vec<JobWrite>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
-        let now = self.clock.now();
-        let mut writes = Vec::new();
-        let mut pending = Vec::new();
+        let now = self.shared.clock.now();
+        let (mut indices, mut writes) = (Vec::new(), Vec::new());
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
                 Ok(Decision::Write(mut job, bodies)) => {
                     self.announce(&versioned.job, &mut job);
-                    writes.push(Write::Replace { job: Arc::from(job), expected: versioned.version, bodies });
-                    pending.push(Pending { index, before: versioned.job });
+                    indices.push(index);
+                    writes.push(JobWrite::replace(versioned, Arc::from(job), bodies));
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
                 Ok(Decision::Already) | Err(_) if freshness == Freshness::Remembered => {
-                    self.known.forget(&versioned.job.id);
+                    self.shared.work.known.forget(&versioned.job.id);
                 }
                 Ok(Decision::Already) => item.outcome = Some(Ok(versioned)),
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
-        (writes, pending)
+        (indices, writes)
     }
 
-    /// Takes in what a write came to. Gives the job when it was acknowledged.
-    fn settle_write(&self, item: &mut Item, id: &JobId, job: Arc<Job>, result: WriteResult) -> Option<Versioned> {
+    /// Takes in what a write came to.
+    fn settle_write(&self, item: &mut Item, id: &JobId, result: Result<Versioned, WriteError>) {
         match result {
-            Ok(version) => {
-                let versioned = Versioned { job, version };
-                item.outcome = Some(Ok(versioned.clone()));
-                return Some(versioned);
-            }
+            Ok(versioned) => item.outcome = Some(Ok(versioned)),
             Err(WriteError::Conflict(Some(current))) => {
-                self.insight.conflicted("update", self.clock.now());
-                self.known.learn(&current);
+                self.shared.observe.insight.conflicted("update", self.shared.clock.now());
+                self.shared.work.known.learn(&current);
                 item.known = Some((current, Freshness::Read));
             }
             Err(WriteError::Conflict(None)) => item.outcome = Some(Err(ManagerError::NotFound(id.clone()))),
             Err(WriteError::Refused(error)) => {
-                self.known.forget(id);
+                self.shared.work.known.forget(id);
                 item.outcome = Some(Err(ManagerError::Store(error)));
             }
             Err(WriteError::Unknown(why)) => {
-                self.known.forget(id);
+                self.shared.work.known.forget(id);
                 item.outcome = Some(Err(ManagerError::Unknown(why)));
             }
         }
-        None
     }
 
     /// Counts a worker that came too late.
     fn count_lost(&self, result: Result<Versioned, ManagerError>) -> Result<Versioned, ManagerError> {
         if let Err(ManagerError::Refused(Refusal::LeaseLost { .. })) = &result {
             metrics::counter!("leasehold_leases_lost_total").increment(1);
-            self.insight.mismatched("fence", self.clock.now());
+            self.shared.observe.insight.mismatched("fence", self.shared.clock.now());
         }
         result
-    }
-
-    /// What follows from acknowledged writes: they are remembered and published, jobs that are available are offered,
-    /// those who wait for a job's end are told. Published before they are offered, so that a job is told of as
-    /// submitted before it is told of as claimed.
-    pub(in crate::manager) fn accepted(&self, written: &[Accepted]) {
-        self.events.publish(written.iter().map(|write| (&*write.versioned.job, write.history_before)));
-        for Accepted { versioned, .. } in written {
-            self.known.learn(versioned);
-            self.untold.note(&versioned.job);
-            if versioned.job.state.name().is_final() {
-                self.watchers.tell(&versioned.job.id);
-            }
-        }
-        let available = written.iter().map(|write| &write.versioned);
-        self.dispatch.add(available.filter(|versioned| versioned.job.state == State::Available).cloned());
     }
 }
 
@@ -247,11 +190,10 @@ impl Manager {
         worker: &WorkerId,
         beats: Vec<Heartbeat>,
     ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
-        self.shared.insight.heard_of(worker, beats.len(), self.shared.clock.now());
-        self.shared.workers.is_alive(worker, self.shared.clock.now());
+        self.shared.observe.insight.heard_of(worker, beats.len(), self.shared.clock.now());
+        self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
         let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
         let results = self
-            .shared
             .update(&ids, |index, job, now| {
                 let beat = &beats[index];
                 let proof = LeaseProof { worker_id: worker.clone(), fence: beat.fence };
@@ -260,7 +202,7 @@ impl Manager {
             .await;
         results
             .into_iter()
-            .map(|result| match &self.shared.count_lost(result)?.job.state {
+            .map(|result| match &self.count_lost(result)?.job.state {
                 State::Running(running) => Ok(HeartbeatAnswer {
                     lease_expires_at: running.lease.expires_at,
                     cancel_requested: running.cancel_requested_at.is_some(),
@@ -273,12 +215,12 @@ impl Manager {
     /// Completes, fails or gives back attempts; answers in order with each job as it is then. The same end again is
     /// answered as the first time.
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
-        self.shared.workers.is_alive(worker, self.shared.clock.now());
+        self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
         let ids: Vec<JobId> = finishes.iter().map(|finish| finish.id.clone()).collect();
         let ends: Vec<End> = finishes.into_iter().map(|finish| End::of(finish, worker, inline_limit)).collect();
-        let results = self.shared.update(&ids, |index, job, now| ends[index].decide(job, now)).await;
-        results.into_iter().map(|result| self.shared.count_lost(result)).collect()
+        let results = self.update(&ids, |index, job, now| ends[index].decide(job, now)).await;
+        results.into_iter().map(|result| self.count_lost(result)).collect()
     }
 
     /// Calls a waiting job off, or asks a running one's worker to stop.
@@ -286,11 +228,7 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`] when it ended otherwise.
     pub async fn cancel(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
-        let cancelled = self
-            .update_one(id, |job, now| Ok(Decision::from_change(job.cancel(caller, reason.clone(), now)?, [])))
-            .await?;
-        self.shared.dispatch.forget(&cancelled.job.spec.queue, id);
-        Ok(cancelled)
+        self.update_one(id, |job, now| Ok(Decision::from_change(job.cancel(caller, reason.clone(), now)?, []))).await
     }
 
     /// Starts a failed, cancelled or expired job again.
@@ -311,7 +249,7 @@ impl Manager {
         let released =
             self.update_one(id, |job, now| Ok(Decision::Write(Box::new(release(job, now)?), Vec::new()))).await;
         if let Err(ManagerError::Refused(Refusal::FenceMoved(_))) = &released {
-            self.shared.insight.mismatched("fence", self.shared.clock.now());
+            self.shared.observe.insight.mismatched("fence", self.shared.clock.now());
         }
         released
     }
@@ -332,7 +270,7 @@ impl Manager {
             let Some(last) = page.last() else { return Ok(reclaimed) };
             search.after = Some(sort.key(&last.job));
             let ids: Vec<JobId> = page.iter().map(|found| found.job.id.clone()).collect();
-            let given_back = self.shared.update(&ids, |_, job, now| {
+            let given_back = self.update(&ids, |_, job, now| {
                 let Some(lease) = job.lease() else { return Ok(Decision::Already) };
                 let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: job.fence };
                 Ok(Decision::from_change(job.release(&proof, reason, now)?, []))
@@ -348,7 +286,7 @@ impl Manager {
     where
         F: Fn(&Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
     {
-        let results = self.shared.update(std::slice::from_ref(id), |_, job, now| decide(job, now)).await;
+        let results = self.update(std::slice::from_ref(id), |_, job, now| decide(job, now)).await;
         results.into_iter().next().unwrap_or_else(|| Err(ManagerError::NotFound(id.clone())))
     }
 }

@@ -1,6 +1,5 @@
 //! Names for writes, by which a write whose answer was lost is recognized in what is stored.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::str::FromStr;
@@ -11,8 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::job::{BodyId, Job};
 use crate::store::Version;
+use crate::store::recent::RecentMap;
 
-/// How many writes each of the two generations of [`RecentWrites`] remembers.
+/// How many writes [`RecentWrites`] remembers at least.
 const GENERATION: usize = 65_536;
 
 /// The name of one write: the process's random number and a count.
@@ -96,32 +96,21 @@ impl KnownWrite {
 #[derive(Debug, Default)]
 pub(super) struct RecentWrites {
     hasher: RandomState,
-    generations: Mutex<Generations>,
-}
-
-#[derive(Debug, Default)]
-struct Generations {
-    young: HashMap<(u64, Version), KnownWrite>,
-    old: HashMap<(u64, Version), KnownWrite>,
+    writes: Mutex<RecentMap<(u64, Version), KnownWrite, GENERATION>>,
 }
 
 impl RecentWrites {
     /// Remembers all of `writes`, each of the document named.
     pub(super) fn remember(&self, writes: impl Iterator<Item = (impl Hash, Version, KnownWrite)>) {
-        let mut generations = self.generations.lock();
+        let mut recent = self.writes.lock();
         for (id, version, known) in writes {
-            if generations.young.len() >= GENERATION {
-                generations.old = std::mem::take(&mut generations.young);
-            }
-            generations.young.insert((self.hasher.hash_one(id), version), known);
+            recent.insert((self.hasher.hash_one(id), version), known);
         }
     }
 
     /// The write that made `version` of the document.
     pub(super) fn get(&self, id: impl Hash, version: Version) -> Option<KnownWrite> {
-        let key = (self.hasher.hash_one(id), version);
-        let generations = self.generations.lock();
-        generations.young.get(&key).or_else(|| generations.old.get(&key)).cloned()
+        self.writes.lock().get(&(self.hasher.hash_one(id), version)).cloned()
     }
 }
 
@@ -154,7 +143,6 @@ mod tests {
         assert_eq!(recent.get(&id, last).map(|known| known.write_id), Some(last_id));
         assert_eq!(recent.get(crate::job::JobId::new("b").expect("an id"), last), None);
         assert_eq!(recent.get(&id, version(0)), None);
-        let generations = recent.generations.lock();
-        assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION);
+        assert!(recent.writes.lock().iter().count() <= 2 * GENERATION);
     }
 }

@@ -61,6 +61,23 @@ pub(super) async fn every_transition_is_told_once_and_in_order(site: Site) {
     assert_eq!(history, 5, "each was an entry of its history");
 }
 
+pub(super) async fn a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same(site: Site) {
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    assert!(matches!(next(&mut feed).await, Told::Live(_)), "there is no past");
+    let manager = site.manager.clone();
+    let waiting = tokio::spawn(async move { manager.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await });
+    until("a waiting claim", async || site.manager.waiting_claims() == 1).await;
+    {
+        let caller = caller();
+        let mut submission = std::pin::pin!(site.manager.submit(&caller, vec![new_job()]));
+        // The write is under way when the caller goes.
+        assert!(futures::poll!(submission.as_mut()).is_pending());
+    }
+    assert_eq!(names(&mut feed, 1).await, [(EventName::Submitted, 1)]);
+    let claimed = taken(waiting.await.expect("no panic").expect("the claim is answered"));
+    assert_eq!(claimed.len(), 1, "the job is handed out without a search");
+}
+
 pub(super) async fn a_feed_goes_on_in_the_ring_right_after_what_it_saw(site: Site) {
     let mut feed = follow(&site.manager, EventsFrom::Now).await;
     site.submit(new_job()).await;

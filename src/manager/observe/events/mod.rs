@@ -9,6 +9,7 @@
 //! come again, and two managers' events come as they arrive. A job's id and an event's number name the event for good.
 //! What cannot be delivered is told as [`Told::Gap`] and never passed over in silence.
 
+mod event;
 mod replay;
 mod ring;
 mod tail;
@@ -17,81 +18,27 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::job::{EventName, HistoryEntry, Job, JobId, JobSpec, Kind, Owner, QueueName};
+use crate::job::Job;
 
+use crate::manager::Manager;
 use crate::manager::request::ManagerError;
-use crate::manager::{Manager, Shared};
+pub use event::{EventFilter, JobEvent};
+
 use replay::Replayed;
 use ring::{Reading, Ring};
-
-/// By how much an event can be known later than its time says: what a machine's clock is off at most, and what a write
-/// and a refresh take. Who goes on by a time goes back by this much first.
-const LATENESS: Duration = Duration::from_secs(5);
+use tail::LATENESS;
 
 /// How many feeds may be replayed from the store at once; more wait.
 const REPLAYS_AT_ONCE: usize = 4;
 
 /// How many events of the ring are looked at while it is locked.
 const LOOK_AT_ONCE: usize = 512;
-
-/// Something that happened to a job.
-#[derive(Clone, Debug, PartialEq)]
-pub struct JobEvent {
-    /// Which job.
-    pub job_id: JobId,
-    /// What the job asks for.
-    pub spec: Arc<JobSpec>,
-    /// Which of the job's transitions it is, counted from one.
-    pub number: u32,
-    /// The transition.
-    pub entry: HistoryEntry,
-}
-
-impl JobEvent {
-    fn new(job: &Job, number: u32, entry: &HistoryEntry) -> Self {
-        Self { job_id: job.id.clone(), spec: Arc::clone(&job.spec), number, entry: entry.clone() }
-    }
-}
-
-/// Which events: those that satisfy every part. An empty list leaves a part open. Jobs of the system's own are passed
-/// over unless they or their queue are named.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EventFilter {
-    /// Any of these happened.
-    pub events: Vec<EventName>,
-    /// To a job in one of these queues.
-    pub queues: Vec<QueueName>,
-    /// Of one of these kinds.
-    pub kinds: Vec<Kind>,
-    /// Belonging to one of these owners.
-    pub owners: Vec<Owner>,
-    /// One of these jobs.
-    pub jobs: Vec<JobId>,
-}
-
-impl EventFilter {
-    /// Whether the event is one of those asked for.
-    #[must_use]
-    pub fn matches(&self, event: &JobEvent) -> bool {
-        fn any<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
-            wanted.is_empty() || value.is_some_and(|value| wanted.contains(value))
-        }
-        let named = !self.queues.is_empty() || !self.jobs.is_empty();
-        (named || !event.spec.queue.is_internal())
-            && any(&self.events, Some(&event.entry.event))
-            && any(&self.queues, Some(&event.spec.queue))
-            && any(&self.kinds, Some(&event.spec.kind))
-            && any(&self.owners, event.spec.owner.as_ref())
-            && any(&self.jobs, Some(&event.job_id))
-    }
-}
 
 /// Where a feed begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,20 +150,22 @@ impl Manager {
     pub async fn events(&self, filter: EventFilter, from: EventsFrom) -> Result<EventFeed, ManagerError> {
         let shared = &self.shared;
         // The place in the ring is taken before the store is read: what happens meanwhile is in the one or the other.
-        let seat = Seat::take(shared);
+        let seat = Seat::take(self);
         let (replay_from, seq) = {
-            let ring = shared.events.ring.lock();
+            let ring = shared.observe.events.ring.lock();
             match from {
                 EventsFrom::Now => (None, ring.last()),
                 EventsFrom::Since(time) => (Some(time), ring.last()),
-                EventsFrom::After(id) if id.epoch == shared.events.epoch && ring.can_resume(id.seq) => (None, id.seq),
+                EventsFrom::After(id) if id.epoch == shared.observe.events.epoch && ring.can_resume(id.seq) => {
+                    (None, id.seq)
+                }
                 EventsFrom::After(id) => (Some(id.at.minus(LATENESS)), ring.last()),
             }
         };
-        let live_from = if replay_from.is_some() { seq } else { shared.events.ring.lock().last() };
+        let live_from = if replay_from.is_some() { seq } else { shared.observe.events.ring.lock().last() };
         let mut feed = EventFeed { seat, filter, seq, live_from: Some(live_from), waiting: VecDeque::new() };
         if let Some(since) = replay_from {
-            let Replayed { events, complete } = shared.replay(&feed.filter, since).await?;
+            let Replayed { events, complete } = self.replay(&feed.filter, since).await?;
             let told = |event: JobEvent| Told::Event(EventId { at: event.entry.at, epoch: 0, seq: 0 }, event);
             feed.waiting.extend(events.into_iter().map(told));
             if !complete {
@@ -244,13 +193,13 @@ impl EventFeed {
     /// What comes next, as soon as there is something; none once the manager stops. A call that is dropped loses
     /// nothing.
     pub async fn next(&mut self) -> Option<Told> {
-        let shared = Arc::clone(&self.seat.shared);
+        let shared = Arc::clone(&self.seat.manager.shared);
         // Bounded by the caller: each turn tells something, looks at more of the ring, or waits for news.
         loop {
             if let Some(told) = self.waiting.pop_front() {
                 return Some(told);
             }
-            let news = shared.events.news.notified();
+            let news = shared.observe.events.news.notified();
             tokio::pin!(news);
             // Listening before looking, so that what is published between the two is not missed.
             news.as_mut().enable();
@@ -267,14 +216,14 @@ impl EventFeed {
     /// The place that has been reached, to go on from.
     #[must_use]
     pub fn position(&self) -> EventId {
-        let shared = &self.seat.shared;
-        shared.events.id(shared.clock.now(), self.seq)
+        let shared = &self.seat.manager.shared;
+        shared.observe.events.id(shared.clock.now(), self.seq)
     }
 
     /// Looks at the next events in the ring, and says whether there were any.
     fn look(&mut self) -> bool {
-        let shared = Arc::clone(&self.seat.shared);
-        let reading = shared.events.ring.lock().read(self.seq, &self.filter, LOOK_AT_ONCE);
+        let shared = Arc::clone(&self.seat.manager.shared);
+        let reading = shared.observe.events.ring.lock().read(self.seq, &self.filter, LOOK_AT_ONCE);
         match reading {
             Reading::Nothing => return false,
             Reading::Missed { last_missed } => {
@@ -283,7 +232,8 @@ impl EventFeed {
                 self.waiting.push_back(Told::Gap(self.position()));
             }
             Reading::Found { events, until } => {
-                let told = |(seq, event): (u64, JobEvent)| Told::Event(shared.events.id(event.entry.at, seq), event);
+                let told =
+                    |(seq, event): (u64, JobEvent)| Told::Event(shared.observe.events.id(event.entry.at, seq), event);
                 self.waiting.extend(events.into_iter().map(told));
                 self.seq = until;
             }
@@ -302,24 +252,25 @@ impl EventFeed {
 
 /// A feed's place among those who listen.
 struct Seat {
-    shared: Arc<Shared>,
+    manager: Manager,
 }
 
 impl Seat {
-    fn take(shared: &Arc<Shared>) -> Self {
-        let mut ring = shared.events.ring.lock();
+    fn take(manager: &Manager) -> Self {
+        let shared = &manager.shared;
+        let mut ring = shared.observe.events.ring.lock();
         ring.enter();
-        if shared.events.shared_store && ring.begin_tail() {
-            let tail = tail::follow(Arc::clone(shared), shared.clock.now().minus(LATENESS));
-            shared.spawn(tail);
+        if shared.observe.events.shared_store && ring.begin_tail() {
+            let tail = tail::follow(manager.clone(), shared.clock.now().minus(LATENESS));
+            shared.tasks.spawn(tail);
         }
-        Self { shared: Arc::clone(shared) }
+        Self { manager: manager.clone() }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shared.events.ring.lock().leave(Instant::now());
+        self.manager.shared.observe.events.ring.lock().leave(Instant::now());
     }
 }
 

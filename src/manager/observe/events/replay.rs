@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::{EventFilter, JobEvent};
+use super::event::{EventFilter, JobEvent};
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId};
-use crate::manager::Shared;
+use crate::manager::Manager;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::StoreError;
 
@@ -26,19 +26,19 @@ pub(super) struct Replayed {
     pub(super) complete: bool,
 }
 
-impl Shared {
+impl Manager {
     /// Reads what happened at `since` or later and is still in a job's history.
     pub(super) async fn replay(&self, filter: &EventFilter, since: Timestamp) -> Result<Replayed, StoreError> {
         // The semaphore is never closed.
-        let _place = self.events.replays.acquire().await;
+        let _place = self.shared.observe.events.replays.acquire().await;
         // What was acknowledged before must be found: the feed goes on with what is published from here on.
-        self.store.refresh().await?;
+        self.shared.store.refresh().await?;
         let mut collected = Collected { filter, since, events: Vec::new(), told: HashMap::new() };
         let mut complete = true;
         if filter.jobs.is_empty() {
             complete = self.collect_all(&mut collected).await?;
         } else {
-            for found in self.store.get(&filter.jobs).await?.into_iter().flatten() {
+            for found in self.shared.store.get(&filter.jobs).await?.into_iter().flatten() {
                 collected.add(&found.job);
             }
         }
@@ -62,7 +62,7 @@ impl Shared {
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let mut search = Search { filter, sort, after: None, limit: PAGE };
         for _ in 0..MAX_PAGES {
-            let page = self.store.search(&search).await?;
+            let page = self.shared.store.search(&search).await?;
             page.iter().for_each(|found| collected.add(&found.job));
             let Some(last) = page.last().filter(|_| page.len() >= PAGE) else { return Ok(true) };
             if collected.events.len() > MAX_EVENTS {

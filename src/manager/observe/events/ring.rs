@@ -3,19 +3,20 @@
 //! Pure bookkeeping under one short lock. An event holds on to its job's specification and not to the job, so that no
 //! payload or result is kept alive by having happened.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{EventFilter, JobEvent};
+use super::event::{EventFilter, JobEvent};
 use crate::job::JobId;
+use crate::store::recent::RecentMap;
 
 /// How many events are kept.
 const CAPACITY: usize = 16_384;
 
-/// How many events one generation of the memory of what has arrived holds. Two generations are kept.
-const GENERATION: usize = 100_000;
+/// Which events have arrived lately, by job and number: the last 100,000 at least.
+type Arrived = RecentMap<(JobId, u32), (), 100_000>;
 
 /// How long the tail goes on when nobody listens, so that who was cut off and comes back finds no hole.
 const LINGER: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ pub(super) struct Ring {
 struct Tail {
     /// The number of the last event before: up to it and right after it, others' events are missing.
     since: u64,
-    seen: Seen,
+    arrived: Arrived,
 }
 
 /// What a look at the ring found.
@@ -60,7 +61,7 @@ impl Ring {
         let mut evicted = Vec::new();
         for event in new {
             if let Some(tail) = &mut self.tail {
-                tail.seen.learn(&event);
+                note(&mut tail.arrived, &event);
             }
             self.append(event, &mut evicted);
         }
@@ -72,7 +73,7 @@ impl Ring {
     pub(super) fn push_found(&mut self, found: Vec<JobEvent>) -> (Vec<JobEvent>, bool) {
         let (mut evicted, last) = (Vec::new(), self.last());
         for event in found {
-            if self.tail.as_mut().is_some_and(|tail| tail.seen.learn(&event)) {
+            if self.tail.as_mut().is_some_and(|tail| note(&mut tail.arrived, &event)) {
                 self.append(event, &mut evicted);
             }
         }
@@ -136,11 +137,11 @@ impl Ring {
         if self.tail.is_some() {
             return false;
         }
-        let mut seen = Seen::default();
+        let mut arrived = Arrived::default();
         self.events.iter().for_each(|event| {
-            seen.learn(event);
+            note(&mut arrived, event);
         });
-        self.tail = Some(Tail { since: self.last(), seen });
+        self.tail = Some(Tail { since: self.last(), arrived });
         true
     }
 
@@ -154,25 +155,14 @@ impl Ring {
     }
 }
 
-/// Which events have arrived lately. The oldest half is forgotten when they become too many.
-#[derive(Default)]
-struct Seen {
-    young: HashSet<(JobId, u32)>,
-    old: HashSet<(JobId, u32)>,
-}
-
-impl Seen {
-    /// Takes note of an event. Says whether it is new.
-    fn learn(&mut self, event: &JobEvent) -> bool {
-        let name = (event.job_id.clone(), event.number);
-        if self.old.contains(&name) {
-            return false;
-        }
-        if self.young.len() >= GENERATION {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(name)
+/// Takes note of an event. Says whether it is new.
+fn note(arrived: &mut Arrived, event: &JobEvent) -> bool {
+    let key = (event.job_id.clone(), event.number);
+    let is_new = arrived.get(&key).is_none();
+    if is_new {
+        arrived.insert(key, ());
     }
+    is_new
 }
 
 #[cfg(test)]

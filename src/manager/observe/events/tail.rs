@@ -4,17 +4,20 @@
 //! So the tail never moves past what is [`LATENESS`] old, reads the last seconds again each time, and the ring drops what
 //! has arrived already.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{JobEvent, LATENESS};
+use super::event::JobEvent;
 use crate::clock::Timestamp;
-use crate::manager::Shared;
+use crate::manager::Manager;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::StoreError;
+
+/// By how much an event can be known later than its time says: what a machine's clock is off at most, and what a write
+/// and a refresh take. Who goes on by a time goes back by this much first.
+pub(super) const LATENESS: Duration = Duration::from_secs(5);
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -29,10 +32,10 @@ const PAGES: usize = 10;
 const MAX_LAG: Duration = Duration::from_secs(60);
 
 /// Publishes what others write from `position` on, until nobody listens any more or the manager stops.
-pub(super) async fn follow(shared: Arc<Shared>, mut position: Timestamp) {
+pub(super) async fn follow(manager: Manager, mut position: Timestamp) {
     let mut failing = false;
-    while !shared.events.ring.lock().end_tail(Instant::now()) {
-        match shared.publish_others(position).await {
+    while !manager.shared.observe.events.ring.lock().end_tail(Instant::now()) {
+        match manager.publish_others(position).await {
             Ok(reached) => {
                 position = reached;
                 failing = false;
@@ -44,30 +47,30 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Timestamp) {
             }
             Err(_) => {}
         }
-        if shared.stopping.run_until_cancelled(sleep(PERIOD)).await.is_none() {
+        if manager.shared.stopping.run_until_cancelled(sleep(PERIOD)).await.is_none() {
             return;
         }
     }
 }
 
-impl Shared {
+impl Manager {
     /// Publishes what was written after `position`. Gives the position to go on from.
     async fn publish_others(&self, position: Timestamp) -> Result<Timestamp, StoreError> {
-        let now = self.clock.now();
+        let now = self.shared.clock.now();
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let filter = Filter { updated_after: Some(position), ..Filter::default() };
         let mut search = Search { filter, sort, after: None, limit: PAGE };
         for _ in 0..PAGES {
-            let page = self.store.search(&search).await?;
+            let page = self.shared.store.search(&search).await?;
             let mut found = Vec::new();
             for hit in &page {
                 let new = hit.job.history.numbered().filter(|(_, entry)| entry.at > position);
                 found.extend(new.map(|(number, entry)| JobEvent::new(&hit.job, number, entry)));
             }
             found.sort_by_key(|event| event.entry.at);
-            let (_evicted, added) = self.events.ring.lock().push_found(found);
+            let (_evicted, added) = self.shared.observe.events.ring.lock().push_found(found);
             if added {
-                self.events.news.notify_waiters();
+                self.shared.observe.events.news.notify_waiters();
             }
             let Some(last) = page.last().filter(|_| page.len() >= PAGE) else {
                 return Ok(position.max(now.minus(LATENESS)));
@@ -80,8 +83,8 @@ impl Shared {
             return Ok(reached);
         }
         warn!("other managers write more than can be followed; events are left out");
-        self.events.ring.lock().break_off();
-        self.events.news.notify_waiters();
+        self.shared.observe.events.ring.lock().break_off();
+        self.shared.observe.events.news.notify_waiters();
         Ok(now.minus(LATENESS))
     }
 }

@@ -1,0 +1,121 @@
+//! The one way in which jobs are written, and what follows from a write that was acknowledged.
+
+use std::sync::Arc;
+
+use crate::job::{Job, NewBody, State};
+use crate::manager::Manager;
+use crate::store::{Versioned, Write, WriteError};
+
+/// A write of a job, and what the job was before it.
+pub(in crate::manager) struct JobWrite {
+    /// None for a job that is new.
+    before: Option<Arc<Job>>,
+    write: Write,
+}
+
+impl JobWrite {
+    pub(in crate::manager) fn create(job: Arc<Job>, bodies: Vec<NewBody>) -> Self {
+        Self { before: None, write: Write::Create { job, bodies } }
+    }
+
+    pub(in crate::manager) fn replace(before: Versioned, job: Arc<Job>, bodies: Vec<NewBody>) -> Self {
+        let write = Write::Replace { job, expected: before.version, bodies };
+        Self { before: Some(before.job), write }
+    }
+
+    pub(in crate::manager) fn remove(job: &Versioned) -> Self {
+        let write = Write::Remove { job: Arc::clone(&job.job), expected: job.version };
+        Self { before: Some(Arc::clone(&job.job)), write }
+    }
+}
+
+/// An acknowledged write.
+pub(in crate::manager) struct Acknowledged {
+    /// What the job was before; none when it is new.
+    pub(in crate::manager) before: Option<Arc<Job>>,
+    /// What it is now; none when it was removed.
+    pub(in crate::manager) after: Option<Versioned>,
+}
+
+impl Acknowledged {
+    /// What the job was, and what it is now, unless it is new or removed.
+    pub(in crate::manager) fn change(&self) -> Option<(&Job, &Job)> {
+        Some((self.before.as_deref()?, &*self.after.as_ref()?.job))
+    }
+
+    /// The job if it may have been a candidate for claims and is none any more.
+    fn no_longer_available(&self) -> Option<&Job> {
+        let before = self.before.as_deref().filter(|job| job.state == State::Available)?;
+        self.now_available().is_none().then_some(before)
+    }
+
+    fn now_available(&self) -> Option<&Versioned> {
+        self.after.as_ref().filter(|after| after.job.state == State::Available)
+    }
+}
+
+impl Manager {
+    /// Writes jobs, and does what follows, in a task of its own that the shutdown waits for: a caller who goes away
+    /// meanwhile costs neither the events nor the hint to the dispatch. Answers in order with each job as it is then,
+    /// or as it was removed.
+    pub(in crate::manager) async fn write(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
+        let (manager, count) = (self.clone(), writes.len());
+        let written = self.shared.tasks.spawn(async move { manager.write_in_task(writes).await });
+        let unknown = || Err(WriteError::Unknown("the server stopped".to_owned()));
+        written.await.unwrap_or_else(|_| (0..count).map(|_| unknown()).collect())
+    }
+
+    /// [`Manager::write`] for a caller that is such a task itself.
+    pub(in crate::manager) async fn write_in_task(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
+        if writes.is_empty() {
+            return Vec::new();
+        }
+        let (mut jobs, mut handed_over) = (Vec::with_capacity(writes.len()), Vec::with_capacity(writes.len()));
+        for JobWrite { before, write } in writes {
+            jobs.push((before, Arc::clone(write.job()), matches!(write, Write::Remove { .. })));
+            handed_over.push(write);
+        }
+        let mut acknowledged = Vec::with_capacity(jobs.len());
+        let mut answers = Vec::with_capacity(jobs.len());
+        for ((before, job, is_removal), result) in jobs.into_iter().zip(self.shared.store.write(handed_over).await) {
+            answers.push(result.map(|version| {
+                let versioned = Versioned { job, version };
+                acknowledged.push(Acknowledged { before, after: (!is_removal).then(|| versioned.clone()) });
+                versioned
+            }));
+        }
+        self.follow_up(&acknowledged);
+        answers
+    }
+
+    /// What follows from acknowledged writes, in this order:
+    ///
+    /// 1. The versions are remembered, so that whatever anybody does on the strength of the rest is decided on them.
+    /// 2. The events are published before anybody is woken by them or offered the job: who waited for a job's end
+    ///    finds it in the feed, and a job's submission is published before its claim.
+    /// 3. They are counted.
+    /// 4. The notifier and those who wait for an end are woken.
+    /// 5. The dispatch comes last, since it sets off the next write of the same job: what follows from that one must
+    ///    not overtake what follows from this one.
+    fn follow_up(&self, writes: &[Acknowledged]) {
+        for write in writes {
+            match (&write.before, &write.after) {
+                (_, Some(after)) => self.shared.work.known.learn(after),
+                (Some(removed), None) => self.shared.work.known.forget(&removed.id),
+                (None, None) => {}
+            }
+        }
+        let written = || writes.iter().filter_map(|write| Some((write.before.as_deref(), &*write.after.as_ref()?.job)));
+        let history_before = |before: Option<&Job>| before.map_or(0, |job| job.history.len());
+        self.shared.observe.events.publish(written().map(|(before, after)| (after, history_before(before))));
+        self.shared.observe.count(writes, self.shared.clock.now());
+        for (_, job) in written() {
+            self.shared.work.pending_notices.note(job);
+            if job.state.name().is_final() {
+                self.shared.end_watchers.wake(&job.id);
+            }
+        }
+        self.shared.dispatch.remove(writes.iter().filter_map(Acknowledged::no_longer_available));
+        self.shared.dispatch.add(writes.iter().filter_map(Acknowledged::now_available).cloned());
+    }
+}

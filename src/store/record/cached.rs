@@ -1,0 +1,283 @@
+//! The records of one kind, kept in memory by a process that reads them often, and the one loop that changes a record.
+//!
+//! What this process writes counts at once; what others write is found by listing the records. A list may be behind: a
+//! record that it shows in an older version than is known is left as it is, and one that it does not show is kept for
+//! as long as a list can lag.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::{Record, RecordKey, RecordKind, RecordWrite};
+use crate::job::{Json, RecordName};
+use crate::store::{Store, StoreError, Version, WriteError};
+
+/// How far a list of records can be behind what was acknowledged.
+const LAG: Duration = Duration::from_secs(10);
+
+/// How often one change is tried when others change the same record.
+const MAX_TRIES: usize = 10;
+
+/// How often a change is tried whose outcome was not learnt.
+const MAX_UNKNOWN: usize = 3;
+
+/// Why a record was not changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Others kept writing the record.
+    #[error("others kept writing it; {MAX_TRIES} tries were not enough")]
+    Contended,
+    /// The store refused the write or could not be reached.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The record may have been written or not.
+    #[error("the outcome of the write is unknown: {0}")]
+    Unknown(String),
+}
+
+impl RecordError {
+    /// How often a change was tried when it is given up as [`RecordError::Contended`].
+    pub const TRIES: usize = MAX_TRIES;
+}
+
+/// A record's value after a change.
+struct Changed<T> {
+    /// None when there is no such record.
+    value: Option<T>,
+    /// The version that says so; none where there was no record and should be none.
+    version: Option<Version>,
+    /// Whether this change wrote it.
+    wrote: bool,
+}
+
+/// Changes the record `key` under its version to what `decide(its value)` returns, none standing for no record.
+/// Decides again on what others wrote meanwhile, and makes sure of a write whose answer was lost.
+///
+/// # Errors
+/// What `decide` refuses with, and [`RecordError`].
+pub async fn change_record<T, E>(
+    store: &dyn Store,
+    key: &RecordKey,
+    decide: impl FnMut(Option<&T>) -> Result<Option<T>, E> + Send,
+) -> Result<Option<T>, E>
+where
+    T: Serialize + DeserializeOwned + PartialEq + Send + Sync,
+    E: From<RecordError> + Send,
+{
+    Ok(change(store, key, decide).await?.value)
+}
+
+async fn change<T, E>(
+    store: &dyn Store,
+    key: &RecordKey,
+    mut decide: impl FnMut(Option<&T>) -> Result<Option<T>, E> + Send,
+) -> Result<Changed<T>, E>
+where
+    T: Serialize + DeserializeOwned + PartialEq + Send + Sync,
+    E: From<RecordError> + Send,
+{
+    let mut record = store.record(key).await.map_err(RecordError::from)?;
+    let mut unknown: Vec<String> = Vec::new();
+    for _ in 0..MAX_TRIES {
+        let before = record.as_ref().map(Record::read::<T>).transpose().map_err(RecordError::from)?;
+        let after = decide(before.as_ref())?;
+        let write = match (&record, &after) {
+            (None, None) => return Ok(Changed { value: None, version: None, wrote: false }),
+            (Some(record), Some(_)) if after == before && unknown.is_empty() => {
+                return Ok(Changed { value: after, version: Some(record.version), wrote: false });
+            }
+            (Some(record), None) => record.removal(),
+            // Written again after an unknown outcome even if it reads so: what is read may not be acknowledged yet.
+            (Some(record), Some(value)) => record.replaced_by(body(value).map_err(RecordError::from)?),
+            (None, Some(value)) => {
+                RecordWrite::Create { key: key.clone(), body: body(value).map_err(RecordError::from)? }
+            }
+        };
+        match store.write_record(write).await {
+            Ok(version) => return Ok(Changed { value: after, version: Some(version), wrote: true }),
+            Err(WriteError::Conflict(current)) => {
+                metrics::counter!("leasehold_conflicts_total", "operation" => key.kind.as_str()).increment(1);
+                record = current;
+            }
+            Err(WriteError::Refused(error)) => return Err(RecordError::Store(error).into()),
+            Err(WriteError::Unknown(why)) => {
+                unknown.push(why);
+                if unknown.len() >= MAX_UNKNOWN {
+                    break;
+                }
+                record = store.record(key).await.map_err(|error| RecordError::Unknown(error.to_string()))?;
+            }
+        }
+    }
+    Err(unknown.pop().map_or(RecordError::Contended, RecordError::Unknown).into())
+}
+
+/// Writes a record's value as JSON.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] when the value has no form in JSON.
+pub fn body<T: Serialize>(value: &T) -> Result<Json, StoreError> {
+    Json::of(value).map_err(|error| StoreError::Corrupt(error.to_string()))
+}
+
+/// All records of one kind, in memory.
+pub struct CachedRecords<T> {
+    store: Arc<dyn Store>,
+    kind: RecordKind,
+    known: RwLock<Known<T>>,
+}
+
+impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T> {
+    /// Knows no record until the first [`CachedRecords::list`].
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, kind: RecordKind) -> Self {
+        Self { store, kind, known: RwLock::new(Known(BTreeMap::new())) }
+    }
+
+    /// Returns the value of one record, as far as it is known.
+    #[must_use]
+    pub fn get(&self, name: &RecordName) -> Option<Arc<T>> {
+        self.known.read().0.get(name).and_then(|entry| entry.value.clone())
+    }
+
+    /// Returns all values in the order of their records' names.
+    #[must_use]
+    pub fn all(&self) -> Vec<(RecordName, Arc<T>)> {
+        self.known.read().all()
+    }
+
+    /// Passes all values on. No record changes until `publish` is done, so that of two changes the later one is
+    /// passed on last.
+    pub fn publish(&self, publish: impl FnOnce(Vec<(RecordName, Arc<T>)>)) {
+        let known = self.known.write();
+        publish(known.all());
+    }
+
+    /// Lists the records in the store, and takes over what is newer there.
+    ///
+    /// # Errors
+    /// Why the store could not list them, or why one of them cannot be read.
+    pub async fn list(&self) -> Result<(), StoreError> {
+        let records = self.store.records(self.kind).await?;
+        let read = |record: &Record| Ok((record.key.name.clone(), record.read()?, record.version));
+        let listed = records.iter().map(read).collect::<Result<Vec<_>, StoreError>>()?;
+        self.known.write().take_over(listed, Instant::now());
+        Ok(())
+    }
+
+    /// Changes the record `name` as [`change_record`] does, and makes the change visible to the lists of others.
+    ///
+    /// # Errors
+    /// As for [`change_record`].
+    pub async fn change<E: From<RecordError> + Send>(
+        &self,
+        name: &RecordName,
+        decide: impl FnMut(Option<&T>) -> Result<Option<T>, E> + Send,
+    ) -> Result<Option<Arc<T>>, E> {
+        let key = RecordKey::new(self.kind, name.clone());
+        let changed = change(&*self.store, &key, decide).await?;
+        let value = changed.value.map(Arc::new);
+        match changed.version {
+            Some(version) => self.known.write().learn(name, value.clone(), version),
+            None => drop(self.known.write().0.remove(name)),
+        }
+        if changed.wrote
+            && let Err(error) = self.store.refresh().await
+        {
+            debug!(%error, record = %key, "other servers learn of a changed record a little later");
+        }
+        Ok(value)
+    }
+}
+
+/// What is known of the records of a kind, by name.
+struct Known<T>(BTreeMap<RecordName, Entry<T>>);
+
+struct Entry<T> {
+    /// None where the record is known to be removed.
+    value: Option<Arc<T>>,
+    version: Version,
+    /// Set for what was read in real time or written here: until then, a list that does not show it is behind.
+    certain_until: Option<Instant>,
+}
+
+impl<T> Known<T> {
+    fn all(&self) -> Vec<(RecordName, Arc<T>)> {
+        self.0.iter().filter_map(|(name, entry)| Some((name.clone(), entry.value.clone()?))).collect()
+    }
+
+    /// Takes over what was read in real time or written.
+    fn learn(&mut self, name: &RecordName, value: Option<Arc<T>>, version: Version) {
+        if self.0.get(name).is_none_or(|known| !known.version.is_later_than(version)) {
+            let certain_until = Some(Instant::now() + LAG);
+            self.0.insert(name.clone(), Entry { value, version, certain_until });
+        }
+    }
+
+    /// Takes over a list, as far as it is not behind.
+    fn take_over(&mut self, listed: Vec<(RecordName, T, Version)>, now: Instant) {
+        let shown: HashSet<&RecordName> = listed.iter().map(|(name, ..)| name).collect();
+        self.0.retain(|name, known| shown.contains(name) || known.certain_until.is_some_and(|until| now < until));
+        for (name, value, version) in listed {
+            if self.0.get(&name).is_none_or(|known| version.is_later_than(known.version)) {
+                self.0.insert(name, Entry { value: Some(Arc::new(value)), version, certain_until: None });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Place;
+
+    fn name(name: &str) -> RecordName {
+        RecordName::new(name).expect("a name")
+    }
+
+    fn version(seq_no: u64) -> Version {
+        Version { place: Place::MAIN, primary_term: 1, seq_no }
+    }
+
+    fn known() -> Known<u32> {
+        Known(BTreeMap::new())
+    }
+
+    fn values(known: &Known<u32>) -> Vec<(String, u32)> {
+        known.all().into_iter().map(|(name, value)| (name.to_string(), *value)).collect()
+    }
+
+    #[test]
+    fn a_list_that_is_behind_changes_nothing_that_was_learnt_since() {
+        let mut known = known();
+        known.learn(&name("new"), Some(Arc::new(1)), version(7));
+        known.learn(&name("removed"), None, version(8));
+        known.take_over(vec![(name("removed"), 2, version(8))], Instant::now());
+        assert_eq!(values(&known), [("new".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn what_others_write_and_remove_is_taken_over() {
+        let mut known = known();
+        known.take_over(vec![(name("a"), 1, version(1))], Instant::now());
+        assert_eq!(values(&known), [("a".to_owned(), 1)]);
+        known.take_over(vec![(name("a"), 2, version(2))], Instant::now());
+        assert_eq!(values(&known), [("a".to_owned(), 2)]);
+        known.take_over(Vec::new(), Instant::now());
+        assert!(values(&known).is_empty());
+    }
+
+    #[test]
+    fn what_was_learnt_is_dropped_when_no_list_shows_it_for_longer_than_one_can_be_behind() {
+        let mut known = known();
+        known.learn(&name("a"), Some(Arc::new(1)), version(1));
+        known.take_over(Vec::new(), Instant::now() + LAG);
+        assert!(known.0.is_empty());
+    }
+}
