@@ -8,14 +8,15 @@ use reqwest::Response;
 use serde::Serialize;
 
 use super::error::ClientError;
-use super::transport::{Call, Client, Repeat};
+use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
+use super::transport::{Client, Repeat};
 use crate::job::JobId;
 use crate::wire::{
     AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
     CountAnswer, Explanation, FailJob, FieldDescription, FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem,
-    HeartbeatJob, HeartbeatJobs, Job, JobList, JobState, ManyChanged, OrphanList, PartList, PauseQueue, Queue,
-    QueueList, ReleaseJob, ReleaseMany, RetryJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
-    Subscription, SubscriptionList, WorkerJobs, WorkerList,
+    HeartbeatJob, HeartbeatJobs, Job, JobList, ManyChanged, OrphanList, PartList, PauseQueue, Queue, QueueList,
+    ReleaseJob, ReleaseMany, RetryJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription,
+    SubscriptionList, WorkerJobs, WorkerList,
 };
 
 /// How long a server changes many jobs before it answers where to go on, and then some for the page it is at.
@@ -24,81 +25,6 @@ const MANY_TAKE: Duration = Duration::from_secs(30);
 /// After how much silence an export is given up.
 const EXPORT_SILENCE: Duration = Duration::from_secs(120);
 
-/// Which jobs are listed or counted: all that satisfy every part. An empty part is satisfied by any job.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobQuery {
-    /// In one of these states.
-    pub states: Vec<JobState>,
-    /// In one of these queues.
-    pub queues: Vec<String>,
-    /// Of one of these kinds.
-    pub kinds: Vec<String>,
-    /// Belonging to one of these owners.
-    pub owners: Vec<String>,
-    /// As this query in Kibana's language says.
-    pub kql: Option<String>,
-    /// Where the query's times without a zone are meant, such as `Europe/Berlin`; UTC when not said.
-    pub time_zone: Option<String>,
-    /// The order: a field's name, with a leading `-` for the largest first. `-created_at` when not said. Not used by
-    /// a count.
-    pub sort: Option<String>,
-    /// How many on a page, at most 1,000. 100 when not said. Not used by a count.
-    pub limit: Option<u64>,
-    /// Where the page begins: the page before's `next_cursor`. Not used by a count.
-    pub cursor: Option<String>,
-}
-
-/// Which jobs are counted, and by what.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CountQuery {
-    /// Which jobs.
-    pub jobs: JobQuery,
-    /// Grouped by these fields.
-    pub by: Vec<String>,
-}
-
-/// Which figures are asked for.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StatsQuery {
-    /// About which jobs.
-    pub jobs: JobQuery,
-    /// Grouped by these fields.
-    pub by: Vec<String>,
-    /// With a row for each interval of this length, such as `1h`.
-    pub interval: Option<String>,
-    /// In which a job belongs by this time; `created_at` when not said.
-    pub time: Option<String>,
-    /// Which percentiles; 50, 95 and 99 when none is named.
-    pub percentiles: Vec<f64>,
-}
-
-/// Which jobs that look abandoned are listed: all that satisfy every part.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OrphanQuery {
-    /// In one of these queues.
-    pub queues: Vec<String>,
-    /// Of one of these kinds.
-    pub kinds: Vec<String>,
-    /// Belonging to one of these owners.
-    pub owners: Vec<String>,
-    /// Held by this worker.
-    pub worker: Option<String>,
-    /// How many on a page, at most 1,000. 100 when not said.
-    pub limit: Option<u64>,
-    /// Where the page begins: the page before's `next_cursor`.
-    pub cursor: Option<String>,
-}
-
-impl OrphanQuery {
-    fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let lists = [("queue", &self.queues), ("kind", &self.kinds), ("owner", &self.owners)];
-        let lists = lists.into_iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value.clone())));
-        let limit = self.limit.map(|limit| limit.to_string());
-        let single = [("worker", self.worker.clone()), ("limit", limit), ("cursor", self.cursor.clone())];
-        lists.chain(single.into_iter().filter_map(|(name, value)| Some((name, value?))))
-    }
-}
-
 impl Client {
     /// Submits a job and gives it as the server has it. One without an id or an idempotency key is given an id first,
     /// so that a lost answer does not make two.
@@ -106,8 +32,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `submission_differs` when another job has the id or key.
     pub async fn submit(&self, job: &SubmitJob) -> Result<Job, ClientError> {
-        let call = self.call(Method::POST, &["v1", "jobs"], Repeat::Safe);
-        self.send(call.json(&repeatable(job))?).await
+        self.post(&["v1", "jobs"], Repeat::Safe, &repeatable(job)).await
     }
 
     /// Submits up to 10,000 jobs; answers in order. As for [`Client::submit`], each has an id or a key when it is sent.
@@ -129,7 +54,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `not_found` when there is none.
     pub async fn job(&self, id: &str) -> Result<Job, ClientError> {
-        self.send(self.job_call(Method::GET, id, &[], Repeat::Safe)).await
+        self.get(&["v1", "jobs", id]).await
     }
 
     /// The job with this id, once it is in a final state or `wait` (at most a minute) is over.
@@ -137,7 +62,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `not_found` when there is none.
     pub async fn wait(&self, id: &str, wait: Duration) -> Result<Job, ClientError> {
-        let call = self.job_call(Method::GET, id, &[], Repeat::Safe);
+        let call = self.call(Method::GET, &["v1", "jobs", id], Repeat::Safe);
         self.send(call.query("wait_ms", &wait.as_millis().to_string()).waiting(wait)).await
     }
 
@@ -146,7 +71,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
-        self.send(self.list_call(query)).await
+        self.send(query.page(self.call(Method::GET, &["v1", "jobs"], Repeat::Safe))).await
     }
 
     /// A page of jobs with these fields only.
@@ -154,22 +79,8 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn job_parts(&self, query: &JobQuery, fields: &[String]) -> Result<PartList, ClientError> {
-        let call = self.list_call(query);
-        self.send(fields.iter().fold(call, |call, field| call.query("fields", field))).await
-    }
-
-    fn list_call(&self, query: &JobQuery) -> Call {
-        let mut call = query.filter(self.call(Method::GET, &["v1", "jobs"], Repeat::Safe));
-        if let Some(sort) = &query.sort {
-            call = call.query("sort", sort);
-        }
-        if let Some(limit) = query.limit {
-            call = call.query("limit", &limit.to_string());
-        }
-        if let Some(cursor) = &query.cursor {
-            call = call.query("cursor", cursor);
-        }
-        call
+        let call = self.call(Method::GET, &["v1", "jobs"], Repeat::Safe);
+        self.send(query.page(call).each("fields", fields)).await
     }
 
     /// Every job of those asked for, one a line of JSON, with these fields, or all when none is named. The query's limit
@@ -178,11 +89,8 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn export(&self, query: &JobQuery, fields: &[String]) -> Result<Export, ClientError> {
-        let mut call = query.filter(self.call(Method::GET, &["v1", "jobs", "export"], Repeat::Safe));
-        if let Some(sort) = &query.sort {
-            call = call.query("sort", sort);
-        }
-        call = fields.iter().fold(call, |call, field| call.query("fields", field));
+        let call = query.filter(self.call(Method::GET, &["v1", "jobs", "export"], Repeat::Safe));
+        let call = call.each("sort", &query.sort).each("fields", fields);
         self.open(&call).await.map(Export)
     }
 
@@ -191,8 +99,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn fields(&self) -> Result<Vec<FieldDescription>, ClientError> {
-        let call = self.call(Method::GET, &["v1", "fields"], Repeat::Safe);
-        Ok(self.send::<FieldList>(call).await?.items)
+        Ok(self.get::<FieldList>(&["v1", "fields"]).await?.items)
     }
 
     /// How many jobs there are of those asked for.
@@ -201,7 +108,7 @@ impl Client {
     /// See [`ClientError`].
     pub async fn count(&self, query: &CountQuery) -> Result<CountAnswer, ClientError> {
         let call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "count"], Repeat::Safe));
-        self.send(query.by.iter().fold(call, |call, field| call.query("by", field.as_str()))).await
+        self.send(call.each("by", &query.by)).await
     }
 
     /// How many jobs there are of those asked for, how long they waited and how long they took.
@@ -209,14 +116,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn stats(&self, query: &StatsQuery) -> Result<StatsAnswer, ClientError> {
-        let mut call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "stats"], Repeat::Safe));
-        for (name, value) in [("interval", &query.interval), ("time", &query.time)] {
-            call = value.iter().fold(call, |call, value| call.query(name, value));
-        }
-        call = query.by.iter().fold(call, |call, field| call.query("by", field));
-        let percentiles = query.percentiles.iter();
-        call = percentiles.fold(call, |call, percent| call.query("percentiles", &percent.to_string()));
-        self.send(call).await
+        self.send(query.parameters(self.call(Method::GET, &["v1", "jobs", "stats"], Repeat::Safe))).await
     }
 
     /// Claims jobs. With a `request_id`, a lost answer is asked for again and loses no time; without one, its jobs wait
@@ -239,7 +139,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `lease_lost` when it is another's.
     pub async fn heartbeat(&self, id: &str, beat: &HeartbeatJob) -> Result<HeartbeatAnswer, ClientError> {
-        self.send(self.job_call(Method::POST, id, &["heartbeat"], Repeat::Safe).json(beat)?).await
+        self.post(&["v1", "jobs", id, "heartbeat"], Repeat::Safe, beat).await
     }
 
     /// Keeps the leases of many jobs; answers in order.
@@ -247,8 +147,8 @@ impl Client {
     /// # Errors
     /// See [`ClientError`], for the call as a whole.
     pub async fn heartbeats(&self, beats: &HeartbeatJobs) -> Result<Vec<HeartbeatItem>, ClientError> {
-        let call = self.call(Method::POST, &["v1", "heartbeats"], Repeat::Safe).json(beats)?;
-        Ok(self.send::<BulkAnswer<HeartbeatItem>>(call).await?.items)
+        let answer: BulkAnswer<_> = self.post(&["v1", "heartbeats"], Repeat::Safe, beats).await?;
+        Ok(answer.items)
     }
 
     /// Completes a job and gives it as it is then.
@@ -256,7 +156,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `lease_lost` when it is another's.
     pub async fn complete(&self, id: &str, done: &CompleteJob) -> Result<Job, ClientError> {
-        self.send(self.job_call(Method::POST, id, &["complete"], Repeat::Safe).json(done)?).await
+        self.post(&["v1", "jobs", id, "complete"], Repeat::Safe, done).await
     }
 
     /// Fails an attempt and gives the job as it is then.
@@ -264,7 +164,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `lease_lost` when it is another's.
     pub async fn fail(&self, id: &str, failure: &FailJob) -> Result<Job, ClientError> {
-        self.send(self.job_call(Method::POST, id, &["fail"], Repeat::Safe).json(failure)?).await
+        self.post(&["v1", "jobs", id, "fail"], Repeat::Safe, failure).await
     }
 
     /// Gives a job back unharmed and gives it as it is then.
@@ -272,7 +172,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `lease_lost` when it is another's.
     pub async fn release(&self, id: &str, release: &ReleaseJob) -> Result<Job, ClientError> {
-        self.send(self.job_call(Method::POST, id, &["release"], Repeat::Safe).json(release)?).await
+        self.post(&["v1", "jobs", id, "release"], Repeat::Safe, release).await
     }
 
     /// Completes or fails many jobs of one worker; answers in order.
@@ -280,8 +180,8 @@ impl Client {
     /// # Errors
     /// See [`ClientError`], for the call as a whole.
     pub async fn finish(&self, finishes: &FinishJobs) -> Result<Vec<CompletionItem>, ClientError> {
-        let call = self.call(Method::POST, &["v1", "completions"], Repeat::Safe).json(finishes)?;
-        Ok(self.send::<BulkAnswer<CompletionItem>>(call).await?.items)
+        let answer: BulkAnswer<_> = self.post(&["v1", "completions"], Repeat::Safe, finishes).await?;
+        Ok(answer.items)
     }
 
     /// Calls a job off; a running one is asked to stop.
@@ -290,7 +190,7 @@ impl Client {
     /// See [`ClientError`]; `already_final` when it has ended otherwise.
     pub async fn cancel(&self, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
         let cancel = CancelJob { reason: reason.map(str::to_owned) };
-        self.send(self.job_call(Method::POST, id, &["cancel"], Repeat::Safe).json(&cancel)?).await
+        self.post(&["v1", "jobs", id, "cancel"], Repeat::Safe, &cancel).await
     }
 
     /// Starts a failed, cancelled or expired job again.
@@ -299,7 +199,7 @@ impl Client {
     /// See [`ClientError`]; `not_retryable` when it is in another state.
     pub async fn retry(&self, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
         let retry = RetryJob { reason: reason.map(str::to_owned) };
-        self.send(self.job_call(Method::POST, id, &["retry"], Repeat::Unsafe).json(&retry)?).await
+        self.post(&["v1", "jobs", id, "retry"], Repeat::Unsafe, &retry).await
     }
 
     /// Ends a running job's lease without its worker.
@@ -307,8 +207,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `not_running`, or `fence_moved` when it was claimed anew.
     pub async fn admin_release(&self, id: &str, order: &AdminRelease) -> Result<Job, ClientError> {
-        let call = self.call(Method::POST, &["v1", "admin", "jobs", id, "release"], Repeat::Unsafe);
-        self.send(call.json(order)?).await
+        self.post(&["v1", "admin", "jobs", id, "release"], Repeat::Unsafe, order).await
     }
 
     /// Subscribes a receiver to events; the answer is the only one with its secret.
@@ -316,7 +215,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn subscribe(&self, new: &Subscribe) -> Result<Subscription, ClientError> {
-        self.send(self.call(Method::POST, &["v1", "subscriptions"], Repeat::Unsafe).json(new)?).await
+        self.post(&["v1", "subscriptions"], Repeat::Unsafe, new).await
     }
 
     /// Every subscription.
@@ -324,8 +223,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn subscriptions(&self) -> Result<Vec<Subscription>, ClientError> {
-        let call = self.call(Method::GET, &["v1", "subscriptions"], Repeat::Safe);
-        Ok(self.send::<SubscriptionList>(call).await?.items)
+        Ok(self.get::<SubscriptionList>(&["v1", "subscriptions"]).await?.items)
     }
 
     /// Ends a subscription.
@@ -357,8 +255,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanList, ClientError> {
-        let call = self.call(Method::GET, &["v1", "admin", "orphans"], Repeat::Safe);
-        self.send(query.parameters().fold(call, |call, (name, value)| call.query(name, &value))).await
+        self.send(query.parameters(self.call(Method::GET, &["v1", "admin", "orphans"], Repeat::Safe))).await
     }
 
     /// Takes many jobs from their workers, or counts them. Sent again only when it was not heard: the second time could
@@ -402,7 +299,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn queues(&self) -> Result<QueueList, ClientError> {
-        self.send(self.call(Method::GET, &["v1", "queues"], Repeat::Safe)).await
+        self.get(&["v1", "queues"]).await
     }
 
     /// How one queue stands.
@@ -410,7 +307,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn queue(&self, name: &str) -> Result<Queue, ClientError> {
-        self.send(self.call(Method::GET, &["v1", "queues", name], Repeat::Safe)).await
+        self.get(&["v1", "queues", name]).await
     }
 
     /// Holds a queue back and gives it as it is then.
@@ -419,7 +316,7 @@ impl Client {
     /// See [`ClientError`].
     pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<Queue, ClientError> {
         let pause = PauseQueue { reason: reason.map(str::to_owned) };
-        self.send(self.call(Method::POST, &["v1", "queues", name, "pause"], Repeat::Safe).json(&pause)?).await
+        self.post(&["v1", "queues", name, "pause"], Repeat::Safe, &pause).await
     }
 
     /// Hands a queue's jobs out again and gives it as it is then.
@@ -443,7 +340,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn workers(&self) -> Result<WorkerList, ClientError> {
-        self.send(self.call(Method::GET, &["v1", "workers"], Repeat::Safe)).await
+        self.get(&["v1", "workers"]).await
     }
 
     /// A worker with the first page of the jobs that it runs.
@@ -451,7 +348,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `no_such_worker` when nothing is known of it.
     pub async fn worker(&self, id: &str) -> Result<WorkerJobs, ClientError> {
-        self.send(self.call(Method::GET, &["v1", "workers", id], Repeat::Safe)).await
+        self.get(&["v1", "workers", id]).await
     }
 
     /// Why a job does not run, or how it is doing.
@@ -459,7 +356,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `not_found` when there is none.
     pub async fn explain(&self, id: &str) -> Result<Explanation, ClientError> {
-        self.send(self.job_call(Method::GET, id, &["explain"], Repeat::Safe)).await
+        self.get(&["v1", "jobs", id, "explain"]).await
     }
 
     /// Whether the server could serve now.
@@ -467,7 +364,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn ready(&self) -> Result<Health, ClientError> {
-        self.send(self.call(Method::GET, &["readyz"], Repeat::Safe)).await
+        self.get(&["readyz"]).await
     }
 
     /// How the server is.
@@ -475,7 +372,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn health(&self) -> Result<ServerHealth, ClientError> {
-        self.send(self.call(Method::GET, &["v1", "health"], Repeat::Safe)).await
+        self.get(&["v1", "health"]).await
     }
 
     /// The server's metrics in Prometheus' text format.
@@ -485,12 +382,6 @@ impl Client {
     pub async fn metrics(&self) -> Result<String, ClientError> {
         let text = self.send_raw(self.call(Method::GET, &["metrics"], Repeat::Safe)).await?;
         Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    fn job_call(&self, method: Method, id: &str, verb: &[&str], repeat: Repeat) -> Call {
-        let mut segments = vec!["v1", "jobs", id];
-        segments.extend_from_slice(verb);
-        self.call(method, &segments, repeat)
     }
 }
 
@@ -506,18 +397,6 @@ impl Export {
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         let silent = |_| ClientError::Timeout(format!("nothing came for {} s", EXPORT_SILENCE.as_secs()));
         Ok(tokio::time::timeout(EXPORT_SILENCE, self.0.chunk()).await.map_err(silent)??)
-    }
-}
-
-impl JobQuery {
-    /// Adds the filter's parameters: repeated ones, so that a name may hold a comma.
-    fn filter(&self, call: Call) -> Call {
-        let states = self.states.iter().map(|state| ("state", state.as_str()));
-        let names = [("queue", &self.queues), ("kind", &self.kinds), ("owner", &self.owners)];
-        let names = names.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, value.as_str())));
-        let kql = self.kql.iter().map(|kql| ("kql", kql.as_str()));
-        let zone = self.time_zone.iter().map(|zone| ("time_zone", zone.as_str()));
-        states.chain(names).chain(kql).chain(zone).fold(call, |call, (name, value)| call.query(name, value))
     }
 }
 

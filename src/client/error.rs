@@ -85,7 +85,7 @@ fn is_busy(status: u16) -> bool {
 
 impl From<reqwest::Error> for ClientError {
     fn from(error: reqwest::Error) -> Self {
-        let text = describe(&error);
+        let text = format!("{error}: {}", innermost_cause(&error));
         if error.is_builder() {
             Self::Usage(text)
         } else if error.is_connect() {
@@ -98,11 +98,11 @@ impl From<reqwest::Error> for ClientError {
     }
 }
 
-/// The innermost cause, which is the one that says something (`connection refused`), after the outermost.
-fn describe(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
+/// The innermost cause of an error, which is the one that says something (`connection refused`).
+pub(crate) fn innermost_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    format!("{error}: {cause}")
+    cause.to_string()
 }

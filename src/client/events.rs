@@ -79,7 +79,7 @@ impl Client {
             connection: None,
             parser: Parser::default(),
             ready: VecDeque::new(),
-            seen: Seen::default(),
+            delivered: DeliveredEvents::default(),
             waits: None,
             was_connected: false,
             is_live: false,
@@ -105,7 +105,7 @@ struct Following {
     connection: Option<Response>,
     parser: Parser,
     ready: VecDeque<EventMessage>,
-    seen: Seen,
+    delivered: DeliveredEvents,
     /// What is left to wait between the tries to connect, since the last one that succeeded.
     waits: Option<ExponentialBackoff>,
     was_connected: bool,
@@ -179,13 +179,9 @@ impl Following {
     fn call(&self) -> Result<Call, ClientError> {
         let query = &self.query;
         let call = self.client.call(Method::GET, &["v1", "events"], Repeat::Safe);
-        let names = [("queue", &query.queues), ("kind", &query.kinds), ("owner", &query.owners), ("job", &query.jobs)];
-        let names = names.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, value.as_str())));
-        let events = query.events.iter().map(|event| ("event", event.as_str()));
-        let mut call = events.chain(names).fold(call, |call, (name, value)| call.query(name, value));
-        if let Some(since) = query.since {
-            call = call.query("since", &since.to_rfc3339());
-        }
+        let call = call.each("event", query.events.iter().map(|event| event.as_str()));
+        let call = call.each("queue", &query.queues).each("kind", &query.kinds).each("owner", &query.owners);
+        let call = call.each("job", &query.jobs).each("since", query.since.map(Timestamp::to_rfc3339));
         match self.parser.last_id().or(self.last_event_id.as_deref()) {
             Some(id) => {
                 let id = HeaderValue::from_str(id)
@@ -206,7 +202,7 @@ impl Following {
             name if name.parse::<EventName>().is_ok() => {
                 let event: JobEvent =
                     serde_json::from_str(&message.data).map_err(|error| not_understood(&error.to_string()))?;
-                if self.seen.is_new(&event) {
+                if self.delivered.is_new(&event) {
                     self.ready.push_back(EventMessage::Event { id, event: Box::new(event) });
                 }
             }
@@ -223,12 +219,12 @@ fn not_understood(what: &str) -> ClientError {
 /// Which events have come lately: after an interruption some come again. The oldest half is forgotten when they become
 /// too many.
 #[derive(Default)]
-struct Seen {
+struct DeliveredEvents {
     young: HashSet<(String, u32)>,
     old: HashSet<(String, u32)>,
 }
 
-impl Seen {
+impl DeliveredEvents {
     fn is_new(&mut self, event: &JobEvent) -> bool {
         let name = (event.job.id.clone(), event.number);
         if self.old.contains(&name) {

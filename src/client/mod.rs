@@ -32,11 +32,14 @@
 mod calls;
 mod error;
 mod events;
+mod queries;
 mod sse;
 mod transport;
 mod worker;
 
-pub use calls::{CountQuery, Export, JobQuery, OrphanQuery, StatsQuery};
+pub use calls::Export;
 pub use error::ClientError;
+pub(crate) use error::innermost_cause;
 pub use events::{EventMessage, EventQuery};
+pub use queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
 pub use transport::Client;

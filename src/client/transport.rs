@@ -90,6 +90,21 @@ impl Client {
         Call { method, url, headers: HeaderMap::new(), body: None, body_again: None, timeout: ANSWER_TIMEOUT, repeat }
     }
 
+    /// Reads what is at a path.
+    pub(super) async fn get<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, ClientError> {
+        self.send(self.call(Method::GET, segments, Repeat::Safe)).await
+    }
+
+    /// Posts a body to a path.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        segments: &[&str],
+        repeat: Repeat,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(self.call(Method::POST, segments, repeat).json(body)?).await
+    }
+
     /// Sends the call, again where that is right, and reads the answer.
     pub(super) async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
         let answer = self.send_raw(call).await?;
@@ -171,6 +186,11 @@ impl Call {
     pub(super) fn query(mut self, name: &str, value: &str) -> Self {
         self.url.query_pairs_mut().append_pair(name, value);
         self
+    }
+
+    /// Adds a query parameter for each value: repeated ones, so that a value may hold a comma.
+    pub(super) fn each<T: ToString>(self, name: &str, values: impl IntoIterator<Item = T>) -> Self {
+        values.into_iter().fold(self, |call, value| call.query(name, &value.to_string()))
     }
 
     /// Adds a header.
