@@ -28,6 +28,16 @@ pub(super) enum StoreKind {
     Elasticsearch,
 }
 
+impl StoreKind {
+    /// The name that flags and settings have for it.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Elasticsearch => "elasticsearch",
+        }
+    }
+}
+
 /// Which store, and where, on the command line.
 #[derive(Debug, Args)]
 pub(super) struct StoreArgs {

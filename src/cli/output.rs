@@ -57,6 +57,11 @@ pub(super) fn table_to(fit: Fit, header: &[&str], rows: impl IntoIterator<Item =
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
+/// A table of names and values.
+pub(super) fn facts_table<'a>(title: &str, facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    table(&[title, ""], facts.into_iter().map(|(name, value)| vec![name.to_owned(), value]))
+}
+
 /// A text indented, and broken between words where it is wider than the terminal; in one piece when nobody looks at it
 /// on one.
 pub(super) fn wrap(text: &str, indent: usize) -> String {

@@ -15,7 +15,7 @@ use super::query::{self, jobs};
 use super::report::Latencies;
 use super::target;
 use crate::cli::failure::Failure;
-use crate::cli::output::{print, print_json, table};
+use crate::cli::output::{facts_table, print, print_json, table};
 use crate::clock::{Clock, SystemClock};
 use crate::job::{Kind, QueueName, WorkerId};
 use crate::manager::{Caller, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
@@ -70,7 +70,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
         empty.round(live).await.map_err(Failure::Failed)?;
         long.round(live).await.map_err(Failure::Failed)?;
     }
-    tell(args, jobs, live, filled, [&empty, &long])?;
+    print_result(args, jobs, live, filled, [&empty, &long])?;
     empty.close().await;
     long.close().await;
     Ok(())
@@ -78,8 +78,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
 
 impl Side {
     async fn open(args: &BenchArgs, name: &'static str) -> Result<Self, Failure> {
-        let directory = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
-        let directory = directory.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))?;
+        let directory = target::scratch_directory().map_err(Failure::Failed)?;
         let store = query::open(args, directory.path().to_owned()).await?;
         let manager = Manager::start(Arc::clone(&store), Arc::new(SystemClock::default()), ManagerConfig::default());
         let latencies = |what| Latencies::new(what).map_err(Failure::Failed);
@@ -215,7 +214,7 @@ async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versio
     Ok((took, jobs))
 }
 
-fn tell(
+fn print_result(
     args: &BenchArgs,
     jobs: u32,
     live: u32,
@@ -224,7 +223,7 @@ fn tell(
 ) -> Result<(), Failure> {
     let [empty, long] = sides;
     let ratio = long.claims_per_second() / empty.claims_per_second().max(0.001);
-    let what = format!("{} store", target::engine(args.store));
+    let what = format!("{} store", args.store.as_str());
     if args.json {
         let side = |side: &Side| -> Value {
             json!({
@@ -237,20 +236,15 @@ fn tell(
             "moved_s": moved.as_secs_f64(), "ratio": ratio, "sides": sides.map(side),
         }));
     }
-    let row = |name: &str, value: String| vec![name.to_owned(), value];
-    print(&table(
-        &["bench", ""],
-        [
-            row("scenario", "claims".to_owned()),
-            row("asked", what),
-            row(
-                "history",
-                format!("{jobs} jobs, written in {:.1} s, moved in {:.1} s", filled.as_secs_f64(), moved.as_secs_f64()),
-            ),
-            row("live jobs", format!("{live}, {ROUNDS} rounds")),
-            row("claims with it", format!("{:.1} % of the rate without", ratio * 100.0)),
-        ],
-    ))?;
+    let (filled, moved) = (filled.as_secs_f64(), moved.as_secs_f64());
+    let facts = [
+        ("scenario", "claims".to_owned()),
+        ("asked", what),
+        ("archive", format!("{jobs} jobs, written in {filled:.1} s, moved in {moved:.1} s")),
+        ("live jobs", format!("{live}, {ROUNDS} rounds")),
+        ("claims with it", format!("{:.1} % of the rate without", ratio * 100.0)),
+    ];
+    print(&facts_table("bench", facts))?;
     let millis = |latencies: &Latencies, quantile| format!("{:.2}", latencies.at(quantile).as_secs_f64() * 1000.0);
     let rows = sides.map(|side| {
         vec![

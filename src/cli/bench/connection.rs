@@ -65,6 +65,36 @@ impl Connection {
         }
     }
 
+    /// Submits jobs, one a line, of which none may be refused or known already.
+    pub(super) async fn submit(&mut self, lines: Bytes) -> Result<(), String> {
+        let answer = self.post("/v1/jobs/bulk", "application/x-ndjson", lines).await?;
+        let refused = read::<Items>(&answer)?.items.iter().filter(|item| item.status != 201).count();
+        match refused {
+            0 => Ok(()),
+            _ => Err(format!("{refused} jobs of a bulk were refused: {}", String::from_utf8_lossy(&answer))),
+        }
+    }
+
+    /// Completes jobs that this worker claimed. Gives how many completions were accepted.
+    pub(super) async fn complete(&mut self, worker: &str, jobs: &[ClaimedJob<'_>]) -> Result<u64, String> {
+        let items: Vec<String> =
+            jobs.iter().map(|job| format!("{{\"id\":\"{}\",\"fence\":{}}}", job.id, job.fence)).collect();
+        let body = format!("{{\"worker_id\":\"{worker}\",\"items\":[{}]}}", items.join(","));
+        let answer = self.post("/v1/completions", "application/json", Bytes::from(body)).await?;
+        Ok(read::<Items>(&answer)?.items.iter().filter(|item| item.status == 200).count() as u64)
+    }
+
+    /// How many jobs of a queue are in one of these states.
+    pub(super) async fn count(&mut self, queue: &str, states: &[&str]) -> Result<u64, String> {
+        #[derive(Deserialize)]
+        struct Count {
+            total: u64,
+        }
+        let states: String = states.iter().map(|state| format!("&state={state}")).collect();
+        let answer = self.get(&format!("/v1/jobs/count?queue={queue}{states}")).await?;
+        Ok(read::<Count>(&answer)?.total)
+    }
+
     async fn send(
         &mut self,
         method: Method,
@@ -90,6 +120,13 @@ impl Connection {
     }
 }
 
+/// The body of a claim, which is the same for every call of a worker.
+pub(super) fn claim_body(worker: &str, queue: &str, max_jobs: u32, wait_ms: u32) -> Bytes {
+    Bytes::from(format!(
+        "{{\"worker_id\":\"{worker}\",\"queues\":[\"{queue}\"],\"max_jobs\":{max_jobs},\"wait_ms\":{wait_ms}}}"
+    ))
+}
+
 /// Of the answer to a claim: enough to complete the jobs.
 #[derive(Deserialize)]
 pub(super) struct Claimed<'a> {
@@ -105,22 +142,22 @@ pub(super) struct ClaimedJob<'a> {
     pub(super) payload: Payload,
 }
 
-/// The job's number.
+/// The job's number, where it has one.
 #[derive(Deserialize)]
 pub(super) struct Payload {
+    #[serde(default)]
     pub(super) n: u32,
 }
 
 /// Of the answer to a bulk call: whether each went well.
 #[derive(Deserialize)]
-pub(super) struct Items {
-    pub(super) items: Vec<Item>,
+struct Items {
+    items: Vec<Item>,
 }
 
-/// One of it.
 #[derive(Deserialize)]
-pub(super) struct Item {
-    pub(super) status: u16,
+struct Item {
+    status: u16,
 }
 
 /// Reads an answer.

@@ -1,16 +1,15 @@
 //! Whole lives: clients submit in bulk while workers claim in batches and complete, all at the same time.
 
-use std::cell::RefCell;
-use std::fmt::Write as _;
-use std::rc::Rc;
+use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::connection::{Claimed, Connection, Items, read};
-use super::report::{Latencies, Report};
+use super::connection::{Claimed, Connection, claim_body, read};
+use super::report::Report;
+use super::scoreboard::Scoreboard;
 use super::target::Target;
 use super::{BenchArgs, job_line};
 
@@ -21,118 +20,72 @@ const WAIT_MS: u32 = 500;
 const MAX_IDLE: u32 = 120;
 
 /// What the clients and workers, all on one thread, share.
-struct Progress {
-    jobs: u32,
-    /// When each job was sent.
-    sent_at: Vec<Option<Instant>>,
-    claimed: Vec<bool>,
-    twice: u64,
-    submissions: u64,
-    completions: u64,
-    /// Told when jobs were completed.
-    room: Rc<Notify>,
-    ended_at: Instant,
-    submit: Latencies,
-    submit_to_claim: Latencies,
-    complete: Latencies,
+struct Flow {
+    board: RefCell<Scoreboard>,
+    submissions: Cell<u64>,
+    /// Notified when jobs were completed.
+    room: Notify,
+    bodies: RefCell<std::vec::IntoIter<Body>>,
 }
 
-type Shared = Rc<RefCell<Progress>>;
+/// A bulk submission, with the numbers of its first job and of the one after its last.
+struct Body {
+    first: u32,
+    end: u32,
+    lines: Bytes,
+}
 
 /// Measures.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
-    let batches: Vec<(u32, u32, Bytes)> = bulk_bodies(args, &target.queue);
+    let bodies = RefCell::new(bulk_bodies(args, &target.queue).into_iter());
     let begun = Instant::now();
-    let progress = Rc::new(RefCell::new(Progress {
-        jobs: args.lives(),
-        sent_at: vec![None; args.lives() as usize],
-        claimed: vec![false; args.lives() as usize],
-        twice: 0,
-        submissions: 0,
-        completions: 0,
-        room: Rc::default(),
-        ended_at: begun,
-        submit: Latencies::new("submit bulk")?,
-        submit_to_claim: Latencies::new("submit to claim")?,
-        complete: Latencies::new("complete batch")?,
-    }));
-    let batches = Rc::new(RefCell::new(batches.into_iter()));
-    let submitters = (0..args.submitters).map(|_| submit(args, target, batches.clone(), progress.clone()));
+    let board = Scoreboard::new(vec![None; args.lives() as usize], "submit bulk", "complete batch")?;
+    let flow = Flow { board: RefCell::new(board), submissions: Cell::new(0), room: Notify::new(), bodies };
+    let submitters = (0..args.submitters).map(|_| submit(args, target, &flow));
     let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
-    let workers = (0..workers).map(|number| work(args, target, number, progress.clone()));
+    let workers = (0..workers).map(|number| work(args, target, number, &flow));
     tokio::try_join!(try_join_all(submitters), try_join_all(workers))?;
-
-    let progress = Rc::into_inner(progress).ok_or("somebody is still at work")?.into_inner();
-    Ok(Report {
-        scenario: "lives",
-        what: target.what.clone(),
-        jobs: u64::from(progress.jobs),
-        completions: progress.completions,
-        twice: progress.twice,
-        wall: progress.ended_at.duration_since(begun),
-        latencies: vec![progress.submit, progress.submit_to_claim, progress.complete],
-    })
+    Ok(flow.board.into_inner().report("lives", target.what.clone(), begun))
 }
 
-/// Every bulk submission, with the numbers of its first job and of the one after its last.
-fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<(u32, u32, Bytes)> {
+/// Every bulk submission, built before anything is measured.
+fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<Body> {
     let step = u32::from(args.submit_batch);
     (0..args.lives().div_ceil(step))
         .map(|batch| {
             let (first, end) = (batch * step, args.lives().min((batch + 1) * step));
             let lines: String = (first..end).map(|number| job_line(queue, number, args.payload_bytes)).collect();
-            (first, end, Bytes::from(lines))
+            Body { first, end, lines: Bytes::from(lines) }
         })
         .collect()
 }
 
-type Batches = Rc<RefCell<std::vec::IntoIter<(u32, u32, Bytes)>>>;
-
-async fn submit(args: &BenchArgs, target: &Target, batches: Batches, progress: Shared) -> Result<(), String> {
+async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), String> {
     let mut connection = Connection::open(&target.address).await?;
     loop {
-        wait_for_room(&progress, u64::from(args.backlog)).await;
-        let Some((first, end, body)) = batches.borrow_mut().next() else { return Ok(()) };
-        progress.borrow_mut().submissions += u64::from(end - first);
-        let sent = Instant::now();
-        progress.borrow_mut().sent_at[first as usize..end as usize].fill(Some(sent));
-        let answer = connection.post("/v1/jobs/bulk", "application/x-ndjson", body).await?;
-        progress.borrow_mut().submit.record(sent.elapsed());
-        let refused = read::<Items>(&answer)?.items.iter().filter(|item| item.status != 201).count();
-        if refused > 0 {
-            return Err(format!("{refused} jobs of a bulk were refused: {}", String::from_utf8_lossy(&answer)));
+        // So that what is measured is the way of a job and not the length of a queue that submitters have run ahead with.
+        // All are on one thread: nothing is completed between the look and the wait.
+        while flow.submissions.get() >= flow.board.borrow().completions + u64::from(args.backlog) {
+            flow.room.notified().await;
         }
+        let Some(Body { first, end, lines }) = flow.bodies.borrow_mut().next() else { return Ok(()) };
+        flow.submissions.update(|submissions| submissions + u64::from(end - first));
+        let sent = Instant::now();
+        flow.board.borrow_mut().sent_at[first as usize..end as usize].fill(Some(sent));
+        connection.submit(lines).await?;
+        flow.board.borrow_mut().submit.record(sent.elapsed());
     }
 }
 
-/// Waits until fewer than `backlog` jobs are submitted and not completed, so that what is measured is the way of a job
-/// and not the length of a queue that submitters have run ahead with. All are on one thread: nothing is completed
-/// between the look and the wait.
-async fn wait_for_room(progress: &Shared, backlog: u64) {
-    loop {
-        let room = {
-            let progress = progress.borrow();
-            if progress.submissions < progress.completions + backlog {
-                return;
-            }
-            Rc::clone(&progress.room)
-        };
-        room.notified().await;
-    }
-}
-
-async fn work(args: &BenchArgs, target: &Target, number: u16, progress: Shared) -> Result<(), String> {
+async fn work(args: &BenchArgs, target: &Target, number: u16, flow: &Flow) -> Result<(), String> {
     let mut connection = Connection::open(&target.address).await?;
     let worker = format!("{}-{number}", target.queue);
-    let claim = Bytes::from(format!(
-        "{{\"worker_id\":\"{worker}\",\"queues\":[\"{}\"],\"max_jobs\":{},\"wait_ms\":{WAIT_MS}}}",
-        target.queue, args.batch
-    ));
+    let claim = claim_body(&worker, &target.queue, args.batch.into(), WAIT_MS);
     let mut idle = 0;
-    while progress.borrow().completions < u64::from(args.lives()) {
+    while flow.board.borrow().completions < u64::from(args.lives()) {
         let answer = connection.post("/v1/claims", "application/json", claim.clone()).await?;
-        let claimed: Claimed<'_> = read(&answer)?;
-        if claimed.jobs.is_empty() {
+        let claimed = read::<Claimed<'_>>(&answer)?.jobs;
+        if claimed.is_empty() {
             idle += 1;
             if idle >= MAX_IDLE {
                 return Err(format!("worker {worker} got no job {idle} times in a row, and not all are done"));
@@ -140,38 +93,15 @@ async fn work(args: &BenchArgs, target: &Target, number: u16, progress: Shared) 
             continue;
         }
         idle = 0;
-        let body = take_in(&worker, &claimed, &progress)?;
+        let now = Instant::now();
+        claimed.iter().try_for_each(|job| flow.board.borrow_mut().note_claim(job, now))?;
         let begun = Instant::now();
-        let answer = connection.post("/v1/completions", "application/json", body).await?;
-        let accepted = read::<Items>(&answer)?.items.iter().filter(|item| item.status == 200).count();
-        let mut progress = progress.borrow_mut();
-        progress.ended_at = Instant::now();
-        progress.complete.record(begun.elapsed());
-        progress.completions += accepted as u64;
-        progress.room.notify_waiters();
-        if accepted < claimed.jobs.len() {
-            return Err(format!("completions were refused: {}", String::from_utf8_lossy(&answer)));
+        let accepted = connection.complete(&worker, &claimed).await?;
+        flow.board.borrow_mut().note_completions(accepted, begun.elapsed());
+        flow.room.notify_waiters();
+        if accepted < claimed.len() as u64 {
+            return Err(format!("of {} completions only {accepted} were accepted", claimed.len()));
         }
     }
     Ok(())
-}
-
-/// Notes what was claimed and writes the completions.
-fn take_in(worker: &str, claimed: &Claimed<'_>, progress: &Shared) -> Result<Bytes, String> {
-    let mut progress = progress.borrow_mut();
-    let mut body = format!("{{\"worker_id\":\"{worker}\",\"items\":[");
-    let now = Instant::now();
-    for (index, job) in claimed.jobs.iter().enumerate() {
-        let number = job.payload.n as usize;
-        let sent = progress.sent_at.get(number).copied().flatten();
-        let sent = sent.ok_or_else(|| format!("job {} was handed out and never submitted", job.id))?;
-        progress.submit_to_claim.record(now.duration_since(sent));
-        if std::mem::replace(&mut progress.claimed[number], true) {
-            progress.twice += 1;
-        }
-        let comma = if index > 0 { "," } else { "" };
-        write!(body, "{comma}{{\"id\":\"{}\",\"fence\":{}}}", job.id, job.fence).map_err(|error| error.to_string())?;
-    }
-    body.push_str("]}");
-    Ok(Bytes::from(body))
 }

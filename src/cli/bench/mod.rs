@@ -11,6 +11,7 @@ mod lives;
 mod query;
 mod recovery;
 mod report;
+mod scoreboard;
 mod target;
 
 use std::path::PathBuf;
@@ -146,20 +147,14 @@ async fn drive(
     measure: impl AsyncFnOnce(&BenchArgs, &Target) -> Result<Report, String>,
 ) -> Result<(), Failure> {
     let target = Target::prepare(args).await?;
-    let report = measure(args, &target).await;
-    let report = report.map_err(Failure::Failed)?;
+    let report = measure(args, &target).await.map_err(Failure::Failed)?;
     let counted = target.completed().await.map_err(Failure::Failed)?;
     target.stop().await;
-    finish(args, report, counted)
-}
-
-fn finish(args: &BenchArgs, report: Report, counted: u64) -> Result<(), Failure> {
-    report.tell(counted, args.json)?;
+    report.print(counted, args.json)?;
     let faults = report.faults(counted);
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::Failed(format!("the server lost count: {}", faults.join("; "))))
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Failed(format!("the server lost count: {}", faults.join("; ")))),
     }
 }
 

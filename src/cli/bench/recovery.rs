@@ -4,19 +4,16 @@
 //! heartbeats that is left to chance; elsewhere is a client here that waits for jobs all the time.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
-use std::process::Stdio;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::BenchArgs;
-use super::connection::{Connection, Items, read};
+use super::connection::{Claimed, Connection, claim_body, read};
 use super::report::{Latencies, Report};
-use super::target::Target;
+use super::target::{self, Target};
 use crate::worker::shell::Scope;
 
 const DEFAULT_JOBS: u32 = 50;
@@ -32,58 +29,54 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long what a victim leaves running may take to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-struct Found {
+/// What came back of the killed workers' jobs.
+struct Recovered {
     kill_to_claim: Latencies,
     claimed: HashSet<String>,
-    twice: u64,
+    claimed_twice: u64,
     completions: u64,
-}
-
-/// Of the answer to a claim.
-#[derive(Deserialize)]
-struct Claimed {
-    jobs: Vec<ClaimedJob>,
-}
-
-#[derive(Deserialize)]
-struct ClaimedJob {
-    id: String,
-    fence: u64,
 }
 
 /// Measures.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
     let jobs = args.jobs.unwrap_or(DEFAULT_JOBS);
-    let mut found =
-        Found { kill_to_claim: Latencies::new("kill to claim")?, claimed: HashSet::new(), twice: 0, completions: 0 };
+    let mut recovered = Recovered {
+        kill_to_claim: Latencies::new("kill to claim")?,
+        claimed: HashSet::new(),
+        claimed_twice: 0,
+        completions: 0,
+    };
     let begun = Instant::now();
     let mut left = jobs;
     for round in 0..ROUNDS {
         let share = left.div_ceil(ROUNDS - round);
         left -= share;
         if share > 0 {
-            kill_one(args, target, round, share, &mut found).await?;
+            kill_one(args, target, round, share, &mut recovered).await?;
         }
     }
     Ok(Report {
         scenario: "recovery",
-        what: format!("{}, {} workers killed under leases of {} s", target.what, ROUNDS.min(jobs), LEASE.as_secs()),
+        server: format!("{}, {} workers killed under leases of {} s", target.what, ROUNDS.min(jobs), LEASE.as_secs()),
         jobs: u64::from(jobs),
-        completions: found.completions,
-        twice: found.twice,
+        completions: recovered.completions,
+        claimed_twice: recovered.claimed_twice,
         wall: begun.elapsed(),
-        latencies: vec![found.kill_to_claim],
+        latencies: vec![recovered.kill_to_claim],
     })
 }
 
 /// Lets a worker begin so many jobs, kills it, and waits for them elsewhere.
-async fn kill_one(args: &BenchArgs, target: &Target, round: u32, jobs: u32, found: &mut Found) -> Result<(), String> {
+async fn kill_one(
+    args: &BenchArgs,
+    target: &Target,
+    round: u32,
+    jobs: u32,
+    recovered: &mut Recovered,
+) -> Result<(), String> {
     let mut connection = Connection::open(&target.address).await?;
     let lines: String = (0..jobs).map(|_| job_line(&target.queue)).collect();
-    let answer = connection.post("/v1/jobs/bulk", "application/x-ndjson", Bytes::from(lines)).await?;
-    if read::<Items>(&answer)?.items.iter().any(|item| item.status != 201) {
-        return Err(format!("jobs of a bulk were refused: {}", String::from_utf8_lossy(&answer)));
-    }
+    connection.submit(Bytes::from(lines)).await?;
     let name = format!("{}-victim-{round}", target.queue);
     let mut victim = start_worker(args, target, &name, jobs)?;
     wait_until_running(&mut connection, target, jobs).await?;
@@ -93,7 +86,7 @@ async fn kill_one(args: &BenchArgs, target: &Target, round: u32, jobs: u32, foun
     victim.kill().await.map_err(|error| format!("cannot kill the worker: {error}"))?;
     let scope = Scope::new(&format!("worker {name}"));
     let leftovers = tokio::spawn(async move { scope.end_leftovers(END_WITHIN).await });
-    take_over(&mut connection, target, jobs, killed_at, found).await?;
+    take_over(&mut connection, target, jobs, killed_at, recovered).await?;
     leftovers.await.map(drop).map_err(|error| error.to_string())
 }
 
@@ -107,32 +100,20 @@ fn job_line(queue: &str) -> String {
 }
 
 fn start_worker(args: &BenchArgs, target: &Target, name: &str, slots: u32) -> Result<Child, String> {
-    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let mut command = Command::new(program);
-    for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("LEASEHOLD_")) {
-        command.env_remove(variable);
-    }
+    let mut command = target::this_program()?;
     if let Some(token) = &args.token {
         command.env("LEASEHOLD_TOKEN", token);
     }
     command
         .args(["worker", "--server", &format!("http://{}", target.address.authority), "--queue", &target.queue])
         .args(["--worker-id", name, "--slots", &slots.to_string(), "--lease", &format!("{}s", LEASE.as_secs())])
-        .env("LEASEHOLD_LOG", "error")
-        .stdin(Stdio::null())
-        .process_group(0)
-        .kill_on_drop(true);
+        .env("LEASEHOLD_LOG", "error");
     command.spawn().map_err(|error| format!("cannot start a worker: {error}"))
 }
 
 async fn wait_until_running(connection: &mut Connection, target: &Target, jobs: u32) -> Result<(), String> {
-    #[derive(Deserialize)]
-    struct Count {
-        total: u64,
-    }
-    let path = format!("/v1/jobs/count?queue={}&state=running", target.queue);
     let deadline = Instant::now() + WITHIN;
-    while read::<Count>(&connection.get(&path).await?)?.total < u64::from(jobs) {
+    while connection.count(&target.queue, &["running"]).await? < u64::from(jobs) {
         if Instant::now() > deadline {
             return Err("the worker did not begin its jobs in time".to_owned());
         }
@@ -147,13 +128,10 @@ async fn take_over(
     target: &Target,
     jobs: u32,
     killed_at: Instant,
-    found: &mut Found,
+    recovered: &mut Recovered,
 ) -> Result<(), String> {
     let worker = format!("{}-heir", target.queue);
-    let claim = Bytes::from(format!(
-        "{{\"worker_id\":\"{worker}\",\"queues\":[\"{}\"],\"max_jobs\":{jobs},\"wait_ms\":{WAIT_MS}}}",
-        target.queue
-    ));
+    let claim = claim_body(&worker, &target.queue, jobs, WAIT_MS);
     let mut taken = 0;
     while taken < jobs as usize {
         if killed_at.elapsed() > WITHIN {
@@ -161,24 +139,15 @@ async fn take_over(
         }
         let answer = connection.post("/v1/claims", "application/json", claim.clone()).await?;
         let elapsed = killed_at.elapsed();
-        let claimed: Claimed = read(&answer)?;
-        if claimed.jobs.is_empty() {
-            continue;
+        let claimed = read::<Claimed<'_>>(&answer)?.jobs;
+        taken += claimed.len();
+        for job in &claimed {
+            recovered.kill_to_claim.record(elapsed);
+            recovered.claimed_twice += u64::from(!recovered.claimed.insert(job.id.to_owned()));
         }
-        taken += claimed.jobs.len();
-        let mut items = String::new();
-        for (index, job) in claimed.jobs.into_iter().enumerate() {
-            found.kill_to_claim.record(elapsed);
-            let comma = if index > 0 { "," } else { "" };
-            write!(items, "{comma}{{\"id\":\"{}\",\"fence\":{}}}", job.id, job.fence)
-                .map_err(|error| error.to_string())?;
-            if !found.claimed.insert(job.id) {
-                found.twice += 1;
-            }
+        if !claimed.is_empty() {
+            recovered.completions += connection.complete(&worker, &claimed).await?;
         }
-        let body = Bytes::from(format!("{{\"worker_id\":\"{worker}\",\"items\":[{items}]}}"));
-        let answer = connection.post("/v1/completions", "application/json", body).await?;
-        found.completions += read::<Items>(&answer)?.items.iter().filter(|item| item.status == 200).count() as u64;
     }
     Ok(())
 }

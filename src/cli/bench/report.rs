@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
 use crate::cli::failure::Failure;
-use crate::cli::output::{print, print_json, table};
+use crate::cli::output::{facts_table, print, print_json, table};
 
 /// The longest latency that is told apart, in microseconds.
 const LONGEST: u64 = 600_000_000;
@@ -51,13 +51,13 @@ impl Latencies {
 /// How a measurement went.
 pub(super) struct Report {
     pub(super) scenario: &'static str,
-    pub(super) what: String,
+    pub(super) server: String,
     /// How many jobs were submitted.
     pub(super) jobs: u64,
     /// How many completions the server accepted.
     pub(super) completions: u64,
     /// How many claims gave a job that another claim had given before.
-    pub(super) twice: u64,
+    pub(super) claimed_twice: u64,
     /// From the first submission to the last completion.
     pub(super) wall: Duration,
     pub(super) latencies: Vec<Latencies>,
@@ -73,28 +73,27 @@ impl Report {
         if counted != self.jobs {
             faults.push(format!("the server counts {counted} completed jobs, not {}", self.jobs));
         }
-        if self.twice > 0 {
-            faults.push(format!("{} jobs were handed out twice", self.twice));
+        if self.claimed_twice > 0 {
+            faults.push(format!("{} jobs were handed out twice", self.claimed_twice));
         }
         faults
     }
 
     /// Prints it.
-    pub(super) fn tell(&self, counted: u64, as_json: bool) -> Result<(), Failure> {
+    pub(super) fn print(&self, counted: u64, as_json: bool) -> Result<(), Failure> {
         let rate = self.completions as f64 / self.wall.as_secs_f64().max(0.001);
         if as_json {
-            return self.tell_programs(counted, rate);
+            return self.print_json(counted, rate);
         }
-        let count = |name: &str, value: String| vec![name.to_owned(), value];
-        let rows = [
-            count("scenario", self.scenario.to_owned()),
-            count("server", self.what.clone()),
-            count("jobs", self.jobs.to_string()),
-            count("completed", self.completions.to_string()),
-            count("time", format!("{:.2} s", self.wall.as_secs_f64())),
-            count("jobs a second", format!("{rate:.0}")),
+        let facts = [
+            ("scenario", self.scenario.to_owned()),
+            ("server", self.server.clone()),
+            ("jobs", self.jobs.to_string()),
+            ("completed", self.completions.to_string()),
+            ("time", format!("{:.2} s", self.wall.as_secs_f64())),
+            ("jobs a second", format!("{rate:.0}")),
         ];
-        print(&table(&["bench", ""], rows))?;
+        print(&facts_table("bench", facts))?;
         let millis = |micros: u64| format!("{:.2}", micros as f64 / 1000.0);
         let row = |latencies: &Latencies| {
             let figures = latencies.percentiles().map(|(_, micros)| millis(micros));
@@ -103,12 +102,12 @@ impl Report {
         print(&table(&["latency (ms)", "p50", "p90", "p99", "max"], self.latencies.iter().map(row)))
     }
 
-    fn tell_programs(&self, counted: u64, rate: f64) -> Result<(), Failure> {
+    fn print_json(&self, counted: u64, rate: f64) -> Result<(), Failure> {
         let latencies: Map<String, Value> =
             self.latencies.iter().map(|latencies| (latencies.name.replace(' ', "_"), latencies.as_json())).collect();
         print_json(&json!({
-            "scenario": self.scenario, "server": self.what, "jobs": self.jobs, "completed": self.completions,
-            "server_counts_completed": counted, "handed_out_twice": self.twice, "wall_s": self.wall.as_secs_f64(),
+            "scenario": self.scenario, "server": self.server, "jobs": self.jobs, "completed": self.completions,
+            "server_counts_completed": counted, "handed_out_twice": self.claimed_twice, "wall_s": self.wall.as_secs_f64(),
             "jobs_per_second": rate, "latencies": latencies,
         }))
     }
@@ -120,12 +119,12 @@ mod tests {
 
     #[test]
     fn a_lost_or_repeated_job_is_a_fault() {
-        let report = |completions, twice| Report {
+        let report = |completions, claimed_twice| Report {
             scenario: "lives",
-            what: String::new(),
+            server: String::new(),
             jobs: 10,
             completions,
-            twice,
+            claimed_twice,
             wall: Duration::from_secs(1),
             latencies: Vec::new(),
         };

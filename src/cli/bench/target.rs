@@ -6,12 +6,12 @@ use std::time::Duration;
 use http::HeaderValue;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde::Deserialize;
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::BenchArgs;
-use super::connection::{Address, Connection, read};
+use super::connection::{Address, Connection};
 use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;
 
@@ -36,7 +36,7 @@ struct Started {
     server: Child,
     /// Read by nobody, but open: a server whose output is closed would stumble over it.
     _output: BufReader<ChildStdout>,
-    _data: tempfile::TempDir,
+    _data: TempDir,
 }
 
 impl Target {
@@ -51,7 +51,7 @@ impl Target {
             Some(url) => (url.clone(), format!("the server at {url}"), None),
             None => {
                 let (url, started) = start(args, run).await.map_err(Failure::Failed)?;
-                (url, format!("a server on this machine, {} store", engine(args.store)), Some(started))
+                (url, format!("a server on this machine, {} store", args.store.as_str()), Some(started))
             }
         };
         let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').to_owned());
@@ -62,26 +62,19 @@ impl Target {
     /// How many of this measurement's jobs are completed by the server's own count. Searches may lag, so it is asked
     /// until all jobs have ended.
     pub(super) async fn completed(&self) -> Result<u64, String> {
-        #[derive(Deserialize)]
-        struct Count {
-            total: u64,
-        }
         let mut connection = Connection::open(&self.address).await?;
-        let count = |states: &str| format!("/v1/jobs/count?queue={}{states}", self.queue);
         for _ in 0..MAX_COUNTS {
-            let live = connection.get(&count("&state=available&state=running")).await?;
-            if read::<Count>(&live)?.total == 0 {
+            if connection.count(&self.queue, &["available", "running"]).await? == 0 {
                 break;
             }
             tokio::time::sleep(COUNT_EVERY).await;
         }
         let mut last = None;
         for _ in 0..MAX_COUNTS {
-            let completed = read::<Count>(&connection.get(&count("&state=completed")).await?)?.total;
-            if last == Some(completed) {
+            let completed = connection.count(&self.queue, &["completed"]).await?;
+            if last.replace(completed) == Some(completed) {
                 break;
             }
-            last = Some(completed);
             tokio::time::sleep(COUNT_EVERY).await;
         }
         Ok(last.unwrap_or_default())
@@ -98,34 +91,35 @@ impl Target {
     }
 }
 
-/// A store's name.
-pub(super) fn engine(store: StoreKind) -> &'static str {
-    match store {
-        StoreKind::Embedded => "embedded",
-        StoreKind::Elasticsearch => "elasticsearch",
+/// This program as a process of its own, with no settings but those it is given: those of another server do not count.
+/// A Ctrl-C does not reach it, and it is killed when dropped.
+pub(super) fn this_program() -> Result<Command, String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
+        command.env_remove(name);
     }
+    command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
+    Ok(command)
+}
+
+/// A directory that goes away when dropped. Not in /tmp, which may be in memory: then syncing would cost nothing.
+pub(super) fn scratch_directory() -> Result<TempDir, String> {
+    let made = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
+    made.map_err(|error| format!("cannot make a directory here: {error}"))
 }
 
 async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), String> {
-    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    // Not in /tmp, which may be in memory: then syncing would cost nothing.
-    let data = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
-    let data = data.map_err(|error| format!("cannot make a directory here: {error}"))?;
-    let mut command = Command::new(program);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--store", engine(args.store), "--data-dir"]).arg(data.path());
+    let data = scratch_directory()?;
+    let mut command = this_program()?;
+    command.args(["serve", "--listen", "127.0.0.1:0", "--store", args.store.as_str(), "--data-dir"]).arg(data.path());
     // Server and workers are on one machine, which has one clock.
     command.args(["--clock-skew-ms", "0"]);
     if args.store == StoreKind::Elasticsearch {
         command.args(["--index-prefix", &format!("leasehold-bench-{run:08x}-")]);
         command.args(args.elasticsearch_url.iter().flat_map(|url| ["--elasticsearch-url", url]));
     }
-    // Only what is said here counts: no settings of another server.
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
-        command.env_remove(name);
-    }
-    command.env("LEASEHOLD_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    // A Ctrl-C here must not reach it first.
-    command.process_group(0);
+    command.env("LEASEHOLD_LOG", "warn").stdout(Stdio::piped());
     let mut server = command.spawn().map_err(|error| format!("cannot start a server: {error}"))?;
     let output = server.stdout.take().ok_or("the server has no output")?;
     let mut output = BufReader::new(output);

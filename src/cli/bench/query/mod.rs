@@ -70,11 +70,10 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
         let connection = Connection::open(&target.address).await.map_err(Failure::Failed)?;
         (Asker::Server(Box::new(connection)), target.what, None)
     } else {
-        let directory = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
-        let directory = directory.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))?;
+        let directory = target::scratch_directory().map_err(Failure::Failed)?;
         let store = open(args, directory.path().to_owned()).await?;
         let took = fill(&*store, jobs, args.live.unwrap_or(DEFAULT_LIVE).min(jobs)).await.map_err(Failure::Failed)?;
-        (Asker::Store { store, _directory: directory }, format!("{} store", target::engine(args.store)), took)
+        (Asker::Store { store, _directory: directory }, format!("{} store", args.store.as_str()), took)
     };
     let mut answered = Vec::new();
     for question in questions(SystemClock::default().now()) {
