@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::handler::{Attempt, Ending, Handler, HandlerError};
 use super::roster::EndingHandle;
-use crate::job::{JobError, Json};
+use crate::job::Json;
 use crate::manager::Outcome;
 
 /// What the handler came to: its own answer, a panic, or nothing when it did not end in time.
@@ -56,23 +56,17 @@ fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) ->
         Some(Err(panic)) => HandlerError::retryable("panic", panic_message(panic)),
         None => HandlerError::retryable("unresponsive", "the handler did not end when it was asked to"),
     };
-    let failed = |code: &str, message: String, retryable| Outcome::Failed {
-        error: JobError { code: code.to_owned(), message },
-        retryable,
-        retry_after: None,
-    };
     Some(match ending {
-        Some(Ending::WorkerStops) => Outcome::Released { reason: "the worker stops".to_owned() },
-        Some(Ending::Cancelled) => failed("cancelled", format!("ended as asked: {}", failure.message), false),
+        Some(Ending::WorkerStops) => super::given_back(),
+        Some(Ending::Cancelled) => {
+            HandlerError::permanent("cancelled", format!("ended as asked: {}", failure.message)).into()
+        }
         Some(Ending::TimedOut) => {
             let limit = timeout.unwrap_or_default().as_millis();
-            failed("timeout", format!("the attempt ran for longer than {limit} ms: {}", failure.message), true)
+            let message = format!("the attempt ran for longer than {limit} ms: {}", failure.message);
+            HandlerError::retryable("timeout", message).into()
         }
-        Some(Ending::LeaseLost) | None => Outcome::Failed {
-            error: JobError { code: failure.code, message: failure.message },
-            retryable: failure.retryable,
-            retry_after: failure.retry_after,
-        },
+        Some(Ending::LeaseLost) | None => failure.into(),
     })
 }
 

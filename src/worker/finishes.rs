@@ -8,31 +8,33 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::backoff::Backoff;
+use super::handler::HandlerError;
 use super::service::{FinishAnswer, JobService};
 use super::stop::{Stop, StopListener};
-use crate::job::{JobError, WorkerId};
-use crate::manager::{Finish, Outcome};
+use crate::job::WorkerId;
+use crate::manager::Finish;
 
 /// How many finishes travel in one call at most.
 const MAX_BATCH: usize = 500;
 /// How many wait for the next call at most; further attempts wait with their end.
-const MAX_WAITING: usize = 1000;
+const MAX_PENDING: usize = 1000;
 /// How long finishes are still tried after the worker was told to stop at once.
 const LAST_TRIES: Duration = Duration::from_secs(10);
 
-struct Waiting {
+/// A finish that the service has not answered yet.
+struct PendingFinish {
     finish: Finish,
     answer: oneshot::Sender<FinishAnswer>,
 }
 
 /// Hands finishes in. Clones share one sender; when all are dropped and everything is answered, it ends.
 #[derive(Clone)]
-pub(super) struct Finishes(mpsc::Sender<Waiting>);
+pub(super) struct Finishes(mpsc::Sender<PendingFinish>);
 
 impl Finishes {
     /// Starts the sender.
     pub(super) fn start(service: Arc<dyn JobService>, worker: WorkerId, stop: StopListener) -> Self {
-        let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        let (sender, receiver) = mpsc::channel(MAX_PENDING);
         tokio::spawn(Sender { service, worker, receiver, backoff: Backoff::default() }.run(stop));
         Self(sender)
     }
@@ -43,14 +45,13 @@ impl Finishes {
         let FinishAnswer::Refused(why) = answer else { return answer };
         tracing::error!(job = %finish.id, %why, "the service refuses how the attempt ended; the job fails instead");
         let message = format!("the service refused how the attempt ended: {why}");
-        let error = JobError { code: "finish_refused".to_owned(), message };
-        self.send(Finish { outcome: Outcome::Failed { error, retryable: false, retry_after: None }, ..finish }).await
+        self.send(Finish { outcome: HandlerError::permanent("finish_refused", message).into(), ..finish }).await
     }
 
     async fn send(&self, finish: Finish) -> FinishAnswer {
         let (answer, answered) = oneshot::channel();
         let gone = || FinishAnswer::Again("the worker stopped before the service answered".to_owned());
-        if self.0.send(Waiting { finish, answer }).await.is_err() {
+        if self.0.send(PendingFinish { finish, answer }).await.is_err() {
             return gone();
         }
         answered.await.unwrap_or_else(|_| gone())
@@ -60,7 +61,7 @@ impl Finishes {
 struct Sender {
     service: Arc<dyn JobService>,
     worker: WorkerId,
-    receiver: mpsc::Receiver<Waiting>,
+    receiver: mpsc::Receiver<PendingFinish>,
     backoff: Backoff,
 }
 
@@ -97,8 +98,8 @@ impl Sender {
     }
 
     /// Sends a batch once and gives what is to be sent again.
-    async fn send_batch(&self, batch: Vec<Waiting>) -> Vec<Waiting> {
-        let finishes: Vec<Finish> = batch.iter().map(|waiting| waiting.finish.clone()).collect();
+    async fn send_batch(&self, batch: Vec<PendingFinish>) -> Vec<PendingFinish> {
+        let finishes: Vec<Finish> = batch.iter().map(|pending| pending.finish.clone()).collect();
         let answers = match self.service.finish(&self.worker, &finishes).await {
             Ok(answers) => answers,
             Err(error) => {
@@ -108,15 +109,15 @@ impl Sender {
         };
         let mut again = Vec::new();
         let mut answers = answers.into_iter();
-        for waiting in batch {
+        for pending in batch {
             match answers.next() {
                 Some(FinishAnswer::Again(why)) => {
-                    tracing::debug!(job = %waiting.finish.id, %why, "the end of an attempt is to be sent again");
-                    again.push(waiting);
+                    tracing::debug!(job = %pending.finish.id, %why, "the end of an attempt is to be sent again");
+                    again.push(pending);
                 }
                 // Nobody listens any more when the attempt's own task was ended with the runtime.
-                Some(answer) => drop(waiting.answer.send(answer)),
-                None => again.push(waiting),
+                Some(answer) => drop(pending.answer.send(answer)),
+                None => again.push(pending),
             }
         }
         again

@@ -1,14 +1,15 @@
 //! The work itself: what a program implements for its own kinds of jobs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::service::ClaimedJob;
-use crate::job::{Json, Progress, WorkerId};
+use crate::job::{JobError, Json, Progress, WorkerId};
+use crate::manager::Outcome;
 
 /// Does one kind of job.
 ///
@@ -46,6 +47,13 @@ impl HandlerError {
     /// A failure that no other attempt will mend.
     pub fn permanent(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), retryable: false, retry_after: None }
+    }
+}
+
+impl From<HandlerError> for Outcome {
+    fn from(failure: HandlerError) -> Self {
+        let HandlerError { code, message, retryable, retry_after } = failure;
+        Self::Failed { error: JobError { code, message }, retryable, retry_after }
     }
 }
 

@@ -35,7 +35,7 @@ use backoff::Backoff;
 use finishes::Finishes;
 use roster::{EndingHandle, Roster};
 
-use crate::job::{JobError, Kind, QueueName, RequestId, WorkerId};
+use crate::job::{Kind, QueueName, RequestId, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Outcome};
 
 /// How many jobs one claim asks for at most.
@@ -126,7 +126,7 @@ impl Worker {
             heartbeats::run(self.service.clone(), self.config.worker_id.clone(), roster.clone(), self.config.lease);
         let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats));
         let free = Mutex::new(self.config.resources.clone());
-        let running = Arc::new(Shared { worker: self, roster, finishes, free });
+        let running = Arc::new(RunningWorker { worker: self, roster, finishes, free });
         let attempts = TaskTracker::new();
 
         let claimed = running.clone().claim_until_stopped(&attempts, stop.listen()).await;
@@ -136,7 +136,8 @@ impl Worker {
     }
 }
 
-struct Shared {
+/// A worker at work.
+struct RunningWorker {
     worker: Worker,
     roster: Arc<Roster>,
     finishes: Finishes,
@@ -144,7 +145,7 @@ struct Shared {
     free: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Shared {
+impl RunningWorker {
     async fn claim_until_stopped(
         self: Arc<Self>,
         attempts: &TaskTracker,
@@ -216,11 +217,7 @@ impl Shared {
             Ok(Err(error)) => return tracing::warn!(%error, "the last claim's answer is not known"),
             Err(_) => return tracing::warn!("the last claim's answer did not come in time"),
         };
-        let released = |job: &ClaimedJob| Finish {
-            id: job.id.clone(),
-            fence: job.fence,
-            outcome: Outcome::Released { reason: "the worker stops".to_owned() },
-        };
+        let released = |job: &ClaimedJob| Finish { id: job.id.clone(), fence: job.fence, outcome: given_back() };
         futures::future::join_all(jobs.iter().map(|job| self.finishes.finish(released(job)))).await;
     }
 
@@ -297,8 +294,12 @@ async fn free_slots(slots: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
 /// Another worker of the same queue may know the kind, so the job is worth another attempt.
 fn no_handler(kind: &Kind) -> Outcome {
     let message = format!("this worker has no handler for jobs of kind `{kind}`");
-    let error = JobError { code: "unknown_kind".to_owned(), message };
-    Outcome::Failed { error, retryable: true, retry_after: None }
+    HandlerError::retryable("unknown_kind", message).into()
+}
+
+/// The end of an attempt that the worker has no time left for.
+fn given_back() -> Outcome {
+    Outcome::Released { reason: "the worker stops".to_owned() }
 }
 
 #[cfg(test)]
