@@ -111,43 +111,46 @@ fn quoted(name: &str) -> String {
 /// The fields that a list can be ordered by, either way.
 pub(super) fn sortable(current: &OsStr) -> Vec<CompletionCandidate> {
     let sign = if current.to_str().is_some_and(|text| text.starts_with('-')) { "-" } else { "" };
-    named(current, FIELDS.iter().filter(|field| field.sortable).map(|field| (format!("{sign}{}", field.name), field)))
+    let fields = FIELDS.iter().filter(|field| field.sortable);
+    starting_with(current, fields.map(|field| (format!("{sign}{}", field.name), Some(field.meaning))))
 }
 
 /// The fields that figures can be grouped by.
 pub(super) fn groupable(current: &OsStr) -> Vec<CompletionCandidate> {
-    named(current, FIELDS.iter().filter(|field| field.groupable).map(|field| (field.name.to_owned(), field)))
+    let fields = FIELDS.iter().filter(|field| field.groupable);
+    starting_with(current, fields.map(|field| (field.name.to_owned(), Some(field.meaning))))
 }
 
 /// The fields with a time.
 pub(super) fn times(current: &OsStr) -> Vec<CompletionCandidate> {
-    let times = FIELDS.iter().filter(|field| field.kind == FieldType::Date && field.nested_in().is_none());
-    named(current, times.map(|field| (field.name.to_owned(), field)))
-}
-
-fn named<'f>(current: &OsStr, fields: impl Iterator<Item = (String, &'f Field)>) -> Vec<CompletionCandidate> {
-    let current = current.to_str().unwrap_or_default();
-    let fit = fields.filter(|(name, _)| name.starts_with(current));
-    fit.map(|(name, field)| CompletionCandidate::new(name).help(Some(field.meaning.into()))).collect()
+    let fields = FIELDS.iter().filter(|field| field.kind == FieldType::Date && field.nested_in().is_none());
+    starting_with(current, fields.map(|field| (field.name.to_owned(), Some(field.meaning))))
 }
 
 /// The fields that a job is given with.
 pub(super) fn job_fields(current: &OsStr) -> Vec<CompletionCandidate> {
-    let current = current.to_str().unwrap_or_default();
-    JOB_FIELDS.iter().filter(|name| name.starts_with(current)).map(CompletionCandidate::new).collect()
+    starting_with(current, JOB_FIELDS.iter().map(|name| ((*name).to_owned(), None)))
 }
 
 /// The states.
 pub(super) fn states(current: &OsStr) -> Vec<CompletionCandidate> {
-    let current = current.to_str().unwrap_or_default();
     let states = Field::named("state").map(Field::values).unwrap_or_default();
-    states.into_iter().filter(|state| state.starts_with(current)).map(CompletionCandidate::new).collect()
+    starting_with(current, states.into_iter().map(|state| (state.to_owned(), None)))
 }
 
 /// The queues that the server has.
 pub(super) fn queues(current: &OsStr) -> Vec<CompletionCandidate> {
+    starting_with(current, queue_names().into_iter().map(|name| (name, None)))
+}
+
+/// Those of the names, with their help, that begin with what is typed.
+fn starting_with(
+    current: &OsStr,
+    names: impl IntoIterator<Item = (String, Option<&'static str>)>,
+) -> Vec<CompletionCandidate> {
     let current = current.to_str().unwrap_or_default();
-    queue_names().into_iter().filter(|name| name.starts_with(current)).map(CompletionCandidate::new).collect()
+    let fit = names.into_iter().filter(|(name, _)| name.starts_with(current));
+    fit.map(|(name, help)| CompletionCandidate::new(name).help(help.map(Into::into))).collect()
 }
 
 /// None where the server does not answer at once.

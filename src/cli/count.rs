@@ -1,11 +1,9 @@
 //! `leasehold count`: how many jobs there are.
 
 use clap::Args;
-use clap_complete::ArgValueCompleter;
 
-use super::complete;
 use super::failure::Failure;
-use super::filter::FilterArgs;
+use super::filter::GroupingArgs;
 use super::output::table;
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -22,10 +20,7 @@ const NONE: &str = "-";
 )]
 pub(super) struct CountArgs {
     #[command(flatten)]
-    filter: FilterArgs,
-    /// Grouped by these fields, with commas between them; a label is `labels.` and its name
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
-    by: Vec<String>,
+    jobs: GroupingArgs,
     #[command(flatten)]
     answer: ClientArgs,
 }
@@ -33,8 +28,8 @@ pub(super) struct CountArgs {
 /// Asks and prints.
 pub(super) async fn run(args: CountArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
-    let answer = client.count(&CountQuery { jobs: args.filter.into_query(), by: args.by.clone() }).await?;
-    args.answer.print(&answer, |answer| show(answer, &args.by))
+    let answer = client.count(&CountQuery { jobs: args.jobs.query(), by: args.jobs.by.clone() }).await?;
+    args.answer.print(&answer, |answer| show(answer, &args.jobs.by))
 }
 
 /// An answer for people.

@@ -1,6 +1,9 @@
 //! Durations as people type them.
 
+use std::str::FromStr;
 use std::time::Duration;
+
+use serde::Deserialize;
 
 /// Reads `500ms`, `30s`, `5m`, `2h`, `1d`; a bare number is seconds.
 pub(super) fn parse(text: &str) -> Result<Duration, String> {
@@ -16,6 +19,25 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     Duration::try_from_secs_f64(number * scale).map_err(|_| wrong())
+}
+
+/// A duration, as flags and the settings file take it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct DurationSetting(pub(super) Duration);
+
+impl FromStr for DurationSetting {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text).map(Self)
+    }
+}
+
+impl TryFrom<String> for DurationSetting {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 fn wrong() -> String {

@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 
 use super::duration;
 use super::failure::{ExitStatus, Failure};
+use super::filter::NameFilterArgs;
 use super::output::{clean, complain};
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -38,15 +39,8 @@ pub(super) struct EventsArgs {
     /// Only these events (repeatable)
     #[arg(long = "event", value_name = "EVENT", env = "LEASEHOLD_EVENT", value_delimiter = ',')]
     events: Vec<EventName>,
-    /// Only of jobs in this queue (repeatable)
-    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE")]
-    queues: Vec<String>,
-    /// Only of jobs of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
-    kinds: Vec<String>,
-    /// Only of jobs belonging to this owner (repeatable)
-    #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
-    owners: Vec<String>,
+    #[command(flatten)]
+    names: NameFilterArgs,
     /// Only of this job (repeatable)
     #[arg(long = "job", value_name = "ID", env = "LEASEHOLD_JOB")]
     jobs: Vec<String>,
@@ -58,11 +52,12 @@ pub(super) struct EventsArgs {
 pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
     let since = args.since.or((!args.follow).then_some(DEFAULT_SINCE));
+    let NameFilterArgs { queues, kinds, owners } = args.names;
     let query = EventQuery {
         events: args.events,
-        queues: args.queues,
-        kinds: args.kinds,
-        owners: args.owners,
+        queues,
+        kinds,
+        owners,
         jobs: args.jobs,
         since: since.map(|since| SystemClock::default().now().minus(since)),
         last_event_id: None,

@@ -6,12 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap_complete::ArgValueCompleter;
 use tempfile::NamedTempFile;
 
-use super::complete;
 use super::failure::Failure;
-use super::filter::FilterArgs;
+use super::filter::ListingArgs;
 use super::output::complain;
 use super::server::ServerArgs;
 use super::settings::Settings;
@@ -20,31 +18,17 @@ use crate::client::Export;
 /// Export jobs, as many as there are, one a line of JSON
 ///
 /// A file gets its name once all have come: there is none after a failure. On standard output, the exit status tells
-/// whether all have come.
+/// whether all have come. Ordered by a field that does not change meanwhile, each job comes once.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold export 'finished_at >= now-1d/d' -o yesterday.ndjson\n  leasehold export 'state: failed' --fields id,error.code,labels.team | jq -s 'group_by(.error.code)'"
 )]
 pub(super) struct ExportArgs {
     #[command(flatten)]
-    filter: FilterArgs,
+    jobs: ListingArgs,
     /// Write to this file, once all have come
     #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_OUTPUT")]
     output: Option<PathBuf>,
-    /// Only these fields, with commas between them and dots for those inside of others
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::job_fields))]
-    fields: Vec<String>,
-    /// Order by this field, smallest first; `-` in front turns it round. By one that does not change meanwhile, each job
-    /// comes once
-    #[arg(
-        long,
-        value_name = "FIELD",
-        env = "LEASEHOLD_SORT",
-        default_value = "-created_at",
-        allow_hyphen_values = true,
-        add = ArgValueCompleter::new(complete::sortable)
-    )]
-    sort: String,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -52,9 +36,7 @@ pub(super) struct ExportArgs {
 /// Reads and writes them.
 pub(super) async fn run(args: ExportArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.server.connect(&settings)?;
-    let mut query = args.filter.into_query();
-    query.sort = Some(args.sort);
-    let export = client.export(&query, &args.fields).await?;
+    let export = client.export(&args.jobs.query(), &args.jobs.fields).await?;
     let Some(path) = args.output else {
         copy(export, &mut io::stdout().lock()).await?;
         return Ok(());

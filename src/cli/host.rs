@@ -1,20 +1,24 @@
 //! What `serve` and `monitor` have in common: a process over a store that listens until it is told to stop.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use clap::Args;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::{self, EngineSettings};
+use super::engine::{self, EngineSettings, StoreArgs};
 use super::failure::{ExitStatus, Failure};
 use super::limits;
-use super::notify::{self, Notifications};
+use super::log::{self, LogFormat};
+use super::monitor::OversightArgs;
+use super::notify::{self, Notifications, NotifyArgs};
 use super::output::print;
+use super::settings::Settings;
 use super::signals::Signals;
-use crate::api::access::{Access, Token, check_exposure};
+use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits};
 use crate::clock::{Clock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
@@ -22,59 +26,83 @@ use crate::monitor::{Monitor, MonitorConfig};
 use crate::store::Store;
 use crate::worker::{Stop, StopListener};
 
+/// What both take on the command line.
+#[derive(Debug, Args)]
+pub(super) struct HostArgs {
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:7400, a monitor's: 127.0.0.1:7401]
+    #[arg(long, value_name = "ADDR:PORT", env = "LEASEHOLD_LISTEN")]
+    pub(super) listen: Option<SocketAddr>,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    oversight: OversightArgs,
+    /// Listen beyond this machine though no tokens are configured: anyone can submit, take and cancel jobs then
+    #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    insecure: Option<bool>,
+    #[command(flatten)]
+    notify: NotifyArgs,
+    /// How log lines look [default: text]
+    #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
 /// The process, before it has a store.
 pub(super) struct Host {
     listen: SocketAddr,
-    access: Access,
+    pub(super) access: Access,
+    pub(super) engine: EngineSettings,
+    notifications: Notifications,
+    oversight: MonitorConfig,
     metrics: PrometheusHandle,
     signals: Signals,
     gently: StopListener,
     at_once: StopListener,
 }
 
-/// What it does with the store.
-pub(super) struct Duties {
-    pub(super) notifications: Notifications,
-    /// How it watches; not at all when not said.
-    pub(super) oversight: Option<MonitorConfig>,
-    /// How it is set up, for its health page; nothing secret.
-    pub(super) configuration: serde_json::Value,
-}
-
 impl Host {
-    /// Checks who may reach it, and listens to signals; `stopping` is logged at the first.
+    /// Starts the log, checks the settings and who may reach the process, and listens to signals; `stopping` is logged at
+    /// the first.
     pub(super) fn prepare(
-        listen: SocketAddr,
-        tokens: Vec<Token>,
-        insecure: bool,
+        args: HostArgs,
+        settings: Settings,
+        default_port: u16,
         stopping: &'static str,
     ) -> Result<Self, Failure> {
+        log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
         limits::raise_open_files();
-        let access = Access::new(tokens).map_err(|error| Failure::Usage(error.to_string()))?;
-        check_exposure(listen, &access, insecure).map_err(|error| Failure::Usage(error.to_string()))?;
+        let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
+        let listen = args.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, default_port).into());
+        let access = Access::new(settings.tokens.clone()).map_err(|error| usage(&error))?;
+        let insecure = args.insecure.or(settings.insecure).unwrap_or(false);
+        check_exposure(listen, &access, insecure).map_err(|error| usage(&error))?;
         let metrics = api::metrics::install().map_err(Failure::Failed)?;
         let signals = Signals::listen(move |stop| match stop {
             Stop::Now => tracing::warn!("stopping at once"),
             Stop::Drain | Stop::No => tracing::info!("{stopping}; again to stop at once"),
         })?;
-        let (gently, at_once) = (signals.stop().listen(), signals.stop().listen());
-        Ok(Self { listen, access, metrics, signals, gently, at_once })
+        Ok(Self {
+            listen,
+            access,
+            notifications: Notifications::of(&args.notify, &settings.notify)?,
+            oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
+            engine: args.store.over(settings),
+            metrics,
+            gently: signals.stop().listen(),
+            at_once: signals.stop().listen(),
+            signals,
+        })
     }
 
-    /// Who may reach it.
-    pub(super) fn access(&self) -> &Access {
-        &self.access
-    }
-
-    /// Opens the store and does its duties, and `serve`s, until it is stopped.
+    /// Opens the store, watches over jobs where it `oversees` them, and `serve`s, until it is stopped. The health page shows
+    /// the `configuration`, which holds nothing secret.
     pub(super) async fn run(
         mut self,
-        engine: EngineSettings,
-        duties: Duties,
+        oversees: bool,
+        configuration: serde_json::Value,
         serve: impl AsyncFnOnce(TcpListener, AppState, CancellationToken) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let store: Arc<dyn Store> = tokio::select! {
-            store = engine::open(engine) => store?,
+            store = engine::open(self.engine) => store?,
             // It waited for the store.
             () = self.gently.reached(Stop::Drain) => return Ok(()),
         };
@@ -83,11 +111,11 @@ impl Host {
         let cannot = |error: io::Error| Failure::Failed(format!("cannot listen on {}: {error}", self.listen));
         let listener = TcpListener::bind(self.listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let notifier = notify::start(duties.notifications, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
-        let monitor = match duties.oversight {
-            None => None,
-            Some(config) => {
-                let started = Monitor::start(manager.clone(), store, clock, config).await;
+        let notifier = notify::start(self.notifications, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
+        let monitor = match oversees {
+            false => None,
+            true => {
+                let started = Monitor::start(manager.clone(), store, clock, self.oversight).await;
                 Some(started.map_err(|error| Failure::Usage(error.to_string()))?)
             }
         };
@@ -100,7 +128,7 @@ impl Host {
             access: self.access,
             metrics: self.metrics,
             limits: Limits::default(),
-            configuration: duties.configuration,
+            configuration,
         };
         let served = async {
             serve(listener, state, shutdown.clone()).await.map_err(cannot)?;

@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::failure::Failure;
 use super::output::{complain, print};
 use super::settings::Settings;
+use crate::client::innermost_cause;
 
 /// The saved objects: a data view, searches, charts and a dashboard.
 const OBJECTS: &str = include_str!("../../deploy/kibana/leasehold.ndjson");
@@ -102,36 +103,20 @@ fn objects(prefix: &str) -> Result<String, Failure> {
     if prefix == PREFIX {
         return Ok(OBJECTS.to_owned());
     }
-    let mut lines = String::with_capacity(OBJECTS.len());
-    for line in OBJECTS.lines() {
+    // Ids, references and the data view's indices are the only texts that begin with the prefix.
+    let renamed = OBJECTS.replace(&format!("\"{PREFIX}"), &format!("\"{prefix}"));
+    let mut lines = String::with_capacity(renamed.len());
+    for line in renamed.lines() {
         let mut object: Value = serde_json::from_str(line)?;
-        rename(&mut object["id"], prefix);
-        for reference in object["references"].as_array_mut().into_iter().flatten() {
-            rename(&mut reference["id"], prefix);
-        }
-        let is_view = object["type"] == "index-pattern";
-        let attributes = &mut object["attributes"];
-        if is_view {
-            rename(&mut attributes["title"], prefix);
-        }
         // What a person reads.
-        let name = if is_view { &mut attributes["name"] } else { &mut attributes["title"] };
-        if let Value::String(name) = name {
+        let name = if object["type"] == "index-pattern" { "name" } else { "title" };
+        if let Value::String(name) = &mut object["attributes"][name] {
             *name = format!("{name} ({})", prefix.trim_end_matches('-'));
         }
         lines.push_str(&object.to_string());
         lines.push('\n');
     }
     Ok(lines)
-}
-
-/// Gives a name that begins with the usual prefix the other one.
-fn rename(name: &mut Value, prefix: &str) {
-    if let Value::String(name) = name
-        && let Some(rest) = name.strip_prefix(PREFIX)
-    {
-        *name = format!("{prefix}{rest}");
-    }
 }
 
 fn client(authority: Option<PathBuf>) -> Result<Client, Failure> {
@@ -192,11 +177,11 @@ impl Import {
         }
         // The address may have a password in it.
         let response = request.send().await.map_err(|error| {
-            Failure::Unreachable(format!("Kibana cannot be reached: {}", innermost(&error.without_url())))
+            Failure::Unreachable(format!("Kibana cannot be reached: {}", innermost_cause(&error.without_url())))
         })?;
         let status = response.status();
         let body = response.text().await.map_err(|error| {
-            Failure::Unreachable(format!("Kibana's answer broke off: {}", innermost(&error.without_url())))
+            Failure::Unreachable(format!("Kibana's answer broke off: {}", innermost_cause(&error.without_url())))
         })?;
         match (status.as_u16(), serde_json::from_str(&body)) {
             (200..=299, Ok(answer)) => Ok(answer),
@@ -243,15 +228,6 @@ fn report(answer: &ImportAnswer, keep: bool) -> Result<(), Failure> {
     }
     let left = if there.is_empty() { String::new() } else { format!(", {} left as they were", there.len()) };
     print(&format!("{} objects installed{left}; look for the dashboard “Leasehold”", answer.success_count))
-}
-
-/// The reason behind an error, without what led to it.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut reason: &dyn std::error::Error = error;
-    while let Some(source) = reason.source() {
-        reason = source;
-    }
-    reason.to_string()
 }
 
 fn beginning(text: &str) -> String {

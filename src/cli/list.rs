@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use clap_complete::ArgValueCompleter;
 use serde_json::value::RawValue;
 
-use super::complete;
 use super::count;
 use super::failure::Failure;
-use super::filter::FilterArgs;
+use super::filter::ListingArgs;
 use super::output::{print, shorten, table};
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -30,20 +28,7 @@ const FIELD_CHARACTERS: usize = 200;
 )]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    filter: FilterArgs,
-    /// Order by this field, smallest first; `-` in front turns it round
-    #[arg(
-        long,
-        value_name = "FIELD",
-        env = "LEASEHOLD_SORT",
-        default_value = "-created_at",
-        allow_hyphen_values = true,
-        add = ArgValueCompleter::new(complete::sortable)
-    )]
-    sort: String,
-    /// Show only these fields, with commas between them and dots for those inside of others
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::job_fields))]
-    fields: Vec<String>,
+    jobs: ListingArgs,
     /// How many at most; 0 for all
     #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
     limit: u64,
@@ -57,14 +42,13 @@ pub(super) struct ListArgs {
 /// Reads and prints them.
 pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
-    let mut query = args.filter.into_query();
+    let mut query = args.jobs.query();
     if args.count {
         let by = ["queue", "state"].map(str::to_owned).to_vec();
         let answer = client.count(&CountQuery { jobs: query, by: by.clone() }).await?;
         return args.answer.print(&answer, |answer| count::show(answer, &by));
     }
-    query.sort = Some(args.sort);
-    let fields: Vec<&str> = args.fields.iter().map(String::as_str).collect();
+    let fields: Vec<&str> = args.jobs.fields.iter().map(String::as_str).collect();
     let (header, rows) = if fields.is_empty() {
         let page = async |limit, cursor| {
             (query.limit, query.cursor) = (Some(limit), cursor);
@@ -75,7 +59,7 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
     } else {
         let page = async |limit, cursor| {
             (query.limit, query.cursor) = (Some(limit), cursor);
-            client.job_parts(&query, &args.fields).await.map(|page| (page.items, page.next_cursor))
+            client.job_parts(&query, &args.jobs.fields).await.map(|page| (page.items, page.next_cursor))
         };
         let row = |job: &Json| fields.iter().map(|field| cell(job.as_str(), field)).collect();
         (fields.clone(), args.answer.pages(args.limit, page, row).await?)

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use clap::Args;
 use reqwest::Url;
+use serde::Deserialize;
 
+use super::duration::DurationSetting;
 use super::failure::Failure;
-use super::settings::NotifySettings;
 use crate::clock::Clock;
 use crate::executor::webhook::Origin;
 use crate::executor::{AllowedTarget, HttpExecutor, Limits, TargetPolicy};
@@ -16,8 +17,9 @@ use crate::notify::{Notifier, NotifyConfig};
 use crate::store::{Store, StoreError};
 use crate::worker::backoff::Backoff;
 
-/// How others are told.
-#[derive(Debug, Args)]
+/// How others are told, on the command line and in the settings file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NotifyArgs {
     /// The address under which people reach this server: what notifications say they come from, and link to
     #[arg(long, value_name = "URL", env = "LEASEHOLD_PUBLIC_URL")]
@@ -33,7 +35,14 @@ pub(super) struct NotifyArgs {
     allow_private_targets: Option<bool>,
     /// Let webhooks call this host or network though it is private (repeatable), such as `alerts.internal` or `10.1.0.0/16`
     #[arg(long, value_name = "TARGET", env = "LEASEHOLD_ALLOW_TARGET", value_delimiter = ',')]
+    #[serde(default)]
     allow_target: Vec<String>,
+    #[arg(skip)]
+    retry_base: Option<DurationSetting>,
+    #[arg(skip)]
+    max_attempts: Option<u32>,
+    #[arg(skip)]
+    timeout: Option<DurationSetting>,
 }
 
 /// How others are told, checked.
@@ -44,12 +53,8 @@ pub(super) struct Notifications {
 
 impl Notifications {
     /// Reads the flags and the file.
-    pub(super) fn of(args: &NotifyArgs, settings: &NotifySettings) -> Result<Self, Failure> {
-        let named = if args.allow_target.is_empty() {
-            settings.allow_target.as_deref().unwrap_or_default()
-        } else {
-            &args.allow_target
-        };
+    pub(super) fn of(args: &NotifyArgs, settings: &NotifyArgs) -> Result<Self, Failure> {
+        let named = if args.allow_target.is_empty() { &settings.allow_target } else { &args.allow_target };
         let allow: Result<Vec<AllowedTarget>, String> = named.iter().map(|text| text.parse()).collect();
         let policy = TargetPolicy {
             allow_private: args.allow_private_targets.or(settings.allow_private_targets).unwrap_or(false),

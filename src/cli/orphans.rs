@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::duration;
 use super::failure::Failure;
+use super::filter::NameFilterArgs;
 use super::output::{print, table};
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -18,15 +19,8 @@ use crate::wire::OrphanedJob;
     after_help = "Examples:\n  leasehold orphans\n  leasehold orphans --worker host7:4711 --json | jq .evidence\n\nTake one from its worker with `leasehold release ID --expected-fence FENCE --reason …`."
 )]
 pub(super) struct OrphansArgs {
-    /// In this queue (repeatable)
-    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE")]
-    queues: Vec<String>,
-    /// Of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
-    kinds: Vec<String>,
-    /// Belonging to this owner (repeatable)
-    #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
-    owners: Vec<String>,
+    #[command(flatten)]
+    names: NameFilterArgs,
     /// Held by this worker
     #[arg(long, value_name = "WORKER", env = "LEASEHOLD_WORKER")]
     worker: Option<String>,
@@ -40,13 +34,8 @@ pub(super) struct OrphansArgs {
 /// Reads and prints them.
 pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
-    let mut query = OrphanQuery {
-        queues: args.queues,
-        kinds: args.kinds,
-        owners: args.owners,
-        worker: args.worker,
-        ..OrphanQuery::default()
-    };
+    let NameFilterArgs { queues, kinds, owners } = args.names;
+    let mut query = OrphanQuery { queues, kinds, owners, worker: args.worker, ..OrphanQuery::default() };
     let page = async |limit, cursor| {
         (query.limit, query.cursor) = (Some(limit), cursor);
         client.orphans(&query).await.map(|page| (page.items, page.next_cursor))

@@ -1,7 +1,7 @@
 //! How commands reach a server, and how they print what it answers.
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use super::output::{print, print_json};
@@ -14,7 +14,8 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:7400";
 const PAGE: u64 = 1000;
 
 /// Which server, and with which token.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ServerArgs {
     /// The server's address [default: http://127.0.0.1:7400]
     #[arg(long, value_name = "URL", env = "LEASEHOLD_SERVER")]

@@ -28,11 +28,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::duration;
+use super::duration::DurationSetting;
 use super::engine::StoreKind;
 use super::failure::Failure;
 use super::log::LogFormat;
-use super::monitor::OversightSettings;
+use super::monitor::OversightArgs;
+use super::notify::NotifyArgs;
+use super::server::ServerArgs;
 use crate::api::access::Token;
 
 /// What the file says. A key that is not here is refused: most likely it is misspelt.
@@ -53,33 +55,13 @@ pub(super) struct Settings {
     #[serde(default)]
     pub(super) tokens: Vec<Token>,
     #[serde(default)]
-    pub(super) notify: NotifySettings,
+    pub(super) notify: NotifyArgs,
     #[serde(default)]
-    pub(super) monitor: OversightSettings,
+    pub(super) monitor: OversightArgs,
     #[serde(default)]
-    pub(super) client: ClientSettings,
+    pub(super) client: ServerArgs,
     #[serde(default)]
     pub(super) worker: WorkerSettings,
-}
-
-/// How commands reach a server.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ClientSettings {
-    pub(super) server: Option<String>,
-    pub(super) token: Option<String>,
-}
-
-/// How others are told of what happens to jobs.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NotifySettings {
-    pub(super) public_url: Option<String>,
-    pub(super) allow_private_targets: Option<bool>,
-    pub(super) allow_target: Option<Vec<String>>,
-    pub(super) retry_base: Option<DurationSetting>,
-    pub(super) max_attempts: Option<u32>,
-    pub(super) timeout: Option<DurationSetting>,
 }
 
 /// How a worker works.
@@ -93,18 +75,6 @@ pub(super) struct WorkerSettings {
     pub(super) lease: Option<DurationSetting>,
     pub(super) drain_timeout: Option<DurationSetting>,
     pub(super) grace: Option<DurationSetting>,
-}
-
-/// A duration as a flag takes it.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct DurationSetting(pub(super) std::time::Duration);
-
-impl TryFrom<String> for DurationSetting {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        duration::parse(&text).map(Self)
-    }
 }
 
 impl Settings {

@@ -9,7 +9,7 @@ use super::complete;
 use super::count::value;
 use super::duration;
 use super::failure::Failure;
-use super::filter::FilterArgs;
+use super::filter::GroupingArgs;
 use super::output::table;
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -26,10 +26,7 @@ use crate::wire::{StatsAnswer, StatsFigures};
 )]
 pub(super) struct StatsArgs {
     #[command(flatten)]
-    filter: FilterArgs,
-    /// Grouped by these fields, with commas between them; a label is `labels.` and its name
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
-    by: Vec<String>,
+    jobs: GroupingArgs,
     /// With a row for each interval of this length: 30s, 5m, 1h, 1d
     #[arg(long, value_name = "INTERVAL", env = "LEASEHOLD_INTERVAL")]
     interval: Option<String>,
@@ -53,8 +50,8 @@ pub(super) struct StatsArgs {
 pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
     let query = StatsQuery {
-        jobs: args.filter.into_query(),
-        by: args.by,
+        jobs: args.jobs.query(),
+        by: args.jobs.by,
         interval: args.interval,
         time: args.time,
         percentiles: args.percentiles,

@@ -12,7 +12,7 @@ use super::server::ServerArgs;
 use super::settings::Settings;
 use super::{duration, jobs};
 use crate::client::Client;
-use crate::job::{JobId, Json};
+use crate::job::Json;
 use crate::wire::SubmitJob;
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
@@ -128,13 +128,13 @@ async fn submit_file(client: &Client, file: &Path, json: bool) -> Result<(), Fai
     let meter = Meter::start(lines.len() as u64);
     let mut refused = 0;
     for batch in lines.chunks(BATCH) {
-        let jobs: Vec<SubmitJob> = batch.iter().map(|line| named(&line.job)).collect();
+        let jobs: Vec<SubmitJob> = batch.iter().map(|line| line.job.clone()).collect();
         let items = client.submit_bulk(&jobs).await?;
-        for ((line, job), item) in batch.iter().zip(&jobs).zip(&items) {
+        for (line, item) in batch.iter().zip(&items) {
             meter.advance(item.error.is_none());
             match &item.error {
                 _ if json => print_json(item)?,
-                None => print(item.id.as_ref().or(job.id.as_ref()).map_or("", String::as_str))?,
+                None => print(item.id.as_deref().unwrap_or_default())?,
                 Some(_) => {}
             }
             if let Some(error) = &item.error {
@@ -151,13 +151,4 @@ async fn submit_file(client: &Client, file: &Path, json: bool) -> Result<(), Fai
     }
     complain(&format!("leasehold: {refused} of {} jobs were refused", lines.len()));
     Err(Failure::Told(ExitStatus::Failed))
-}
-
-/// The job with an id, so that a batch whose answer was lost can be sent again.
-fn named(job: &SubmitJob) -> SubmitJob {
-    let mut job = job.clone();
-    if job.id.is_none() && job.idempotency_key.is_none() {
-        job.id = Some(JobId::generate().into());
-    }
-    job
 }

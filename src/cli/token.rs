@@ -30,7 +30,8 @@ pub(super) struct TokenArgs {
 /// Makes and prints one.
 pub(super) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let secret: [u8; BYTES] = rand::random();
-    let token = format!("lh_{}", hex(&secret));
+    let token: String =
+        std::iter::once("lh_".to_owned()).chain(secret.iter().map(|byte| format!("{byte:02x}"))).collect();
     let sha256 = token_hash(&token);
     let all = ["read", "submit", "work", "admin"].map(str::to_owned);
     let roles = if args.roles.is_empty() { all.as_slice() } else { args.roles.as_slice() };
@@ -45,13 +46,4 @@ pub(super) fn run(args: &TokenArgs) -> Result<(), Failure> {
         "The token, which is shown only now:\n\n  {token}\n\nFor the server's settings file (leasehold serve --config \
          FILE):\n\n[[tokens]]\nname = {name}\nroles = {roles}\nsha256 = \"{sha256}\""
     ))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

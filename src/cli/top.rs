@@ -67,7 +67,7 @@ pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure
     let client = args.server.connect(&settings)?.with_max_retries(0);
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if args.once || !terminal {
-        return print(&frame(Some(&look(&client).await?), None, UNBOUNDED));
+        return print(&frame(Some(&read_view(&client).await?), None, UNBOUNDED));
     }
     let signals = Signals::listen(|_| {})?;
     let mut stopped = signals.stop().listen();
@@ -86,21 +86,14 @@ async fn watch(client: &Client, interval: Duration, screen: &mut Screen) -> Resu
     let mut view = None;
     // Ends with a key.
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            key = screen.key() => match key {
-                Key::Quit => return Ok(()),
-                Key::Interrupt => return Err(Failure::Told(ExitStatus::Interrupted)),
-            }
-        }
-        let looked = tokio::select! {
-            looked = look(client) => looked,
+        let answer = tokio::select! {
+            answer = async { ticks.tick().await; read_view(client).await } => answer,
             key = screen.key() => match key {
                 Key::Quit => return Ok(()),
                 Key::Interrupt => return Err(Failure::Told(ExitStatus::Interrupted)),
             }
         };
-        let trouble = match looked {
+        let trouble = match answer {
             Ok(seen) => {
                 view = Some(seen);
                 None
@@ -112,7 +105,7 @@ async fn watch(client: &Client, interval: Duration, screen: &mut Screen) -> Resu
     }
 }
 
-async fn look(client: &Client) -> Result<View, ClientError> {
+async fn read_view(client: &Client) -> Result<View, ClientError> {
     let running = JobQuery {
         states: vec![JobState::Running],
         sort: Some("created_at".to_owned()),

@@ -98,7 +98,7 @@ fn config(args: WorkerArgs, settings: &Settings) -> Result<WorkerConfig, Failure
         true => file.resources.clone().unwrap_or_default(),
         false => args.resources.into_iter().collect(),
     };
-    let setting = |flag: Option<Duration>, file: Option<super::settings::DurationSetting>, default| {
+    let setting = |flag: Option<Duration>, file: Option<super::duration::DurationSetting>, default| {
         flag.or(file.map(|setting| setting.0)).unwrap_or(default)
     };
     Ok(WorkerConfig {

@@ -2,21 +2,17 @@
 
 mod settings;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
 use clap::Args;
 
-pub(super) use settings::{OversightArgs, OversightSettings};
+pub(super) use settings::OversightArgs;
 
-use super::engine::{StoreArgs, StoreKind};
+use super::engine::StoreKind;
 use super::failure::Failure;
-use super::host::{Duties, Host};
-use super::log::{self, LogFormat};
-use super::notify::{Notifications, NotifyArgs};
+use super::host::{Host, HostArgs};
 use super::settings::Settings;
 use crate::api;
 
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7401);
+const DEFAULT_PORT: u16 = 7401;
 
 const HOW_IT_WORKS: &str = "\
 Every server runs a monitor by itself. One that runs alone goes on when servers are restarted, and can stand on another \
@@ -33,39 +29,18 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = HOW_IT_WORKS)]
 pub(super) struct MonitorArgs {
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:7401]
-    #[arg(long, value_name = "ADDR:PORT", env = "LEASEHOLD_LISTEN")]
-    listen: Option<SocketAddr>,
     #[command(flatten)]
-    store: StoreArgs,
-    #[command(flatten)]
-    oversight: OversightArgs,
-    /// Listen beyond this machine though no tokens are configured: anyone can release and cancel jobs then
-    #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    insecure: Option<bool>,
-    #[command(flatten)]
-    notify: NotifyArgs,
-    /// How log lines look [default: text]
-    #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
-    log_format: Option<LogFormat>,
+    host: HostArgs,
 }
 
 /// Watches until it is stopped.
-pub(super) async fn run(args: MonitorArgs, settings: Settings) -> Result<(), Failure> {
-    log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
-    let listen = args.listen.or(settings.monitor.listen).unwrap_or(DEFAULT_LISTEN);
-    let insecure = args.insecure.or(settings.insecure).unwrap_or(false);
-    let oversight = Some(args.oversight.over(&settings.monitor).map_err(Failure::Usage)?);
-    // What the monitor does is told of as well, and nobody else may be there to do it.
-    let notifications = Notifications::of(&args.notify, &settings.notify)?;
-    let tokens = settings.tokens.clone();
-    let engine = args.store.over(settings);
-    if engine.kind == StoreKind::Embedded {
+pub(super) async fn run(mut args: MonitorArgs, settings: Settings) -> Result<(), Failure> {
+    args.host.listen = args.host.listen.or(settings.monitor.listen);
+    let host = Host::prepare(args.host, settings, DEFAULT_PORT, "giving the lease back and stopping")?;
+    if host.engine.kind == StoreKind::Embedded {
         let message = "the embedded store belongs to one process, the server, which has its monitor in it; a monitor of \
                        its own is for `--store elasticsearch`";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let host = Host::prepare(listen, tokens, insecure, "giving the lease back and stopping")?;
-    let configuration = serde_json::Value::Null;
-    host.run(engine, Duties { notifications, oversight, configuration }, api::serve_monitor).await
+    host.run(true, serde_json::Value::Null, api::serve_monitor).await
 }

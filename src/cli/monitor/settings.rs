@@ -6,22 +6,28 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 
-use crate::cli::duration;
+use crate::cli::duration::{self, DurationSetting};
 use crate::job::OrphanPolicy;
 use crate::monitor::{MonitorConfig, Retention, Schedule};
 
 /// How often the audit is brought up to date when nobody says.
 const DEFAULT_AUDIT_PERIOD: Duration = Duration::from_secs(10);
 
-/// On the command line.
-#[derive(Debug, Default, Args)]
+/// On the command line, and in the settings file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[command(next_help_heading = "Watching over running jobs")]
 pub(crate) struct OversightArgs {
+    /// Where a monitor of its own listens.
+    #[arg(skip)]
+    pub(super) listen: Option<SocketAddr>,
     /// How often jobs are looked through for flags, time limits and start deadlines [default: 5000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_MONITOR_SCAN_PERIOD_MS", conflicts_with = "monitor_cron")]
+    #[serde(rename = "scan_period_ms")]
     monitor_scan_period_ms: Option<u64>,
     /// When they are, as a cron expression with seconds, in UTC, such as `*/10 * * * * *`
     #[arg(long, value_name = "CRON", env = "LEASEHOLD_MONITOR_CRON")]
+    #[serde(rename = "cron")]
     monitor_cron: Option<String>,
     /// How often jobs are recovered whose lease is over [default: 1000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_RECOVERY_PERIOD_MS")]
@@ -55,42 +61,23 @@ pub(crate) struct OversightArgs {
     audit_period_ms: Option<u64>,
     /// Copy everything into the audit once more that is still in the jobs' histories, as after its loss
     #[arg(long, env = "LEASEHOLD_AUDIT_ANEW")]
+    #[serde(skip)]
     audit_anew: bool,
     /// How often ended jobs are moved from the live index to the history, on Elasticsearch [default: 60000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
     archive_period_ms: Option<u64>,
     /// For how long a submission can be repeated; no job is removed earlier [default: 24h]
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_IDEMPOTENCY_WINDOW", value_parser = duration::parse)]
-    idempotency_window: Option<Duration>,
-}
-
-/// In the settings file.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct OversightSettings {
-    pub(super) listen: Option<SocketAddr>,
-    scan_period_ms: Option<u64>,
-    cron: Option<String>,
-    recovery_period_ms: Option<u64>,
-    orphan_grace_ms: Option<u64>,
-    clock_skew_ms: Option<u64>,
-    heartbeat_stale_ms: Option<u64>,
-    orphan_policy: Option<OrphanPolicy>,
-    retention: Option<Ages>,
-    retention_period_ms: Option<u64>,
-    audit: Option<bool>,
-    audit_period_ms: Option<u64>,
-    archive_period_ms: Option<u64>,
-    idempotency_window: Option<crate::cli::settings::DurationSetting>,
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_IDEMPOTENCY_WINDOW", value_parser = clap::value_parser!(DurationSetting))]
+    idempotency_window: Option<DurationSetting>,
 }
 
 impl OversightArgs {
     /// These, over what the settings file says, over the defaults.
-    pub(crate) fn over(self, file: &OversightSettings) -> Result<MonitorConfig, String> {
+    pub(crate) fn over(self, file: &Self) -> Result<MonitorConfig, String> {
         let defaults = MonitorConfig::default();
         let millis = |flag: Option<u64>, file: Option<u64>| flag.or(file).map(Duration::from_millis);
         let retention = self.retention.or(file.retention).map(|ages| ages.0);
-        let window = self.idempotency_window.or(file.idempotency_window.map(|setting| setting.0));
+        let window = self.idempotency_window.or(file.idempotency_window).map(|setting| setting.0);
         Ok(MonitorConfig {
             scans: self.scans(file)?.unwrap_or(defaults.scans),
             recovery_period: millis(self.recovery_period_ms, file.recovery_period_ms)
@@ -114,7 +101,7 @@ impl OversightArgs {
         })
     }
 
-    fn scans(&self, file: &OversightSettings) -> Result<Option<Schedule>, String> {
+    fn scans(&self, file: &Self) -> Result<Option<Schedule>, String> {
         let schedule = |period: Option<u64>, cron: &Option<String>| match (period, cron) {
             (Some(_), Some(_)) => Err("a scan has a period or a cron expression, not both".to_owned()),
             (Some(period), None) => Ok(Some(Schedule::Every(Duration::from_millis(period)))),
@@ -122,7 +109,7 @@ impl OversightArgs {
             (None, None) => Ok(None),
         };
         let flags = schedule(self.monitor_scan_period_ms, &self.monitor_cron)?;
-        Ok(flags.or(schedule(file.scan_period_ms, &file.cron)?))
+        Ok(flags.or(schedule(file.monitor_scan_period_ms, &file.monitor_cron)?))
     }
 }
 
@@ -192,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
-        let file: OversightSettings = toml::from_str(
+        let file: OversightArgs = toml::from_str(
             "cron = \"0 * * * * *\"\norphan_grace_ms = 7000\nclock_skew_ms = 100\norphan_policy = \"flag\"\n\
              retention = \"never\"",
         )

@@ -14,6 +14,7 @@ mod start;
 mod summary;
 mod watch;
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use super::output::complain;
 use super::signals::Signals;
 use super::worker::REAP;
 use super::{duration, jobs};
-use crate::job::{JobError, JobState, QueueName, WorkerId};
+use crate::job::{JobError, JobId, JobState, QueueName, WorkerId};
 use crate::manager::Manager;
 use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
@@ -126,10 +127,13 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     let scope = Scope::new(&directory.to_string_lossy());
     let (manager, monitor, started) =
         start::start(&directory, &scope, &source.name(), &planned, args.retry_failed).await?;
-    let outcome = work(&args, &manager, &scope, &planned, started, &signals).await;
+    let Started { waiting, before, gone, tally } = started;
+    let watch = Watch::start(planned.iter().filter(|job| waiting.contains(&job.id)), tally, signals.stop());
+    let worked = work(&args, &manager, &scope, &planned, &watch, &signals).await;
     monitor.shutdown().await;
     manager.shutdown().await;
-    let (tally, left, before, gone) = outcome?;
+    worked?;
+    let (tally, left) = (watch.end(), watch.left().len());
 
     let failed = tally.failed > 0;
     let jobs = planned.len();
@@ -153,27 +157,24 @@ fn source(args: &RunArgs) -> Result<Source, Failure> {
     }
 }
 
-/// Runs what is to be run. Gives how it went, how many jobs are left, had been completed before, and were called off.
+/// Runs what is left to run.
 async fn work(
     args: &RunArgs,
     manager: &Manager,
     scope: &Scope,
     planned: &[Planned],
-    started: Started,
+    watch: &Arc<Watch>,
     signals: &Signals,
-) -> Result<(watch::Tally, usize, u64, usize), Failure> {
-    let Started { waiting, before, gone, tally } = started;
-    let to_run = || planned.iter().filter(|planned| waiting.contains(&planned.id));
-    let watch = Watch::start(to_run(), tally, signals.stop());
-    if !waiting.is_empty() {
-        let mut queues: Vec<QueueName> = to_run().map(|planned| planned.job.spec.queue.clone()).collect();
-        queues.sort();
-        queues.dedup();
+) -> Result<(), Failure> {
+    let left: HashSet<JobId> = watch.left().into_iter().collect();
+    let queues = planned.iter().filter(|planned| left.contains(&planned.id)).map(|planned| &planned.job.spec.queue);
+    let queues: BTreeSet<&QueueName> = queues.collect();
+    if !queues.is_empty() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let config = WorkerConfig {
             worker_id: WorkerId::new(format!("run:{}", std::process::id()))
                 .map_err(|error| Failure::Failed(error.to_string()))?,
-            queues,
+            queues: queues.into_iter().cloned().collect(),
             slots: args.slots.map_or(cores, usize::from),
             resources: std::collections::BTreeMap::new(),
             lease: LEASE,
@@ -187,15 +188,15 @@ async fn work(
             .observe(watch.clone());
         tokio::select! {
             ended = worker.run(signals.stop()) => ended.map_err(|error| Failure::Failed(error.to_string()))?,
-            () = look_at_deadlines(manager, &watch, planned) => {}
+            () = look_at_deadlines(manager, watch, planned) => {}
         }
     }
-    Ok((watch.end(), watch.left().len(), before, gone))
+    Ok(())
 }
 
 /// Tells of jobs that the monitor has let expire. Never ends.
 async fn look_at_deadlines(manager: &Manager, watch: &Watch, planned: &[Planned]) {
-    let with_deadline: std::collections::HashSet<_> =
+    let with_deadline: HashSet<&JobId> =
         planned.iter().filter(|planned| planned.job.expires_at.is_some()).map(|planned| &planned.id).collect();
     loop {
         tokio::time::sleep(DEADLINE_EVERY).await;

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::watch::Tally;
 use crate::cli::duration;
 use crate::cli::failure::Failure;
-use crate::cli::output::{print, print_json, table};
+use crate::cli::output::{facts_table, print, print_json, table};
 
 /// How many failures are told at most; `--json` tells more.
 const TOLD: usize = 20;
@@ -71,7 +71,7 @@ impl Summary<'_> {
         counts.retain(|(name, count)| ["jobs", "completed", "failed"].contains(name) || count != "0");
         counts.push(("time", duration::show(self.wall)));
         counts.push(("jobs a second", format!("{:.1}", self.rate())));
-        print(&table(&["run", ""], counts.into_iter().map(|(name, count)| vec![name.to_owned(), count])))?;
+        print(&facts_table("run", counts))?;
 
         let slowest = self.tally.slowest();
         if slowest.len() > 1 {
