@@ -23,7 +23,7 @@ struct Bed {
 impl Bed {
     fn start() -> Self {
         let place = tempfile::tempdir().expect("a directory");
-        let server = Server::start(place.path(), None);
+        let server = Server::in_place(place.path());
         Self { place, server }
     }
 
@@ -33,7 +33,7 @@ impl Bed {
 
     /// Runs a command against the server.
     fn run(&self, arguments: &[&str]) -> Ended {
-        Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_SERVER", &self.server.url)).end()
+        Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_SERVER", self.server.url())).end()
     }
 
     /// Submits a line for the shell and gives its id.
@@ -49,7 +49,7 @@ impl Bed {
     /// Starts a worker whose heartbeats come often.
     fn worker(&self, flags: &[&str]) -> Started {
         let arguments = ["worker", "--lease", "600ms", "--grace", "2s"].iter().chain(flags);
-        Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_SERVER", &self.server.url))
+        Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_SERVER", self.server.url()))
     }
 }
 
@@ -84,7 +84,7 @@ fn many_jobs_come_from_a_file_and_are_waited_for() {
     let lines: String = (0..2500).map(|number| format!("{{\"command\": [\"echo\", \"{number}\"]}}\n")).collect();
     let submit = |input: &str| {
         let mut command = leasehold(bed.path(), ["submit", "--file", "-"]);
-        Started::with_input(command.env("LEASEHOLD_SERVER", &bed.server.url), input).end()
+        Started::with_input(command.env("LEASEHOLD_SERVER", bed.server.url()), input).end()
     };
     let ids = submit(&lines).expect(0).stdout();
     assert_eq!(ids.lines().count(), 2500);

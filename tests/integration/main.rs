@@ -13,7 +13,6 @@ mod load;
 mod manager;
 mod monitor;
 mod notify;
-mod process;
 mod program;
 mod proxy;
 mod run;

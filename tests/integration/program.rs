@@ -1,15 +1,17 @@
-//! The program as a process: started, watched with a deadline, and ended when dropped.
+//! The program as a process: run to its end with a deadline, or serving until it is killed. Ended when dropped.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+use crate::servers;
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -112,39 +114,143 @@ impl Ended {
     }
 }
 
-/// A server on a port of its own.
+/// Where a server keeps its jobs.
+#[derive(Clone, Debug)]
+pub(crate) enum Engine {
+    /// In a data directory.
+    Embedded(PathBuf),
+    /// In Elasticsearch, under an index prefix.
+    Elasticsearch { urls: Vec<String>, prefix: String },
+}
+
+/// `leasehold serve` or `leasehold monitor` on a port of its own, to be killed and started again. Killed when dropped.
 pub(crate) struct Server {
     process: Started,
-    _output: BufReader<ChildStdout>,
-    pub(crate) url: String,
+    arguments: Vec<String>,
+    log: PathBuf,
+    url: String,
 }
 
 impl Server {
-    /// Starts one that keeps its jobs in `data`; on a free port, or on the one that `url` names.
-    pub(crate) fn start(data: &Path, url: Option<&str>) -> Self {
-        let listen = url.and_then(|url| url.strip_prefix("http://")).unwrap_or("127.0.0.1:0");
-        let mut command = leasehold(data, ["serve", "--data-dir", "data", "--listen", listen]);
-        let mut process = Started::of(command.stderr(Stdio::inherit()).env("LEASEHOLD_LOG", "error"));
-        let mut output = BufReader::new(process.child().stdout.take().expect("its output"));
-        let mut line = String::new();
-        output.read_line(&mut line).expect("it says where it listens");
-        let url = line.trim().strip_prefix("listening on ").expect("it says where it listens").to_owned();
-        Self { process, _output: output, url }
+    /// Starts a server that keeps its jobs below `place`, and waits until it listens.
+    pub(crate) fn in_place(place: &Path) -> Self {
+        let server = Self::begin(Engine::Embedded(place.join("data")), &place.join("server.log"));
+        server.listens(1);
+        server
     }
 
-    /// `kill -9`.
-    pub(crate) fn kill(mut self) {
-        self.process.child().kill().expect("killed");
-        let _ = self.process.child().wait();
+    /// The same server again, after it was killed; waits until it listens.
+    pub(crate) fn restart(&mut self) {
+        let starts = self.starts();
+        self.process = spawn(&self.arguments, &self.log);
+        self.listens(starts + 1);
+    }
+
+    fn listens(&self, starts: usize) {
+        until("the server listens", || self.starts() == starts);
+    }
+
+    fn starts(&self) -> usize {
+        self.log().matches("listening on").count()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// Starts a server on a free port and waits until it is ready. Its log is written to `log`.
+    pub(crate) async fn start(engine: Engine, log: &Path) -> Self {
+        let mut server = Self::begin(engine, log);
+        server.ready().await;
+        server
+    }
+
+    /// Starts a server and does not wait for it.
+    pub(crate) fn begin(engine: Engine, log: &Path) -> Self {
+        Self::begin_as("serve", &[], engine, log)
+    }
+
+    /// Starts a process that serves, such as a monitor, with options, and waits until it is ready.
+    pub(crate) async fn start_as(command: &str, options: &[&str], engine: Engine, log: &Path) -> Self {
+        let mut server = Self::begin_as(command, options, engine, log);
+        server.ready().await;
+        server
+    }
+
+    fn begin_as(command: &str, options: &[&str], engine: Engine, log: &Path) -> Self {
+        let address = format!("127.0.0.1:{}", servers::ports::free());
+        let mut arguments = [&[command, "--listen", &address], options].concat();
+        let directory;
+        match &engine {
+            Engine::Embedded(data) => {
+                directory = data.to_str().expect("a name that is text");
+                arguments.extend(["--data-dir", directory]);
+            }
+            Engine::Elasticsearch { urls, prefix } => {
+                arguments.extend(["--store", "elasticsearch", "--index-prefix", prefix]);
+                arguments.extend(urls.iter().flat_map(|url| ["--elasticsearch-url", url]));
+            }
+        }
+        let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+        let url = format!("http://{address}");
+        Self { process: spawn(&arguments, log), arguments, log: log.to_owned(), url }
+    }
+
+    /// `kill -9`, and the same server again.
+    pub(crate) async fn kill_and_restart(&mut self) {
+        self.kill();
+        self.process = spawn(&self.arguments, &self.log);
+        self.ready().await;
+    }
+
+    /// Ends the process at once, as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.process.child().kill().expect("the server's process can be killed");
+        self.process.child().wait().expect("the server's process can be waited for");
     }
 
     /// SIGTERM, and its exit status.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         self.process.signal(Signal::SIGTERM);
-        let mut rest = String::new();
-        let _ = self._output.read_to_string(&mut rest);
         self.process.end().code()
     }
+
+    /// What the server has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).expect("the server's log can be read")
+    }
+
+    /// The sum of a counter's series on `/metrics`.
+    pub(crate) async fn counter(&self, name: &str) -> f64 {
+        let answer = reqwest::get(format!("{}/metrics", self.url)).await.expect("the server answers");
+        let text = answer.text().await.expect("text");
+        text.lines()
+            .filter(|line| line.starts_with(name))
+            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// Waits until the server is ready.
+    pub(crate) async fn ready(&mut self) {
+        let deadline = Instant::now() + DEADLINE;
+        let url = format!("{}/readyz", self.url);
+        loop {
+            if reqwest::get(&url).await.is_ok_and(|answer| answer.status().is_success()) {
+                return;
+            }
+            let ended = self.process.child().try_wait().expect("the server's process can be looked at");
+            assert!(ended.is_none(), "the server ended with {ended:?}; its log:\n{}", self.log());
+            assert!(Instant::now() < deadline, "the server was not ready in time; its log:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn spawn(arguments: &[String], log: &Path) -> Started {
+    let output = File::options().create(true).append(true).open(log).expect("the log can be written");
+    let errors = output.try_clone().expect("a second handle");
+    let directory = log.parent().expect("a directory");
+    Started::of(leasehold(directory, arguments).stdout(output).stderr(errors))
 }
 
 /// Waits for something that another process does.

@@ -10,7 +10,7 @@ use reqwest::Response;
 use tokio::time::timeout;
 
 use super::server::{SOON, Server, Setup, WORKER, problem};
-use crate::process::{self, Engine};
+use crate::program::{self, Engine};
 use crate::servers;
 
 /// Reads until the stream has said this, and gives all that it has said.
@@ -162,7 +162,7 @@ async fn submit(client: &Client, id: &str) {
 async fn a_stream_outlives_a_server_that_is_killed() {
     let place = tempfile::tempdir().expect("a directory");
     let mut server =
-        process::Server::start(Engine::Embedded(place.path().join("data")), &place.path().join("log")).await;
+        program::Server::start(Engine::Embedded(place.path().join("data")), &place.path().join("log")).await;
     let client = Client::new(&server.url(), None).expect("a client");
     let mut stream = client.events(EventQuery::default());
     assert_eq!(stream.next().await.expect("a message").expect("connected"), EventMessage::Live);
@@ -191,9 +191,9 @@ async fn servers_of_one_store_tell_of_each_others_jobs_and_take_over_each_others
     let place = tempfile::tempdir().expect("a directory");
     let urls = vec![servers::elasticsearch().await.url().to_owned()];
     let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("events") };
-    let mut one = process::Server::start(engine.clone(), &place.path().join("one")).await;
-    let other = process::Server::start(engine, &place.path().join("other")).await;
-    let client = |server: &process::Server| Client::new(&server.url(), None).expect("a client");
+    let mut one = program::Server::start(engine.clone(), &place.path().join("one")).await;
+    let other = program::Server::start(engine, &place.path().join("other")).await;
+    let client = |server: &program::Server| Client::new(&server.url(), None).expect("a client");
     let (here, there) = (client(&one), client(&other));
     let mut stream = here.events(EventQuery::default());
     assert_eq!(stream.next().await.expect("a message").expect("connected"), EventMessage::Live);

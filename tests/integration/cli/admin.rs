@@ -53,7 +53,7 @@ fn jobs_are_named_or_filtered_and_never_both_nor_by_a_variable_set_for_a_worker(
         assert!(said.contains("error:"), "{wrong:?}: {said}");
     }
     let mut cancel = leasehold(bed.path(), ["cancel", &id]);
-    cancel.env("LEASEHOLD_SERVER", &bed.server.url).env("LEASEHOLD_QUEUE", "elsewhere");
+    cancel.env("LEASEHOLD_SERVER", bed.server.url()).env("LEASEHOLD_QUEUE", "elsewhere");
     Started::of(&mut cancel).end().expect(0);
     assert_eq!(bed.job(&id)["state"], "cancelled");
     let again = bed.run(&["retry", &id, "--reason", "after all"]).expect(0).stdout();
@@ -64,7 +64,7 @@ fn jobs_are_named_or_filtered_and_never_both_nor_by_a_variable_set_for_a_worker(
 fn a_job_is_taken_from_the_claim_that_was_looked_at_and_from_no_newer_one() {
     let bed = Bed::start();
     let id = bed.submit(&[], "true");
-    let client = Client::new(&bed.server.url, None).expect("a client");
+    let client = Client::new(&bed.server.url(), None).expect("a client");
     let claim = ClaimJobs { worker_id: "w".to_owned(), queues: vec!["default".to_owned()], ..ClaimJobs::default() };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     assert_eq!(runtime.block_on(client.claim(&claim)).expect("claimed").jobs[0].id, id);

@@ -7,7 +7,7 @@ use crate::program::{Started, leasehold};
 
 fn completions(bed: &Bed, words: &[&str]) -> Vec<String> {
     let mut command = leasehold(bed.path(), [&["--", "leasehold"], words].concat());
-    command.env("COMPLETE", "fish").env("LEASEHOLD_SERVER", &bed.server.url);
+    command.env("COMPLETE", "fish").env("LEASEHOLD_SERVER", bed.server.url());
     let said = Started::of(&mut command).end().expect(0).stdout();
     said.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
 }

@@ -29,8 +29,8 @@ fn what_has_happened_is_shown_and_that_is_all() {
 #[test]
 fn following_goes_on_when_the_server_was_away_and_ends_when_interrupted() {
     let place = tempfile::tempdir().expect("a directory");
-    let server = Server::start(place.path(), None);
-    let url = server.url.clone();
+    let mut server = Server::in_place(place.path());
+    let url = server.url();
     let output = place.path().join("output");
     let said = place.path().join("said");
     let create = |path: &Path| File::create(path).expect("a file");
@@ -41,7 +41,7 @@ fn following_goes_on_when_the_server_was_away_and_ends_when_interrupted() {
     until("the first is told", || lines(&output).len() == 1);
     server.kill();
     until("the break is told", || lines(&said).iter().any(|line| line.contains("connecting again")));
-    let server = Server::start(place.path(), Some(&url));
+    server.restart();
     submit("after");
     until("the second is told", || lines(&output).len() > 1);
     following.signal(Signal::SIGINT);

@@ -8,7 +8,7 @@ use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 
 use super::Bed;
-use crate::program::{Server, Started, leasehold, until};
+use crate::program::{Started, leasehold, until};
 
 #[test]
 fn a_queue_is_paused_explained_and_resumed() {
@@ -44,7 +44,7 @@ fn a_worker_takes_no_job_that_needs_more_than_it_offers() {
     };
     let mut command = leasehold(bed.path(), ["submit", "--file", "-"]);
     let lines = job("large", 4096) + &job("small", 512);
-    Started::with_input(command.env("LEASEHOLD_SERVER", &bed.server.url), &lines).end().expect(0);
+    Started::with_input(command.env("LEASEHOLD_SERVER", bed.server.url()), &lines).end().expect(0);
     bed.run(&["wait", "small"]).expect(0);
     let said = "4096 of memory_mib, where the most that any offers is 1024";
     until("the worker offers all it has again", || bed.run(&["explain", "large"]).expect(0).stdout().contains(said));
@@ -54,7 +54,7 @@ fn a_worker_takes_no_job_that_needs_more_than_it_offers() {
 
 #[test]
 fn the_live_view_prints_one_frame_where_there_is_no_terminal() {
-    let bed = Bed::start();
+    let mut bed = Bed::start();
     let _worker = bed.worker(&[]);
     let id = bed.submit(&["--id", "long-job"], "sleep 600");
     until("the job runs", || bed.job(&id)["state"] == "running");
@@ -67,11 +67,8 @@ fn the_live_view_prints_one_frame_where_there_is_no_terminal() {
     }
     bed.run(&["cancel", &id]).expect(0);
     until("the job's end", || bed.job(&id)["state"] == "cancelled");
-    let Bed { place, server } = bed;
-    let url = server.url.clone();
-    server.kill();
-    let mut gone = leasehold(place.path(), ["top", "--once"]);
-    Started::of(gone.env("LEASEHOLD_SERVER", &url)).end().expect(3);
+    bed.server.kill();
+    bed.run(&["top", "--once"]).expect(3);
 }
 
 /// The program on a terminal of its own, and what it has written there.
@@ -86,7 +83,7 @@ impl OnTerminal {
         let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         let OpenptyResult { master, slave } = openpty(Some(&size), None).expect("a terminal");
         let mut command = leasehold(bed.path(), arguments);
-        command.env("LEASEHOLD_SERVER", &bed.server.url).env("TERM", "xterm");
+        command.env("LEASEHOLD_SERVER", bed.server.url()).env("TERM", "xterm");
         command.stdin(slave.try_clone().expect("another handle")).stdout(slave);
         let process = Started::of(&mut command);
         // The command holds the terminal's other end; without it, reading here would never end.
@@ -117,17 +114,15 @@ impl OnTerminal {
 
 #[test]
 fn the_live_view_outlives_its_server_and_gives_the_terminal_back_at_the_end() {
-    let bed = Bed::start();
+    let mut bed = Bed::start();
     bed.submit(&["--id", "waiting-job"], "true");
     let mut top = OnTerminal::start(&bed, &["top", "--interval", "200ms"]);
     until("a first view", || top.last_frame().contains("queues: 1"));
     assert!(top.text().contains("\u{1b}[?1049h"), "it takes another screen");
-    let Bed { place, server } = bed;
-    let url = server.url.clone();
-    server.kill();
+    bed.server.kill();
     until("word that the server is away", || top.last_frame().contains("asking until there is one"));
     assert!(top.text().contains("queues: 1"), "the last view stays");
-    let _server = Server::start(place.path(), Some(&url));
+    bed.server.restart();
     let is_back = |frame: &str| frame.contains("workers: 0") && !frame.contains("asking until there");
     until("a view of the server that is back", || is_back(&top.last_frame()));
     top.keyboard.write_all(b"q").expect("typed");

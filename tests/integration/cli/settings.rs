@@ -7,7 +7,7 @@ use crate::program::{Server, Started, leasehold, run};
 #[test]
 fn a_flag_goes_over_the_environment_and_that_over_the_file() {
     let place = tempfile::tempdir().expect("a directory");
-    let server = Server::start(place.path(), None);
+    let server = Server::in_place(place.path());
     let file = place.path().join("settings.toml");
     let list = |file_says: &str, environment: Option<&str>, flag: Option<&str>| {
         fs::write(&file, format!("[client]\nserver = \"{file_says}\"\n")).expect("written");
@@ -18,11 +18,11 @@ fn a_flag_goes_over_the_environment_and_that_over_the_file() {
     };
     // An address that cannot be meant, so that whoever uses it is told so at once.
     let wrong = "nowhere";
-    assert_eq!(list(&server.url, None, None), Some(0));
-    assert_eq!(list(&server.url, Some(wrong), None), Some(2));
-    assert_eq!(list(wrong, Some(&server.url), None), Some(0));
-    assert_eq!(list(wrong, Some(wrong), Some(&server.url)), Some(0));
-    assert_eq!(list(&server.url, Some(&server.url), Some(wrong)), Some(2));
+    assert_eq!(list(&server.url(), None, None), Some(0));
+    assert_eq!(list(&server.url(), Some(wrong), None), Some(2));
+    assert_eq!(list(wrong, Some(&server.url()), None), Some(0));
+    assert_eq!(list(wrong, Some(wrong), Some(&server.url())), Some(0));
+    assert_eq!(list(&server.url(), Some(&server.url()), Some(wrong)), Some(2));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use super::Bed;
-use crate::program::{Server, is_alive, lines, until};
+use crate::program::{is_alive, lines, until};
 
 #[test]
 fn a_job_is_run_and_its_output_kept() {
@@ -65,18 +65,15 @@ fn a_stopped_worker_gives_its_job_back_unharmed() {
 
 #[test]
 fn a_result_outlives_a_server_that_was_killed_meanwhile() {
-    let Bed { place, server } = Bed::start();
-    let url = server.url.clone();
-    let bed = Bed { place, server };
+    let mut bed = Bed::start();
     let _worker = bed.worker(&[]);
     let id = bed.submit(&[], "echo $$ >> pids; while ! test -f go; do sleep 0.02; done; echo done > done; echo 42");
     until("the job runs", || lines(&bed.path().join("pids")).len() == 1);
-    let Bed { place, server } = bed;
-    server.kill();
-    std::fs::write(place.path().join("go"), "").expect("written");
-    until("the work is done while there is no server", || place.path().join("done").exists());
+    bed.server.kill();
+    std::fs::write(bed.path().join("go"), "").expect("written");
+    until("the work is done while there is no server", || bed.path().join("done").exists());
 
-    let bed = Bed { server: Server::start(place.path(), Some(&url)), place };
+    bed.server.restart();
     bed.run(&["wait", &id]).expect(0);
     let job = bed.job(&id);
     assert_eq!((&job["result"]["stdout"], &job["fence"], &job["attempt"]), (&"42\n".into(), &1.into(), &1.into()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::load::Load;
-use crate::process::{Engine, Server};
+use crate::program::{Engine, Server};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers::{self, Cluster};
 

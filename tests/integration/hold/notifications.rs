@@ -10,7 +10,7 @@ use leasehold::wire::{ClaimJobs, CompleteJob, SubmitJob, Subscribe};
 use tempfile::TempDir;
 
 use crate::notify::receiver::{Receiver, machine_time};
-use crate::process::{Engine, Server};
+use crate::program::{Engine, Server};
 use crate::servers;
 
 /// How often the server is killed, and how many jobs end in between.

@@ -6,7 +6,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::process::{Engine, Server};
+use crate::program::{Engine, Server};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
 

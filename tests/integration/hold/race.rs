@@ -8,7 +8,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::process::{Engine, Server};
+use crate::program::{Engine, Server};
 use crate::servers;
 
 const CLIENTS: usize = 64;

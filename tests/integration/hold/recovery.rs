@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::process::{Engine, Server};
-use crate::program::{Started, leasehold, lines};
+use crate::program::{Engine, Server, Started, leasehold, lines};
 use crate::servers;
 
 /// All processes are on one machine, which has one clock.
