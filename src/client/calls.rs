@@ -19,15 +19,15 @@ use crate::wire::{
     SubscriptionList, WorkerJobs, WorkerList,
 };
 
-/// How long a server changes many jobs before it answers where to go on, and then some for the page it is at.
+/// How long the server works on a bulk change before it answers where to go on, with time for the page it is at.
 const MANY_TAKE: Duration = Duration::from_secs(30);
 
 /// After how much silence an export is given up.
 const EXPORT_SILENCE: Duration = Duration::from_secs(120);
 
 impl Client {
-    /// Submits a job and gives it as the server has it. One without an id or an idempotency key is given an id first,
-    /// so that a lost answer does not make two.
+    /// Submits a job and returns it as the server has it. A job without an id or an idempotency key is given an id
+    /// first, so that a repetition after a lost answer does not make a second job.
     ///
     /// # Errors
     /// See [`ClientError`]; `submission_differs` when another job has the id or key.
@@ -35,7 +35,8 @@ impl Client {
         self.post(&["v1", "jobs"], Repeat::Safe, &repeatable(job)).await
     }
 
-    /// Submits up to 10,000 jobs; answers in order. As for [`Client::submit`], each has an id or a key when it is sent.
+    /// Submits up to 10,000 jobs; the answers come in order. As for [`Client::submit`], each job has an id or a key
+    /// when it is sent.
     ///
     /// # Errors
     /// See [`ClientError`], for the call as a whole.
@@ -49,7 +50,7 @@ impl Client {
         Ok(self.send::<BulkAnswer<SubmitItem>>(call).await?.items)
     }
 
-    /// The job with this id.
+    /// Returns the job with this id.
     ///
     /// # Errors
     /// See [`ClientError`]; `not_found` when there is none.
@@ -57,7 +58,7 @@ impl Client {
         self.get(&["v1", "jobs", id]).await
     }
 
-    /// The job with this id, once it is in a final state or `wait` (at most a minute) is over.
+    /// Returns the job with this id, once it is in a final state or `wait` (at most a minute) is over.
     ///
     /// # Errors
     /// See [`ClientError`]; `not_found` when there is none.
@@ -66,7 +67,7 @@ impl Client {
         self.send(call.query("wait_ms", &wait.as_millis().to_string()).waiting(wait)).await
     }
 
-    /// A page of the jobs asked for.
+    /// Returns a page of the jobs that match.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -74,7 +75,7 @@ impl Client {
         self.send(query.page(self.call(Method::GET, &["v1", "jobs"], Repeat::Safe))).await
     }
 
-    /// A page of jobs with these fields only.
+    /// Returns a page of the jobs that match, with these fields only.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -83,8 +84,8 @@ impl Client {
         self.send(query.page(call).each("fields", fields)).await
     }
 
-    /// Every job of those asked for, one a line of JSON, with these fields, or all when none is named. The query's limit
-    /// and cursor are not used.
+    /// Streams all jobs that match, one per line of JSON, with these fields, or with all when none is named. The
+    /// query's limit and cursor are not used.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -94,7 +95,7 @@ impl Client {
         self.open(&call).await.map(Export)
     }
 
-    /// What can be asked of jobs, field by field.
+    /// Lists the fields of a job, and what each can be used for in queries.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -102,7 +103,7 @@ impl Client {
         Ok(self.get::<FieldList>(&["v1", "fields"]).await?.items)
     }
 
-    /// How many jobs there are of those asked for.
+    /// Counts the jobs that match.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -111,7 +112,7 @@ impl Client {
         self.send(call.each("by", &query.by)).await
     }
 
-    /// How many jobs there are of those asked for, how long they waited and how long they took.
+    /// Returns statistics about the jobs that match: how many there are, how long they waited and how long they ran.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -119,8 +120,8 @@ impl Client {
         self.send(query.parameters(self.call(Method::GET, &["v1", "jobs", "stats"], Repeat::Safe))).await
     }
 
-    /// Claims jobs. With a `request_id`, a lost answer is asked for again and loses no time; without one, its jobs wait
-    /// for their leases to end.
+    /// Claims jobs. With a `request_id`, the call is repeated after a lost answer and gets the same jobs; without one,
+    /// the jobs of a lost answer wait until their leases expire.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -134,15 +135,15 @@ impl Client {
         self.send(call).await
     }
 
-    /// Keeps the lease of one job.
+    /// Extends the lease of one job.
     ///
     /// # Errors
-    /// See [`ClientError`]; `lease_lost` when it is another's.
+    /// See [`ClientError`]; `lease_lost` when another worker holds the lease.
     pub async fn heartbeat(&self, id: &str, beat: &HeartbeatJob) -> Result<HeartbeatAnswer, ClientError> {
         self.post(&["v1", "jobs", id, "heartbeat"], Repeat::Safe, beat).await
     }
 
-    /// Keeps the leases of many jobs; answers in order.
+    /// Extends the leases of many jobs; the answers come in order.
     ///
     /// # Errors
     /// See [`ClientError`], for the call as a whole.
@@ -151,31 +152,31 @@ impl Client {
         Ok(answer.items)
     }
 
-    /// Completes a job and gives it as it is then.
+    /// Completes a job and returns it as it then is.
     ///
     /// # Errors
-    /// See [`ClientError`]; `lease_lost` when it is another's.
+    /// See [`ClientError`]; `lease_lost` when another worker holds the lease.
     pub async fn complete(&self, id: &str, done: &CompleteJob) -> Result<Job, ClientError> {
         self.post(&["v1", "jobs", id, "complete"], Repeat::Safe, done).await
     }
 
-    /// Fails an attempt and gives the job as it is then.
+    /// Fails an attempt and returns the job as it then is.
     ///
     /// # Errors
-    /// See [`ClientError`]; `lease_lost` when it is another's.
+    /// See [`ClientError`]; `lease_lost` when another worker holds the lease.
     pub async fn fail(&self, id: &str, failure: &FailJob) -> Result<Job, ClientError> {
         self.post(&["v1", "jobs", id, "fail"], Repeat::Safe, failure).await
     }
 
-    /// Gives a job back unharmed and gives it as it is then.
+    /// Gives a job back without using up the attempt, and returns it as it then is.
     ///
     /// # Errors
-    /// See [`ClientError`]; `lease_lost` when it is another's.
+    /// See [`ClientError`]; `lease_lost` when another worker holds the lease.
     pub async fn release(&self, id: &str, release: &ReleaseJob) -> Result<Job, ClientError> {
         self.post(&["v1", "jobs", id, "release"], Repeat::Safe, release).await
     }
 
-    /// Completes or fails many jobs of one worker; answers in order.
+    /// Completes or fails many jobs of one worker; the answers come in order.
     ///
     /// # Errors
     /// See [`ClientError`], for the call as a whole.
@@ -184,10 +185,10 @@ impl Client {
         Ok(answer.items)
     }
 
-    /// Calls a job off; a running one is asked to stop.
+    /// Cancels a job; a running one is asked to stop.
     ///
     /// # Errors
-    /// See [`ClientError`]; `already_final` when it has ended otherwise.
+    /// See [`ClientError`]; `already_final` when it has ended in another way.
     pub async fn cancel(&self, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
         let cancel = CancelJob { reason: reason.map(str::to_owned) };
         self.post(&["v1", "jobs", id, "cancel"], Repeat::Safe, &cancel).await
@@ -205,12 +206,12 @@ impl Client {
     /// Ends a running job's lease without its worker.
     ///
     /// # Errors
-    /// See [`ClientError`]; `not_running`, or `fence_moved` when it was claimed anew.
+    /// See [`ClientError`]; `not_running`, or `fence_moved` when the job was claimed again.
     pub async fn admin_release(&self, id: &str, order: &AdminRelease) -> Result<Job, ClientError> {
         self.post(&["v1", "admin", "jobs", id, "release"], Repeat::Unsafe, order).await
     }
 
-    /// Subscribes a receiver to events; the answer is the only one with its secret.
+    /// Subscribes a receiver to events. Only this answer and that of [`Client::change_secret`] hold the secret.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -218,7 +219,7 @@ impl Client {
         self.post(&["v1", "subscriptions"], Repeat::Unsafe, new).await
     }
 
-    /// Every subscription.
+    /// Lists all subscriptions.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -226,7 +227,7 @@ impl Client {
         Ok(self.get::<SubscriptionList>(&["v1", "subscriptions"]).await?.items)
     }
 
-    /// Ends a subscription.
+    /// Removes a subscription.
     ///
     /// # Errors
     /// See [`ClientError`]; `subscription_not_found` when there is none.
@@ -234,7 +235,7 @@ impl Client {
         self.send_raw(self.call(Method::DELETE, &["v1", "subscriptions", id], Repeat::Unsafe)).await.map(drop)
     }
 
-    /// Tells a receiver again that was told nothing any more.
+    /// Enables a subscription that was switched off.
     ///
     /// # Errors
     /// See [`ClientError`]; `subscription_not_found` when there is none.
@@ -242,7 +243,7 @@ impl Client {
         self.send(self.call(Method::POST, &["v1", "subscriptions", id, "enable"], Repeat::Safe)).await
     }
 
-    /// Changes a subscription's secret, and gives the new one.
+    /// Changes a subscription's secret and returns the new one.
     ///
     /// # Errors
     /// See [`ClientError`]; `subscription_not_found` when there is none.
@@ -250,7 +251,7 @@ impl Client {
         self.send(self.call(Method::POST, &["v1", "subscriptions", id, "secret"], Repeat::Unsafe)).await
     }
 
-    /// A page of the running jobs that look abandoned.
+    /// Returns a page of the running jobs that look orphaned.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -258,8 +259,8 @@ impl Client {
         self.send(query.parameters(self.call(Method::GET, &["v1", "admin", "orphans"], Repeat::Safe))).await
     }
 
-    /// Takes many jobs from their workers, or counts them. Sent again only when it was not heard: the second time could
-    /// take jobs away that were claimed anew.
+    /// Takes many jobs from their workers, or counts them. Repeated only when the server did not hear the call: the
+    /// second time could take jobs away that were claimed again.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -267,7 +268,7 @@ impl Client {
         self.change_many("release", order.dry_run, order).await
     }
 
-    /// Calls many jobs off, or counts them.
+    /// Cancels many jobs, or counts them.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -275,7 +276,7 @@ impl Client {
         self.change_many("cancel", order.dry_run, order).await
     }
 
-    /// Starts many jobs again, or counts them.
+    /// Retries many jobs, or counts them.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -294,7 +295,7 @@ impl Client {
         self.send(call.json(order)?.waiting(MANY_TAKE)).await
     }
 
-    /// How every queue stands.
+    /// Lists all queues with their settings and statistics.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -302,7 +303,7 @@ impl Client {
         self.get(&["v1", "queues"]).await
     }
 
-    /// How one queue stands.
+    /// Returns one queue with its settings and statistics.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -310,7 +311,7 @@ impl Client {
         self.get(&["v1", "queues", name]).await
     }
 
-    /// Holds a queue back and gives it as it is then.
+    /// Pauses a queue and returns it as it then is.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -319,7 +320,7 @@ impl Client {
         self.post(&["v1", "queues", name, "pause"], Repeat::Safe, &pause).await
     }
 
-    /// Hands a queue's jobs out again and gives it as it is then.
+    /// Resumes a queue and returns it as it then is.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -327,7 +328,7 @@ impl Client {
         self.send(self.call(Method::POST, &["v1", "queues", name, "resume"], Repeat::Safe)).await
     }
 
-    /// Changes what is set for a queue and gives it as it is then.
+    /// Changes a queue's settings and returns it as it then is.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -335,7 +336,7 @@ impl Client {
         self.send(self.call(Method::PATCH, &["v1", "queues", name], Repeat::Safe).json(change)?).await
     }
 
-    /// The workers that the server has heard of lately, and those that run jobs.
+    /// Lists the workers that the server has heard of lately, and those that run jobs.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -343,7 +344,7 @@ impl Client {
         self.get(&["v1", "workers"]).await
     }
 
-    /// A worker with the first page of the jobs that it runs.
+    /// Returns a worker with the first page of the jobs that it runs.
     ///
     /// # Errors
     /// See [`ClientError`]; `no_such_worker` when nothing is known of it.
@@ -351,7 +352,7 @@ impl Client {
         self.get(&["v1", "workers", id]).await
     }
 
-    /// Why a job does not run, or how it is doing.
+    /// Explains why a job does not run, or how it is doing.
     ///
     /// # Errors
     /// See [`ClientError`]; `not_found` when there is none.
@@ -359,7 +360,7 @@ impl Client {
         self.get(&["v1", "jobs", id, "explain"]).await
     }
 
-    /// Whether the server could serve now.
+    /// Returns whether the server is ready to serve.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -367,7 +368,7 @@ impl Client {
         self.get(&["readyz"]).await
     }
 
-    /// How the server is.
+    /// Returns the server's health.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -375,7 +376,7 @@ impl Client {
         self.get(&["v1", "health"]).await
     }
 
-    /// The server's metrics in Prometheus' text format.
+    /// Returns the server's metrics in Prometheus' text format.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -385,12 +386,12 @@ impl Client {
     }
 }
 
-/// Jobs on their way in, one a line.
+/// The jobs of an export as they arrive, one per line of JSON.
 #[derive(Debug)]
 pub struct Export(Response);
 
 impl Export {
-    /// The next bytes; none when all have come. After an error what has come is not all there is.
+    /// Returns the next bytes; `None` when the export is complete. After an error the jobs so far are not all.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -400,7 +401,7 @@ impl Export {
     }
 }
 
-/// The job with an id or a key, so that it can be sent twice.
+/// Returns the job with an id or a key, so that it can be sent twice.
 fn repeatable(job: &SubmitJob) -> SubmitJob {
     let mut job = job.clone();
     if job.id.is_none() && job.idempotency_key.is_none() {

@@ -1,4 +1,4 @@
-//! Why a call brought nothing.
+//! Why a call failed.
 
 use std::time::Duration;
 
@@ -6,41 +6,41 @@ use http::StatusCode;
 
 use crate::wire::Problem;
 
-/// Why a call brought nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The server's address, the token or an argument cannot be meant; nothing was sent.
+    /// The server's address, the token or an argument is invalid; nothing was sent.
     #[error("{0}")]
     Usage(String),
-    /// The server refused.
+    /// The server refused the call.
     #[error("{} ({})", .problem.detail, .problem.code)]
     Problem {
-        /// Why, in its own words.
+        /// The server's reason.
         problem: Box<Problem>,
-        /// How long to wait before another try, where it said so.
+        /// How long the server asked to wait before the next try.
         retry_after: Option<Duration>,
     },
     /// The server could not be reached; it has not heard of the call.
     #[error("cannot reach the server: {0}")]
     Connect(String),
-    /// No answer came in time; the server may have done what was asked.
+    /// No answer came in time; the server may have carried out the call.
     #[error("no answer in time: {0}")]
     Timeout(String),
-    /// The connection broke; the server may have done what was asked.
+    /// The connection broke; the server may have carried out the call.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// The answer is not one of this API's.
+    /// The answer is not one of this API.
     #[error("cannot understand the answer (status {status}): {message}")]
     Decode {
-        /// Its HTTP status.
+        /// The answer's HTTP status.
         status: u16,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         message: String,
     },
 }
 
 impl ClientError {
-    /// The HTTP status, when the server answered.
+    /// Returns the HTTP status, when the server answered.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -50,7 +50,7 @@ impl ClientError {
         }
     }
 
-    /// The problem's stable word, when the server refused.
+    /// Returns the problem's stable code, when the server refused.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
@@ -59,7 +59,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the same call could fare better later without having been heard now.
+    /// Whether the server did not carry out the call, and a repetition may succeed.
     pub(super) fn is_unheard(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -68,7 +68,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the same call could fare better later, if it does no harm to be heard twice.
+    /// Whether a repetition may succeed, where repeating the call is harmless.
     pub(super) fn is_passing(&self) -> bool {
         match self {
             Self::Timeout(_) | Self::Broken(_) => true,
@@ -98,7 +98,7 @@ impl From<reqwest::Error> for ClientError {
     }
 }
 
-/// The innermost cause of an error, which is the one that says something (`connection refused`).
+/// Returns the innermost cause of an error, which is the specific one (`connection refused`).
 pub(crate) fn innermost_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

@@ -17,58 +17,58 @@ use crate::job::EventName;
 use crate::wire::JobEvent;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// After how much silence a connection is taken for dead: three times what the server lets pass.
+/// After how much silence a connection is taken for dead: three times the server's interval of keep-alives.
 const SILENCE: Duration = Duration::from_secs(45);
 /// The waits before a new connection: the shortest and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How many events one generation of the memory of what has come holds. Two generations are kept.
+/// How many events one generation of [`DeliveredEvents`] holds. Two generations are kept.
 const GENERATION: usize = 20_000;
 
-/// Which events: those that satisfy every part. An empty part is satisfied by any event.
+/// Selects the events that satisfy every part. An empty part is satisfied by any event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventQuery {
-    /// Any of these happened.
+    /// Selects only these events.
     pub events: Vec<EventName>,
-    /// To a job in one of these queues.
+    /// Selects only events of jobs in these queues.
     pub queues: Vec<String>,
-    /// Of one of these kinds.
+    /// Selects only events of jobs of these kinds.
     pub kinds: Vec<String>,
-    /// Belonging to one of these owners.
+    /// Selects only events of jobs that belong to these owners.
     pub owners: Vec<String>,
-    /// One of these jobs.
+    /// Selects only events of these jobs, by id.
     pub jobs: Vec<String>,
-    /// Beginning with what happened at this time; with what happens now when neither this nor an id is given.
+    /// Begins with the events of this time. Without this and an id, the stream begins with the next event.
     pub since: Option<Timestamp>,
-    /// After the message of this id, of an earlier stream.
+    /// Begins after the message with this id, of an earlier stream.
     pub last_event_id: Option<String>,
 }
 
-/// What a stream of events tells.
+/// A message of the stream of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventMessage {
-    /// Something happened.
+    /// An event.
     Event {
-        /// Where to go on after it: [`EventQuery::last_event_id`].
+        /// The message's id, after which another stream can go on: [`EventQuery::last_event_id`].
         id: String,
-        /// What.
+        /// The event itself.
         event: Box<JobEvent>,
     },
-    /// Events are missing here.
+    /// Events are missing here: more happened than the server keeps.
     Gap,
-    /// All that had happened before the stream began has been told.
+    /// All events from before the stream began have been delivered.
     Live,
-    /// The connection is gone, and is being made anew; nothing is lost by it.
+    /// The connection broke and is being made again; no event is lost by it.
     Interrupted {
-        /// Why.
+        /// Why it broke.
         why: String,
     },
 }
 
 impl Client {
-    /// Follows what happens to jobs. The stream goes on where it was when its connection breaks, tries for as long as it
-    /// is asked for more, and gives each event once. Its first connection is tried as often as any call.
+    /// Follows events. The stream goes on where it was when its connection breaks, reconnects for as long as it is
+    /// polled, and delivers each event once. Its first connection is tried as often as any call.
     ///
-    /// It ends after an error: [`ClientError`], when the server refuses or cannot be reached at first.
+    /// The stream ends after an error: when the server refuses, or cannot be reached at first.
     #[must_use]
     pub fn events(&self, query: EventQuery) -> BoxStream<'static, Result<EventMessage, ClientError>> {
         let last_event_id = query.last_event_id.clone();
@@ -106,7 +106,7 @@ struct Following {
     parser: Parser,
     ready: VecDeque<EventMessage>,
     delivered: DeliveredEvents,
-    /// What is left to wait between the tries to connect, since the last one that succeeded.
+    /// The remaining waits between tries to connect, since the last one that succeeded.
     waits: Option<ExponentialBackoff>,
     was_connected: bool,
     is_live: bool,
@@ -115,7 +115,7 @@ struct Following {
 
 impl Following {
     async fn next(&mut self) -> Result<EventMessage, ClientError> {
-        // Bounded by the caller: each turn gives a message, reads more, or waits before it connects anew.
+        // Bounded by the caller: each turn returns a message, reads more, or waits before it connects again.
         loop {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
@@ -192,7 +192,7 @@ impl Following {
         }
     }
 
-    /// Takes in a message. Of a kind that is not known, it is passed over: a later server may have more to say.
+    /// Handles a message. One of an unknown type is skipped: a later server may send more types.
     fn take(&mut self, message: Message, id: String) -> Result<(), ClientError> {
         match message.event.as_str() {
             "gap" => self.ready.push_back(EventMessage::Gap),
@@ -216,8 +216,8 @@ fn not_understood(what: &str) -> ClientError {
     ClientError::Decode { status: 200, message: what.to_owned() }
 }
 
-/// Which events have come lately: after an interruption some come again. The oldest half is forgotten when they become
-/// too many.
+/// The events delivered lately: after an interruption some come again. The older generation is forgotten when they
+/// become too many.
 #[derive(Default)]
 struct DeliveredEvents {
     young: HashSet<(String, u32)>,

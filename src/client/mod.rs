@@ -1,4 +1,8 @@
-//! The HTTP API from the other side, for programs.
+//! The HTTP API from the other side, for programs and for workers.
+//!
+//! In reading order: [`Client`] in `transport` (one call, and when it is repeated), `calls` (all calls) with `queries`
+//! (which jobs they are about), `events` over `sse` (the stream of events), `worker` (the client as a worker's
+//! service), and `error`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -24,10 +28,10 @@
 //! # }
 //! ```
 //!
-//! A call is tried again, a few times and with growing waits, when the server could not be reached, did not answer in
-//! time or asked for another try; but one whose request may have been heard is sent again only where that does no
-//! harm. Submissions always can be: one without an id or a key is given an id before it is first sent. A stream of events
-//! ([`Client::events`]) makes its connection anew for as long as it is asked for more.
+//! A call is repeated a few times, with growing waits, when the server could not be reached, did not answer in time or
+//! asked for another try. A call that the server may have heard is repeated only where that is harmless. Submissions
+//! always are: a job without an id or a key is given an id before it is first sent. A stream of events
+//! ([`Client::events`]) reconnects for as long as it is polled.
 
 mod calls;
 mod error;

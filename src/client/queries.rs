@@ -1,75 +1,75 @@
-//! Which jobs a call is about, and how that is said in its address.
+//! Which jobs a call is about, and the query parameters that say so.
 
 use super::transport::Call;
 use crate::wire::JobState;
 
-/// Which jobs are listed or counted: all that satisfy every part. An empty part is satisfied by any job.
+/// Selects the jobs that are listed or counted: those that satisfy every part. An empty part is satisfied by any job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobQuery {
-    /// In one of these states.
+    /// Selects only jobs in these states.
     pub states: Vec<JobState>,
-    /// In one of these queues.
+    /// Selects only jobs in these queues.
     pub queues: Vec<String>,
-    /// Of one of these kinds.
+    /// Selects only jobs of these kinds.
     pub kinds: Vec<String>,
-    /// Belonging to one of these owners.
+    /// Selects only jobs that belong to these owners.
     pub owners: Vec<String>,
-    /// As this query in Kibana's language says.
+    /// Selects the jobs that this KQL query matches.
     pub kql: Option<String>,
-    /// Where the query's times without a zone are meant, such as `Europe/Berlin`; UTC when not said.
+    /// The time zone of the query's times without one, such as `Europe/Berlin`. Default: UTC.
     pub time_zone: Option<String>,
-    /// The order: a field's name, with a leading `-` for the largest first. `-created_at` when not said. Not used by
-    /// a count.
+    /// The order: a field's name, with a leading `-` for the largest first. Default: `-created_at`. Not used by a
+    /// count.
     pub sort: Option<String>,
-    /// How many on a page, at most 1,000. 100 when not said. Not used by a count.
+    /// The size of a page, at most 1,000 jobs. Default: 100. Not used by a count.
     pub limit: Option<u64>,
-    /// Where the page begins: the page before's `next_cursor`. Not used by a count.
+    /// The `next_cursor` of the page before. Not used by a count.
     pub cursor: Option<String>,
 }
 
-/// Which jobs are counted, and by what.
+/// Selects the jobs that are counted, and groups them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CountQuery {
-    /// Which jobs.
+    /// The jobs that are counted.
     pub jobs: JobQuery,
-    /// Grouped by these fields.
+    /// The fields that the jobs are grouped by.
     pub by: Vec<String>,
 }
 
-/// Which figures are asked for.
+/// Selects the statistics that are returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsQuery {
-    /// About which jobs.
+    /// The jobs that the statistics are about.
     pub jobs: JobQuery,
-    /// Grouped by these fields.
+    /// The fields that the jobs are grouped by.
     pub by: Vec<String>,
-    /// With a row for each interval of this length, such as `1h`.
+    /// The length of an interval, such as `1h`, each of which gets a row of its own.
     pub interval: Option<String>,
-    /// In which a job belongs by this time; `created_at` when not said.
+    /// The time field that puts a job in its interval. Default: `created_at`.
     pub time: Option<String>,
-    /// Which percentiles; 50, 95 and 99 when none is named.
+    /// The percentiles. Default: 50, 95 and 99.
     pub percentiles: Vec<f64>,
 }
 
-/// Which jobs that look abandoned are listed: all that satisfy every part.
+/// Selects the running jobs that look orphaned: those that satisfy every part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrphanQuery {
-    /// In one of these queues.
+    /// Selects only jobs in these queues.
     pub queues: Vec<String>,
-    /// Of one of these kinds.
+    /// Selects only jobs of these kinds.
     pub kinds: Vec<String>,
-    /// Belonging to one of these owners.
+    /// Selects only jobs that belong to these owners.
     pub owners: Vec<String>,
-    /// Held by this worker.
+    /// Selects only jobs that this worker holds.
     pub worker: Option<String>,
-    /// How many on a page, at most 1,000. 100 when not said.
+    /// The size of a page, at most 1,000 jobs. Default: 100.
     pub limit: Option<u64>,
-    /// Where the page begins: the page before's `next_cursor`.
+    /// The `next_cursor` of the page before.
     pub cursor: Option<String>,
 }
 
 impl JobQuery {
-    /// Adds the filter's parameters.
+    /// Adds the filter's parameters to a call.
     pub(super) fn filter(&self, call: Call) -> Call {
         call.each("state", self.states.iter().map(|state| state.as_str()))
             .each("queue", &self.queues)
@@ -79,14 +79,14 @@ impl JobQuery {
             .each("time_zone", &self.time_zone)
     }
 
-    /// Adds the parameters of a page.
+    /// Adds the filter's, the order's and the page's parameters to a call.
     pub(super) fn page(&self, call: Call) -> Call {
         self.filter(call).each("sort", &self.sort).each("limit", self.limit).each("cursor", &self.cursor)
     }
 }
 
 impl StatsQuery {
-    /// Adds the parameters.
+    /// Adds the parameters to a call.
     pub(super) fn parameters(&self, call: Call) -> Call {
         let call = self.jobs.filter(call).each("by", &self.by).each("percentiles", &self.percentiles);
         call.each("interval", &self.interval).each("time", &self.time)
@@ -94,7 +94,7 @@ impl StatsQuery {
 }
 
 impl OrphanQuery {
-    /// Adds the parameters.
+    /// Adds the parameters to a call.
     pub(super) fn parameters(&self, call: Call) -> Call {
         let call = call.each("queue", &self.queues).each("kind", &self.kinds).each("owner", &self.owners);
         call.each("worker", &self.worker).each("limit", self.limit).each("cursor", &self.cursor)

@@ -1,41 +1,44 @@
-//! Server-Sent Events, taken apart (WHATWG HTML, section 9.2.6). Lines end with a line feed, before which a carriage
+//! A parser of Server-Sent Events (WHATWG HTML, section 9.2.6). Lines end with a line feed, before which a carriage
 //! return may stand; the server writes nothing else.
+//!
+//! Unlike the crates for it, it bounds a message, and a message without data moves the id to go on after: the server's
+//! keep-alives do so.
 
 use std::time::Duration;
 
 /// The longest message, in bytes: far more than an event has, whose longest parts are names.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// A message.
+/// A message of the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Message {
-    /// What sort of message it is; empty when not said.
+    /// The message's type; empty when not given.
     pub(super) event: String,
-    /// What it says.
+    /// The message's data.
     pub(super) data: String,
 }
 
-/// Takes in bytes as they come and gives the messages that are complete.
+/// Takes in bytes as they come and returns the messages that are complete.
 #[derive(Debug, Default)]
 pub(super) struct Parser {
-    /// Of a line that has not ended.
+    /// The beginning of a line.
     rest: Vec<u8>,
-    /// Of a message that has not ended.
+    /// The beginning of a message.
     message: Message,
     has_data: bool,
     next_id: Option<String>,
-    /// Where to go on after a break.
+    /// The id to go on after when the connection breaks.
     last_id: Option<String>,
-    /// How long to wait before it.
+    /// How long to wait before connecting again.
     retry: Option<Duration>,
 }
 
-/// A message that is longer than any the server writes.
+/// The error for a message longer than any that the server writes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
 impl Parser {
-    /// Takes in what has come. Each message is given with the id to go on after it.
+    /// Takes in bytes. Returns each complete message with the id to go on after it.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<(Message, Option<String>)>, TooLong> {
         let mut messages = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -51,17 +54,17 @@ impl Parser {
         Ok(messages)
     }
 
-    /// The id that the stream has come to, which also a message without data moves.
+    /// The id that the stream has come to. A message without data moves it as well.
     pub(super) fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long the server would have a client wait before it connects anew.
+    /// How long the server asks clients to wait before they connect again.
     pub(super) const fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
-    /// Forgets what has not ended, when the connection has.
+    /// Forgets the incomplete message when the connection has ended.
     pub(super) fn cut_off(&mut self) {
         let (last_id, retry) = (self.last_id.take(), self.retry);
         *self = Self { last_id, retry, ..Self::default() };

@@ -1,4 +1,4 @@
-//! One call: sent, tried again where that is right, and its answer read.
+//! One call: sent, repeated where that is right, and its answer read.
 
 use std::time::Duration;
 
@@ -13,18 +13,19 @@ use serde::de::DeserializeOwned;
 use super::error::ClientError;
 use crate::wire::Problem;
 
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take, beside what the call itself waits for.
+/// How long an answer may take, beyond the time that the call itself waits for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an idle connection is kept: less than the server does, so that none is used just as the server closes it.
+/// How long an idle connection is kept: less than the server keeps it, so that none is used just as the server closes
+/// it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often a call is tried again.
+/// How often a call is repeated at most.
 const MAX_RETRIES: usize = 4;
 /// The waits between tries: the shortest and the longest.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// A connection to a server. Cheap to clone: clones share their connections.
+/// A client of one server. Cheap to clone: clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -33,32 +34,32 @@ pub struct Client {
     max_retries: usize,
 }
 
-/// Whether a request that may have been heard can be sent again.
+/// Whether a request that the server may have heard can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// It can: the second time changes nothing.
     Safe,
-    /// It cannot: only one that was not heard is sent again.
+    /// It cannot: it is repeated only when the server did not hear it.
     Unsafe,
 }
 
-/// A call that is ready to be sent, as often as need be.
+/// A call that can be sent any number of times.
 pub(super) struct Call {
     method: Method,
     url: Url,
     headers: HeaderMap,
     body: Option<Bytes>,
-    /// What is sent from the second time on, where that is something else.
+    /// The body from the second time on, where it differs.
     body_again: Option<Bytes>,
     timeout: Duration,
     repeat: Repeat,
 }
 
 impl Client {
-    /// A client of the server at `base_url`, such as `http://127.0.0.1:7400`.
+    /// Creates a client of the server at `base_url`, such as `http://127.0.0.1:7400`.
     ///
     /// # Errors
-    /// [`ClientError::Usage`] when the address is no HTTP address or the token cannot stand in a header.
+    /// [`ClientError::Usage`] when the address is not an HTTP address or the token cannot stand in a header.
     pub fn new(base_url: &str, token: Option<&str>) -> Result<Self, ClientError> {
         let base = Url::parse(base_url).map_err(|error| ClientError::Usage(format!("{base_url}: {error}")))?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
@@ -74,14 +75,14 @@ impl Client {
         Ok(Self { http, base, authorization, max_retries: MAX_RETRIES })
     }
 
-    /// The same client, which tries a call again at most `max_retries` times.
+    /// Returns the same client with calls repeated at most `max_retries` times.
     #[must_use]
     pub fn with_max_retries(mut self, max_retries: usize) -> Self {
         self.max_retries = max_retries;
         self
     }
 
-    /// A call to the path of these segments, each of which may hold any character.
+    /// Creates a call to the path of these segments, each of which may hold any character.
     pub(super) fn call(&self, method: Method, segments: &[&str], repeat: Repeat) -> Call {
         let mut url = self.base.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -90,12 +91,12 @@ impl Client {
         Call { method, url, headers: HeaderMap::new(), body: None, body_again: None, timeout: ANSWER_TIMEOUT, repeat }
     }
 
-    /// Reads what is at a path.
+    /// Reads the resource at a path.
     pub(super) async fn get<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, ClientError> {
         self.send(self.call(Method::GET, segments, Repeat::Safe)).await
     }
 
-    /// Posts a body to a path.
+    /// Posts a JSON body to a path.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         segments: &[&str],
@@ -105,13 +106,13 @@ impl Client {
         self.send(self.call(Method::POST, segments, repeat).json(body)?).await
     }
 
-    /// Sends the call, again where that is right, and reads the answer.
+    /// Sends the call, repeats it where that is right, and reads the JSON answer.
     pub(super) async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
         let answer = self.send_raw(call).await?;
         serde_json::from_slice(&answer).map_err(|error| decode_error(StatusCode::OK, &error))
     }
 
-    /// The same for an answer that is no JSON.
+    /// Does the same for an answer that is not JSON.
     pub(super) async fn send_raw(&self, call: Call) -> Result<Bytes, ClientError> {
         let (shortest, longest) = RETRY_WAITS;
         let waits = ExponentialBuilder::default()
@@ -143,7 +144,7 @@ impl Client {
             .await
     }
 
-    /// Sends the call once and gives the answer as it begins to arrive. What follows has no time limit.
+    /// Sends the call once and returns the answer when its head has arrived. Its body has no time limit.
     pub(super) async fn open(&self, call: &Call) -> Result<Response, ClientError> {
         let head = tokio::time::timeout(call.timeout, self.request(call).send()).await;
         let answer = head.map_err(|_| ClientError::Timeout("the answer did not begin".to_owned()))??;
@@ -156,7 +157,7 @@ impl Client {
         Err(refusal(status, retry_after, &body))
     }
 
-    /// How often a call is tried again.
+    /// How often a call is repeated at most.
     pub(super) const fn max_retries(&self) -> usize {
         self.max_retries
     }
@@ -205,20 +206,20 @@ impl Call {
         Ok(self.body(body, "application/json"))
     }
 
-    /// Sends this from the second time on.
+    /// Sets another JSON body for the second time on.
     pub(super) fn json_again(mut self, value: &impl Serialize) -> Result<Self, ClientError> {
         let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
         self.body_again = Some(Bytes::from(body));
         Ok(self)
     }
 
-    /// Adds any body.
+    /// Adds a body of any type.
     pub(super) fn body(mut self, body: Vec<u8>, content_type: &'static str) -> Self {
         self.body = Some(Bytes::from(body));
         self.header(CONTENT_TYPE, HeaderValue::from_static(content_type))
     }
 
-    /// Gives the server this much longer to answer.
+    /// Gives the server this much more time to answer.
     pub(super) fn waiting(mut self, wait: Duration) -> Self {
         self.timeout += wait;
         self

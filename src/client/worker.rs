@@ -1,4 +1,4 @@
-//! A server over HTTP as a worker's service.
+//! A server over HTTP as the service of a worker.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl JobService for Client {
         Ok(answers.iter().map(beat).collect())
     }
 
-    /// The bulk call ends attempts and a call of its own gives a job back, so the two kinds travel apart.
+    /// The bulk call ends attempts and a call of its own releases a job, so the two kinds travel apart.
     async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError> {
         let worker_id = worker.as_str().to_owned();
         let items: Vec<wire::Completion> = finishes.iter().filter_map(completion).collect();
@@ -105,7 +105,7 @@ fn beat(item: &wire::HeartbeatItem) -> Beat {
     }
 }
 
-/// What the bulk call is told; none for a release.
+/// Returns the item for the bulk call; `None` for a release.
 fn completion(finish: &Finish) -> Option<wire::Completion> {
     let ended = wire::Completion {
         id: finish.id.as_str().to_owned(),
@@ -163,7 +163,7 @@ fn service_error(error: ClientError) -> ServiceError {
             Ok(status) if !may_pass(status) => ServiceError::Refused(why),
             _ => ServiceError::Unavailable(why),
         },
-        // An answer that is no answer of a server's: a proxy before it speaks.
+        // Not an answer of a server: of a proxy before it.
         ClientError::Decode { .. } | ClientError::Connect(_) | ClientError::Timeout(_) | ClientError::Broken(_) => {
             ServiceError::Unavailable(why)
         }

@@ -1,4 +1,4 @@
-//! One attempt: its handler, its time limit, and what it comes to.
+//! One attempt: its handler, its time limit, and its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use super::roster::EndingHandle;
 use crate::job::Json;
 use crate::manager::Outcome;
 
-/// What the handler came to: its own answer, a panic, or nothing when it did not end in time.
+/// The handler's own answer, a panic, or `None` when it did not end in time.
 type Answer = Option<Result<Result<Option<Json>, HandlerError>, JoinError>>;
 
-/// Runs an attempt to its end. Gives how it ended; none when the lease was lost, as nobody wants to hear it then.
+/// Runs an attempt to its end and returns its outcome; `None` when the lease was lost, since the service refuses it
+/// then.
 ///
 /// A handler that was asked to end has `grace` to do so; then it is dropped.
 pub(super) async fn run(
@@ -32,7 +33,7 @@ pub(super) async fn run(
     outcome(ending.said(), answer, timeout)
 }
 
-/// Waits until somebody or the time limit ends the attempt.
+/// Waits until the attempt is ended by its handle or by the time limit.
 async fn end_called_for(ending: &EndingHandle, timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => {
@@ -44,8 +45,8 @@ async fn end_called_for(ending: &EndingHandle, timeout: Option<Duration>) {
     }
 }
 
-/// Work that is done counts as done, even when its end was asked for meanwhile; a failure is put down to what ended
-/// the attempt.
+/// Completed work counts, even when the attempt was asked to end meanwhile; a failure is put down to what ended the
+/// attempt.
 fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) -> Option<Outcome> {
     if ending == Some(Ending::LeaseLost) {
         return None;

@@ -1,6 +1,6 @@
 //! Ends of attempts on their way to the service: gathered into batches, and repeated until the service has answered
-//! each. A result is given up only when it is refused for good, or when the worker has been told to stop at once and
-//! the service stays away.
+//! each. A result is given up only when the service refuses it for good, or when the worker was told to stop at once
+//! and the service stays away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::manager::Finish;
 
 /// How many finishes travel in one call at most.
 const MAX_BATCH: usize = 500;
-/// How many wait for the next call at most; further attempts wait with their end.
+/// How many finishes wait for the next call at most; further attempts wait with their end.
 const MAX_PENDING: usize = 1000;
 /// How long finishes are still tried after the worker was told to stop at once.
 const LAST_TRIES: Duration = Duration::from_secs(10);
@@ -27,19 +27,19 @@ struct PendingFinish {
     answer: oneshot::Sender<FinishAnswer>,
 }
 
-/// Hands finishes in. Clones share one sender; when all are dropped and everything is answered, it ends.
+/// Delivers finishes. Clones share one sender task, which ends when all are dropped and every finish is answered.
 #[derive(Clone)]
 pub(super) struct Finishes(mpsc::Sender<PendingFinish>);
 
 impl Finishes {
-    /// Starts the sender.
+    /// Starts the sender task.
     pub(super) fn start(service: Arc<dyn JobService>, worker: WorkerId, stop: StopListener) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_PENDING);
         tokio::spawn(Sender { service, worker, receiver, backoff: Backoff::default() }.run(stop));
         Self(sender)
     }
 
-    /// Brings one finish to the service, however long that takes.
+    /// Delivers one finish to the service, however long that takes.
     pub(super) async fn finish(&self, finish: Finish) -> FinishAnswer {
         let answer = self.send(finish.clone()).await;
         let FinishAnswer::Refused(why) = answer else { return answer };
@@ -97,7 +97,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch once and gives what is to be sent again.
+    /// Sends a batch once and returns what must be sent again.
     async fn send_batch(&self, batch: Vec<PendingFinish>) -> Vec<PendingFinish> {
         let finishes: Vec<Finish> = batch.iter().map(|pending| pending.finish.clone()).collect();
         let answers = match self.service.finish(&self.worker, &finishes).await {
@@ -115,7 +115,7 @@ impl Sender {
                     tracing::debug!(job = %pending.finish.id, %why, "the end of an attempt is to be sent again");
                     again.push(pending);
                 }
-                // Nobody listens any more when the attempt's own task was ended with the runtime.
+                // The receiver is gone when the attempt's own task was ended with the runtime.
                 Some(answer) => drop(pending.answer.send(answer)),
                 None => again.push(pending),
             }

@@ -11,16 +11,16 @@ use super::service::ClaimedJob;
 use crate::job::{JobError, Json, Progress, WorkerId};
 use crate::manager::Outcome;
 
-/// Does one kind of job.
+/// Runs one kind of job.
 ///
 /// A handler is asked to end early through [`Attempt::ended`]. One that does not listen is dropped after the worker's
 /// grace, so whatever it holds must be released when it is dropped.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Runs one attempt to its end and gives the job's result.
+    /// Runs one attempt to its end and returns the job's result.
     ///
     /// # Errors
-    /// How the attempt failed, and whether another one could do better.
+    /// Returns how the attempt failed, and whether another one may succeed.
     async fn run(&self, attempt: Attempt) -> Result<Option<Json>, HandlerError>;
 }
 
@@ -32,19 +32,19 @@ pub struct HandlerError {
     pub code: String,
     /// A sentence for people.
     pub message: String,
-    /// Whether another attempt could do better.
+    /// Whether another attempt may succeed.
     pub retryable: bool,
-    /// The shortest wait before it.
+    /// The shortest wait before the next attempt.
     pub retry_after: Option<Duration>,
 }
 
 impl HandlerError {
-    /// A failure that another attempt may mend.
+    /// A failure after which another attempt may succeed.
     pub fn retryable(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), retryable: true, retry_after: None }
     }
 
-    /// A failure that no other attempt will mend.
+    /// A failure that every further attempt would repeat.
     pub fn permanent(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), retryable: false, retry_after: None }
     }
@@ -62,11 +62,11 @@ impl From<HandlerError> for Outcome {
 pub enum Ending {
     /// The job is cancelled.
     Cancelled,
-    /// The job is somebody else's: whatever comes of this attempt will not be taken.
+    /// The lease is lost: the service refuses whatever this attempt reports.
     LeaseLost,
     /// The attempt has used up its time.
     TimedOut,
-    /// The worker stops; the job is given back.
+    /// The worker stops; the job is released.
     WorkerStops,
 }
 
@@ -75,7 +75,7 @@ pub enum Ending {
 pub struct Attempt {
     /// The job.
     pub job: ClaimedJob,
-    /// Who runs it.
+    /// The worker that runs the attempt.
     pub worker_id: WorkerId,
     ending: watch::Receiver<Option<Ending>>,
     progress: Arc<Mutex<Option<Progress>>>,
@@ -91,7 +91,7 @@ impl Attempt {
         Self { job, worker_id, ending, progress }
     }
 
-    /// Waits until the attempt is to end early, and says why.
+    /// Waits until the attempt is to end early, and returns why.
     pub async fn ended(&mut self) -> Ending {
         match self.ending.wait_for(Option::is_some).await.ok().and_then(|ending| *ending) {
             Some(ending) => ending,
@@ -99,7 +99,7 @@ impl Attempt {
         }
     }
 
-    /// Says how far the work is; the next heartbeat carries it on.
+    /// Reports progress; the next heartbeat carries it to the service.
     pub fn progress(&self, progress: Progress) {
         *self.progress.lock() = Some(progress);
     }

@@ -1,7 +1,7 @@
-//! Signs of life for everything that runs, together, at a third of the lease: two may get lost before it runs out.
+//! Heartbeats for all running attempts together, at a third of the lease: two may get lost before it expires.
 //!
-//! While the service cannot be reached the work goes on: whether the lease has been given away is the service's to
-//! say, and the fence keeps a late result out if it was.
+//! While the service cannot be reached the work goes on: whether the lease has been given away is the service's
+//! decision, and the fence keeps a late result out if it was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::service::{Beat, JobService};
 use crate::job::WorkerId;
 use crate::manager::Heartbeat;
 
-/// How many travel in one call at most.
+/// How many heartbeats travel in one call at most.
 const MAX_BATCH: usize = 1000;
 
-/// Sends heartbeats for ever.
+/// Sends heartbeats until it is dropped.
 pub(super) async fn run(service: Arc<dyn JobService>, worker: WorkerId, roster: Arc<Roster>, lease: Duration) {
     let period = lease / 3;
     let mut pause = period;
@@ -26,7 +26,7 @@ pub(super) async fn run(service: Arc<dyn JobService>, worker: WorkerId, roster: 
     }
 }
 
-/// One round; whether every batch was answered.
+/// Sends one round; returns whether every batch was answered.
 async fn beat_all(service: &dyn JobService, worker: &WorkerId, roster: &Roster) -> bool {
     let mut answered = true;
     for batch in roster.heartbeats().chunks(MAX_BATCH) {

@@ -1,4 +1,4 @@
-//! A manager in the same process as a worker's service.
+//! A manager in the same process as the service of a worker.
 
 use async_trait::async_trait;
 

@@ -1,11 +1,12 @@
-//! The worker: takes jobs from a server or a manager, runs them in slots, and brings their ends back.
+//! The worker: claims jobs from a server or a manager, runs them in slots, and delivers their ends.
 //!
-//! In reading order: [`service`] (what a worker needs of whoever hands out jobs, with `in_process` behind
-//! it), [`handler`] (the work itself), [`shell`] (the handler that runs commands), [`stop`], and this loop.
+//! In reading order: [`service`] (what a worker needs of a service, with `in_process` for a manager in the same
+//! process), [`handler`] (the work itself), [`shell`] (the handler that runs commands), [`stop`], this loop, and its
+//! parts: `attempt`, `roster`, `heartbeats`, `finishes`, `backoff`.
 //!
-//! What it keeps: a job holds its slot until the service has answered how it ended; every running job gets its
-//! heartbeats, also while its end is on the way; a lost claim answer is asked for again under the same name; a result
-//! is not lost while the process lives, however long the service stays away.
+//! What it guarantees: a job holds its slot until the service has answered how it ended; every running job gets its
+//! heartbeats, also while its end is on the way; after a lost answer the claim is repeated under the same name; a
+//! result is not lost while the process lives, however long the service stays away.
 
 mod attempt;
 pub(crate) mod backoff;
@@ -38,55 +39,55 @@ use roster::{EndingHandle, Roster};
 use crate::job::{Kind, QueueName, RequestId, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Outcome};
 
-/// How many jobs one claim asks for at most.
+/// How many jobs one claim takes at most.
 const MAX_CLAIM: usize = 100;
-/// How long the jobs of a claim that nobody waited for are looked for before they are left to their leases.
+/// How long the jobs of a claim whose answer was not awaited are looked up before they are left to their leases.
 const RECOVERY: Duration = Duration::from_secs(5);
-/// How long a claim waits at most while running jobs need a part of what the worker offers.
+/// How long a claim waits at most while running jobs use a part of the worker's resources.
 const WAIT_WITH_LESS: Duration = Duration::from_secs(5);
 
 /// A worker's settings.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
-    /// Who it is.
+    /// The worker's id; no other worker has it.
     pub worker_id: WorkerId,
-    /// Which lines it takes from; at least one.
+    /// The queues that it claims from; at least one.
     pub queues: Vec<QueueName>,
     /// How many jobs it runs at a time; at least one.
     pub slots: usize,
-    /// What it offers to all jobs that it runs at a time, by the resource's name: it is given none that need more than
-    /// is free. Nothing, where it takes any job.
+    /// The resources that it offers to all jobs it runs at a time, by name: it is given no job that needs more than is
+    /// free. Empty for a worker that takes any job.
     pub resources: BTreeMap<String, u64>,
     /// How long a lease lasts without a heartbeat.
     pub lease: Duration,
     /// How long one claim waits for a job.
     pub wait: Duration,
-    /// How long running jobs may go on once it is to stop.
+    /// How long running jobs may go on after the worker was told to stop.
     pub drain_timeout: Duration,
     /// How long a handler may take to end once it is asked to.
     pub grace: Duration,
 }
 
-/// How an attempt ended, for onlookers.
+/// How an attempt ended, for observers.
 #[derive(Clone, Debug)]
 pub struct AttemptEnd {
-    /// What was told to the service; none when the lease was lost.
+    /// The outcome that was reported; `None` when the lease was lost.
     pub outcome: Option<Outcome>,
-    /// What the service answered.
+    /// The service's answer.
     pub answer: FinishAnswer,
     /// How long the attempt took.
     pub took: Duration,
 }
 
-/// Looks on while a worker works.
+/// Is notified of a worker's attempts.
 pub trait Observer: Send + Sync + 'static {
-    /// An attempt begins.
+    /// Called when an attempt begins.
     fn started(&self, job: &ClaimedJob);
-    /// An attempt has ended, and the service has answered.
+    /// Called when an attempt has ended and the service has answered.
     fn ended(&self, job: &ClaimedJob, end: &AttemptEnd);
 }
 
-/// Takes jobs and runs them.
+/// Claims jobs and runs them.
 pub struct Worker {
     service: Arc<dyn JobService>,
     config: WorkerConfig,
@@ -95,7 +96,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker that has no handler yet.
+    /// Creates a worker that has no handler yet.
     #[must_use]
     pub fn new(service: Arc<dyn JobService>, config: WorkerConfig) -> Self {
         Self { service, config, handlers: HashMap::new(), observer: None }
@@ -108,17 +109,17 @@ impl Worker {
         self
     }
 
-    /// Adds an onlooker.
+    /// Adds an observer.
     #[must_use]
     pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// Works until it is stopped, and then until what runs has ended or was given back.
+    /// Works until it is stopped, and then until every running attempt has ended or was released.
     ///
     /// # Errors
-    /// Why the service refuses to hand out jobs to this worker; what ran then has come to its end first.
+    /// Returns why the service refuses to hand out jobs to this worker; running attempts have ended before.
     pub async fn run(self, stop: StopHandle) -> Result<(), ServiceError> {
         let roster = Arc::new(Roster::default());
         let finishes = Finishes::start(self.service.clone(), self.config.worker_id.clone(), stop.listen());
@@ -141,7 +142,7 @@ struct RunningWorker {
     worker: Worker,
     roster: Arc<Roster>,
     finishes: Finishes,
-    /// What it offers and no job that runs needs.
+    /// The resources that no running job uses.
     free: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -168,7 +169,7 @@ impl RunningWorker {
                 jobs = self.claim(&request) => jobs?,
             };
             for (job, slot) in jobs.into_iter().zip(free) {
-                // Entered before the task is: a stop that comes now must find it.
+                // Entered before the task starts: a stop that comes now must find it.
                 let entered = self.roster.enter(&job, &self.worker.config.worker_id);
                 self.take_room(&job);
                 attempts.spawn(self.clone().attempt(job, entered, slot));
@@ -179,7 +180,7 @@ impl RunningWorker {
     fn claim_request(&self, max_jobs: usize) -> ClaimRequest {
         let config = &self.worker.config;
         let resources = self.free.lock().clone();
-        // What a claim offers is fixed while it waits, so it does not wait long where more may become free.
+        // A claim's resources are fixed while it waits, so it does not wait long where more may become free.
         let wait = if resources == config.resources { config.wait } else { config.wait.min(WAIT_WITH_LESS) };
         ClaimRequest {
             worker_id: config.worker_id.clone(),
@@ -193,7 +194,8 @@ impl RunningWorker {
         }
     }
 
-    /// Asks until there is an answer: the request has a name, so a lost answer is found again.
+    /// Repeats the claim until there is an answer: the request has a name, so the jobs of a lost answer are found
+    /// again.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
         let mut request = request.clone();
         let mut backoff = Backoff::default();
@@ -209,7 +211,7 @@ impl RunningWorker {
         }
     }
 
-    /// Gives back what a claim may have taken whose answer was not waited for.
+    /// Releases the jobs of a claim whose answer was not awaited.
     async fn give_back_unheard(&self, request: &ClaimRequest) {
         let recovered = tokio::time::timeout(RECOVERY, self.worker.service.recover_claim(request)).await;
         let jobs = match recovered {
@@ -267,7 +269,7 @@ impl RunningWorker {
         }
     }
 
-    /// Lets the running attempts come to their end for the time that is given for it, then ends them.
+    /// Lets the running attempts end by themselves for the drain timeout, then ends them.
     async fn drain(&self, attempts: &TaskTracker, stop: StopHandle) {
         let mut listener = stop.listen();
         tokio::select! {
@@ -280,7 +282,7 @@ impl RunningWorker {
     }
 }
 
-/// At least one free slot, and all others that are free at that moment.
+/// Waits for one free slot, and takes all others that are free then.
 async fn free_slots(slots: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
     let mut free: Vec<OwnedSemaphorePermit> = slots.clone().acquire_owned().await.into_iter().collect();
     while free.len() < MAX_CLAIM
@@ -297,7 +299,7 @@ fn no_handler(kind: &Kind) -> Outcome {
     HandlerError::retryable("unknown_kind", message).into()
 }
 
-/// The end of an attempt that the worker has no time left for.
+/// The outcome of an attempt that is ended because the worker stops.
 fn given_back() -> Outcome {
     Outcome::Released { reason: "the worker stops".to_owned() }
 }

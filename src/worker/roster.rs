@@ -1,4 +1,4 @@
-//! The attempts that run now: what heartbeats are sent for, and where an early end is said.
+//! The running attempts: what heartbeats are sent for, and how an attempt is told to end early.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::service::ClaimedJob;
 use crate::job::{Fence, JobId, Progress, WorkerId};
 use crate::manager::Heartbeat;
 
-/// Says that an attempt is to end early, and why. The first reason stays, but for a lost lease: after it nothing that
-/// the attempt says counts, so it goes over any other.
+/// Tells an attempt to end early, and why. The first reason stays, except for a lost lease, which replaces any other:
+/// nothing that the attempt reports counts after it.
 #[derive(Clone, Debug)]
 pub(super) struct EndingHandle(watch::Sender<Option<Ending>>);
 
@@ -42,13 +42,13 @@ struct Entry {
     progress: Arc<Mutex<Option<Progress>>>,
 }
 
-/// The attempts that run now, by job and fence: a job lost and claimed again may run twice for a moment, the former
-/// attempt on its way out.
+/// The running attempts, by job and fence: a job that was lost and claimed again may run twice for a moment, while the
+/// former attempt ends.
 #[derive(Default)]
 pub(super) struct Roster(Mutex<HashMap<(JobId, Fence), Entry>>);
 
 impl Roster {
-    /// Enters a job just claimed.
+    /// Enters a job that was just claimed.
     pub(super) fn enter(&self, job: &ClaimedJob, worker_id: &WorkerId) -> (Attempt, EndingHandle) {
         let sender = watch::Sender::new(None);
         let receiver = sender.subscribe();
@@ -59,7 +59,7 @@ impl Roster {
         (Attempt::new(job.clone(), worker_id.clone(), receiver, progress), ending)
     }
 
-    /// Takes an attempt off: it has ended, and the service knows.
+    /// Removes an attempt that has ended and whose end the service knows.
     pub(super) fn leave(&self, job: &ClaimedJob) {
         self.0.lock().remove(&(job.id.clone(), job.fence));
     }
@@ -78,7 +78,7 @@ impl Roster {
         }
     }
 
-    /// A sign of life for each.
+    /// Returns a heartbeat for each attempt.
     pub(super) fn heartbeats(&self) -> Vec<Heartbeat> {
         let entries = self.0.lock();
         let beat = |((id, fence), entry): (&(JobId, Fence), &Entry)| Heartbeat {

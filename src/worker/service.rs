@@ -1,4 +1,4 @@
-//! What a worker needs of whoever hands out jobs: a server over HTTP, or a manager in the same process.
+//! What a worker needs of a service that hands out jobs: a server over HTTP, or a manager in the same process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,81 +8,81 @@ use async_trait::async_trait;
 use crate::job::{Fence, JobId, JobState, Json, Kind, QueueName, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Heartbeat};
 
-/// A job that this worker holds the lease of.
+/// A job whose lease this worker holds.
 #[derive(Clone, Debug)]
 pub struct ClaimedJob {
-    /// Its name.
+    /// The job's id.
     pub id: JobId,
-    /// The fence of the claim: what makes this worker's word count.
+    /// The fence of the claim, which every report about the job must carry.
     pub fence: Fence,
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The line it waited in.
+    /// The queue that the job was in.
     pub queue: QueueName,
-    /// Its handler's name.
+    /// The job's kind, which names its handler.
     pub kind: Kind,
-    /// Its input.
+    /// The job's input.
     pub payload: Option<Json>,
     /// How long the attempt may take.
     pub timeout: Option<Duration>,
-    /// What it needs of the worker, by the resource's name.
+    /// The resources that the job needs of the worker, by name.
     pub resources: BTreeMap<String, u64>,
 }
 
-/// What became of one sign of life.
+/// The answer to one heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beat {
-    /// The lease holds.
+    /// The lease is held.
     Held {
         /// Whether the attempt is to be ended.
         cancel_requested: bool,
     },
-    /// The job is somebody else's by now, or nobody's.
+    /// The lease is lost: another worker holds the job, or none.
     Lost,
-    /// It could not be found out; the next one may tell.
+    /// The outcome is unknown; the next heartbeat may tell.
     Undecided,
 }
 
-/// What became of one finish.
+/// The answer to one finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishAnswer {
-    /// It is recorded.
+    /// The finish is recorded.
     Accepted {
-        /// The state that the job is in since, where the service tells.
+        /// The job's state after it, where the service returns it.
         state: Option<JobState>,
     },
     /// The lease had been lost before; nothing changed.
     Lost,
-    /// It will never be taken as it is: a result that is too large, for one.
+    /// The service will never accept it as it is, such as a result that is too large.
     Refused(String),
-    /// It was not recorded, or nobody knows; the same again is safe.
+    /// It was not recorded, or the outcome is unknown; repeating it is safe.
     Again(String),
 }
 
-/// Why a call as a whole came to nothing.
+/// Why a call as a whole failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// Nobody answers, or not in time, or with the wish to be asked later. The same call again is safe.
+    /// The service did not answer, not in time, or asked to be called later. Repeating the call is safe.
     #[error("{0}")]
     Unavailable(String),
-    /// It will not be answered, however often it is repeated: a token without the role, for one.
+    /// The service will refuse every repetition, such as that with a token that lacks the role.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Hands out jobs and hears how they end.
+/// Hands out jobs and records how they end.
 #[async_trait]
 pub trait JobService: Send + Sync + 'static {
-    /// Takes up to `max_jobs` jobs, waiting for the first one. The same `request_id` again gives the same jobs.
+    /// Claims up to `max_jobs` jobs and waits for the first one. The same `request_id` again returns the same jobs.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError>;
 
-    /// The jobs that a claim has taken whose answer nobody waited for, so that they can be given back. None where a
-    /// dropped claim takes no job.
+    /// Returns the jobs of a claim whose answer was not awaited, so that they can be released. None where a dropped
+    /// claim takes no job.
     async fn recover_claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError>;
 
-    /// Prolongs leases. Answers in order.
+    /// Extends leases. The answers come in order.
     async fn heartbeat(&self, worker: &WorkerId, beats: &[Heartbeat]) -> Result<Vec<Beat>, ServiceError>;
 
-    /// Ends attempts. Answers in order.
+    /// Ends attempts. The answers come in order.
     async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError>;
 }

@@ -1,20 +1,20 @@
-//! How a worker is asked to stop: first to take nothing new, then to end what runs.
+//! How a worker is told to stop: first to claim nothing new, then to end what runs.
 
 use tokio::sync::watch;
 
-/// How urgently to stop.
+/// How urgently a worker is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// Not at all.
+    /// It is not to stop.
     #[default]
     No,
-    /// Take no new job, let the running ones come to their end.
+    /// Claim no new job and let the running ones end.
     Drain,
-    /// End the running ones and give them back.
+    /// End the running jobs and release them.
     Now,
 }
 
-/// The hand that stops workers. Only ever more urgent.
+/// Stops workers. The request only ever becomes more urgent.
 #[derive(Clone, Debug)]
 pub struct StopHandle(watch::Sender<Stop>);
 
@@ -25,7 +25,7 @@ impl Default for StopHandle {
 }
 
 impl StopHandle {
-    /// Asks for `stop`; a less urgent wish than the one before changes nothing.
+    /// Requests a stop; a less urgent request than the one before changes nothing.
     pub fn ask(&self, stop: Stop) {
         self.0.send_if_modified(|current| {
             let more = stop > *current;
@@ -34,25 +34,26 @@ impl StopHandle {
         });
     }
 
-    /// The ear for it.
+    /// Returns a listener for it.
     #[must_use]
     pub fn listen(&self) -> StopListener {
         StopListener(self.0.subscribe())
     }
 }
 
-/// Hears when to stop.
+/// Waits for a request to stop.
 #[derive(Clone, Debug)]
 pub struct StopListener(watch::Receiver<Stop>);
 
 impl StopListener {
-    /// How urgent it is now.
+    /// Returns how urgent the request is now.
     #[must_use]
     pub fn urgency(&self) -> Stop {
         *self.0.borrow()
     }
 
-    /// Waits until it is at least as urgent as `stop`. A listener whose handle is gone waits for ever: nobody can ask.
+    /// Waits until the request is at least as urgent as `stop`; for ever when the handle is gone, since nobody can
+    /// request it.
     pub async fn reached(&mut self, stop: Stop) {
         if self.0.wait_for(|current| *current >= stop).await.is_err() {
             std::future::pending::<()>().await;

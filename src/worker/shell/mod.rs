@@ -1,15 +1,15 @@
 //! Jobs of kind `shell`: a command, run as a process group of its own.
 //!
-//! The payload names it ([`ShellPayload`]), the result tells how it went ([`ShellResult`]). What holds:
+//! The payload is a [`ShellPayload`], the result a [`ShellResult`]. What holds:
 //!
 //! - A job is its process group and ends with its command: what the command leaves behind in its group is killed, so
-//!   that nothing goes on outside of any lease. A daemon that starts a session of its own gets away; that is its will.
+//!   that nothing runs outside of a lease. A daemon that starts a session of its own escapes this.
 //! - Ending an attempt early sends SIGTERM to the group and, if its command is still there after a grace, SIGKILL.
-//! - Of the output the last part is kept, in bounded memory, and its whole length is told.
+//! - The last part of the output is kept, in bounded memory, with its whole length.
 //! - Standard input is empty.
 //!
-//! When the worker itself is killed with SIGKILL nobody is left to end its commands. Each carries the worker's
-//! [`Scope`] in its environment; whoever starts in the worker's place calls [`Scope::end_leftovers`] first.
+//! When the worker itself is killed with SIGKILL, nothing ends its commands. Each carries the worker's [`Scope`] in its
+//! environment; the process that takes the worker's place calls [`Scope::end_leftovers`] first.
 
 mod payload;
 mod process;
@@ -32,16 +32,16 @@ use self::tail::Capture;
 use super::handler::{Attempt, Ending, Handler, HandlerError};
 use crate::job::{Json, Kind};
 
-/// The kind's name.
+/// The name of the kind.
 pub const KIND: &str = "shell";
-/// How long output may still come in after the command has ended: from a process that got away with the pipe.
+/// How long output may still come in after the command has ended, from a process that escaped with the pipe.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
-/// How many of the last lines of standard error a failure's message tells at most.
+/// How many of the last lines of standard error a failure's message holds at most.
 const TOLD_LINES: usize = 10;
-/// How many bytes of them at most.
+/// How many bytes of them it holds at most.
 const TOLD_BYTES: usize = 2048;
 
-/// The kind's name, checked.
+/// Returns the kind of shell jobs.
 ///
 /// # Panics
 /// Never: the name is a good one.
@@ -50,24 +50,24 @@ pub fn kind() -> Kind {
     Kind::new(KIND).expect("a good name")
 }
 
-/// How a command went.
+/// The result of a shell job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShellResult {
-    /// Its exit code.
+    /// The command's exit code.
     pub exit_code: i32,
-    /// The last part of its standard output; what is not UTF-8 is replaced.
+    /// The last 64 KiB of its standard output; what is not UTF-8 is replaced.
     pub stdout: String,
-    /// The last part of its standard error.
+    /// The last 64 KiB of its standard error; what is not UTF-8 is replaced.
     pub stderr: String,
     /// How many bytes it wrote to standard output in all.
     pub stdout_bytes: u64,
     /// How many bytes it wrote to standard error in all.
     pub stderr_bytes: u64,
-    /// How long it took.
+    /// How long the command took, in milliseconds.
     pub duration_ms: u64,
 }
 
-/// Runs commands.
+/// Runs the commands of shell jobs.
 #[derive(Clone, Debug)]
 pub struct ShellHandler {
     scope: Scope,
@@ -75,13 +75,13 @@ pub struct ShellHandler {
 }
 
 impl ShellHandler {
-    /// A handler whose commands belong to `scope` and have `grace` between SIGTERM and SIGKILL.
+    /// Creates a handler whose commands belong to `scope` and have `grace` between SIGTERM and SIGKILL.
     #[must_use]
     pub fn new(scope: Scope, grace: Duration) -> Self {
         Self { scope, grace }
     }
 
-    /// The handler, to be given to a worker.
+    /// Returns the handler as workers take it.
     #[must_use]
     pub fn shared(self) -> Arc<dyn Handler> {
         Arc::new(self)
@@ -142,8 +142,8 @@ impl Handler for ShellHandler {
 }
 
 impl ShellHandler {
-    /// Waits for the command to end, by itself or because the attempt is ended. Ended early, a command that had
-    /// succeeded by then still counts as ended early: nobody can tell what of its work it left out.
+    /// Waits for the command to end, by itself or because the attempt is ended. A command that was ended early counts
+    /// as such even when it then succeeded: what of its work it left out is unknown.
     async fn wait(
         &self,
         child: &mut Child,
@@ -164,7 +164,7 @@ impl ShellHandler {
     }
 }
 
-/// How the command ended, and the last that it said.
+/// Describes how the command ended, with its last lines of standard error.
 fn exit_message(status: ExitStatus, stderr: &str) -> String {
     let how = process::describe(status);
     let said = last_lines(stderr);

@@ -1,4 +1,4 @@
-//! What a shell job is to run.
+//! The payload of a shell job.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,12 +13,12 @@ use crate::job::Json;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellPayload {
-    /// What to run.
+    /// The command to run.
     pub command: CommandLine,
     /// Environment variables, added to the worker's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Where to run it; the worker's own working directory when there is none.
+    /// The command's working directory. Default: the worker's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
 }
@@ -27,14 +27,14 @@ pub struct ShellPayload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a command is a list of a program and its arguments, or a string for `sh -c`")]
 pub enum CommandLine {
-    /// A program and its arguments, run as they are: no shell sees them.
+    /// A program and its arguments, run without a shell.
     Arguments(Vec<String>),
     /// A line for `sh -c`.
     Line(String),
 }
 
 impl CommandLine {
-    /// The program to start and what to hand it.
+    /// Returns the program to start and its arguments.
     pub(super) fn program_and_arguments(&self) -> (&OsStr, Vec<&OsStr>) {
         match self {
             Self::Arguments(words) => {
@@ -45,7 +45,7 @@ impl CommandLine {
         }
     }
 
-    /// Why this cannot be run by anyone.
+    /// Returns why no worker can run this command.
     fn flaw(&self) -> Option<&'static str> {
         match self {
             Self::Arguments(words) if words.first().is_none_or(String::is_empty) => Some("`command` names no program"),
@@ -61,7 +61,7 @@ impl ShellPayload {
     /// Reads and checks a job's payload.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns what is wrong with it.
     pub fn parse(payload: Option<&Json>) -> Result<Self, String> {
         let Some(payload) = payload else { return Err("there is none".to_owned()) };
         let parsed: Self = serde_json::from_str(payload.as_str()).map_err(|error| error.to_string())?;
@@ -71,7 +71,7 @@ impl ShellPayload {
     /// Checks what the types do not.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns what is wrong.
     pub fn check(&self) -> Result<(), String> {
         if let Some(flaw) = self.command.flaw() {
             return Err(flaw.to_owned());
@@ -84,8 +84,8 @@ impl ShellPayload {
         }
     }
 
-    /// A command that could not be started. The same command on the same machine will mostly fail again, but a file
-    /// system that comes back or another worker may mend it.
+    /// The failure of a command that could not be started. The same command on the same machine will mostly fail again,
+    /// but a file system that comes back or another worker may mend it.
     pub(super) fn spawn_failure(&self, error: &std::io::Error) -> HandlerError {
         let program = self.command.program_and_arguments().0.to_string_lossy().into_owned();
         let place = self.cwd.as_ref().map(|cwd| format!(" in {}", cwd.display())).unwrap_or_default();

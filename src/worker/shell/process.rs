@@ -17,7 +17,7 @@ use tokio::process::Child;
 pub(super) struct Group(Option<Pid>);
 
 impl Group {
-    /// The group of a child that was started as the leader of one.
+    /// Returns the group of a child that was started as the leader of one.
     pub(super) fn of(child: &Child) -> Self {
         Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
     }
@@ -50,7 +50,7 @@ impl Drop for Group {
     }
 }
 
-/// How a process ended, in words.
+/// Describes how a process ended.
 pub(super) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),

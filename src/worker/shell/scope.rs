@@ -1,8 +1,8 @@
-//! Finding the commands of a worker that died without ending them.
+//! Finds the commands of a worker that died without ending them.
 //!
-//! Every command carries its worker's scope in its environment, and so does everything it starts. Who takes the
-//! worker's place looks through the machine's processes for it, which needs no record that could be lost between the
-//! start of a process and the writing of it. (Jenkins finds the processes of a build this way.)
+//! Every command carries its worker's scope in its environment, and so does everything it starts. The process that
+//! takes the worker's place searches the machine's processes for it, so there is no list of processes that could be
+//! lost between the start of one and the writing of it. (Jenkins finds the processes of a build this way.)
 //!
 //! Limits: it needs `/proc`, so elsewhere than on Linux nothing is found; a process of another user, or one that has
 //! cleared its environment, is not seen.
@@ -10,37 +10,37 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The environment variable that carries it.
+/// The environment variable that carries the scope.
 pub(super) const VARIABLE: &str = "LEASEHOLD_SCOPE";
 
-/// Names the one place whose commands only one worker may run at a time.
+/// A name under which only one worker may run commands at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope(Arc<str>);
 
 /// What became of a former worker's commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// The processes that were ended.
+    /// The ids of the processes that were killed.
     pub ended: Vec<i32>,
-    /// The processes that are still there.
+    /// The ids of the processes that are still alive.
     pub alive: Vec<i32>,
 }
 
 impl Scope {
-    /// The scope called `name`.
+    /// Creates the scope called `name`.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(Arc::from(name.replace('\0', "")))
     }
 
-    /// Its name.
+    /// Returns the scope's name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Kills every process of this scope and waits, for `patience` at most, until they are gone. Only for who is sure
-    /// to be alone in it.
+    /// Kills every process of this scope and waits, for `patience` at most, until they are gone. Only for a worker that
+    /// is alone in the scope.
     pub async fn end_leftovers(&self, patience: Duration) -> Leftovers {
         let deadline = tokio::time::Instant::now() + patience;
         let mut ended = Vec::new();
@@ -63,7 +63,7 @@ mod processes {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
 
-    /// Sends SIGKILL to every process that has `entry` in its environment, and gives those that were still there.
+    /// Sends SIGKILL to every process that has `entry` in its environment, and returns those that were still there.
     pub(super) fn kill_all(entry: &str) -> Vec<i32> {
         let Ok(directory) = fs::read_dir("/proc") else { return Vec::new() };
         let numbers = directory.flatten().filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());

@@ -20,7 +20,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Takes more in. Holds twice what is kept at most, so that old bytes are moved seldom.
+    /// Takes in more. Holds twice [`KEPT`] at most, so that old bytes are seldom moved.
     pub(super) fn push(&mut self, chunk: &[u8]) {
         self.total += chunk.len() as u64;
         self.bytes.extend_from_slice(&chunk[chunk.len().saturating_sub(KEPT)..]);
@@ -29,12 +29,12 @@ impl Tail {
         }
     }
 
-    /// How much there was in all.
+    /// Returns how many bytes were pushed in all.
     pub(super) const fn total(&self) -> u64 {
         self.total
     }
 
-    /// What is kept, as text. A character that the cut went through is left out; what is not UTF-8 is replaced.
+    /// Returns what is kept, as text. A character that was cut is left out; what is not UTF-8 is replaced.
     pub(super) fn into_text(self) -> String {
         let mut start = self.bytes.len().saturating_sub(KEPT);
         let cut = self.total > self.bytes.len() as u64 || start > 0;
@@ -62,7 +62,7 @@ impl Capture {
         Self { tail, reader: AbortOnDropHandle::new(tokio::spawn(reader)) }
     }
 
-    /// What has come in, waiting no longer than `patience` for the rest.
+    /// Returns what has come in, waiting no longer than `patience` for the rest.
     pub(super) async fn finish(mut self, patience: Duration) -> Tail {
         if tokio::time::timeout(patience, &mut self.reader).await.is_err() {
             self.reader.abort();
@@ -74,7 +74,7 @@ impl Capture {
 async fn read(stream: Option<impl AsyncRead + Unpin>, tail: Arc<Mutex<Tail>>) {
     let Some(mut stream) = stream else { return };
     let mut chunk = vec![0; CHUNK];
-    // A stream that fails has nothing more to give, just as one that ends.
+    // A stream that fails has nothing more to give, like one that has ended.
     while let Ok(read @ 1..) = stream.read(&mut chunk).await {
         tail.lock().push(&chunk[..read]);
     }
