@@ -1,4 +1,4 @@
-//! `leasehold cancel`, `retry` and `release`: what an administrator does to jobs, by their ids or to all of a filter.
+//! `leasehold cancel`, `retry` and `release`: an administrator's changes, to jobs by id or to all jobs of a filter.
 
 use clap::{Args, ValueEnum};
 
@@ -9,7 +9,7 @@ use super::settings::Settings;
 use crate::client::{Client, ClientError};
 use crate::wire::{AdminRelease, ChangeMany, Job, JobState, ManyChanged, ReleaseMany, Then};
 
-/// Call jobs off; a running one is asked to stop, and its worker hears of it with its next heartbeat
+/// Cancel jobs; the worker of a running job is asked to stop it with the next heartbeat
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold cancel my-job --reason 'wrong month'\n  leasehold cancel --queue reports --reason 'wrong month' --dry-run"
@@ -21,7 +21,7 @@ pub(super) struct CancelArgs {
     jobs: Chosen,
 }
 
-/// Start failed, cancelled or expired jobs again, with a fresh budget of attempts
+/// Start failed, cancelled or expired jobs again, with all their attempts
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold retry my-job\n  leasehold retry --state failed --queue reports --reason 'the disk is mended' --dry-run"
@@ -35,44 +35,44 @@ pub(super) struct RetryArgs {
 
 #[derive(Debug, Args)]
 struct ReasonArg {
-    /// Why, for the history; needed for many jobs at once
+    /// Record this reason in the history; required for many jobs at once
     #[arg(long, env = "LEASEHOLD_REASON")]
     reason: Option<String>,
 }
 
-/// Take running jobs from their workers, by an administrator's word
+/// Take running jobs from their workers
 ///
-/// The worker's lease ends at once, and whatever it still says about the job is refused. The work itself goes on until
-/// the worker hears of it with its next heartbeat.
+/// The worker's lease ends at once, and whatever it still reports about the job is refused. The work itself goes on
+/// until the worker sends its next heartbeat.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leasehold release my-job --reason 'host7 burnt down' --expected-fence 3\n  \
                         leasehold release --worker host7:4711 --reason 'host7 burnt down' --dry-run")]
 pub(super) struct ReleaseArgs {
-    /// Why, for the history; not needed for a dry run
+    /// Record this reason in the history; not required for a dry run
     #[arg(long, env = "LEASEHOLD_REASON", required_unless_present = "dry_run")]
     reason: Option<String>,
-    /// What becomes of them
+    /// What becomes of the jobs
     #[arg(long, env = "LEASEHOLD_THEN", value_enum, default_value_t = Fate::Requeue)]
     then: Fate,
-    /// Only while the job has this fence, as `leasehold orphans` shows it: a newer claim is left alone
+    /// Release the job only while it has this fence, as `leasehold orphans` shows it: a newer claim is left alone
     #[arg(long, value_name = "FENCE", env = "LEASEHOLD_EXPECTED_FENCE", conflicts_with = "filter")]
     expected_fence: Option<u64>,
     #[command(flatten)]
     jobs: Chosen,
 }
 
-/// What becomes of a job.
+/// What becomes of a released job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Fate {
-    /// It waits to be claimed again
+    /// The job waits to be claimed again
     Requeue,
-    /// It has failed
+    /// The job fails
     Fail,
-    /// It is cancelled
+    /// The job is cancelled
     Cancel,
 }
 
-/// What is done to each job.
+/// A change to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Release { then: Then, expected_fence: Option<u64> },
@@ -81,7 +81,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// What people call it.
+    /// Returns the change as a verb.
     pub(super) const fn verb(self) -> &'static str {
         match self {
             Self::Release { .. } => "release",
@@ -90,7 +90,7 @@ impl Action {
         }
     }
 
-    /// Does it to one job.
+    /// Changes one job.
     async fn one(self, client: &Client, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
         match self {
             Self::Release { then, expected_fence } => {
@@ -102,7 +102,7 @@ impl Action {
         }
     }
 
-    /// Does it to the jobs of a filter, or counts them.
+    /// Changes the jobs of a filter, or counts them.
     pub(super) async fn many(self, client: &Client, order: ChangeMany) -> Result<ManyChanged, ClientError> {
         match self {
             Self::Release { then, .. } => {
@@ -135,7 +135,7 @@ pub(super) async fn release(args: ReleaseArgs, settings: Settings) -> Result<(),
     run(Action::Release { then, expected_fence: args.expected_fence }, args.reason, args.jobs, &settings).await
 }
 
-/// Does it to those of a filter together, to those of ids one after the other.
+/// Changes the jobs of a filter together, or those of ids one after the other.
 async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Settings) -> Result<(), Failure> {
     let client = jobs.answer.connect(settings)?;
     if let Some(filter) = jobs.filter.filter() {

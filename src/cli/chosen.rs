@@ -8,25 +8,25 @@ use super::server::ClientArgs;
 use crate::job::JobState;
 use crate::wire::BulkFilter;
 
-/// Some jobs.
+/// Jobs by their ids.
 #[derive(Debug, Args)]
 pub(super) struct Ids {
-    /// The jobs
+    /// The ids of the jobs
     #[arg(required = true, value_name = "ID")]
     pub(super) ids: Vec<String>,
     #[command(flatten)]
     pub(super) answer: ClientArgs,
 }
 
-/// Some jobs by their ids, or all of a filter.
+/// Jobs by their ids, or all jobs of a filter.
 #[derive(Debug, Args)]
 pub(super) struct Chosen {
-    /// The jobs; or choose them by the flags below
+    /// The ids of the jobs; or select them with the options below
     #[arg(value_name = "ID", required_unless_present = "filter", conflicts_with = "filter")]
     pub(super) ids: Vec<String>,
     #[command(flatten)]
     pub(super) filter: BulkFilterArgs,
-    /// Only tell how many jobs there are, and show a few
+    /// Only count the jobs and show a few of them
     #[arg(long, requires = "filter", help_heading = HEADING)]
     pub(super) dry_run: bool,
     /// Do not ask before jobs are changed
@@ -38,36 +38,37 @@ pub(super) struct Chosen {
 
 const HEADING: &str = "Many jobs at once";
 
-/// Many jobs. What a mass order is about is said on the command line only: a variable that was set for a worker must not
-/// widen or narrow it.
+/// A filter of a bulk change. It is given on the command line only: an environment variable that was set for a worker
+/// must not widen or narrow it.
 #[derive(Debug, Args)]
 #[group(id = "filter", multiple = true)]
 pub(super) struct BulkFilterArgs {
-    /// In this state (repeatable)
+    /// Select only jobs in this state (repeatable)
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', help_heading = HEADING, add = ArgValueCompleter::new(complete::states))]
     states: Vec<JobState>,
-    /// In this queue (repeatable)
+    /// Select only jobs in this queue (repeatable)
     #[arg(long = "queue", value_name = "QUEUE", help_heading = HEADING, add = ArgValueCompleter::new(complete::queues))]
     queues: Vec<String>,
-    /// Of this kind (repeatable)
+    /// Select only jobs of this kind (repeatable)
     #[arg(long = "kind", value_name = "KIND", help_heading = HEADING)]
     kinds: Vec<String>,
-    /// Belonging to this owner (repeatable)
+    /// Select only jobs that belong to this owner (repeatable)
     #[arg(long = "owner", value_name = "OWNER", help_heading = HEADING)]
     owners: Vec<String>,
-    /// As this query in Kibana's language says
+    /// Select only jobs that this KQL query matches
     #[arg(long, value_name = "KQL", help_heading = HEADING, add = ArgValueCompleter::new(complete::kql))]
     kql: Option<String>,
-    /// Where the query's times without a zone are meant and its days begin, such as Europe/Berlin or +02:00 [default: UTC]
+    /// The time zone of the query's days and of its times without a zone, such as Europe/Berlin or +02:00 [default:
+    /// UTC]
     #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE", help_heading = HEADING)]
     time_zone: Option<String>,
-    /// Held by this worker
+    /// Select only jobs that this worker holds
     #[arg(long, value_name = "WORKER", help_heading = HEADING)]
     worker: Option<String>,
-    /// Flagged as orphans
+    /// Select only jobs that are flagged as orphans
     #[arg(long, help_heading = HEADING)]
     orphaned: bool,
-    /// Every job that this can be done to
+    /// Select all jobs that the command can change
     #[arg(
         long,
         conflicts_with_all = ["states", "queues", "kinds", "owners", "kql", "worker", "orphaned"],
@@ -77,7 +78,7 @@ pub(super) struct BulkFilterArgs {
 }
 
 impl BulkFilterArgs {
-    /// The filter; none when no flag of it was given.
+    /// Returns the filter; `None` when no option of it was given.
     pub(super) fn filter(&self) -> Option<BulkFilter> {
         let filter = BulkFilter {
             states: self.states.clone(),

@@ -1,6 +1,6 @@
 //! What the shell completes: fields and their values as they are known here, queues as the server knows them.
 //!
-//! Whoever presses the key waits for it, so that nothing here may take long, and nothing may be said when it fails.
+//! The person at the shell waits for it, so it is quick, and silent when it fails.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -22,18 +22,18 @@ pub(super) const VARIABLE: &str = "COMPLETE";
 /// How long the server may take.
 const SERVER_WITHIN: Duration = Duration::from_millis(500);
 
-/// Print what makes a shell complete commands, fields and values
+/// Print the script that lets a shell complete commands, fields and values
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  source <(leasehold completions bash)\n  leasehold completions zsh > ~/.zfunc/_leasehold\n  leasehold completions fish > ~/.config/fish/completions/leasehold.fish"
 )]
 pub(super) struct CompletionsArgs {
-    /// Which shell: bash, elvish, fish, powershell or zsh
+    /// The shell: bash, elvish, fish, powershell or zsh
     #[arg(value_parser = ["bash", "elvish", "fish", "powershell", "zsh"])]
     shell: String,
 }
 
-/// Prints it.
+/// Prints the script.
 pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     let shells = Shells::builtins();
     let shell =
@@ -43,7 +43,7 @@ pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     print(String::from_utf8_lossy(&script).trim_end())
 }
 
-/// A query, as far as it is typed: the word at its end.
+/// Completes a query: the word at its end.
 pub(super) fn kql(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(text) = current.to_str() else { return Vec::new() };
     let word_at = text.rfind(|c: char| c.is_whitespace() || "(){}:<>=".contains(c)).map_or(0, |at| at + 1);
@@ -57,7 +57,7 @@ pub(super) fn kql(current: &OsStr) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// The field whose value stands next: the query so far ends with its name, a colon, and perhaps a list that was begun.
+/// Returns the field whose value comes next: the query so far ends with its name, a colon, and perhaps an open list.
 fn asked_field(before: &str) -> Option<&'static Field> {
     let before = match before.rfind('(') {
         Some(open) if !before[open..].contains([')', ':', '{']) && before[..open].trim_end().ends_with(':') => {
@@ -75,7 +75,7 @@ fn is_in_history(before: &str) -> bool {
     before.rfind('{').is_some_and(|open| !before[open..].contains('}'))
 }
 
-/// The fields that can stand next, and what they say.
+/// Returns the fields that can come next, and their meaning.
 fn fields_for(before: &str) -> Vec<(String, Option<&'static str>)> {
     let inside = is_in_history(before);
     let name = |field: &Field| match field.nested_in() {
@@ -102,48 +102,48 @@ fn values_of(field: &Field) -> Vec<String> {
     }
 }
 
-/// A name as it stands in a query: in quotes where it is more than a word.
+/// Returns a name as it stands in a query: in quotes where it is more than a word.
 fn quoted(name: &str) -> String {
     let is_word = name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
     if is_word { name.to_owned() } else { format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")) }
 }
 
-/// The fields that a list can be ordered by, either way.
+/// Completes the fields that a list can be ordered by, either way.
 pub(super) fn sortable(current: &OsStr) -> Vec<CompletionCandidate> {
     let sign = if current.to_str().is_some_and(|text| text.starts_with('-')) { "-" } else { "" };
     let fields = FIELDS.iter().filter(|field| field.sortable);
     starting_with(current, fields.map(|field| (format!("{sign}{}", field.name), Some(field.meaning))))
 }
 
-/// The fields that figures can be grouped by.
+/// Completes the fields that jobs can be grouped by.
 pub(super) fn groupable(current: &OsStr) -> Vec<CompletionCandidate> {
     let fields = FIELDS.iter().filter(|field| field.groupable);
     starting_with(current, fields.map(|field| (field.name.to_owned(), Some(field.meaning))))
 }
 
-/// The fields with a time.
+/// Completes the fields that hold a time.
 pub(super) fn times(current: &OsStr) -> Vec<CompletionCandidate> {
     let fields = FIELDS.iter().filter(|field| field.kind == FieldType::Date && field.nested_in().is_none());
     starting_with(current, fields.map(|field| (field.name.to_owned(), Some(field.meaning))))
 }
 
-/// The fields that a job is given with.
+/// Completes the fields of a job in an answer.
 pub(super) fn job_fields(current: &OsStr) -> Vec<CompletionCandidate> {
     starting_with(current, JOB_FIELDS.iter().map(|name| ((*name).to_owned(), None)))
 }
 
-/// The states.
+/// Completes states.
 pub(super) fn states(current: &OsStr) -> Vec<CompletionCandidate> {
     let states = Field::named("state").map(Field::values).unwrap_or_default();
     starting_with(current, states.into_iter().map(|state| (state.to_owned(), None)))
 }
 
-/// The queues that the server has.
+/// Completes the names of the server's queues.
 pub(super) fn queues(current: &OsStr) -> Vec<CompletionCandidate> {
     starting_with(current, queue_names().into_iter().map(|name| (name, None)))
 }
 
-/// Those of the names, with their help, that begin with what is typed.
+/// Returns the names, with their help, that begin with what is typed.
 fn starting_with(
     current: &OsStr,
     names: impl IntoIterator<Item = (String, Option<&'static str>)>,
@@ -153,7 +153,7 @@ fn starting_with(
     fit.map(|(name, help)| CompletionCandidate::new(name).help(help.map(Into::into))).collect()
 }
 
-/// None where the server does not answer at once.
+/// Returns the names of the server's queues; none when it does not answer at once.
 fn queue_names() -> Vec<String> {
     let ask = || {
         let config = std::env::var_os("LEASEHOLD_CONFIG").map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! `leasehold count`: how many jobs there are.
+//! `leasehold count`: the number of jobs.
 
 use clap::Args;
 
@@ -10,10 +10,10 @@ use super::settings::Settings;
 use crate::client::CountQuery;
 use crate::wire::{CountAnswer, CountGroup};
 
-/// What stands for no value.
+/// Stands for a missing value.
 const NONE: &str = "-";
 
-/// Count jobs, in all or by group
+/// Count jobs, in total or by group
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold count 'state: failed and finished_at > now-1d'\n  leasehold count --by queue,state\n  leasehold count 'state: failed' --by error.code,labels.team"
@@ -25,14 +25,14 @@ pub(super) struct CountArgs {
     answer: ClientArgs,
 }
 
-/// Asks and prints.
+/// Counts and prints.
 pub(super) async fn run(args: CountArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
     let answer = client.count(&CountQuery { jobs: args.jobs.query(), by: args.jobs.by.clone() }).await?;
     args.answer.print(&answer, |answer| show(answer, &args.jobs.by))
 }
 
-/// An answer for people.
+/// Formats an answer for people.
 pub(super) fn show(answer: &CountAnswer, by: &[String]) -> String {
     if by.is_empty() {
         return answer.total.to_string();
@@ -50,7 +50,7 @@ pub(super) fn show(answer: &CountAnswer, by: &[String]) -> String {
     table(&header, rows)
 }
 
-/// A group's value for people.
+/// Formats a group's value for people.
 pub(super) fn value(value: Option<&Option<String>>) -> String {
     value.cloned().flatten().unwrap_or_else(|| NONE.to_owned())
 }

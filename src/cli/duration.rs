@@ -1,11 +1,11 @@
-//! Durations as people type them.
+//! Durations as people type and read them.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Reads `500ms`, `30s`, `5m`, `2h`, `1d`; a bare number is seconds.
+/// Parses `500ms`, `30s`, `5m`, `2h`, `1d`; a bare number is seconds.
 pub(super) fn parse(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -21,7 +21,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * scale).map_err(|_| wrong())
 }
 
-/// A duration, as flags and the settings file take it.
+/// A duration as flags and the settings file take it.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct DurationSetting(pub(super) Duration);
@@ -44,7 +44,7 @@ fn wrong() -> String {
     "a duration is a number and a unit, such as 500ms, 30s, 5m, 2h or 1d".to_owned()
 }
 
-/// A duration for people: no more than three digits that matter.
+/// Formats a duration for people, with at most three significant digits.
 pub(super) fn show(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 1.0 {

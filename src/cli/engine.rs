@@ -1,4 +1,4 @@
-//! Opening a store: the only place that names one.
+//! Opens a store: the only place that names one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::worker::backoff::Backoff;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
 
-/// Where jobs are kept.
+/// The stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum StoreKind {
@@ -29,7 +29,7 @@ pub(super) enum StoreKind {
 }
 
 impl StoreKind {
-    /// The name that flags and settings have for it.
+    /// Returns the store's name in flags and settings.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -38,16 +38,16 @@ impl StoreKind {
     }
 }
 
-/// Which store, and where, on the command line.
+/// The store's settings on the command line.
 #[derive(Debug, Args)]
 pub(super) struct StoreArgs {
-    /// Where the jobs are kept [default: embedded]
+    /// Where jobs are stored [default: embedded]
     #[arg(long, value_enum, env = "LEASEHOLD_STORE")]
     store: Option<StoreKind>,
-    /// The embedded store's directory [default: ./leasehold-data]
+    /// The data directory of the embedded store [default: ./leasehold-data]
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// An Elasticsearch node (repeatable), with user and password in it where they are needed
+    /// The URL of a node of Elasticsearch, with user and password where needed (repeatable)
     /// [default: http://localhost:9200]
     #[arg(
         long,
@@ -57,22 +57,22 @@ pub(super) struct StoreArgs {
         value_delimiter = ','
     )]
     elasticsearch_url: Vec<String>,
-    /// The API key for Elasticsearch, encoded as the server gave it
+    /// The API key for Elasticsearch, in its encoded form
     #[arg(long, value_name = "KEY", env = "LEASEHOLD_ELASTICSEARCH_API_KEY", hide_env_values = true)]
     elasticsearch_api_key: Option<String>,
-    /// The certificate, in PEM, of the private authority behind Elasticsearch's
+    /// The PEM file with the certificate of the private authority behind Elasticsearch's certificate
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_ELASTICSEARCH_CA")]
     elasticsearch_ca: Option<PathBuf>,
-    /// What the names of the indices start with [default: leasehold-]
+    /// The prefix of the names of indices [default: leasehold-]
     #[arg(long, value_name = "PREFIX", env = "LEASEHOLD_INDEX_PREFIX")]
     index_prefix: Option<String>,
-    /// How long after its end a job is moved from Elasticsearch's live index to the history [default: 10m]
+    /// How long after its end a job is moved from Elasticsearch's live index to the archive [default: 10m]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_ARCHIVE_AFTER", value_parser = duration::parse)]
     archive_after: Option<Duration>,
 }
 
 impl StoreArgs {
-    /// These, over what the settings file says.
+    /// Returns the settings of the command line over those of the file.
     pub(super) fn over(self, file: Settings) -> EngineSettings {
         let urls = Some(self.elasticsearch_url).filter(|urls| !urls.is_empty()).or(file.elasticsearch_url);
         EngineSettings {
@@ -87,7 +87,7 @@ impl StoreArgs {
     }
 }
 
-/// Which store, and where.
+/// The store's settings.
 pub(super) struct EngineSettings {
     pub(super) kind: StoreKind,
     pub(super) data_dir: PathBuf,
@@ -117,7 +117,7 @@ pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure
     }
 }
 
-/// Connects to Elasticsearch, however long it takes to be there; what only a person can mend is said at once.
+/// Connects to Elasticsearch and waits until it is reachable; fails at once for errors that only a person can fix.
 async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
     let options = elasticsearch_options(settings)?;
     let mut backoff = Backoff::default();
@@ -133,7 +133,7 @@ async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failu
     }
 }
 
-/// How to reach Elasticsearch.
+/// Returns the options for Elasticsearch.
 pub(super) fn elasticsearch_options(settings: EngineSettings) -> Result<ElasticsearchOptions, Failure> {
     let defaults = ElasticsearchOptions::default();
     let read = |file: PathBuf| {

@@ -1,4 +1,4 @@
-//! `leasehold events`: what has happened, and what happens.
+//! `leasehold events`: past and live events.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::job::EventName;
 use crate::wire::JobEvent;
 use crate::worker::Stop;
 
-/// How far back it looks when nobody says.
+/// How far back the command looks by default.
 const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 
-/// Show what has happened to jobs, and with --follow what happens
+/// Show the events of jobs, and with --follow those to come
 ///
 /// Every transition of every job is an event: submitted, claimed, completed, failed, retried, cancelled,
 /// cancel_requested, expired, released, returned, orphaned, overdue.
@@ -30,25 +30,25 @@ const DEFAULT_SINCE: Duration = Duration::from_secs(600);
                         leasehold events --follow --queue reports\n  \
                         leasehold events --follow --json | jq -r 'select(.event == \"failed\").job.id'")]
 pub(super) struct EventsArgs {
-    /// Go on with what happens from now on, until interrupted
+    /// Follow live events until interrupted
     #[arg(long, short)]
     follow: bool,
     /// How far to look back [default: 10m; not at all with --follow]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_SINCE", value_parser = duration::parse)]
     since: Option<Duration>,
-    /// Only these events (repeatable)
+    /// Show only events with this name (repeatable)
     #[arg(long = "event", value_name = "EVENT", env = "LEASEHOLD_EVENT", value_delimiter = ',')]
     events: Vec<EventName>,
     #[command(flatten)]
     names: NameFilterArgs,
-    /// Only of this job (repeatable)
+    /// Show only events of this job (repeatable)
     #[arg(long = "job", value_name = "ID", env = "LEASEHOLD_JOB")]
     jobs: Vec<String>,
     #[command(flatten)]
     answer: ClientArgs,
 }
 
-/// Prints them as they come.
+/// Prints events as they come.
 pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
     let since = args.since.or((!args.follow).then_some(DEFAULT_SINCE));
@@ -85,7 +85,7 @@ pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Fail
     }
 }
 
-/// An event on a line.
+/// Formats an event on one line.
 fn line(event: &JobEvent) -> String {
     let JobEvent { at, event: name, job, attempt, actor, reason, .. } = event;
     let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();

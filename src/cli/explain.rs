@@ -1,4 +1,4 @@
-//! `leasehold explain`: why jobs do not run, in words.
+//! `leasehold explain`: why jobs do not run, in sentences.
 
 use clap::Args;
 
@@ -8,10 +8,10 @@ use super::output::{clean, wrap};
 use super::settings::Settings;
 use crate::wire::Explanation;
 
-/// What stands before each sentence.
+/// The indent of each sentence.
 const INDENT: usize = 2;
 
-/// Say why jobs do not run, or how they are doing
+/// Explain why jobs do not run, or how they are doing
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  leasehold explain 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
 pub(super) struct ExplainArgs {
@@ -19,7 +19,7 @@ pub(super) struct ExplainArgs {
     jobs: Ids,
 }
 
-/// Asks and prints.
+/// Prints the explanations.
 pub(super) async fn run(args: ExplainArgs, settings: Settings) -> Result<(), Failure> {
     let Ids { ids, answer } = args.jobs;
     let client = answer.connect(&settings)?;

@@ -1,4 +1,4 @@
-//! `leasehold export`: any number of jobs, one a line.
+//! `leasehold export`: any number of jobs, one per line.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::client::Export;
 
-/// Export jobs, as many as there are, one a line of JSON
+/// Export all jobs that match, one per line of JSON
 ///
-/// A file gets its name once all have come: there is none after a failure. On standard output, the exit status tells
-/// whether all have come. Ordered by a field that does not change meanwhile, each job comes once.
+/// A file gets its name once the export is complete: after a failure there is none. On standard output, the exit status
+/// tells whether the export is complete. Ordered by a field that does not change meanwhile, each job comes once.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold export 'finished_at >= now-1d/d' -o yesterday.ndjson\n  leasehold export 'state: failed' --fields id,error.code,labels.team | jq -s 'group_by(.error.code)'"
@@ -26,14 +26,14 @@ use crate::client::Export;
 pub(super) struct ExportArgs {
     #[command(flatten)]
     jobs: ListingArgs,
-    /// Write to this file, once all have come
+    /// Write to this file, which appears once the export is complete
     #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_OUTPUT")]
     output: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// Reads and writes them.
+/// Exports the jobs.
 pub(super) async fn run(args: ExportArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.server.connect(&settings)?;
     let export = client.export(&args.jobs.query(), &args.jobs.fields).await?;
@@ -55,7 +55,7 @@ pub(super) async fn run(args: ExportArgs, settings: Settings) -> Result<(), Fail
     Ok(())
 }
 
-/// A file without a name of its own yet, where it can be given this one.
+/// Creates a temporary file in the directory of this one, whose name it can be given.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let permissions = Permissions::from_mode(0o666);
     tempfile::Builder::new().prefix(".leasehold-export-").permissions(permissions).tempfile_in(directory_of(path))
@@ -65,7 +65,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
-/// Writes all that comes. Gives how many lines that were.
+/// Writes all jobs. Returns the number of lines.
 async fn copy(mut export: Export, out: &mut impl Write) -> Result<usize, Failure> {
     let mut lines = 0;
     while let Some(bytes) = export.next().await? {

@@ -1,46 +1,46 @@
-//! How a command ends when it does not end well: what is said, and the exit status.
+//! How a command fails: its message and its exit status.
 
 use std::io;
 use std::process::ExitCode;
 
 use crate::client::ClientError;
 
-/// Why a command did not end well.
+/// Why a command failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// What was asked for cannot be meant; nothing was done.
+    /// The arguments are invalid; nothing was done.
     Usage(String),
-    /// It went wrong.
+    /// The command failed.
     Failed(String),
     /// The server cannot be reached.
     Unreachable(String),
-    /// Everything has been said; only the exit status is left.
+    /// The message was printed already; only the exit status is left.
     Told(ExitStatus),
-    /// Whoever reads the output has had enough.
+    /// The reader of standard output has closed it.
     OutputClosed,
 }
 
-/// The exit statuses beside success, as the help text lists them.
+/// The exit statuses other than 0, as the help text lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitStatus {
     /// A job failed, or the command did.
     Failed = 1,
-    /// Nothing was done.
+    /// The arguments were invalid; nothing was done.
     Usage = 2,
     /// The server cannot be reached.
     Unreachable = 3,
-    /// The time given ran out.
+    /// The time limit ran out.
     TimeIsUp = 4,
-    /// Interrupted by Ctrl-C.
+    /// The command was interrupted by Ctrl-C.
     Interrupted = 130,
-    /// As if SIGPIPE had ended it, which it does for most programs.
+    /// The output was closed: the status of a program that SIGPIPE ends.
     OutputClosed = 141,
-    /// Ended by SIGTERM.
+    /// The command was ended by SIGTERM.
     Terminated = 143,
 }
 
 impl Failure {
-    /// Says what is to be said, in one paragraph, and gives the exit status.
+    /// Prints the message as one paragraph, and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
         let (said, status) = match self {
             Self::Usage(said) => (Some(said), ExitStatus::Usage),
@@ -68,7 +68,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Writing to standard output.
+/// Errors of writing to standard output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

@@ -1,4 +1,5 @@
-//! Which jobs a command is about, as `list`, `export`, `count`, `stats`, `orphans` and `events` are told.
+//! Which jobs a command is about, as the flags of `list`, `export`, `count`, `stats`, `orphans` and `events` select
+//! them.
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
@@ -7,30 +8,31 @@ use super::complete;
 use crate::client::JobQuery;
 use crate::job::JobState;
 
-/// Whose jobs, and of which queues and kinds.
+/// Selects jobs by queue, kind and owner.
 #[derive(Clone, Debug, Args)]
 pub(super) struct NameFilterArgs {
-    /// In this queue (repeatable)
+    /// Select only jobs in this queue (repeatable)
     #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE", add = ArgValueCompleter::new(complete::queues))]
     pub(super) queues: Vec<String>,
-    /// Of this kind (repeatable)
+    /// Select only jobs of this kind (repeatable)
     #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
     pub(super) kinds: Vec<String>,
-    /// Belonging to this owner (repeatable)
+    /// Select only jobs that belong to this owner (repeatable)
     #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
     pub(super) owners: Vec<String>,
 }
 
-/// Which jobs: those that satisfy every part.
+/// Selects the jobs that satisfy every part.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FilterArgs {
-    /// As this query in Kibana's language says, such as `state: running and expected_runtime_ms < 60000`
+    /// Select only jobs that this KQL query matches, such as `state: running and expected_runtime_ms < 60000`
     #[arg(value_name = "KQL", add = ArgValueCompleter::new(complete::kql))]
     kql: Option<String>,
-    /// Where the query's times without a zone are meant and its days begin, such as Europe/Berlin or +02:00 [default: UTC]
+    /// The time zone of the query's days and of its times without a zone, such as Europe/Berlin or +02:00 [default:
+    /// UTC]
     #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE")]
     time_zone: Option<String>,
-    /// In this state: available, running, completed, failed, cancelled or expired (repeatable)
+    /// Select only jobs in this state: available, running, completed, failed, cancelled or expired (repeatable)
     #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',', add = ArgValueCompleter::new(complete::states))]
     states: Vec<JobState>,
     #[command(flatten)]
@@ -38,7 +40,7 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The same for the client.
+    /// Returns the filter for the client.
     fn into_query(self) -> JobQuery {
         let NameFilterArgs { queues, kinds, owners } = self.names;
         let Self { kql, time_zone, states, .. } = self;
@@ -46,12 +48,12 @@ impl FilterArgs {
     }
 }
 
-/// Which jobs, in which order, and what of them.
+/// Selects jobs, their order, and the fields that are shown.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ListingArgs {
     #[command(flatten)]
     filter: FilterArgs,
-    /// Order by this field, smallest first; `-` in front turns it round
+    /// Order by this field, smallest first; with a leading `-`, largest first
     #[arg(
         long,
         value_name = "FIELD",
@@ -61,30 +63,30 @@ pub(super) struct ListingArgs {
         add = ArgValueCompleter::new(complete::sortable)
     )]
     sort: String,
-    /// Only these fields, with commas between them and dots for those inside of others
+    /// Show only these fields, separated by commas, with dots for fields of fields
     #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::job_fields))]
     pub(super) fields: Vec<String>,
 }
 
 impl ListingArgs {
-    /// The same for the client.
+    /// Returns the filter and the order for the client.
     pub(super) fn query(&self) -> JobQuery {
         JobQuery { sort: Some(self.sort.clone()), ..self.filter.clone().into_query() }
     }
 }
 
-/// Which jobs, and the groups that they are put in.
+/// Selects jobs, and groups them.
 #[derive(Clone, Debug, Args)]
 pub(super) struct GroupingArgs {
     #[command(flatten)]
     filter: FilterArgs,
-    /// Grouped by these fields, with commas between them; a label is `labels.` and its name
+    /// Group by these fields, separated by commas; a label is `labels.` and its name
     #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
     pub(super) by: Vec<String>,
 }
 
 impl GroupingArgs {
-    /// The jobs, for the client.
+    /// Returns the filter for the client.
     pub(super) fn query(&self) -> JobQuery {
         self.filter.clone().into_query()
     }

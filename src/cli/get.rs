@@ -1,4 +1,4 @@
-//! `leasehold get`: everything about some jobs.
+//! `leasehold get`: everything about jobs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::settings::Settings;
 use crate::clock::Timestamp;
 use crate::wire::Job;
 
-/// Show everything about some jobs
+/// Show everything about jobs
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5\n  leasehold get --json my-job | jq .result"
@@ -23,7 +23,7 @@ pub(super) struct GetArgs {
     jobs: Ids,
 }
 
-/// Reads and prints them.
+/// Prints the jobs.
 pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure> {
     let Ids { ids, answer } = args.jobs;
     let client = answer.connect(&settings)?;
@@ -35,7 +35,7 @@ pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure
     Ok(())
 }
 
-/// A job on a page: what it has, and nothing of what it has not.
+/// Formats a job on a page, without the fields that are empty.
 fn describe(job: &Job) -> String {
     let mut page = Page::default();
     page.line("id", &job.id);

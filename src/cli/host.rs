@@ -1,4 +1,4 @@
-//! What `serve` and `monitor` have in common: a process over a store that listens until it is told to stop.
+//! What `serve` and `monitor` have in common: a process over a store that listens until it is stopped.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,22 +26,22 @@ use crate::monitor::{Monitor, MonitorConfig};
 use crate::store::Store;
 use crate::worker::{Stop, StopListener};
 
-/// What both take on the command line.
+/// The flags of both.
 #[derive(Debug, Args)]
 pub(super) struct HostArgs {
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:7400, a monitor's: 127.0.0.1:7401]
+    /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7400, or 127.0.0.1:7401 for a monitor]
     #[arg(long, value_name = "ADDR:PORT", env = "LEASEHOLD_LISTEN")]
     pub(super) listen: Option<SocketAddr>,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
     oversight: OversightArgs,
-    /// Listen beyond this machine though no tokens are configured: anyone can submit, take and cancel jobs then
+    /// Listen beyond this machine although no tokens are configured: anyone can then submit, claim and cancel jobs
     #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
     #[command(flatten)]
     notify: NotifyArgs,
-    /// How log lines look [default: text]
+    /// The format of the log [default: text]
     #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
 }
@@ -60,8 +60,8 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Starts the log, checks the settings and who may reach the process, and listens to signals; `stopping` is logged at
-    /// the first.
+    /// Starts the log, checks the settings and who may reach the process, and listens to signals; `stopping` is logged
+    /// at the first.
     pub(super) fn prepare(
         args: HostArgs,
         settings: Settings,
@@ -93,7 +93,7 @@ impl Host {
         })
     }
 
-    /// Opens the store, watches over jobs where it `oversees` them, and `serve`s, until it is stopped. The health page shows
+    /// Opens the store, monitors jobs where `oversees` is set, and `serve`s until it is stopped. The health page shows
     /// the `configuration`, which holds nothing secret.
     pub(super) async fn run(
         mut self,

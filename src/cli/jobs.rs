@@ -17,9 +17,9 @@ use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// The queue of a job that names none.
 pub(super) const DEFAULT_QUEUE: &str = "default";
-/// How many jobs one file may have.
+/// How many jobs a file may have.
 const MAX_JOBS: usize = 10_000_000;
-/// How many bad lines are told at most.
+/// How many bad lines are reported at most.
 const MAX_TOLD: usize = 20;
 
 /// One job of a file.
@@ -73,7 +73,7 @@ pub(super) fn read_text(file: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(failed)
 }
 
-/// Reads every line, and checks each as the server would. With one bad line there is no job at all.
+/// Parses every line, and checks each as the server would. With one bad line there is no job at all.
 pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
     let mut jobs = Vec::new();
     let mut faults = Vec::new();
@@ -100,7 +100,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
     Err(Failure::Usage(format!("no job was started, for not every line is one:\n{}{more}", faults.join("\n"))))
 }
 
-/// Reads one line; else the column, from 1, and what is wrong there.
+/// Parses one line. An error has a column, from 1, and a message.
 fn parse_line(text: &str) -> Result<SubmitJob, (usize, String)> {
     let line: Line = serde_json::from_str(text).map_err(|error| {
         let said = error.to_string();
@@ -152,7 +152,7 @@ impl Line {
     }
 }
 
-/// A job in a few words: its command, or its kind.
+/// Describes a job in a few words: by its command, or by its kind.
 pub(super) fn describe(job: &SubmitJob) -> String {
     let payload = ShellPayload::parse(job.payload.as_ref()).ok().filter(|_| job.kind == shell::KIND);
     match payload.map(|payload| payload.command) {

@@ -1,7 +1,7 @@
-//! `leasehold kibana`: the job index in Kibana, ready to be looked at.
+//! `leasehold kibana`: installs a data view, searches and a dashboard for jobs in Kibana.
 //!
-//! What is installed is a file, `deploy/kibana/leasehold.ndjson`, as Kibana exports it. It is made for the index prefix
-//! `leasehold-`; for another one the names in it are changed on the way, so that several can live in one Kibana.
+//! They are a file, `deploy/kibana/leasehold.ndjson`, in Kibana's export format. It is made for the index prefix
+//! `leasehold-`; for another prefix its names are changed, so that several installations can share one Kibana.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,15 +40,15 @@ pub(super) struct KibanaArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Import them into Kibana, over those of an earlier time
+    /// Import the saved objects into Kibana, over those of an earlier installation
     Install(InstallArgs),
-    /// Print them, as Kibana imports them
+    /// Print the saved objects in Kibana's import format
     Print(PrintArgs),
 }
 
 #[derive(Debug, Args)]
 struct InstallArgs {
-    /// Kibana's address; a user and password may stand in it
+    /// Kibana's URL, with user and password where needed
     #[arg(
         long,
         value_name = "URL",
@@ -60,13 +60,13 @@ struct InstallArgs {
     /// An API key that may manage saved objects
     #[arg(long, value_name = "KEY", env = "LEASEHOLD_KIBANA_API_KEY", hide_env_values = true)]
     kibana_api_key: Option<String>,
-    /// The certificate, in PEM, of the private authority behind Kibana's
+    /// The PEM file with the certificate of the private authority behind Kibana's certificate
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_KIBANA_CA")]
     kibana_ca: Option<PathBuf>,
-    /// The Kibana space to install into, by its id [default: the default space]
+    /// The id of the Kibana space to install into [default: the default space]
     #[arg(long, value_name = "ID", env = "LEASEHOLD_KIBANA_SPACE")]
     space: Option<String>,
-    /// Leave what is there already as it is
+    /// Leave saved objects that exist already as they are
     #[arg(long)]
     keep: bool,
     #[command(flatten)]
@@ -75,12 +75,12 @@ struct InstallArgs {
 
 #[derive(Debug, Args)]
 struct PrintArgs {
-    /// What the names of the indices begin with [default: leasehold-]
+    /// The prefix of the names of indices [default: leasehold-]
     #[arg(long, value_name = "PREFIX", env = "LEASEHOLD_INDEX_PREFIX")]
     index_prefix: Option<String>,
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 pub(super) async fn run(args: KibanaArgs, settings: Settings) -> Result<(), Failure> {
     let objects = |index: PrintArgs| {
         let prefix = index.index_prefix.or(settings.index_prefix);
@@ -98,7 +98,7 @@ pub(super) async fn run(args: KibanaArgs, settings: Settings) -> Result<(), Fail
     }
 }
 
-/// The saved objects for an index prefix.
+/// Returns the saved objects for an index prefix.
 fn objects(prefix: &str) -> Result<String, Failure> {
     if prefix == PREFIX {
         return Ok(OBJECTS.to_owned());
@@ -130,14 +130,14 @@ fn client(authority: Option<PathBuf>) -> Result<Client, Failure> {
     builder.build().map_err(|error| Failure::Failed(format!("cannot make calls: {error}")))
 }
 
-/// How they are imported.
+/// An import of saved objects.
 struct Import {
     overwrite: bool,
     space: Option<String>,
 }
 
 impl Import {
-    /// Where to, by Kibana's address, which may have a path of its own.
+    /// Returns the URL of the import. Kibana's address may have a path of its own.
     fn url(&self, mut kibana: Url) -> Result<Url, Failure> {
         let wrong = || Failure::Usage("Kibana's address is not one of HTTP".to_owned());
         if !matches!(kibana.scheme(), "http" | "https") {
@@ -196,7 +196,7 @@ impl Import {
     }
 }
 
-/// What Kibana says of an import.
+/// Kibana's answer to an import.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ImportAnswer {
@@ -212,7 +212,7 @@ struct ImportError {
 }
 
 impl ImportError {
-    /// Whether it is only there already.
+    /// Whether the object was only refused because it exists already.
     fn is_there(&self) -> bool {
         self.error["type"] == "conflict"
     }

@@ -1,9 +1,9 @@
-//! How many files and connections the process may have open.
+//! The limit of open files and connections.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Raises the soft limit to the hard one: thousands of workers wait on a connection each, and the soft limit is often
-/// only 1,024. Keeps what there is when that is not allowed.
+/// only 1,024. Keeps the limit when raising it is not allowed.
 pub(super) fn raise_open_files() {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));

@@ -1,4 +1,4 @@
-//! `leasehold list`: the jobs that are looked for.
+//! `leasehold list`: the jobs that match.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ use crate::client::CountQuery;
 use crate::job::Json;
 use crate::wire::Job;
 
-/// How much of an error is shown.
+/// How many characters of an error are shown.
 const ERROR_CHARACTERS: usize = 60;
-/// How much of a field is shown.
+/// How many characters of a field are shown.
 const FIELD_CHARACTERS: usize = 200;
 
 /// List jobs, newest first
@@ -29,17 +29,17 @@ const FIELD_CHARACTERS: usize = 200;
 pub(super) struct ListArgs {
     #[command(flatten)]
     jobs: ListingArgs,
-    /// How many at most; 0 for all
+    /// Show at most this many jobs; 0 for all
     #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
     limit: u64,
-    /// Only count them, by queue and state
+    /// Only count the jobs, by queue and state
     #[arg(long)]
     count: bool,
     #[command(flatten)]
     answer: ClientArgs,
 }
 
-/// Reads and prints them.
+/// Prints the jobs.
 pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
     let mut query = args.jobs.query();
@@ -67,7 +67,7 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
     rows.map_or(Ok(()), |rows| print(&table(&header, rows)))
 }
 
-/// A field's value for people: of a text what it says, of anything else its JSON, and of none nothing.
+/// Formats a field's value for people: a string without quotes, anything else as JSON, and nothing for a missing one.
 fn cell(json: &str, field: &str) -> String {
     let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(json) else {
         // Of a list, the fields of each entry.

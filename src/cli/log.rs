@@ -1,26 +1,27 @@
-//! The log: to standard error, so that standard output stays the command's own.
+//! The log, on standard error: standard output is the command's own.
 
 use std::io::IsTerminal as _;
 
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum LogFormat {
-    /// For people.
+    /// Lines for people.
     #[default]
     Text,
-    /// For programs: a JSON object a line.
+    /// A JSON object per line.
     Json,
 }
 
-/// The storage engine tells of every file it opens, the scheduler of every step of its start; only their trouble is of
-/// use to whoever runs a server.
+/// The storage engine logs every file that it opens, and the scheduler every step of its start; only their warnings are
+/// useful to operators.
 const QUIET: &str = "fjall=warn,lsm_tree=warn,tokio_cron_scheduler=warn";
 
-/// Starts the log. `LEASEHOLD_LOG` chooses what is logged (`debug`, `leasehold::manager=trace`, …), else `default` does.
+/// Starts the log. The variable `LEASEHOLD_LOG` selects what is logged (`debug`, `leasehold::manager=trace`, …), over
+/// `default`.
 pub(super) fn start(format: LogFormat, default: &str) {
     let filter =
         EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(format!("{default},{QUIET}")));

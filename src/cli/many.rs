@@ -1,4 +1,4 @@
-//! An order over many jobs: looked at first, asked about, then carried out call by call.
+//! A bulk change: counted first, confirmed, then carried out call by call.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
@@ -9,7 +9,7 @@ use super::output::{complain, print, print_json, table};
 use crate::client::Client;
 use crate::wire::{BulkFilter, ChangeMany, JobSummary, ManyChanged};
 
-/// Shows how many jobs there are and some of them, asks unless told not to, and changes them.
+/// Shows how many jobs match and some of them, asks for confirmation unless told not to, and changes them.
 pub(super) async fn run(
     client: &Client,
     action: Action,
@@ -61,7 +61,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// What all calls together came to.
+/// The sum over all calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Total {
     changed: u64,
@@ -107,7 +107,7 @@ fn row(job: &JobSummary) -> Vec<String> {
     ]
 }
 
-/// Asks the person at the terminal. Where there is none, nobody can agree.
+/// Asks the person at the terminal for confirmation. Fails where there is no terminal.
 fn confirmed(action: Action, jobs: u64) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         let verb = action.verb();

@@ -1,4 +1,4 @@
-//! How far a command is: a bar on a terminal, a line now and then elsewhere. Always on standard error.
+//! Shows a command's progress on standard error: a bar on a terminal, a line now and then elsewhere.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ struct State {
 }
 
 impl Meter {
-    /// A meter for `total` things to be done.
+    /// Creates a meter for `total` items.
     pub(super) fn start(total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(total);
@@ -39,7 +39,7 @@ impl Meter {
         Self { bar, state: Mutex::new(State { total, done: 0, failed: 0, told_at: Instant::now() }) }
     }
 
-    /// One more is done.
+    /// Counts one more item; `well` says whether it succeeded.
     pub(super) fn advance(&self, well: bool) {
         let mut state = self.state.lock();
         state.done += 1;
@@ -59,7 +59,7 @@ impl Meter {
         }
     }
 
-    /// Says something without disturbing the bar.
+    /// Prints a line without disturbing the bar.
     pub(super) fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| complain(&clean(text))),
@@ -67,7 +67,7 @@ impl Meter {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,6 +1,7 @@
-//! The command line. One file a command; beside them what they share: [`failure`] (how a command ends), [`settings`]
-//! (flags over environment over file), [`server`] (how a server is reached), [`output`] (tables and JSON), [`figures`] (numbers in tables),
-//! [`signals`], [`host`] (what `serve` and `monitor` have in common).
+//! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
+//! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
+//! printed), [`filter`] and [`chosen`] (which jobs a command is about), [`output`], [`figures`] and [`meter`] (what is
+//! printed), [`signals`], [`host`] (what `serve` and `monitor` have in common) and [`engine`] (which store is opened).
 
 mod bench;
 mod change;
@@ -55,12 +56,13 @@ use settings::Settings;
 
 const EXIT_CODES: &str = "\
 Exit status:
-  0    all went well
+  0    success
   1    a job failed, or the command itself did
   2    the command line, a file or a line in it is wrong; nothing was done
   3    the server cannot be reached
-  4    the time given ran out first
-  130  interrupted; 143 when by SIGTERM
+  4    the time limit ran out
+  130  interrupted by Ctrl-C
+  143  ended by SIGTERM
 
 Settings come from flags, then from the environment, then from the file that --config names.";
 
@@ -105,7 +107,7 @@ enum Command {
     Completions(complete::CompletionsArgs),
 }
 
-/// Runs the program: reads the command line, does what it says, and gives the exit status.
+/// Runs the program and returns its exit status.
 #[must_use]
 pub fn main() -> ExitCode {
     // Answers the shell and ends, where it is the shell that asks.

@@ -1,4 +1,4 @@
-//! The settings under which a server tells others of what happens to jobs.
+//! The settings of notifications.
 
 use std::sync::Arc;
 
@@ -17,14 +17,15 @@ use crate::notify::{Notifier, NotifyConfig};
 use crate::store::{Store, StoreError};
 use crate::worker::backoff::Backoff;
 
-/// How others are told, on the command line and in the settings file.
+/// The settings of notifications, on the command line and in the settings file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NotifyArgs {
-    /// The address under which people reach this server: what notifications say they come from, and link to
+    /// The URL under which people reach this server, which notifications name and link to
     #[arg(long, value_name = "URL", env = "LEASEHOLD_PUBLIC_URL")]
     public_url: Option<String>,
-    /// Let webhooks call loopback and private addresses: whoever may submit jobs can then make this server call them
+    /// Let webhooks call loopback and private addresses: everyone who may submit jobs can then make this server call
+    /// them
     #[arg(
         long,
         env = "LEASEHOLD_ALLOW_PRIVATE_TARGETS",
@@ -33,7 +34,7 @@ pub(super) struct NotifyArgs {
         default_missing_value = "true"
     )]
     allow_private_targets: Option<bool>,
-    /// Let webhooks call this host or network though it is private (repeatable), such as `alerts.internal` or `10.1.0.0/16`
+    /// Let webhooks call this private host or network (repeatable), such as `alerts.internal` or `10.1.0.0/16`
     #[arg(long, value_name = "TARGET", env = "LEASEHOLD_ALLOW_TARGET", value_delimiter = ',')]
     #[serde(default)]
     allow_target: Vec<String>,
@@ -45,14 +46,14 @@ pub(super) struct NotifyArgs {
     timeout: Option<DurationSetting>,
 }
 
-/// How others are told, checked.
+/// The settings of notifications, checked.
 pub(super) struct Notifications {
     policy: TargetPolicy,
     config: NotifyConfig,
 }
 
 impl Notifications {
-    /// Reads the flags and the file.
+    /// Merges and checks the settings of the command line and of the file.
     pub(super) fn of(args: &NotifyArgs, settings: &NotifyArgs) -> Result<Self, Failure> {
         let named = if args.allow_target.is_empty() { &settings.allow_target } else { &args.allow_target };
         let allow: Result<Vec<AllowedTarget>, String> = named.iter().map(|text| text.parse()).collect();
@@ -80,7 +81,7 @@ fn origin(url: &str) -> Result<Origin, Failure> {
     Ok(Origin { source: parsed.to_string(), job_pages: Some(pages) })
 }
 
-/// Starts telling others.
+/// Starts the notifier.
 pub(super) async fn start(
     notifications: Notifications,
     manager: &Manager,

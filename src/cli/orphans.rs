@@ -1,4 +1,4 @@
-//! `leasehold orphans`: running jobs that look abandoned.
+//! `leasehold orphans`: running jobs that look orphaned.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::settings::Settings;
 use crate::client::OrphanQuery;
 use crate::wire::OrphanedJob;
 
-/// List the running jobs that look abandoned: why, since when, and what happens to them next
+/// List the running jobs that look orphaned: why, for how long, and what happens to them next
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold orphans\n  leasehold orphans --worker host7:4711 --json | jq .evidence\n\nTake one from its worker with `leasehold release ID --expected-fence FENCE --reason …`."
@@ -21,17 +21,17 @@ use crate::wire::OrphanedJob;
 pub(super) struct OrphansArgs {
     #[command(flatten)]
     names: NameFilterArgs,
-    /// Held by this worker
+    /// Select only jobs that this worker holds
     #[arg(long, value_name = "WORKER", env = "LEASEHOLD_WORKER")]
     worker: Option<String>,
-    /// How many at most; 0 for all
+    /// Show at most this many jobs; 0 for all
     #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
     limit: u64,
     #[command(flatten)]
     answer: ClientArgs,
 }
 
-/// Reads and prints them.
+/// Prints the jobs.
 pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
     let NameFilterArgs { queues, kinds, owners } = args.names;

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::failure::Failure;
 
-/// A line under the header and nothing else: what is copied from it is the content.
+/// A line under the header and nothing else, so that a copied table is its content.
 const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// Prints to standard output.
+/// Prints a line to standard output.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -23,26 +23,26 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&serde_json::to_string(value)?)
 }
 
-/// Says something on standard error, if anybody listens there.
+/// Prints a line to standard error, unless it is closed.
 pub(super) fn complain(text: &str) {
     drop(writeln!(std::io::stderr(), "{text}"));
 }
 
-/// How wide a table may be.
+/// The width of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// As the terminal is, or as it needs to be when nobody looks at it on one.
+    /// At most that of the terminal, if there is one.
     Terminal,
-    /// As it needs to be.
+    /// As wide as its content.
     Content,
 }
 
-/// A table: within the terminal's width, or as wide as it needs to be when nobody looks at it on one.
+/// Formats a table, at most as wide as the terminal, if there is one.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     table_to(Fit::Terminal, header, rows)
 }
 
-/// A table of this width.
+/// Formats a table of this width.
 pub(super) fn table_to(fit: Fit, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
@@ -57,13 +57,12 @@ pub(super) fn table_to(fit: Fit, header: &[&str], rows: impl IntoIterator<Item =
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// A table of names and values.
+/// Formats a table of names and values.
 pub(super) fn facts_table<'a>(title: &str, facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
     table(&[title, ""], facts.into_iter().map(|(name, value)| vec![name.to_owned(), value]))
 }
 
-/// A text indented, and broken between words where it is wider than the terminal; in one piece when nobody looks at it
-/// on one.
+/// Indents a text, and breaks it between words at the width of the terminal, if there is one.
 pub(super) fn wrap(text: &str, indent: usize) -> String {
     let columns = if std::io::stdout().is_terminal() { crossterm::terminal::size().ok() } else { None };
     wrap_at(text, columns.map_or(usize::MAX, |(columns, _)| usize::from(columns)), indent)
@@ -90,12 +89,12 @@ fn wrap_at(text: &str, columns: usize, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// Text from elsewhere without what would steer the terminal.
+/// Replaces the control characters of a text from elsewhere, which could steer the terminal.
 pub(super) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
-/// The beginning of a text, on one line, with an ellipsis where it is cut.
+/// Returns the beginning of a text on one line, with an ellipsis where it is cut.
 pub(super) fn shorten(text: &str, characters: usize) -> String {
     let line = clean(text).replace(['\n', '\t'], " ");
     if line.chars().count() <= characters {

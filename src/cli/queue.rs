@@ -1,4 +1,4 @@
-//! `leasehold queue`: how queues stand, and what is set for them.
+//! `leasehold queue`: the statistics and settings of queues.
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -11,10 +11,10 @@ use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::job::OrphanPolicy;
 use crate::wire::{ChangeQueue, JobState, Queue};
 
-/// How much of a reason is shown in a table.
+/// How many characters of a reason are shown in a table.
 const REASON_CHARACTERS: usize = 40;
 
-/// Show queues, hold them back, and hand their jobs out again
+/// Show, pause, resume and set up queues
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold queue list\n  leasehold queue pause reports --reason 'the printer burns'\n  \
@@ -27,13 +27,13 @@ pub(super) struct QueueArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List the queues that have jobs or settings of their own
+    /// List the queues that have jobs or settings
     List(ClientArgs),
     /// Show everything about a queue
     Show(OneArgs),
-    /// Hold a queue back: none of its jobs is claimed until it is resumed; those that run go on
+    /// Pause a queue: its jobs are not claimed until it is resumed; running ones go on
     Pause(PauseArgs),
-    /// Hand a queue's jobs out again
+    /// Resume a paused queue
     Resume(OneArgs),
     /// Set what happens to a queue's jobs whose lease expires
     Set(SetArgs),
@@ -41,7 +41,7 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct OneArgs {
-    /// The queue
+    /// The name of the queue
     #[arg(value_name = "QUEUE")]
     queue: String,
     #[command(flatten)]
@@ -52,7 +52,7 @@ struct OneArgs {
 struct PauseArgs {
     #[command(flatten)]
     one: OneArgs,
-    /// Why, for whoever asks why a job does not run
+    /// Record this reason, which is shown to people who ask why a job does not run
     #[arg(long, env = "LEASEHOLD_REASON")]
     reason: Option<String>,
 }
@@ -61,7 +61,7 @@ struct PauseArgs {
 struct SetArgs {
     #[command(flatten)]
     one: OneArgs,
-    /// What happens to its jobs whose lease expires, where they do not say it themselves
+    /// What happens to the queue's jobs whose lease expires, unless they have a policy of their own
     #[arg(long, env = "LEASEHOLD_ORPHAN_POLICY", value_enum)]
     orphan_policy: Policy,
 }
@@ -69,17 +69,17 @@ struct SetArgs {
 /// What happens to a job whose lease expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Policy {
-    /// It waits for its next attempt
+    /// The job waits for its next attempt
     Requeue,
-    /// It has failed
+    /// The job fails
     Fail,
-    /// It is flagged, and a person decides
+    /// The job is flagged, and a person decides
     Flag,
-    /// As the installation has it
+    /// As the monitor is set up
     Default,
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 pub(super) async fn run(args: QueueArgs, settings: Settings) -> Result<(), Failure> {
     match args.action {
         Action::List(answer) => {
@@ -113,14 +113,14 @@ impl From<Policy> for Option<OrphanPolicy> {
     }
 }
 
-/// A queue's settings on a line.
+/// Formats a queue's settings on one line.
 fn summary(queue: &Queue) -> String {
     let stands = if queue.paused { "paused" } else { "not paused" };
     let rule = queue.orphan_policy.map(|policy| format!(", orphans: {}", policy.as_str())).unwrap_or_default();
     format!("{}: {stands}{rule}", clean(&queue.name))
 }
 
-/// The queues, a row each.
+/// Formats the queues as a table.
 pub(super) fn overview(queues: &[Queue], now: Timestamp, fit: Fit) -> String {
     let rows = queues.iter().map(|queue| {
         let count = |state: JobState| queue.jobs.get(&state).copied().unwrap_or(0).to_string();
@@ -142,7 +142,7 @@ pub(super) fn overview(queues: &[Queue], now: Timestamp, fit: Fit) -> String {
     table_to(fit, &["queue", "waiting", "running", "failed", "oldest", "a minute", "failing", "paused"], rows)
 }
 
-/// A queue on a page.
+/// Formats a queue on a page.
 fn describe(queue: &Queue) -> String {
     let mut lines = vec![format!("{:<14} {}", "queue", queue.name)];
     match &queue.pause {

@@ -13,8 +13,8 @@ use crate::manager::ManagerConfig;
 const DEFAULT_PORT: u16 = 7400;
 
 const HOW_IT_ENDS: &str = "\
-The first SIGTERM or Ctrl-C accepts nothing more, answers waiting workers and lets calls end; the second ends at once. \
-Neither loses anything that was acknowledged.
+After the first SIGTERM or Ctrl-C the server accepts no new call, answers waiting workers and lets the other calls end; \
+after the second it ends at once. Neither loses anything that was acknowledged.
 
 Exit status: 0 after a graceful stop, 1 when it cannot serve (the message says what to do), 2 for wrong settings. A store \
 that is not there yet is waited for.
@@ -30,7 +30,7 @@ Examples:
 pub(super) struct ServeArgs {
     #[command(flatten)]
     host: HostArgs,
-    /// Leave the watch over running jobs to `leasehold monitor`
+    /// Leave the monitoring of running jobs to `leasehold monitor`
     #[arg(long, env = "LEASEHOLD_NO_MONITOR", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_monitor: Option<bool>,
 }
@@ -44,7 +44,7 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
     host.run(oversees, configuration, api::serve).await
 }
 
-/// How the server is set up, for its health page: nothing secret, and so no address, which may hold a password.
+/// Returns the server's configuration for its health page: nothing secret, and so no URL, which may hold a password.
 fn configuration(engine: &EngineSettings, access: &Access, watches: bool) -> serde_json::Value {
     let (manager, limits) = (ManagerConfig::default(), Limits::default());
     let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! How commands reach a server, and how they print what it answers.
+//! How commands call a server, and how they print its answers.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -8,25 +8,25 @@ use super::output::{print, print_json};
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
 
-/// Where the server is when nobody says.
+/// The server's default URL.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7400";
-/// How many items one page of the server's has at most.
+/// How many items a page of the server has at most.
 const PAGE: u64 = 1000;
 
-/// Which server, and with which token.
+/// The server to call, and the access token.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerArgs {
-    /// The server's address [default: http://127.0.0.1:7400]
+    /// The URL of the server [default: http://127.0.0.1:7400]
     #[arg(long, value_name = "URL", env = "LEASEHOLD_SERVER")]
     pub(super) server: Option<String>,
-    /// The token to show, where the server asks for one
+    /// The access token, where the server requires one
     #[arg(long, value_name = "TOKEN", env = "LEASEHOLD_TOKEN", hide_env_values = true)]
     pub(super) token: Option<String>,
 }
 
 impl ServerArgs {
-    /// A client of that server.
+    /// Creates a client of the server.
     pub(super) fn connect(&self, settings: &Settings) -> Result<Client, Failure> {
         let settings = &settings.client;
         let server = self.server.as_deref().or(settings.server.as_deref()).unwrap_or(DEFAULT_SERVER);
@@ -35,10 +35,10 @@ impl ServerArgs {
     }
 }
 
-/// Which server a command asks, and whether it prints for people or for programs.
+/// The server to call, and whether to print for people or for programs.
 #[derive(Debug, Args)]
 pub(super) struct ClientArgs {
-    /// Print JSON as the server gives it, each item on a line of its own
+    /// Print JSON as the server returns it, one line per item
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
@@ -46,17 +46,17 @@ pub(super) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// A client of the server.
+    /// Creates a client of the server.
     pub(super) fn connect(&self, settings: &Settings) -> Result<Client, Failure> {
         self.server.connect(settings)
     }
 
-    /// Prints a value: as JSON, or as the text that people read.
+    /// Prints a value, as JSON or as text for people.
     pub(super) fn print<T: Serialize>(&self, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         if self.json { print_json(value) } else { print(&text(value)) }
     }
 
-    /// Prints values: each as a line of JSON, or all as the text that people read.
+    /// Prints values, each as a line of JSON or all as text for people.
     pub(super) fn print_all<T: Serialize>(
         &self,
         values: &[T],
@@ -65,8 +65,8 @@ impl ClientArgs {
         if self.json { values.iter().try_for_each(print_json) } else { print(&text(values)) }
     }
 
-    /// Reads up to `limit` items (all, for 0) page by page. Prints each page as JSON as it comes, or gives a row for each
-    /// item in the end. `page` gets a size and a cursor, and gives items and the next page's cursor.
+    /// Reads up to `limit` items (0 for all), page by page. Prints them as JSON as they come, or returns a row for each
+    /// in the end. `page` is called with a size and a cursor, and returns items and the next page's cursor.
     pub(super) async fn pages<T: Serialize>(
         &self,
         limit: u64,

@@ -1,4 +1,4 @@
-//! The settings file. A flag or an environment variable goes over what it says.
+//! The settings file. A flag or an environment variable overrides it.
 //!
 //! ```toml
 //! listen = "0.0.0.0:7400"
@@ -37,7 +37,7 @@ use super::notify::NotifyArgs;
 use super::server::ServerArgs;
 use crate::api::access::Token;
 
-/// What the file says. A key that is not here is refused: most likely it is misspelt.
+/// The settings of the file. An unknown key is refused: most likely it is misspelt.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
@@ -64,7 +64,7 @@ pub(super) struct Settings {
     pub(super) worker: WorkerSettings,
 }
 
-/// How a worker works.
+/// The settings of a worker.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkerSettings {
@@ -78,7 +78,7 @@ pub(super) struct WorkerSettings {
 }
 
 impl Settings {
-    /// Reads the file, if one is named.
+    /// Reads the file, if one is given.
     pub(super) fn read(file: Option<&Path>) -> Result<Self, Failure> {
         let Some(file) = file else { return Ok(Self::default()) };
         let wrong = |what: String| Failure::Usage(format!("the settings file {}: {what}", file.display()));

@@ -1,4 +1,4 @@
-//! SIGTERM and Ctrl-C: the first asks to come to an end, the second to end at once.
+//! SIGTERM and Ctrl-C: the first asks for a graceful stop, the second for an immediate one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::failure::{ExitStatus, Failure};
 use crate::worker::{Stop, StopHandle};
 
-/// Hears signals for as long as the process lives.
+/// Receives signals for as long as the process lives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals {
     stop: StopHandle,
@@ -16,7 +16,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen. `said` is told how urgent it has become.
+    /// Starts to listen. `said` is called at each signal with how urgent the stop has become.
     pub(super) fn listen(said: impl Fn(Stop) + Send + 'static) -> Result<Self, Failure> {
         let cannot = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
         let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
@@ -34,12 +34,12 @@ impl Signals {
         Ok(signals)
     }
 
-    /// What the signals stop.
+    /// Returns the handle that the signals stop.
     pub(super) fn stop(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// The exit status that the first signal asks for, if there was one.
+    /// Returns the exit status that the first signal asks for, if there was one.
     pub(super) fn status(&self) -> Option<ExitStatus> {
         [ExitStatus::Interrupted, ExitStatus::Terminated]
             .into_iter()

@@ -1,4 +1,4 @@
-//! `leasehold stats`: how many jobs there are, how long they waited and how long they took.
+//! `leasehold stats`: how many jobs there are, how long they waited and how long they ran.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use super::settings::Settings;
 use crate::client::StatsQuery;
 use crate::wire::{StatsAnswer, StatsFigures};
 
-/// Tell how long jobs waited and took, in all, by group or over time
+/// Show how long jobs waited and ran, in total, by group or over time
 ///
-/// A wait is that of a job's latest attempt after it was due, a run time that of the attempt that it ended with.
+/// The wait of a job is that of its latest attempt from when it was due; its run time is that of its last attempt.
 /// Percentiles are approximate.
 #[derive(Debug, Args)]
 #[command(
@@ -27,13 +27,13 @@ use crate::wire::{StatsAnswer, StatsFigures};
 pub(super) struct StatsArgs {
     #[command(flatten)]
     jobs: GroupingArgs,
-    /// With a row for each interval of this length: 30s, 5m, 1h, 1d
+    /// Show a row for each interval of this length: 30s, 5m, 1h, 1d
     #[arg(long, value_name = "INTERVAL", env = "LEASEHOLD_INTERVAL")]
     interval: Option<String>,
-    /// In which a job belongs by this time [default: created_at]
+    /// The time field that puts a job in its interval [default: created_at]
     #[arg(long, value_name = "FIELD", env = "LEASEHOLD_TIME", requires = "interval", add = ArgValueCompleter::new(complete::times))]
     time: Option<String>,
-    /// Which percentiles, at most ten
+    /// Show these percentiles, at most ten
     #[arg(
         long,
         value_name = "NUMBERS",
@@ -46,7 +46,7 @@ pub(super) struct StatsArgs {
     answer: ClientArgs,
 }
 
-/// Asks and prints.
+/// Prints the statistics.
 pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings)?;
     let query = StatsQuery {

@@ -1,4 +1,4 @@
-//! `leasehold submit`: hands jobs to a server.
+//! `leasehold submit`: submits jobs to a server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,57 +16,57 @@ use crate::job::Json;
 use crate::wire::SubmitJob;
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
-/// How many jobs go with one call.
+/// How many jobs one call submits.
 const BATCH: usize = 1000;
-/// How many refusals are told one by one.
+/// How many refusals are printed one by one.
 const MAX_TOLD: usize = 20;
 
-/// Hand jobs to a server, and print their ids
+/// Submit jobs to a server, and print their ids
 ///
-/// Either one job from the command line, or many from a file of JSON lines (`-` for standard input), each a job as the
-/// API takes it, or just {"command": ["program", "argument"]}. Jobs without an id are given one before they are sent,
-/// so that no lost answer makes two.
+/// Submits one job from the command line, or many from a file of JSON lines, each a job as the API takes it, or just
+/// {"command": ["program", "argument"]}. Jobs without an id are given one before they are sent, so that a repetition
+/// after a lost answer does not make a second job.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leasehold submit -- convert in.png out.webp\n  \
     leasehold submit --queue reports --timeout 10m --label month=2030-01 -- make report\n  \
     leasehold submit --kind render --payload '{\"scene\": 7}'\n  leasehold submit --file jobs.jsonl")]
 pub(super) struct SubmitArgs {
-    /// The jobs, one JSON object a line; `-` for standard input
+    /// Submit the jobs of this file, one JSON object per line; `-` for standard input
     #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_FILE",
           conflicts_with_all = ["command", "payload", "id", "queue", "kind", "priority", "owner", "labels", "timeout",
                                 "max_attempts", "run_at"])]
     file: Option<PathBuf>,
-    /// The line it waits in [default: default]
+    /// The queue of the job [default: default]
     #[arg(long, env = "LEASEHOLD_QUEUE")]
     queue: Option<String>,
-    /// Its handler's name [default: shell]
+    /// The kind of the job, which names its handler [default: shell]
     #[arg(long, env = "LEASEHOLD_KIND")]
     kind: Option<String>,
-    /// Its input, as JSON
+    /// The input of the job, as JSON
     #[arg(long, value_name = "JSON", env = "LEASEHOLD_PAYLOAD", conflicts_with = "command")]
     payload: Option<String>,
-    /// Its id: submitting the same job under the same id again gives the first one
+    /// The id of the job; submitting the same job again under its id returns the first one
     #[arg(long, env = "LEASEHOLD_ID")]
     id: Option<String>,
-    /// How urgent it is, from -100 to 100
+    /// The priority, from -100 to 100; higher runs first [default: 0]
     #[arg(long, env = "LEASEHOLD_PRIORITY", allow_hyphen_values = true)]
     priority: Option<i64>,
-    /// Who it belongs to
+    /// The owner of the job
     #[arg(long, env = "LEASEHOLD_OWNER")]
     owner: Option<String>,
-    /// What it is to be found by (repeatable)
+    /// A label to find the job by (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", env = "LEASEHOLD_LABEL", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// How long an attempt may take at most
+    /// The time limit of each attempt [default: none]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// How many attempts it gets [default: 3]
+    /// How many attempts the job gets [default: 3]
     #[arg(long, value_name = "N", env = "LEASEHOLD_MAX_ATTEMPTS")]
     max_attempts: Option<u64>,
-    /// Not before this time, such as 2030-01-31T08:00:00Z
+    /// The time at which the job is due, such as 2030-01-31T08:00:00Z [default: now]
     #[arg(long, value_name = "TIME", env = "LEASEHOLD_RUN_AT")]
     run_at: Option<String>,
-    /// Print JSON: the job, or for a file one line for each
+    /// Print JSON: the job, or one line for each job of a file
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -81,7 +81,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Submits one or many.
+/// Submits one job or many.
 pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.server.connect(&settings)?;
     if let Some(file) = args.file.take() {
@@ -92,7 +92,7 @@ pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), 
     if json { print_json(&job) } else { print(&job.id) }
 }
 
-/// The job that the flags describe.
+/// Returns the job that the flags describe.
 fn one(args: SubmitArgs) -> Result<SubmitJob, Failure> {
     let payload = match args.payload {
         Some(text) => Some(Json::parse(text).map_err(|error| Failure::Usage(format!("the payload: {error}")))?),

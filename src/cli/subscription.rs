@@ -1,4 +1,4 @@
-//! `leasehold subscription`: who is told of what happens to jobs.
+//! `leasehold subscription`: receivers of notifications.
 
 use clap::{Args, Subcommand};
 
@@ -9,7 +9,7 @@ use super::settings::Settings;
 use crate::job::{EventName, NoticeFormat};
 use crate::wire::{Subscribe, Subscription};
 
-/// Say who is told of what happens to jobs
+/// Manage the receivers of notifications about jobs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,13 +24,13 @@ pub(super) struct SubscriptionArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Add a receiver; prints the secret that its messages are signed with, which is not shown again
+    /// Add a receiver; prints the secret that signs its messages, which is not shown again
     Add(AddArgs),
     /// List the receivers
     List(ClientArgs),
     /// Remove a receiver
     Remove(OneArgs),
-    /// Tell a receiver again that was told nothing any more, because it answered 410
+    /// Enable a receiver that was switched off because it answered 410
     Enable(OneArgs),
     /// Give a receiver a new secret; the former one signs as well until the next change
     Rotate(OneArgs),
@@ -38,18 +38,18 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct AddArgs {
-    /// Where to: an http or https URL
+    /// The URL to call, with http or https
     url: String,
-    /// Of which events (repeatable); of all when none is named
+    /// Notify of this event (repeatable) [default: all]
     #[arg(long, value_name = "EVENT", env = "LEASEHOLD_EVENT", value_delimiter = ',')]
     event: Vec<EventName>,
-    /// In which form: cloud_events, slack or alertmanager
+    /// The format of messages: cloud_events, slack or alertmanager
     #[arg(long, env = "LEASEHOLD_FORMAT", default_value = "cloud_events", value_parser = format)]
     format: NoticeFormat,
-    /// Of the jobs of these queues (repeatable); of all when none is named
+    /// Notify of jobs in this queue (repeatable) [default: all]
     #[arg(long, env = "LEASEHOLD_QUEUE")]
     queue: Vec<String>,
-    /// Of the jobs of these kinds (repeatable); of all when none is named
+    /// Notify of jobs of this kind (repeatable) [default: all]
     #[arg(long, env = "LEASEHOLD_KIND")]
     kind: Vec<String>,
     #[command(flatten)]
@@ -58,7 +58,7 @@ struct AddArgs {
 
 #[derive(Debug, Args)]
 struct OneArgs {
-    /// The receiver's id
+    /// The id of the receiver
     id: String,
     #[command(flatten)]
     server: ServerArgs,
@@ -71,7 +71,7 @@ fn format(text: &str) -> Result<NoticeFormat, String> {
     })
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<(), Failure> {
     let connect = |server: ServerArgs| server.connect(&settings);
     match args.action {

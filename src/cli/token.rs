@@ -1,4 +1,4 @@
-//! `leasehold token`: a new access token.
+//! `leasehold token`: creates an access token.
 
 use clap::Args;
 
@@ -9,16 +9,16 @@ use crate::api::access::token_hash;
 /// How many random bytes a token has: as many bits as its hash.
 const BYTES: usize = 32;
 
-/// Make a new access token, and the lines that make a server know it
+/// Create an access token, and the lines of the settings file that let a server accept it
 ///
-/// The token itself is kept nowhere: hand it to whoever is to use it. The server's settings file holds only its hash.
+/// The token itself is stored nowhere: hand it to its user. The server's settings file holds only its hash.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  leasehold token --name render-farm --role submit --role work")]
 pub(super) struct TokenArgs {
-    /// Who will show it: the name that stands in the histories of jobs
+    /// The name of the token's user in the histories of jobs
     #[arg(long, env = "LEASEHOLD_NAME", default_value = "me")]
     name: String,
-    /// What it may do: read, submit, work or admin [default: all of them]
+    /// What the token may do: read, submit, work or admin (repeatable) [default: all of them]
     #[arg(long = "role", env = "LEASEHOLD_ROLE", value_name = "ROLE", value_delimiter = ',',
           value_parser = ["read", "submit", "work", "admin"])]
     roles: Vec<String>,
@@ -27,7 +27,7 @@ pub(super) struct TokenArgs {
     json: bool,
 }
 
-/// Makes and prints one.
+/// Creates and prints a token.
 pub(super) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let secret: [u8; BYTES] = rand::random();
     let token: String =

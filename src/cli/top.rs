@@ -1,7 +1,7 @@
-//! `leasehold top`: queues, running jobs and workers, live.
+//! `leasehold top`: a live view of queues, running jobs and workers.
 //!
-//! A frame is a text, made from what the server said last; the terminal only shows it. So one frame on its own
-//! (`--once`) is the same as the live view, and needs no terminal.
+//! A frame is a text made from the server's last answer, which the terminal only shows. So a single frame (`--once`) is
+//! the same as the live view, and needs no terminal.
 
 mod screen;
 
@@ -24,26 +24,26 @@ use crate::wire::{Job, JobState, Queue, WorkerList};
 use crate::worker::Stop;
 use screen::{Key, Screen};
 
-/// How many running jobs are asked for.
+/// How many running jobs are read.
 const RUNNING: u64 = 50;
 /// How many characters of a name or message are shown.
 const NAME_CHARACTERS: usize = 40;
-/// How many lines a frame has when there is no terminal to fit it to.
+/// The number of lines of a frame when there is no terminal to fit it to.
 const UNBOUNDED: usize = usize::MAX;
-/// What a section has beside its rows: its title, the table's head and rule, what is left out, and an empty line.
+/// The lines of a section beside its rows: its title, the table's head and rule, what is left out, and an empty line.
 const LINES_AROUND: usize = 5;
-/// The least and the most often that the server is asked.
+/// The shortest interval between calls to the server.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 
 const KEYS: &str = "q ends";
 
 /// Watch queues, running jobs and workers
 ///
-/// Ends with `q` or Ctrl-C. When the server goes away, the last view stays with a message, and it is asked until it is
-/// back. Where the output is no terminal, one view is printed.
+/// Ends with `q` or Ctrl-C. When the server goes away, the last view stays with a message until the server is back.
+/// Where the output is not a terminal, one view is printed.
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
-    /// How often to ask the server
+    /// How often the view is updated
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_INTERVAL", default_value = "2s", value_parser = duration::parse)]
     interval: Duration,
     /// Print one view and end
@@ -53,7 +53,7 @@ pub(super) struct TopArgs {
     server: ServerArgs,
 }
 
-/// What the server said.
+/// The server's last answer.
 struct View {
     at: Timestamp,
     queues: Vec<Queue>,
@@ -61,7 +61,7 @@ struct View {
     workers: WorkerList,
 }
 
-/// Shows it until it is ended.
+/// Shows the view until it is ended.
 pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure> {
     // What fails is asked again anyway, and said at once.
     let client = args.server.connect(&settings)?.with_max_retries(0);
@@ -116,7 +116,7 @@ async fn read_view(client: &Client) -> Result<View, ClientError> {
     Ok(View { at: SystemClock::default().now(), queues: queues.items, running: running.items, workers })
 }
 
-/// The view as a text of at most so many lines.
+/// Formats the view as a text of at most so many lines.
 fn frame(view: Option<&View>, trouble: Option<&str>, lines: usize) -> String {
     let mut text = String::new();
     let at = view.map(|view| view.at.to_rfc3339()).unwrap_or_default();
@@ -143,7 +143,7 @@ fn frame(view: Option<&View>, trouble: Option<&str>, lines: usize) -> String {
     text
 }
 
-/// A title and the first rows of a table, with how many are left out.
+/// Adds a title and the first rows of a table, with the number of rows left out.
 fn section(text: &mut String, title: &str, table: &str, count: usize, rows: usize) {
     const HEAD: usize = 2;
     let _ = writeln!(text, "\n{title}: {count}");

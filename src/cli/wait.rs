@@ -1,4 +1,4 @@
-//! `leasehold wait`: until jobs have ended.
+//! `leasehold wait`: waits until jobs have ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,21 +21,21 @@ use crate::wire::Job;
 const ONE_CALL: Duration = Duration::from_secs(30);
 /// How many jobs are waited for at a time.
 const AT_A_TIME: usize = 50;
-/// How much of an error is shown.
+/// How many characters of an error are shown.
 const ERROR_CHARACTERS: usize = 100;
 
 /// Wait until jobs have ended
 ///
-/// Ends with 0 when all were completed, 1 when one was not, 4 when the time ran out first.
+/// Exits with 0 when all were completed, 1 when one was not, 4 when the time limit ran out first.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold wait my-job\n  leasehold submit -- make report | leasehold wait --timeout 10m -"
 )]
 pub(super) struct WaitArgs {
-    /// The jobs; `-` reads ids from standard input
+    /// The ids of the jobs; `-` reads them from standard input
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// How long to wait at most [default: as long as it takes]
+    /// The longest wait [default: as long as it takes]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// Print each job as one line of JSON once it has ended
@@ -45,7 +45,7 @@ pub(super) struct WaitArgs {
     server: ServerArgs,
 }
 
-/// Waits for them.
+/// Waits for the jobs.
 pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.server.connect(&settings)?;
     let ids = ids(&args.ids)?;
@@ -71,7 +71,7 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
     verdict(ended.values().map(|job| job.state))
 }
 
-/// What the command line and standard input name.
+/// Returns the ids of the command line or of standard input.
 fn ids(named: &[String]) -> Result<Vec<String>, Failure> {
     if named != ["-"] {
         return Ok(named.to_vec());
@@ -81,7 +81,7 @@ fn ids(named: &[String]) -> Result<Vec<String>, Failure> {
     if ids.is_empty() { Err(Failure::Usage("standard input names no job".to_owned())) } else { Ok(ids) }
 }
 
-/// The job once it has ended, or as it is when the time is up.
+/// Returns the job once it has ended, or as it is when the time is up.
 async fn wait(client: &Client, id: &str, deadline: Option<Instant>) -> Result<Job, ClientError> {
     loop {
         let left = deadline.map_or(ONE_CALL, |deadline| deadline.saturating_duration_since(Instant::now()));

@@ -22,15 +22,15 @@ const DEFAULT_SLOTS: usize = 4;
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_DRAIN: Duration = Duration::from_secs(60);
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
-/// What a handler may take beyond the time between SIGTERM and SIGKILL.
+/// The time that a handler may take beyond that between SIGTERM and SIGKILL.
 pub(super) const REAP: Duration = Duration::from_secs(5);
 
 const ABOUT_KILL: &str = "\
-The first SIGTERM or Ctrl-C takes no new job and lets the running ones come to their end for --drain-timeout, then ends \
-them and gives them back unharmed; the second does so at once.
+After the first SIGTERM or Ctrl-C the worker claims no new job and lets the running ones go on for --drain-timeout; then \
+it ends them and releases them, which uses up no attempt. After the second it does so at once.
 
-A worker that is killed with SIGKILL can end nothing: its commands run on while their leases run out. Run it where \
-its commands go with it, in a container or as a systemd service.
+A worker that is killed with SIGKILL cannot end its commands: they run on while their leases expire. Run it where they \
+are killed with it, in a container or as a systemd service.
 
 Examples:
   leasehold worker --queue reports --slots 8
@@ -43,30 +43,30 @@ Examples:
 pub(super) struct WorkerArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// A line to take jobs from (repeatable) [default: default]
+    /// Claim jobs from this queue (repeatable) [default: default]
     #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE", value_delimiter = ',')]
     queues: Vec<String>,
-    /// How many jobs to run at a time [default: 4]
+    /// How many jobs run at the same time [default: 4]
     #[arg(long, value_name = "N", env = "LEASEHOLD_SLOTS", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
-    /// What it has for the jobs it runs at a time: it is given none that need more than is free (repeatable)
-    /// [default: it takes any job]
+    /// Offer this much of a resource to all jobs that run at the same time; jobs that need more than is free are not
+    /// claimed (repeatable) [default: any job is claimed]
     #[arg(long = "resource", value_name = "NAME=AMOUNT", env = "LEASEHOLD_RESOURCE", value_delimiter = ',',
           value_parser = resource)]
     resources: Vec<(String, u64)>,
-    /// A name that no other worker has [default: the host's and a random number]
+    /// The worker's name, which no other worker may have [default: made from the host's name and a random number]
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WORKER_ID")]
     worker_id: Option<String>,
-    /// How long a job stays this worker's without a heartbeat; one is sent at a third of it [default: 60s]
+    /// How long a lease lasts without a heartbeat; heartbeats are sent at a third of it [default: 60s]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEASE", value_parser = duration::parse)]
     lease: Option<Duration>,
-    /// How long running jobs may go on once it is to stop [default: 60s]
+    /// How long running jobs may go on after the first SIGTERM or Ctrl-C [default: 60s]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_DRAIN_TIMEOUT", value_parser = duration::parse)]
     drain_timeout: Option<Duration>,
     /// How long a command has between SIGTERM and SIGKILL [default: 10s]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_GRACE", value_parser = duration::parse)]
     grace: Option<Duration>,
-    /// How log lines look [default: text]
+    /// The format of the log [default: text]
     #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
 }
@@ -113,7 +113,7 @@ fn config(args: WorkerArgs, settings: &Settings) -> Result<WorkerConfig, Failure
     })
 }
 
-/// Reads an amount of something, such as `memory_mib=4096`.
+/// Parses an amount of a resource, such as `memory_mib=4096`.
 fn resource(text: &str) -> Result<(String, u64), String> {
     let wrong = || format!("`{text}` is not a name and a whole number, such as memory_mib=4096");
     let (name, amount) = text.split_once('=').ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! `leasehold workers`: who asks for jobs, and who runs how many.
+//! `leasehold workers`: the workers, and what they run.
 
 use clap::Args;
 
@@ -17,7 +17,7 @@ pub(super) struct WorkersArgs {
     answer: ClientArgs,
 }
 
-/// Asks and prints.
+/// Prints the workers.
 pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Failure> {
     let workers = args.answer.connect(&settings)?.workers().await?;
     args.answer.print_all(&workers.items, |workers| overview(workers, SystemClock::default().now(), Fit::Terminal))?;
@@ -27,7 +27,7 @@ pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Fai
     Ok(())
 }
 
-/// The workers, a row each.
+/// Formats the workers as a table.
 pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
     let rows = workers.iter().map(|worker| {
         let offers: Vec<String> = worker.resources.iter().map(|(name, amount)| format!("{name}={amount}")).collect();

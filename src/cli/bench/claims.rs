@@ -1,6 +1,6 @@
-//! How much a long history slows down what has to be fast: claims, and lists of live jobs.
+//! Measures how much a large archive slows down what has to be fast: claims, and lists of live jobs.
 //!
-//! Two stores stand side by side, one empty and one with a history of jobs that have ended. Round after round the same
+//! Two stores stand side by side, one empty and one with an archive of jobs that have ended. Round after round the same
 //! work is done on the one and then on the other, so that what else happens on the machine happens to both. What is
 //! measured is the manager in this process, without the way over HTTP.
 
@@ -32,7 +32,7 @@ const WORKERS: usize = 8;
 const BATCH: usize = 10;
 /// How many jobs go in one submission, or one of the calls that clear up.
 const CALL: usize = 1_000;
-/// How often each list is asked for in a round.
+/// How often each list is read in a round.
 const LISTS: usize = 20;
 /// How many jobs a list shows.
 const LIMIT: usize = 100;
@@ -42,7 +42,7 @@ const LISTED: [&str; 2] = ["state: (available or running)", "state: (available o
 const GIVE_UP: Duration = Duration::from_secs(300);
 const WAIT: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(600);
-/// By then nothing is left to do for the store: everything that waits for its time has been waited for.
+/// By then the store has nothing left to move or remove.
 const LATER: Duration = Duration::from_secs(24 * 3600);
 /// How many jobs are moved with one call.
 const MOVED_AT_ONCE: usize = 5_000;
@@ -60,7 +60,7 @@ struct Side {
     _directory: tempfile::TempDir,
 }
 
-/// Measures, and says how it went.
+/// Runs the scenario and prints its result.
 pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     let (jobs, live) = (args.jobs.unwrap_or(DEFAULT_JOBS), args.live.unwrap_or(DEFAULT_LIVE));
     let mut empty = Side::open(args, "no history").await?;
@@ -86,7 +86,7 @@ impl Side {
         Ok(Self { name, store, manager, claim, list, claimed: 0, claiming: Duration::ZERO, _directory: directory })
     }
 
-    /// Fills the store with jobs that have ended and has it put them where such jobs are kept; gives how long each took.
+    /// Fills the store with jobs that have ended and moves them to the archive. Returns how long each took.
     async fn fill(&self, jobs: u32) -> Result<[Duration; 2], String> {
         let begun = Instant::now();
         query::fill_with(&*self.store, jobs::made_up(jobs, 0, SystemClock::default().now())).await?;
@@ -192,7 +192,7 @@ fn worker() -> Result<WorkerId, String> {
     WorkerId::new("bench").map_err(|error| error.to_string())
 }
 
-/// One claim, by a worker that prefers queues of its own; gives how long it took.
+/// Claims once, for a worker that prefers queues of its own. Returns how long that took.
 async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versioned>), String> {
     let mut queues = queues()?;
     queues.rotate_left(number % QUEUES);

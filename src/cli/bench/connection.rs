@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection that stays open, and what is read of its answers.
+//! One HTTP/1.1 connection that stays open, and the answers read from it.
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -9,19 +9,19 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::TcpStream;
 
-/// How often a refusal that asks for patience is met with it.
+/// How often a call is repeated while the server answers that it is busy.
 const MAX_TRIES: u32 = 100;
-/// How long the server is left alone then.
+/// How long to wait before it is.
 const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Where connections go to, and with which token.
+/// The address to connect to, and the token.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     pub(super) authority: String,
     pub(super) authorization: Option<HeaderValue>,
 }
 
-/// A connection.
+/// A connection that stays open.
 pub(super) struct Connection {
     address: Address,
     host: HeaderValue,
@@ -29,7 +29,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to the server.
     pub(super) async fn open(address: &Address) -> Result<Self, String> {
         let failed = |error: &dyn std::fmt::Display| format!("cannot connect to {}: {error}", address.authority);
         let stream = TcpStream::connect(&address.authority).await.map_err(|error| failed(&error))?;
@@ -40,8 +40,7 @@ impl Connection {
         Ok(Self { address: address.clone(), host, sender })
     }
 
-    /// Sends a body and gives the answer's, once it is a good one: while the server asks for patience, the same is
-    /// sent again.
+    /// Posts a body and returns the answer's body. While the server is busy the call is repeated.
     pub(super) async fn post(&mut self, path: &str, content_type: &'static str, body: Bytes) -> Result<Bytes, String> {
         for _ in 0..MAX_TRIES {
             let (status, answer) = self.send(Method::POST, path, content_type, body.clone()).await?;
@@ -56,7 +55,7 @@ impl Connection {
         Err(format!("POST {path}: the server asked for patience {MAX_TRIES} times"))
     }
 
-    /// Reads.
+    /// Reads a resource.
     pub(super) async fn get(&mut self, path: &str) -> Result<Bytes, String> {
         let (status, answer) = self.send(Method::GET, path, "application/json", Bytes::new()).await?;
         match status.is_success() {
@@ -65,7 +64,7 @@ impl Connection {
         }
     }
 
-    /// Submits jobs, one a line, of which none may be refused or known already.
+    /// Submits jobs, one per line. Fails when one is refused or known already.
     pub(super) async fn submit(&mut self, lines: Bytes) -> Result<(), String> {
         let answer = self.post("/v1/jobs/bulk", "application/x-ndjson", lines).await?;
         let refused = read::<Items>(&answer)?.items.iter().filter(|item| item.status != 201).count();
@@ -75,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Completes jobs that this worker claimed. Gives how many completions were accepted.
+    /// Completes jobs that this worker claimed. Returns how many completions were accepted.
     pub(super) async fn complete(&mut self, worker: &str, jobs: &[ClaimedJob<'_>]) -> Result<u64, String> {
         let items: Vec<String> =
             jobs.iter().map(|job| format!("{{\"id\":\"{}\",\"fence\":{}}}", job.id, job.fence)).collect();
@@ -84,7 +83,7 @@ impl Connection {
         Ok(read::<Items>(&answer)?.items.iter().filter(|item| item.status == 200).count() as u64)
     }
 
-    /// How many jobs of a queue are in one of these states.
+    /// Counts the jobs of a queue that are in one of these states.
     pub(super) async fn count(&mut self, queue: &str, states: &[&str]) -> Result<u64, String> {
         #[derive(Deserialize)]
         struct Count {
@@ -120,21 +119,21 @@ impl Connection {
     }
 }
 
-/// The body of a claim, which is the same for every call of a worker.
+/// Returns the body of a claim, which is the same for every call of a worker.
 pub(super) fn claim_body(worker: &str, queue: &str, max_jobs: u32, wait_ms: u32) -> Bytes {
     Bytes::from(format!(
         "{{\"worker_id\":\"{worker}\",\"queues\":[\"{queue}\"],\"max_jobs\":{max_jobs},\"wait_ms\":{wait_ms}}}"
     ))
 }
 
-/// Of the answer to a claim: enough to complete the jobs.
+/// The part of a claim's answer that is needed to complete the jobs.
 #[derive(Deserialize)]
 pub(super) struct Claimed<'a> {
     #[serde(borrow)]
     pub(super) jobs: Vec<ClaimedJob<'a>>,
 }
 
-/// One job of it.
+/// A job of a claim's answer.
 #[derive(Deserialize)]
 pub(super) struct ClaimedJob<'a> {
     pub(super) id: &'a str,
@@ -149,7 +148,7 @@ pub(super) struct Payload {
     pub(super) n: u32,
 }
 
-/// Of the answer to a bulk call: whether each went well.
+/// The part of a bulk call's answer that says whether each item succeeded.
 #[derive(Deserialize)]
 struct Items {
     items: Vec<Item>,
@@ -160,7 +159,7 @@ struct Item {
     status: u16,
 }
 
-/// Reads an answer.
+/// Parses an answer.
 pub(super) fn read<'a, T: Deserialize<'a>>(answer: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(answer).map_err(|error| format!("the answer cannot be read: {error}"))
 }

@@ -38,7 +38,7 @@ struct Flow {
     jobs: u32,
 }
 
-/// Measures.
+/// Runs the scenario.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
     let jobs = (args.duration.as_secs_f64() * f64::from(args.rate)).ceil().max(1.0) as u32;
     let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
@@ -60,7 +60,7 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
     Ok(flow.board.into_inner().report("latency", server, begun + due_after(args.rate, 0)))
 }
 
-/// When a job is to be sent. The first second is left to the workers to begin to wait.
+/// Returns when a job is to be sent, after the beginning. The first second is left to the workers to start waiting.
 fn due_after(rate: u32, number: u32) -> Duration {
     Duration::from_secs(1) + Duration::from_secs_f64(f64::from(number) / f64::from(rate))
 }

@@ -35,7 +35,7 @@ struct Body {
     lines: Bytes,
 }
 
-/// Measures.
+/// Runs the scenario.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
     let bodies = RefCell::new(bulk_bodies(args, &target.queue).into_iter());
     let begun = Instant::now();
@@ -48,7 +48,7 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
     Ok(flow.board.into_inner().report("lives", target.what.clone(), begun))
 }
 
-/// Every bulk submission, built before anything is measured.
+/// Builds every bulk submission, before anything is measured.
 fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<Body> {
     let step = u32::from(args.submit_batch);
     (0..args.lives().div_ceil(step))
@@ -63,8 +63,8 @@ fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<Body> {
 async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), String> {
     let mut connection = Connection::open(&target.address).await?;
     loop {
-        // So that what is measured is the way of a job and not the length of a queue that submitters have run ahead with.
-        // All are on one thread: nothing is completed between the look and the wait.
+        // So that what is measured is the way of a job and not the length of a queue that submitters have run ahead
+        // with. All are on one thread: nothing is completed between the look and the wait.
         while flow.submissions.get() >= flow.board.borrow().completions + u64::from(args.backlog) {
             flow.room.notified().await;
         }

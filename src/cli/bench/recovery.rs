@@ -1,4 +1,4 @@
-//! How long it takes from the death of a worker until its jobs run elsewhere.
+//! Measures the time from a worker's death until its jobs run elsewhere.
 //!
 //! The victim is a worker process of its own that runs shell jobs and is killed with SIGKILL, at a moment between two
 //! heartbeats that is left to chance; elsewhere is a client here that waits for jobs all the time.
@@ -24,12 +24,12 @@ const LEASE: Duration = Duration::from_secs(5);
 const WAIT_MS: u32 = 2000;
 /// How long the victim may take until it runs its jobs, and the jobs until they run elsewhere.
 const WITHIN: Duration = Duration::from_secs(120);
-/// How often it is asked whether the victim runs them.
+/// How often it is checked whether the victim runs them.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long what a victim leaves running may take to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// What came back of the killed workers' jobs.
+/// The jobs that came back from killed workers.
 struct Recovered {
     kill_to_claim: Latencies,
     claimed: HashSet<String>,
@@ -37,7 +37,7 @@ struct Recovered {
     completions: u64,
 }
 
-/// Measures.
+/// Runs the scenario.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
     let jobs = args.jobs.unwrap_or(DEFAULT_JOBS);
     let mut recovered = Recovered {
@@ -66,7 +66,7 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
     })
 }
 
-/// Lets a worker begin so many jobs, kills it, and waits for them elsewhere.
+/// Lets a worker start jobs, kills it, and claims them elsewhere.
 async fn kill_one(
     args: &BenchArgs,
     target: &Target,
@@ -90,7 +90,7 @@ async fn kill_one(
     leftovers.await.map(drop).map_err(|error| error.to_string())
 }
 
-/// A job that never ends at its first try, and at once at its second.
+/// Returns a job that never ends at its first attempt, and at once at its second.
 fn job_line(queue: &str) -> String {
     let command = r#"test \"$LEASEHOLD_FENCE\" != 1 || exec sleep 600"#;
     format!(
@@ -122,7 +122,7 @@ async fn wait_until_running(connection: &mut Connection, target: &Target, jobs: 
     Ok(())
 }
 
-/// Claims and completes the jobs as they come.
+/// Claims and completes the jobs as they come back.
 async fn take_over(
     connection: &mut Connection,
     target: &Target,

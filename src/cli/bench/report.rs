@@ -1,4 +1,4 @@
-//! What was measured.
+//! The results of a measurement.
 
 use std::time::Duration;
 
@@ -10,33 +10,33 @@ use crate::cli::output::{facts_table, print, print_json, table};
 
 /// The longest latency that is told apart, in microseconds.
 const LONGEST: u64 = 600_000_000;
-/// How many digits of a latency are kept.
+/// How many significant digits of a latency are kept.
 const DIGITS: u8 = 3;
 
-/// Latencies of one kind of call.
+/// The latencies of one kind of call.
 pub(super) struct Latencies {
     name: &'static str,
     histogram: Histogram<u64>,
 }
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty histogram.
     pub(super) fn new(name: &'static str) -> Result<Self, String> {
         let histogram = Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(|error| error.to_string())?;
         Ok(Self { name, histogram })
     }
 
-    /// One more.
+    /// Adds a latency.
     pub(super) fn record(&mut self, latency: Duration) {
         self.histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(LONGEST).max(1));
     }
 
-    /// The latency that this part of them kept below.
+    /// Returns the latency at a quantile.
     pub(super) fn at(&self, quantile: f64) -> Duration {
         Duration::from_micros(self.histogram.value_at_quantile(quantile))
     }
 
-    /// The same for programs, in microseconds.
+    /// Returns the percentiles as JSON, in microseconds.
     pub(super) fn as_json(&self) -> Value {
         let figure = |(name, micros): (&str, u64)| (format!("{name}_us"), json!(micros));
         Value::Object(self.percentiles().into_iter().map(figure).collect())
@@ -48,7 +48,7 @@ impl Latencies {
     }
 }
 
-/// How a measurement went.
+/// The result of a measurement.
 pub(super) struct Report {
     pub(super) scenario: &'static str,
     pub(super) server: String,
@@ -64,7 +64,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// What should not be, by the driver's own count and by the server's.
+    /// Lists what went wrong, by the driver's own count and by the server's.
     pub(super) fn faults(&self, counted: u64) -> Vec<String> {
         let mut faults = Vec::new();
         if self.completions != self.jobs {
@@ -79,7 +79,7 @@ impl Report {
         faults
     }
 
-    /// Prints it.
+    /// Prints the report.
     pub(super) fn print(&self, counted: u64, as_json: bool) -> Result<(), Failure> {
         let rate = self.completions as f64 / self.wall.as_secs_f64().max(0.001);
         if as_json {

@@ -1,4 +1,4 @@
-//! What a measurement notes of its jobs, from their submission to their completion.
+//! What a measurement notes about its jobs, from their submission to their completion.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::connection::ClaimedJob;
 use super::report::{Latencies, Report};
 
-/// The jobs of a measurement by their numbers, and the latencies of the calls about them. The clients and workers, all on
-/// one thread, share it.
+/// The jobs of a measurement by their numbers, and the latencies of the calls about them. The clients and workers, all
+/// on one thread, share it.
 pub(super) struct Scoreboard {
     /// When each job was sent, or was due to be.
     pub(super) sent_at: Vec<Option<Instant>>,
@@ -24,7 +24,7 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// An empty scoreboard, with what submissions and completions are called in the report.
+    /// Creates an empty scoreboard; submissions and completions get these names in the report.
     pub(super) fn new(
         sent_at: Vec<Option<Instant>>,
         submit: &'static str,
@@ -59,7 +59,7 @@ impl Scoreboard {
         self.ended_at = Instant::now();
     }
 
-    /// The report of a measurement that began at this moment.
+    /// Returns the report of a measurement that began at this moment.
     pub(super) fn report(self, scenario: &'static str, server: String, begun: Instant) -> Report {
         Report {
             scenario,

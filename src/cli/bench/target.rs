@@ -19,28 +19,28 @@ use crate::cli::failure::Failure;
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// How long it may take to end.
 const END_WITHIN: Duration = Duration::from_secs(30);
-/// How often the server is asked whether searches have seen the last job by now.
+/// How often the server counts at most, until its searches show the last job.
 const MAX_COUNTS: u32 = 200;
 const COUNT_EVERY: Duration = Duration::from_millis(50);
 
-/// A server, and the queue that this measurement has for itself.
+/// The server, and the queue that this measurement has for itself.
 pub(super) struct Target {
     pub(super) address: Address,
     pub(super) queue: String,
-    /// What it is, for the report.
+    /// A description for the report.
     pub(super) what: String,
     started: Option<Started>,
 }
 
 struct Started {
     server: Child,
-    /// Read by nobody, but open: a server whose output is closed would stumble over it.
+    /// Never read, but open: a server cannot write to a closed output.
     _output: BufReader<ChildStdout>,
     _data: TempDir,
 }
 
 impl Target {
-    /// The server that is named, or one started for the occasion.
+    /// Connects to the named server, or starts one.
     pub(super) async fn prepare(args: &BenchArgs) -> Result<Self, Failure> {
         let run: u32 = rand::random();
         let queue = format!("bench-{run:08x}");
@@ -59,8 +59,8 @@ impl Target {
         Ok(Self { address: Address { authority, authorization }, queue, what, started })
     }
 
-    /// How many of this measurement's jobs are completed by the server's own count. Searches may lag, so it is asked
-    /// until all jobs have ended.
+    /// Counts this measurement's completed jobs on the server. Searches may lag, so it counts until all jobs have
+    /// ended.
     pub(super) async fn completed(&self) -> Result<u64, String> {
         let mut connection = Connection::open(&self.address).await?;
         for _ in 0..MAX_COUNTS {
@@ -80,7 +80,7 @@ impl Target {
         Ok(last.unwrap_or_default())
     }
 
-    /// Ends the server, if it was started for this.
+    /// Stops the server, if it was started here.
     pub(super) async fn stop(self) {
         let Some(mut started) = self.started else { return };
         if let Some(pid) = started.server.id().and_then(|id| i32::try_from(id).ok()) {
@@ -91,7 +91,7 @@ impl Target {
     }
 }
 
-/// This program as a process of its own, with no settings but those it is given: those of another server do not count.
+/// Returns a command for this program, without settings from the environment: those of another server do not count.
 /// A Ctrl-C does not reach it, and it is killed when dropped.
 pub(super) fn this_program() -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
@@ -103,7 +103,8 @@ pub(super) fn this_program() -> Result<Command, String> {
     Ok(command)
 }
 
-/// A directory that goes away when dropped. Not in /tmp, which may be in memory: then syncing would cost nothing.
+/// Creates a directory that is removed when dropped. Not in /tmp, which may be in memory: syncing would then cost
+/// nothing.
 pub(super) fn scratch_directory() -> Result<TempDir, String> {
     let made = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
     made.map_err(|error| format!("cannot make a directory here: {error}"))

@@ -15,8 +15,8 @@ use crate::api;
 const DEFAULT_PORT: u16 = 7401;
 
 const HOW_IT_WORKS: &str = "\
-Every server runs a monitor by itself. One that runs alone goes on when servers are restarted, and can stand on another \
-machine. Of all monitors over one store one acts; another takes over within seconds when it dies, at once when it is \
+Every server runs a monitor by itself. A monitor of its own goes on when servers are restarted, and can run on another \
+machine. Of all monitors over one store one acts; another takes over within seconds when it dies, and at once when it is \
 stopped with SIGTERM.
 
 It serves /livez, /readyz, /metrics and /v1/admin/….
@@ -25,7 +25,7 @@ Examples:
   leasehold monitor --store elasticsearch --elasticsearch-url http://localhost:9200
   leasehold monitor --config /etc/leasehold.toml --listen 127.0.0.1:7402";
 
-/// Watch over running jobs: flag, recover and expire them, and remove old ones
+/// Monitor running jobs: flag, recover and expire them, and remove old ones
 #[derive(Debug, Args)]
 #[command(after_help = HOW_IT_WORKS)]
 pub(super) struct MonitorArgs {
@@ -33,7 +33,7 @@ pub(super) struct MonitorArgs {
     host: HostArgs,
 }
 
-/// Watches until it is stopped.
+/// Monitors jobs until it is stopped.
 pub(super) async fn run(mut args: MonitorArgs, settings: Settings) -> Result<(), Failure> {
     args.host.listen = args.host.listen.or(settings.monitor.listen);
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "giving the lease back and stopping")?;

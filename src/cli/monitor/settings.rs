@@ -1,4 +1,4 @@
-//! How the monitor watches: flags over environment over the file's `[monitor]`.
+//! The monitor's settings: flags over environment over the file's `[monitor]`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,60 +10,62 @@ use crate::cli::duration::{self, DurationSetting};
 use crate::job::OrphanPolicy;
 use crate::monitor::{MonitorConfig, Retention, Schedule};
 
-/// How often the audit is brought up to date when nobody says.
+/// How often the audit is updated by default.
 const DEFAULT_AUDIT_PERIOD: Duration = Duration::from_secs(10);
 
-/// On the command line, and in the settings file.
+/// The monitor's settings, on the command line and in the settings file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[command(next_help_heading = "Watching over running jobs")]
 pub(crate) struct OversightArgs {
-    /// Where a monitor of its own listens.
+    /// The address that a monitor of its own listens on.
     #[arg(skip)]
     pub(super) listen: Option<SocketAddr>,
-    /// How often jobs are looked through for flags, time limits and start deadlines [default: 5000]
+    /// How often jobs are scanned for flags, time limits and start deadlines, in milliseconds [default: 5000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_MONITOR_SCAN_PERIOD_MS", conflicts_with = "monitor_cron")]
     #[serde(rename = "scan_period_ms")]
     monitor_scan_period_ms: Option<u64>,
-    /// When they are, as a cron expression with seconds, in UTC, such as `*/10 * * * * *`
+    /// When they are scanned instead, as a cron expression with seconds, in UTC, such as `*/10 * * * * *`
     #[arg(long, value_name = "CRON", env = "LEASEHOLD_MONITOR_CRON")]
     #[serde(rename = "cron")]
     monitor_cron: Option<String>,
-    /// How often jobs are recovered whose lease is over [default: 1000]
+    /// How often jobs with an expired lease are recovered, in milliseconds [default: 1000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_RECOVERY_PERIOD_MS")]
     recovery_period_ms: Option<u64>,
-    /// How long a lease must have been over before its job is taken away [default: 2000]
+    /// How long a lease must have been expired before its job is recovered, in milliseconds [default: 2000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_ORPHAN_GRACE_MS")]
     orphan_grace_ms: Option<u64>,
-    /// How far the clocks of two machines may be apart; nothing is taken away before as much has passed [default: 5000,
-    /// and 0 for the embedded store]
+    /// How far the clocks of two machines may differ, in milliseconds; no job is taken away before as much has passed
+    /// [default: 5000, or 0 for the embedded store]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_CLOCK_SKEW_MS")]
     clock_skew_ms: Option<u64>,
-    /// How old the last heartbeat looks abandoned of a job past its expected runtime [default: half its lease]
+    /// The age in milliseconds from which the last heartbeat of a job past its expected runtime is stale [default: half
+    /// its lease]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_HEARTBEAT_STALE_MS")]
     heartbeat_stale_ms: Option<u64>,
-    /// What becomes of a job whose lease is over: requeue, fail, or flag for a person [default: requeue]
+    /// What becomes of a job whose lease expires: requeue, fail, or flag for a person [default: requeue]
     #[arg(long, value_name = "POLICY", env = "LEASEHOLD_ORPHAN_POLICY", value_parser = policy)]
     orphan_policy: Option<OrphanPolicy>,
-    /// How long jobs are kept that have ended: one age for all, or by state, such as `completed=7d,failed=never`
-    /// [default: 30d]
+    /// How long ended jobs are kept: one age for all, or one by state, such as `completed=7d,failed=never` [default:
+    /// 30d]
     #[arg(long, value_name = "AGES", env = "LEASEHOLD_RETENTION", value_parser = ages)]
     retention: Option<Ages>,
-    /// How often older ones are removed [default: 600000]
+    /// How often older ones are removed, in milliseconds [default: 600000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_RETENTION_PERIOD_MS")]
     retention_period_ms: Option<u64>,
-    /// Keep an audit of everything that happens to jobs, for good: a data stream or monthly indices on Elasticsearch, files in
+    /// Keep an audit of everything that happens to jobs: a data stream or monthly indices on Elasticsearch, files in
     /// the data directory otherwise
     #[arg(long, env = "LEASEHOLD_AUDIT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     audit: Option<bool>,
-    /// How often the audit is brought up to date [default: 10000]
+    /// How often the audit is updated, in milliseconds [default: 10000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_AUDIT_PERIOD_MS")]
     audit_period_ms: Option<u64>,
-    /// Copy everything into the audit once more that is still in the jobs' histories, as after its loss
+    /// Copy everything that the jobs' histories still hold into the audit once more, as after its loss
     #[arg(long, env = "LEASEHOLD_AUDIT_ANEW")]
     #[serde(skip)]
     audit_anew: bool,
-    /// How often ended jobs are moved from the live index to the history, on Elasticsearch [default: 60000]
+    /// How often ended jobs are moved from the live index to the archive, on Elasticsearch, in milliseconds [default:
+    /// 60000]
     #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
     archive_period_ms: Option<u64>,
     /// For how long a submission can be repeated; no job is removed earlier [default: 24h]
@@ -72,7 +74,7 @@ pub(crate) struct OversightArgs {
 }
 
 impl OversightArgs {
-    /// These, over what the settings file says, over the defaults.
+    /// Returns the settings of the command line over those of the file over the defaults.
     pub(crate) fn over(self, file: &Self) -> Result<MonitorConfig, String> {
         let defaults = MonitorConfig::default();
         let millis = |flag: Option<u64>, file: Option<u64>| flag.or(file).map(Duration::from_millis);
@@ -130,7 +132,7 @@ impl TryFrom<String> for Ages {
     }
 }
 
-/// Reads `30d`, `never`, or `completed=7d,failed=never`; states that are not named keep their default.
+/// Parses `30d`, `never`, or `completed=7d,failed=never`; states that are not named keep their default.
 fn ages(text: &str) -> Result<Ages, String> {
     if !text.contains('=') {
         return age(text).map(Retention::all).map(Ages);
@@ -150,7 +152,7 @@ fn ages(text: &str) -> Result<Ages, String> {
     Ok(Ages(retention))
 }
 
-/// Nothing is for ever, and so is none at all.
+/// Parses an age. `never` and zero keep jobs for ever.
 fn age(text: &str) -> Result<Option<Duration>, String> {
     match text.trim() {
         "never" => Ok(None),

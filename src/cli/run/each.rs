@@ -1,4 +1,4 @@
-//! A job for each file that a pattern finds, in the manner of GNU parallel.
+//! Makes a job for each file that matches a pattern, in the manner of GNU parallel.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::worker::shell::CommandLine;
 /// How many files one run takes at most.
 const MAX_FILES: usize = 1_000_000;
 
-/// A command with places for a file's name.
+/// A command with placeholders for a file's name.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     words: Vec<String>,
@@ -16,8 +16,8 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// A command; one that has no place for the file gets it at its end. For `shell`, the words together are a line
-    /// for `sh -c`.
+    /// Creates a command; one without a placeholder gets the file at its end. With `shell`, the words together are a
+    /// line for `sh -c`.
     pub(super) fn new(mut words: Vec<String>, shell: bool) -> Self {
         if !words.iter().any(|word| has_place(word)) {
             words.push("{}".to_owned());
@@ -25,7 +25,7 @@ impl Template {
         Self { words, shell }
     }
 
-    /// The command for the file with this number, from 1.
+    /// Returns the command for the file with this number, from 1.
     pub(super) fn fill(&self, file: &str, number: usize) -> CommandLine {
         if self.shell {
             let line = self.words.join(" ");
@@ -40,7 +40,7 @@ impl Template {
     }
 }
 
-/// The files that the patterns find, each once, in the order of the patterns and then of their names.
+/// Returns the files that match, each once, in the order of the patterns and then of their names.
 pub(super) fn files(patterns: &[String]) -> Result<Vec<String>, Failure> {
     let options = glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
     let mut files: Vec<String> = Vec::new();
@@ -80,7 +80,7 @@ fn has_place(word: &str) -> bool {
     PLACES.iter().any(|place| word.contains(place))
 }
 
-/// What stands in a place.
+/// Returns the value of a placeholder.
 fn value(place: &str, file: &str, number: usize) -> Option<String> {
     let path = Path::new(file);
     let name = || path.file_name().and_then(|name| name.to_str()).unwrap_or(file);
@@ -98,7 +98,7 @@ fn value(place: &str, file: &str, number: usize) -> Option<String> {
     }
 }
 
-/// `path` without the extension of the file's `name`, at its end; a name that only begins with a dot has none.
+/// Returns `path` without the extension of the file's `name` at its end; a name that only begins with a dot has none.
 fn without_extension<'a>(path: &'a str, name: &str) -> &'a str {
     match name.rfind('.') {
         Some(dot) if dot > 0 => &path[..path.len() - (name.len() - dot)],
@@ -106,7 +106,7 @@ fn without_extension<'a>(path: &'a str, name: &str) -> &'a str {
     }
 }
 
-/// Puts values in the places, in one pass: what a value holds is not looked at again.
+/// Replaces the placeholders in one pass: values are not searched for placeholders.
 fn replace(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut filled = String::new();
     let mut rest = text;
@@ -128,7 +128,7 @@ fn replace(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     filled + rest
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word for the shell.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

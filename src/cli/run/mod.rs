@@ -1,7 +1,7 @@
-//! `leasehold run`: a list of commands, run here to its end, however often that takes.
+//! `leasehold run`: a list of commands, run here to its end, with any number of restarts.
 //!
-//! In reading order: `source` (the jobs and their ids, with `each` for files), `place` (where their state is kept),
-//! this file, `watch` (looks on), `summary`.
+//! In reading order: `source` (the jobs and their ids, with `each` for files), `place` (the data directory), `start`
+//! (what is left to do), this file, `watch` (what has ended), `summary`.
 //!
 //! Before the first job of a start runs: the data directory is this process's alone (the store's lock); no process of
 //! a former start is alive ([`Scope::end_leftovers`]); and what ran then waits again. So a job never runs twice at the
@@ -36,24 +36,24 @@ use start::Started;
 use summary::Summary;
 use watch::Watch;
 
-/// How long a lease lasts. Nobody else takes jobs of this store, so nothing hangs on its being short.
+/// How long a lease lasts. No other process claims from this store, so nothing depends on its being short.
 const LEASE: Duration = Duration::from_secs(600);
 /// How long one claim waits for a job.
 const WAIT: Duration = Duration::from_secs(60);
-/// How often it is looked for jobs that have expired.
+/// How often expired jobs are looked up.
 const DEADLINE_EVERY: Duration = Duration::from_secs(1);
 
 const HOW_IT_WORKS: &str = "\
 A line is {\"command\": [\"program\", \"argument\"]}, or {\"command\": \"a line for sh -c\"}, with \"env\", \"cwd\", \
 \"timeout_ms\", \"priority\" and the like beside it; or a whole job as the HTTP API takes it. Blank lines and lines that \
-begin with # are skipped. With a bad line nothing is run.
+begin with # are skipped. With one bad line nothing is run.
 
 State is kept in the data directory, so the same command started again goes on where it was, even after kill -9 or a \
 loss of power: what was completed is not run again, what was running runs again from its beginning, and what failed \
 stays failed unless --retry-failed is given. A job is known by its line: of a changed file only new and changed lines \
-run, and lines that are gone are called off.
+run, and jobs whose lines are gone are cancelled.
 
-The first Ctrl-C or SIGTERM lets running jobs come to their end for --drain-timeout; the second ends them at once.
+After the first Ctrl-C or SIGTERM running jobs go on for --drain-timeout; the second ends them at once.
 
 In a command for --each, {} is the file, {.} the file without its extension, {/} its name, {//} its directory, {/.} its \
 name without extension, {#} its number. No shell sees the command unless --shell is given; then the places are quoted \
@@ -65,36 +65,37 @@ Examples:
   leasehold run --each 'photos/*.png' -- convert {} {.}.webp
   leasehold run --each '*.log' --shell -- 'gzip -c {} > {}.gz'";
 
-/// Run a list of commands here, in parallel, and go on where it was when it is started again
+/// Run a list of commands here, in parallel; the same command started again goes on where it was
 #[derive(Debug, Args)]
 #[command(after_help = HOW_IT_WORKS)]
 pub(super) struct RunArgs {
-    /// The jobs, one JSON object a line; `-` for standard input
+    /// The file of jobs, one JSON object per line; `-` for standard input
     #[arg(value_name = "JOBS", required_unless_present = "each", conflicts_with = "each")]
     jobs: Option<PathBuf>,
-    /// Make a job for each file that matches (repeatable)
+    /// Make a job for each file that matches this pattern (repeatable)
     #[arg(long, value_name = "PATTERN", env = "LEASEHOLD_EACH", requires = "command")]
     each: Vec<String>,
-    /// Hand the command for --each to `sh -c`
+    /// Run the command of --each with `sh -c`
     #[arg(long, requires = "each")]
     shell: bool,
-    /// How many jobs to run at a time [default: as many as there are cores]
+    /// How many jobs run at the same time [default: the number of cores]
     #[arg(long, value_name = "N", env = "LEASEHOLD_SLOTS", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
-    /// Where the state of the run is kept [default: ./leasehold-data/run-<a hash of where the jobs come from>]
+    /// The directory that keeps the state of the run [default: ./leasehold-data/run-<a hash of where the jobs come
+    /// from>]
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// Run what failed before once more
+    /// Run jobs again that failed before
     #[arg(long)]
     retry_failed: bool,
-    /// How many attempts a job gets whose line does not say
+    /// How many attempts a job gets that does not say so itself
     #[arg(long, value_name = "N", env = "LEASEHOLD_ATTEMPTS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=1000))]
     attempts: u64,
-    /// How long an attempt may take of a job whose line does not say [default: as long as it takes]
+    /// The time limit of an attempt of a job that does not set one itself [default: none]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// How long running jobs may go on after Ctrl-C or SIGTERM
+    /// How long running jobs may go on after the first Ctrl-C or SIGTERM
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_DRAIN_TIMEOUT", value_parser = duration::parse,
           default_value = "10s")]
     drain_timeout: Duration,
@@ -104,7 +105,7 @@ pub(super) struct RunArgs {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// The command for --each
+    /// The command for each file of --each
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -157,7 +158,7 @@ fn source(args: &RunArgs) -> Result<Source, Failure> {
     }
 }
 
-/// Runs what is left to run.
+/// Runs what is left to do.
 async fn work(
     args: &RunArgs,
     manager: &Manager,
@@ -194,7 +195,7 @@ async fn work(
     Ok(())
 }
 
-/// Tells of jobs that the monitor has let expire. Never ends.
+/// Reports jobs that the monitor has let expire, until it is dropped.
 async fn look_at_deadlines(manager: &Manager, watch: &Watch, planned: &[Planned]) {
     let with_deadline: HashSet<&JobId> =
         planned.iter().filter(|planned| planned.job.expires_at.is_some()).map(|planned| &planned.id).collect();

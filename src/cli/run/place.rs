@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::failure::Failure;
 
-/// Says whose data a directory has: jobs that are not in the list are called off there, so another's must not be taken.
+/// The file that says which run a directory belongs to. Jobs that are not in the list are cancelled in it, so a run
+/// never uses another's.
 const MARKER: &str = "run.json";
 
 #[derive(Serialize, Deserialize)]
@@ -19,7 +20,7 @@ struct Marker {
 /// Makes the directory this run's own.
 ///
 /// # Errors
-/// It is another run's, or a server's.
+/// The directory belongs to another run, or to a server.
 pub(super) fn occupy(directory: &Path, identity: &str) -> Result<PathBuf, Failure> {
     let failed = |error: std::io::Error| {
         Failure::Failed(format!("cannot use the data directory {}: {error}", directory.display()))

@@ -1,4 +1,4 @@
-//! Where the jobs of a run come from, and what each is called.
+//! The jobs of a run and their ids.
 //!
 //! A job's id is a hash of its line and of how many equal lines stand above it. So the same run started again finds
 //! its jobs, and of a file that was changed meanwhile only the lines that changed are new, wherever they stand.
@@ -17,37 +17,37 @@ use crate::manager::NewJob;
 use crate::wire::SubmitJob;
 use crate::worker::shell::{self, ShellPayload};
 
-/// Where jobs come from.
+/// The source of a run's jobs.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     /// A file of JSON lines.
     File(PathBuf),
     /// Standard input, read to its end.
     Input(String),
-    /// Files that patterns find.
+    /// The files that match patterns.
     Each { patterns: Vec<String>, command: Vec<String>, shell: bool },
 }
 
-/// What a job gets where its line does not say.
+/// The settings of a job that does not have them itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
     pub(super) attempts: u64,
     pub(super) timeout_ms: Option<u64>,
 }
 
-/// One job of a run.
+/// A job of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
     pub(super) id: JobId,
     /// The number of its line or file, from 1.
     pub(super) number: usize,
-    /// What people call it: the id that its line gives, else its command.
+    /// The job's name for people: the id that its line gives, or its command.
     pub(super) label: String,
     pub(super) job: NewJob,
 }
 
 impl Source {
-    /// What tells this run from others: the same from one start to the next.
+    /// Returns what identifies this run: the same from one start to the next.
     pub(super) fn identity(&self) -> Result<String, Failure> {
         let place = |path: &Path| {
             path.canonicalize().map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))
@@ -63,13 +63,13 @@ impl Source {
         })
     }
 
-    /// The directory of this run's data when nobody says another.
+    /// Returns the default directory of this run's data.
     pub(super) fn data_dir(&self) -> Result<PathBuf, Failure> {
         let name = hash(&[self.identity()?.as_bytes()]);
         Ok(Path::new("leasehold-data").join(format!("run-{}", &name[..12])))
     }
 
-    /// What its lines are called.
+    /// Returns the name of the source in messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::File(file) => file.display().to_string(),
@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// Its jobs. With one that cannot be run there are none.
+    /// Returns the jobs, or an error when one of them cannot be run.
     pub(super) fn plan(&self, defaults: Defaults) -> Result<Vec<Planned>, Failure> {
         let lines = match self {
             Self::File(file) => jobs::parse(&self.name(), &jobs::read_text(file)?)?,
@@ -122,7 +122,7 @@ fn with_defaults(job: &SubmitJob, defaults: Defaults, id: impl FnOnce() -> Strin
     job
 }
 
-/// A line for each file.
+/// Returns a line for each file.
 fn each_file(patterns: &[String], command: &[String], shell: bool) -> Result<Vec<JobLine>, Failure> {
     let template = Template::new(command.to_vec(), shell);
     let mut lines = Vec::new();
@@ -141,7 +141,7 @@ fn derived_id(line: &str, equal_above: usize) -> String {
     hash(&[line.as_bytes(), &equal_above.to_le_bytes()])[..32].to_owned()
 }
 
-/// A hash of the parts, each told from the next, in hexadecimal.
+/// Returns a hash of the parts, separated from each other, in hexadecimal.
 fn hash(parts: &[&[u8]]) -> String {
     let mut hasher = Sha256::new();
     for part in parts {

@@ -1,4 +1,4 @@
-//! The start of a run: what a former start left is put in order, and the jobs are handed in.
+//! The start of a run: cleans up what a former start left, and submits the jobs.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,16 +19,16 @@ use crate::worker::shell::Scope;
 
 /// How long the processes of a former start may take to be gone once they are killed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often jobs with a start deadline are looked at.
+/// How often jobs with a start deadline are scanned.
 const DEADLINES_EVERY: Duration = Duration::from_secs(1);
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// How many jobs are handed in with one call.
+/// How many jobs one call submits.
 const BATCH: usize = 1000;
-/// How many jobs one search gives.
+/// How many jobs one search returns.
 const PAGE: usize = 1000;
 
-/// Who it is in the jobs' histories.
+/// The actor in the jobs' histories.
 fn actor() -> Actor {
     Actor::system("run")
 }
@@ -38,16 +38,17 @@ fn actor() -> Actor {
 pub(super) struct Started {
     /// The jobs to run.
     pub(super) waiting: HashSet<JobId>,
-    /// How many were completed by a former start.
+    /// How many jobs were completed by a former start.
     pub(super) before: u64,
-    /// How many were called off, since their lines are gone.
+    /// How many jobs were cancelled because their lines are gone.
     pub(super) gone: usize,
-    /// What failed before and is not to be retried.
+    /// The jobs that failed before and are not to be retried.
     pub(super) tally: Tally,
 }
 
-/// The monitor of a run: it lets jobs expire that nobody could start in time. The worker is this process, so no lease is
-/// lost while it lives, and it ends what takes too long itself; and what has ended is what the next start goes by.
+/// Returns the monitor's settings: it only lets jobs expire that could not be started in time. The worker is this
+/// process, so no lease is lost while it lives, and it enforces time limits itself; ended jobs are what the next start
+/// goes by.
 fn watching() -> MonitorConfig {
     MonitorConfig {
         scans: Schedule::Every(DEADLINES_EVERY),
@@ -60,7 +61,7 @@ fn watching() -> MonitorConfig {
     }
 }
 
-/// Opens the run's store, puts it in order, and hands the jobs in.
+/// Opens the run's store, cleans up, and submits the jobs.
 pub(super) async fn start(
     directory: &Path,
     scope: &Scope,
@@ -143,7 +144,7 @@ async fn put_in_order(
     Ok(started)
 }
 
-/// Calls off what waits and is not planned any more.
+/// Cancels jobs that wait and are not planned any more.
 async fn call_off_gone(manager: &Manager, planned: &[Planned]) -> Result<usize, Failure> {
     let planned: HashSet<&JobId> = planned.iter().map(|planned| &planned.id).collect();
     let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
@@ -164,7 +165,7 @@ async fn call_off_gone(manager: &Manager, planned: &[Planned]) -> Result<usize, 
     Ok(gone.len())
 }
 
-/// Finds out what is to be done with a job that was handed in just now or by a former start.
+/// Decides what to do with a job that was submitted just now or by a former start.
 async fn take_in(
     manager: &Manager,
     started: &mut Started,

@@ -1,4 +1,4 @@
-//! What is told at the end of a run.
+//! The summary at the end of a run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use crate::cli::duration;
 use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 
-/// How many failures are told at most; `--json` tells more.
+/// How many failures are printed at most; `--json` prints up to 1,000.
 const TOLD: usize = 20;
-/// How many lines of each.
+/// How many lines of each failure are printed.
 const TOLD_LINES: usize = 5;
 
-/// How a run went.
+/// The result of a run.
 pub(super) struct Summary<'a> {
     pub(super) data_dir: &'a Path,
     pub(super) jobs: usize,
-    /// How many had been completed by a former start.
+    /// How many jobs had been completed by a former start.
     pub(super) before: u64,
-    /// How many have not ended.
+    /// How many jobs have not ended.
     pub(super) left: usize,
-    /// How many were called off, since their lines are gone.
+    /// How many jobs were cancelled because their lines are gone.
     pub(super) gone: usize,
     pub(super) tally: Tally,
     pub(super) wall: Duration,
 }
 
 impl Summary<'_> {
-    /// Prints it.
+    /// Prints the summary.
     pub(super) fn tell(&self, as_json: bool) -> Result<(), Failure> {
         if as_json { self.tell_programs() } else { self.tell_people() }
     }

@@ -1,4 +1,4 @@
-//! Looks on while a run's jobs end, and stops the worker after the last one.
+//! Observes a run's jobs until they end, and stops the worker after the last one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,16 +15,16 @@ use crate::job::{JobError, JobId, JobState};
 use crate::manager::Outcome;
 use crate::worker::{AttemptEnd, ClaimedJob, FinishAnswer, Observer, Stop, StopHandle};
 
-/// How many of the slowest jobs are told.
+/// How many of the slowest jobs are kept.
 const SLOWEST: usize = 5;
-/// How many failures are kept to be told; the rest is counted.
+/// How many failures are kept; the rest is counted.
 const KEPT_FAILURES: usize = 1000;
-/// How much of a command is shown.
+/// How many characters of a command are shown.
 pub(super) const LABEL_CHARACTERS: usize = 60;
-/// How much of a failure is shown while others run.
+/// How many characters of a failure are shown while others run.
 const MESSAGE_CHARACTERS: usize = 200;
 
-/// What a job is called by people.
+/// A job's name for people.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) number: usize,
@@ -32,7 +32,7 @@ pub(super) struct Name {
     pub(super) id: JobId,
 }
 
-/// A job that has not come to a good end.
+/// A job that was not completed.
 #[derive(Clone, Debug)]
 pub(super) struct Failed {
     pub(super) name: Name,
@@ -40,7 +40,7 @@ pub(super) struct Failed {
     pub(super) error: JobError,
 }
 
-/// How the run went so far.
+/// The result of a run so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) completed: u64,
@@ -50,7 +50,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// The slowest jobs, slowest first.
+    /// Returns the slowest jobs, slowest first.
     pub(super) fn slowest(&self) -> Vec<(Duration, Name)> {
         let mut slowest: Vec<_> = self.slowest.iter().map(|Reverse(entry)| entry.clone()).collect();
         slowest.sort_by(|a, b| b.cmp(a));
@@ -74,7 +74,7 @@ impl Tally {
     }
 }
 
-/// The onlooker.
+/// Observes the run's jobs.
 pub(super) struct Watch {
     /// The jobs that have not ended.
     left: Mutex<HashMap<JobId, Name>>,
@@ -84,25 +84,25 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks on until all of `left` have ended.
+    /// Observes jobs until all of `left` have ended.
     pub(super) fn start<'a>(left: impl IntoIterator<Item = &'a Planned>, tally: Tally, stop: StopHandle) -> Arc<Self> {
         let left: HashMap<JobId, Name> = left.into_iter().map(|planned| (planned.id.clone(), name(planned))).collect();
         let meter = Meter::start(left.len() as u64);
         Arc::new(Self { left: Mutex::new(left), tally: Mutex::new(tally), meter, stop })
     }
 
-    /// The jobs that have not ended.
+    /// Returns the jobs that have not ended.
     pub(super) fn left(&self) -> Vec<JobId> {
         self.left.lock().keys().cloned().collect()
     }
 
-    /// Takes the bar away and gives how it went.
+    /// Removes the bar and returns the result.
     pub(super) fn end(&self) -> Tally {
         self.meter.end();
         std::mem::take(&mut *self.tally.lock())
     }
 
-    /// A job has reached a state other than completed.
+    /// Notes that a job has ended without being completed.
     pub(super) fn failed(&self, id: &JobId, state: JobState, error: JobError) {
         let Some(name) = self.take(id) else { return };
         let said = shorten(&error.message, MESSAGE_CHARACTERS);
@@ -157,7 +157,7 @@ impl Observer for Watch {
     }
 }
 
-/// A job's name from its plan.
+/// Returns the name of a planned job.
 pub(super) fn name(planned: &Planned) -> Name {
     Name { number: planned.number, label: shorten(&planned.label, LABEL_CHARACTERS), id: planned.id.clone() }
 }

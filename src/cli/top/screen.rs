@@ -1,5 +1,5 @@
-//! The terminal while a live view has it: another screen, keys as they are pressed. Given back when dropped, however the
-//! view ends.
+//! The terminal while a live view uses it: the alternate screen, and keys as they are pressed. It is restored when
+//! dropped, however the view ends.
 
 use std::io::{Read as _, Stdout, Write as _};
 
@@ -12,19 +12,19 @@ use tokio::sync::mpsc;
 
 use crate::cli::failure::Failure;
 
-/// How many keys wait to be looked at; more are dropped.
+/// How many keys wait to be handled; more are dropped.
 const KEYS: usize = 16;
-/// How large a terminal is taken to be that does not say it.
+/// The assumed size of a terminal that does not report it.
 const USUAL_SIZE: (u16, u16) = (80, 24);
-/// What Ctrl-C sends while the terminal passes keys on as they are.
+/// What Ctrl-C sends while the terminal is in raw mode.
 const CTRL_C: u8 = 3;
 
-/// What a key asks for.
+/// The meaning of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// To end.
+    /// End the view.
     Quit,
-    /// To end as by a signal.
+    /// End the view as a signal does.
     Interrupt,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches the terminal to the live view.
     pub(super) fn open() -> Result<Self, Failure> {
         terminal::enable_raw_mode()?;
         let (pressed, keys) = mpsc::channel(KEYS);
@@ -59,7 +59,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// The next key that means something.
+    /// Waits for the next key that has a meaning.
     pub(super) async fn key(&mut self) -> Key {
         match self.keys.recv().await {
             Some(key) => key,
@@ -68,7 +68,7 @@ impl Screen {
         }
     }
 
-    /// Shows the frame for as many lines as there are.
+    /// Shows the frame, made for the number of lines of the terminal.
     pub(super) fn show(&mut self, frame: impl FnOnce(usize) -> String) -> Result<(), Failure> {
         let size = terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0);
         let (columns, rows) = size.unwrap_or(USUAL_SIZE);
