@@ -4,10 +4,9 @@ use clap::{Args, ValueEnum};
 
 use super::chosen::Chosen;
 use super::failure::Failure;
-use super::many;
+use super::many::{self, Action};
 use super::settings::Settings;
-use crate::client::{Client, ClientError};
-use crate::wire::{AdminRelease, ChangeMany, Job, JobState, ManyChanged, ReleaseMany, Then};
+use crate::wire::{JobState, Then};
 
 /// Cancel jobs; the worker of a running job is asked to stop it with the next heartbeat
 #[derive(Debug, Args)]
@@ -72,49 +71,6 @@ enum Fate {
     Cancel,
 }
 
-/// A change to a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    Release { then: Then, expected_fence: Option<u64> },
-    Cancel,
-    Retry,
-}
-
-impl Action {
-    /// Returns the change as a verb.
-    pub(super) const fn verb(self) -> &'static str {
-        match self {
-            Self::Release { .. } => "release",
-            Self::Cancel => "cancel",
-            Self::Retry => "retry",
-        }
-    }
-
-    /// Changes one job.
-    async fn one(self, client: &Client, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
-        match self {
-            Self::Release { then, expected_fence } => {
-                let reason = reason.unwrap_or_default().to_owned();
-                client.admin_release(id, &AdminRelease { reason, then, expected_fence }).await
-            }
-            Self::Cancel => client.cancel(id, reason).await,
-            Self::Retry => client.retry(id, reason).await,
-        }
-    }
-
-    /// Changes the jobs of a filter, or counts them.
-    pub(super) async fn many(self, client: &Client, order: ChangeMany) -> Result<ManyChanged, ClientError> {
-        match self {
-            Self::Release { then, .. } => {
-                let ChangeMany { filter, reason, dry_run, max_jobs, cursor } = order;
-                client.release_many(&ReleaseMany { filter, reason, then, dry_run, max_jobs, cursor }).await
-            }
-            Self::Cancel => client.cancel_many(&order).await,
-            Self::Retry => client.retry_many(&order).await,
-        }
-    }
-}
-
 /// Cancels jobs.
 pub(super) async fn cancel(args: CancelArgs, settings: Settings) -> Result<(), Failure> {
     run(Action::Cancel, args.reason.reason, args.jobs, &settings).await
@@ -137,7 +93,7 @@ pub(super) async fn release(args: ReleaseArgs, settings: Settings) -> Result<(),
 
 /// Changes the jobs of a filter together, or those of ids one after the other.
 async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Settings) -> Result<(), Failure> {
-    let client = jobs.answer.connect(settings)?;
+    let client = jobs.answer.connect(&settings.client)?;
     if let Some(filter) = jobs.filter.filter() {
         return many::run(&client, action, filter, reason, &jobs).await;
     }

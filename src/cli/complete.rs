@@ -160,7 +160,7 @@ fn queue_names() -> Vec<String> {
         let settings = Settings::read(config.as_deref()).ok()?;
         let server =
             ServerArgs { server: std::env::var("LEASEHOLD_SERVER").ok(), token: std::env::var("LEASEHOLD_TOKEN").ok() };
-        let client = server.connect(&settings).ok()?.with_max_retries(0);
+        let client = server.connect(&settings.client).ok()?.with_max_retries(0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
         let asked = async { tokio::time::timeout(SERVER_WITHIN, client.queues()).await };
         runtime.block_on(asked).ok()?.ok()

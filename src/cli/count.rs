@@ -27,7 +27,7 @@ pub(super) struct CountArgs {
 
 /// Counts and prints.
 pub(super) async fn run(args: CountArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.answer.connect(&settings)?;
+    let client = args.answer.connect(&settings.client)?;
     let answer = client.count(&CountQuery { jobs: args.jobs.query(), by: args.jobs.by.clone() }).await?;
     args.answer.print(&answer, |answer| show(answer, &args.jobs.by))
 }

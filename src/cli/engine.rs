@@ -9,14 +9,11 @@ use serde::Deserialize;
 
 use super::duration;
 use super::failure::Failure;
-use super::settings::Settings;
 use crate::store::Store;
 use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::store::measured::Measured;
 use crate::worker::backoff::Backoff;
-
-const DEFAULT_DATA_DIR: &str = "leasehold-data";
 
 /// The stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -43,10 +40,10 @@ impl StoreKind {
 pub(super) struct StoreArgs {
     /// Where jobs are stored [default: embedded]
     #[arg(long, value_enum, env = "LEASEHOLD_STORE")]
-    store: Option<StoreKind>,
+    pub(super) store: Option<StoreKind>,
     /// The data directory of the embedded store [default: ./leasehold-data]
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR")]
-    data_dir: Option<PathBuf>,
+    pub(super) data_dir: Option<PathBuf>,
     /// The URL of a node of Elasticsearch, with user and password where needed (repeatable)
     /// [default: http://localhost:9200]
     #[arg(
@@ -56,35 +53,19 @@ pub(super) struct StoreArgs {
         hide_env_values = true,
         value_delimiter = ','
     )]
-    elasticsearch_url: Vec<String>,
+    pub(super) elasticsearch_url: Vec<String>,
     /// The API key for Elasticsearch, in its encoded form
     #[arg(long, value_name = "KEY", env = "LEASEHOLD_ELASTICSEARCH_API_KEY", hide_env_values = true)]
-    elasticsearch_api_key: Option<String>,
+    pub(super) elasticsearch_api_key: Option<String>,
     /// The PEM file with the certificate of the private authority behind Elasticsearch's certificate
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_ELASTICSEARCH_CA")]
-    elasticsearch_ca: Option<PathBuf>,
+    pub(super) elasticsearch_ca: Option<PathBuf>,
     /// The prefix of the names of indices [default: leasehold-]
     #[arg(long, value_name = "PREFIX", env = "LEASEHOLD_INDEX_PREFIX")]
-    index_prefix: Option<String>,
+    pub(super) index_prefix: Option<String>,
     /// How long after its end a job is moved from Elasticsearch's live index to the archive [default: 10m]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_ARCHIVE_AFTER", value_parser = duration::parse)]
-    archive_after: Option<Duration>,
-}
-
-impl StoreArgs {
-    /// Returns the settings of the command line over those of the file.
-    pub(super) fn over(self, file: Settings) -> EngineSettings {
-        let urls = Some(self.elasticsearch_url).filter(|urls| !urls.is_empty()).or(file.elasticsearch_url);
-        EngineSettings {
-            kind: self.store.or(file.store).unwrap_or(StoreKind::Embedded),
-            data_dir: self.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR)),
-            elasticsearch_urls: urls,
-            elasticsearch_api_key: self.elasticsearch_api_key.or(file.elasticsearch_api_key),
-            elasticsearch_ca: self.elasticsearch_ca.or(file.elasticsearch_ca),
-            index_prefix: self.index_prefix.or(file.index_prefix),
-            archive_after: self.archive_after.or(file.archive_after.map(|setting| setting.0)),
-        }
-    }
+    pub(super) archive_after: Option<Duration>,
 }
 
 /// The store's settings.

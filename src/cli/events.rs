@@ -50,7 +50,7 @@ pub(super) struct EventsArgs {
 
 /// Prints events as they come.
 pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.answer.connect(&settings)?;
+    let client = args.answer.connect(&settings.client)?;
     let since = args.since.or((!args.follow).then_some(DEFAULT_SINCE));
     let NameFilterArgs { queues, kinds, owners } = args.names;
     let query = EventQuery {

@@ -22,7 +22,7 @@ pub(super) struct ExplainArgs {
 /// Prints the explanations.
 pub(super) async fn run(args: ExplainArgs, settings: Settings) -> Result<(), Failure> {
     let Ids { ids, answer } = args.jobs;
-    let client = answer.connect(&settings)?;
+    let client = answer.connect(&settings.client)?;
     for id in &ids {
         answer.print(&client.explain(id).await?, in_words)?;
     }

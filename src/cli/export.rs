@@ -35,7 +35,7 @@ pub(super) struct ExportArgs {
 
 /// Exports the jobs.
 pub(super) async fn run(args: ExportArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings)?;
+    let client = args.server.connect(&settings.client)?;
     let export = client.export(&args.jobs.query(), &args.jobs.fields).await?;
     let Some(path) = args.output else {
         copy(export, &mut io::stdout().lock()).await?;

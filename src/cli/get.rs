@@ -26,7 +26,7 @@ pub(super) struct GetArgs {
 /// Prints the jobs.
 pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure> {
     let Ids { ids, answer } = args.jobs;
-    let client = answer.connect(&settings)?;
+    let client = answer.connect(&settings.client)?;
     for (index, id) in ids.iter().enumerate() {
         let job = client.job(id).await?;
         let gap = if index > 0 { "\n" } else { "" };

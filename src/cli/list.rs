@@ -41,7 +41,7 @@ pub(super) struct ListArgs {
 
 /// Prints the jobs.
 pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.answer.connect(&settings)?;
+    let client = args.answer.connect(&settings.client)?;
     let mut query = args.jobs.query();
     if args.count {
         let by = ["queue", "state"].map(str::to_owned).to_vec();

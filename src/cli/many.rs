@@ -2,12 +2,54 @@
 
 use std::io::{BufRead as _, IsTerminal as _};
 
-use super::change::Action;
 use super::chosen::Chosen;
 use super::failure::Failure;
 use super::output::{complain, print, print_json, table};
-use crate::client::Client;
-use crate::wire::{BulkFilter, ChangeMany, JobSummary, ManyChanged};
+use crate::client::{Client, ClientError};
+use crate::wire::{AdminRelease, BulkFilter, ChangeMany, Job, JobSummary, ManyChanged, ReleaseMany, Then};
+
+/// A change to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Release { then: Then, expected_fence: Option<u64> },
+    Cancel,
+    Retry,
+}
+
+impl Action {
+    /// Returns the change as a verb.
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Release { .. } => "release",
+            Self::Cancel => "cancel",
+            Self::Retry => "retry",
+        }
+    }
+
+    /// Changes one job.
+    pub(super) async fn one(self, client: &Client, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
+        match self {
+            Self::Release { then, expected_fence } => {
+                let reason = reason.unwrap_or_default().to_owned();
+                client.admin_release(id, &AdminRelease { reason, then, expected_fence }).await
+            }
+            Self::Cancel => client.cancel(id, reason).await,
+            Self::Retry => client.retry(id, reason).await,
+        }
+    }
+
+    /// Changes the jobs of a filter, or counts them.
+    async fn many(self, client: &Client, order: ChangeMany) -> Result<ManyChanged, ClientError> {
+        match self {
+            Self::Release { then, .. } => {
+                let ChangeMany { filter, reason, dry_run, max_jobs, cursor } = order;
+                client.release_many(&ReleaseMany { filter, reason, then, dry_run, max_jobs, cursor }).await
+            }
+            Self::Cancel => client.cancel_many(&order).await,
+            Self::Retry => client.retry_many(&order).await,
+        }
+    }
+}
 
 /// Shows how many jobs match and some of them, asks for confirmation unless told not to, and changes them.
 pub(super) async fn run(

@@ -32,7 +32,7 @@ pub(super) struct MigrateArgs {
 
 /// Migrates.
 pub(super) async fn run(args: MigrateArgs, settings: Settings) -> Result<(), Failure> {
-    let engine = args.store.over(settings);
+    let engine = settings.engine(args.store);
     // Whoever names a node means it.
     if engine.kind == StoreKind::Embedded && engine.elasticsearch_urls.is_none() {
         let message = "the indices of which Elasticsearch? `--store elasticsearch` and `--elasticsearch-url` say so; the \

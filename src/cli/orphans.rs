@@ -33,7 +33,7 @@ pub(super) struct OrphansArgs {
 
 /// Prints the jobs.
 pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.answer.connect(&settings)?;
+    let client = args.answer.connect(&settings.client)?;
     let NameFilterArgs { queues, kinds, owners } = args.names;
     let mut query = OrphanQuery { queues, kinds, owners, worker: args.worker, ..OrphanQuery::default() };
     let page = async |limit, cursor| {

@@ -83,21 +83,21 @@ enum Policy {
 pub(super) async fn run(args: QueueArgs, settings: Settings) -> Result<(), Failure> {
     match args.action {
         Action::List(answer) => {
-            let queues = answer.connect(&settings)?.queues().await?.items;
+            let queues = answer.connect(&settings.client)?.queues().await?.items;
             answer.print_all(&queues, |queues| overview(queues, SystemClock::default().now(), Fit::Terminal))
         }
         Action::Show(OneArgs { queue, answer }) => {
-            answer.print(&answer.connect(&settings)?.queue(&queue).await?, describe)
+            answer.print(&answer.connect(&settings.client)?.queue(&queue).await?, describe)
         }
         Action::Pause(PauseArgs { one: OneArgs { queue, answer }, reason }) => {
-            answer.print(&answer.connect(&settings)?.pause_queue(&queue, reason.as_deref()).await?, summary)
+            answer.print(&answer.connect(&settings.client)?.pause_queue(&queue, reason.as_deref()).await?, summary)
         }
         Action::Resume(OneArgs { queue, answer }) => {
-            answer.print(&answer.connect(&settings)?.resume_queue(&queue).await?, summary)
+            answer.print(&answer.connect(&settings.client)?.resume_queue(&queue).await?, summary)
         }
         Action::Set(SetArgs { one: OneArgs { queue, answer }, orphan_policy }) => {
             let change = ChangeQueue { orphan_policy: orphan_policy.into() };
-            answer.print(&answer.connect(&settings)?.change_queue(&queue, &change).await?, summary)
+            answer.print(&answer.connect(&settings.client)?.change_queue(&queue, &change).await?, summary)
         }
     }
 }

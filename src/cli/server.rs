@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use super::output::{print, print_json};
-use super::settings::Settings;
 use crate::client::{Client, ClientError};
 
 /// The server's default URL.
@@ -26,9 +25,8 @@ pub(super) struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// Creates a client of the server.
-    pub(super) fn connect(&self, settings: &Settings) -> Result<Client, Failure> {
-        let settings = &settings.client;
+    /// Creates a client of the server, with the settings of the file where no flag is given.
+    pub(super) fn connect(&self, settings: &Self) -> Result<Client, Failure> {
         let server = self.server.as_deref().or(settings.server.as_deref()).unwrap_or(DEFAULT_SERVER);
         let token = self.token.as_deref().or(settings.token.as_deref());
         Ok(Client::new(server, token)?)
@@ -46,8 +44,8 @@ pub(super) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// Creates a client of the server.
-    pub(super) fn connect(&self, settings: &Settings) -> Result<Client, Failure> {
+    /// Creates a client of the server, with the settings of the file where no flag is given.
+    pub(super) fn connect(&self, settings: &ServerArgs) -> Result<Client, Failure> {
         self.server.connect(settings)
     }
 

@@ -29,13 +29,15 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::duration::DurationSetting;
-use super::engine::StoreKind;
+use super::engine::{EngineSettings, StoreArgs, StoreKind};
 use super::failure::Failure;
 use super::log::LogFormat;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
 use super::server::ServerArgs;
 use crate::api::access::Token;
+
+const DEFAULT_DATA_DIR: &str = "leasehold-data";
 
 /// The settings of the file. An unknown key is refused: most likely it is misspelt.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -84,6 +86,20 @@ impl Settings {
         let wrong = |what: String| Failure::Usage(format!("the settings file {}: {what}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
         toml::from_str(&text).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Returns the store's settings: flags over these.
+    pub(super) fn engine(self, flags: StoreArgs) -> EngineSettings {
+        let urls = Some(flags.elasticsearch_url).filter(|urls| !urls.is_empty()).or(self.elasticsearch_url);
+        EngineSettings {
+            kind: flags.store.or(self.store).unwrap_or(StoreKind::Embedded),
+            data_dir: flags.data_dir.or(self.data_dir).unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR)),
+            elasticsearch_urls: urls,
+            elasticsearch_api_key: flags.elasticsearch_api_key.or(self.elasticsearch_api_key),
+            elasticsearch_ca: flags.elasticsearch_ca.or(self.elasticsearch_ca),
+            index_prefix: flags.index_prefix.or(self.index_prefix),
+            archive_after: flags.archive_after.or(self.archive_after.map(|setting| setting.0)),
+        }
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct StatsArgs {
 
 /// Prints the statistics.
 pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.answer.connect(&settings)?;
+    let client = args.answer.connect(&settings.client)?;
     let query = StatsQuery {
         jobs: args.jobs.query(),
         by: args.jobs.by,

@@ -83,7 +83,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 /// Submits one job or many.
 pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings)?;
+    let client = args.server.connect(&settings.client)?;
     if let Some(file) = args.file.take() {
         return submit_file(&client, &file, args.json).await;
     }

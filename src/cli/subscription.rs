@@ -73,7 +73,7 @@ fn format(text: &str) -> Result<NoticeFormat, String> {
 
 /// Runs the subcommand.
 pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<(), Failure> {
-    let connect = |server: ServerArgs| server.connect(&settings);
+    let connect = |server: ServerArgs| server.connect(&settings.client);
     match args.action {
         Action::Add(add) => {
             let client = connect(add.server)?;
@@ -82,7 +82,7 @@ pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<()
             told_with_secret(&made)
         }
         Action::List(list) => {
-            let all = list.connect(&settings)?.subscriptions().await?;
+            let all = list.connect(&settings.client)?.subscriptions().await?;
             list.print_all(&all, show)
         }
         Action::Remove(one) => {

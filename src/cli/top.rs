@@ -64,7 +64,7 @@ struct View {
 /// Shows the view until it is ended.
 pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure> {
     // What fails is asked again anyway, and said at once.
-    let client = args.server.connect(&settings)?.with_max_retries(0);
+    let client = args.server.connect(&settings.client)?.with_max_retries(0);
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if args.once || !terminal {
         return print(&frame(Some(&read_view(&client).await?), None, UNBOUNDED));

@@ -47,7 +47,7 @@ pub(super) struct WaitArgs {
 
 /// Waits for the jobs.
 pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings)?;
+    let client = args.server.connect(&settings.client)?;
     let ids = ids(&args.ids)?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let meter = Meter::start(ids.len() as u64);

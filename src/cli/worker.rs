@@ -74,7 +74,7 @@ pub(super) struct WorkerArgs {
 /// Works until it is stopped.
 pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Failure> {
     log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
-    let client = args.server.connect(&settings)?;
+    let client = args.server.connect(&settings.client)?;
     let config = config(args, &settings)?;
     let signals = Signals::listen(|stop| match stop {
         Stop::Now => tracing::warn!("ending the running jobs and giving them back"),

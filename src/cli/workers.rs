@@ -19,7 +19,7 @@ pub(super) struct WorkersArgs {
 
 /// Prints the workers.
 pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Failure> {
-    let workers = args.answer.connect(&settings)?.workers().await?;
+    let workers = args.answer.connect(&settings.client)?.workers().await?;
     args.answer.print_all(&workers.items, |workers| overview(workers, SystemClock::default().now(), Fit::Terminal))?;
     if workers.truncated && !args.answer.json {
         print("There are more running jobs than the server looks at for this: some workers may be missing.")?;

@@ -58,7 +58,7 @@ fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) ->
         None => HandlerError::retryable("unresponsive", "the handler did not end when it was asked to"),
     };
     Some(match ending {
-        Some(Ending::WorkerStops) => super::given_back(),
+        Some(Ending::WorkerStops) => given_back(),
         Some(Ending::Cancelled) => {
             HandlerError::permanent("cancelled", format!("ended as asked: {}", failure.message)).into()
         }
@@ -69,6 +69,11 @@ fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) ->
         }
         Some(Ending::LeaseLost) | None => failure.into(),
     })
+}
+
+/// The outcome of an attempt that is ended because the worker stops.
+pub(super) fn given_back() -> Outcome {
+    Outcome::Released { reason: "the worker stops".to_owned() }
 }
 
 fn panic_message(error: JoinError) -> String {

@@ -219,7 +219,8 @@ impl RunningWorker {
             Ok(Err(error)) => return tracing::warn!(%error, "the last claim's answer is not known"),
             Err(_) => return tracing::warn!("the last claim's answer did not come in time"),
         };
-        let released = |job: &ClaimedJob| Finish { id: job.id.clone(), fence: job.fence, outcome: given_back() };
+        let released =
+            |job: &ClaimedJob| Finish { id: job.id.clone(), fence: job.fence, outcome: attempt::given_back() };
         futures::future::join_all(jobs.iter().map(|job| self.finishes.finish(released(job)))).await;
     }
 
@@ -297,11 +298,6 @@ async fn free_slots(slots: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
 fn no_handler(kind: &Kind) -> Outcome {
     let message = format!("this worker has no handler for jobs of kind `{kind}`");
     HandlerError::retryable("unknown_kind", message).into()
-}
-
-/// The outcome of an attempt that is ended because the worker stops.
-fn given_back() -> Outcome {
-    Outcome::Released { reason: "the worker stops".to_owned() }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::BenchArgs;
+use super::args::BenchArgs;
 use super::query::{self, jobs};
 use super::report::Latencies;
 use super::target;

@@ -13,11 +13,11 @@ use futures::future::try_join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::args::{BenchArgs, job_line};
 use super::connection::{Claimed, Connection, claim_body, read};
 use super::report::Report;
 use super::scoreboard::Scoreboard;
 use super::target::Target;
-use super::{BenchArgs, job_line};
 
 const DEFAULT_WORKERS: u16 = 2000;
 /// How many connections submit.

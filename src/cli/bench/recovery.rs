@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::process::Child;
 use tokio::time::Instant;
 
-use super::BenchArgs;
+use super::args::BenchArgs;
 use super::connection::{Claimed, Connection, claim_body, read};
 use super::report::{Latencies, Report};
 use super::target::{self, Target};

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
-use super::BenchArgs;
+use super::args::BenchArgs;
 use super::connection::{Address, Connection};
 use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;

@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::BenchArgs;
+use super::args::BenchArgs;
 use super::connection::{Connection, read};
 use super::target::{self, Target};
 use crate::cli::engine::{self, EngineSettings};

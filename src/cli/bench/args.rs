@@ -1,0 +1,113 @@
+//! The flags of `leasehold bench`, and the jobs that they describe.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::duration;
+use crate::cli::engine::StoreKind;
+
+const EXAMPLES: &str = "\
+Ends with 1 when a job was lost, or was done twice.
+
+Examples:
+  leasehold bench
+  leasehold bench --jobs 1000000 --json
+  leasehold bench --scenario latency --rate 500 --workers 2000
+  leasehold bench --scenario recovery
+  leasehold bench --scenario query --jobs 1000000 --live 100000
+  leasehold bench --scenario claims --store elasticsearch --elasticsearch-url http://localhost:9200
+  leasehold bench --store elasticsearch --elasticsearch-url http://localhost:9200
+  leasehold bench --server http://10.0.0.5:7400 --token lh_…";
+
+/// Measure a server: its throughput, its latencies, its recovery after a worker's death, or its queries
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct BenchArgs {
+    /// Which scenario to measure
+    #[arg(long, value_enum, env = "LEASEHOLD_SCENARIO", default_value_t = Scenario::Lives)]
+    pub(super) scenario: Scenario,
+    /// How many jobs there are: submitted (lives, recovery), stored (query) or archived (claims) [default: 200000 for
+    /// lives, 50 for recovery, 1000000 for query and claims]
+    #[arg(long, env = "LEASEHOLD_JOBS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) jobs: Option<u32>,
+    /// How many of the jobs have not ended (query), or how many more have not (claims) [default: 10000]
+    #[arg(long, env = "LEASEHOLD_LIVE")]
+    pub(super) live: Option<u32>,
+    /// Use this data directory, filled first when it is empty, instead of a temporary one (query)
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR", conflicts_with = "server")]
+    pub(super) data_dir: Option<PathBuf>,
+    /// How many workers run [default: 32 for lives, 2000 for latency]
+    #[arg(long, env = "LEASEHOLD_WORKERS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) workers: Option<u16>,
+    /// How many jobs a worker claims with one call (lives)
+    #[arg(long, env = "LEASEHOLD_BATCH", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(super) batch: u16,
+    /// How many clients submit at the same time (lives)
+    #[arg(long, env = "LEASEHOLD_SUBMITTERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) submitters: u16,
+    /// How many jobs a client submits with one call (lives)
+    #[arg(long, env = "LEASEHOLD_SUBMIT_BATCH", default_value_t = 1000,
+          value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(super) submit_batch: u16,
+    /// How many jobs may be submitted and not completed before the clients wait (lives)
+    #[arg(long, env = "LEASEHOLD_BACKLOG", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) backlog: u32,
+    /// How many jobs are submitted per second, whether or not the server keeps up (latency)
+    #[arg(long, env = "LEASEHOLD_RATE", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) rate: u32,
+    /// For how long jobs are submitted (latency)
+    #[arg(long, env = "LEASEHOLD_DURATION", value_parser = duration::parse, default_value = "10s")]
+    pub(super) duration: Duration,
+    /// How many bytes of payload each job has
+    #[arg(long, env = "LEASEHOLD_PAYLOAD_BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65_536))]
+    pub(super) payload_bytes: u32,
+    /// Measure this server instead of starting one; queues named `bench-…` are used
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_SERVER", conflicts_with_all = ["store", "elasticsearch_url"])]
+    pub(super) server: Option<String>,
+    /// The access token, where the server requires one
+    #[arg(long, env = "LEASEHOLD_TOKEN", hide_env_values = true)]
+    pub(super) token: Option<String>,
+    /// The store of the server that is started
+    #[arg(long, value_enum, env = "LEASEHOLD_STORE", default_value_t = StoreKind::Embedded)]
+    pub(super) store: StoreKind,
+    /// A node of Elasticsearch for the server that is started (repeatable); indices named `leasehold-bench-…` stay
+    /// there
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_ELASTICSEARCH_URL", value_delimiter = ',')]
+    pub(super) elasticsearch_url: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// How many jobs the scenario `lives` submits.
+const DEFAULT_LIVES: u32 = 200_000;
+
+impl BenchArgs {
+    /// Returns how many jobs the scenario `lives` submits.
+    pub(super) fn lives(&self) -> u32 {
+        self.jobs.unwrap_or(DEFAULT_LIVES)
+    }
+}
+
+/// The scenarios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum Scenario {
+    /// Throughput of whole lives: jobs are submitted in bulk, claimed in batches and completed, all at the same time
+    Lives,
+    /// Latency at a fixed rate, until a job reaches one of many waiting workers
+    Latency,
+    /// Time until the jobs of a killed worker run elsewhere, under leases of 5 s
+    Recovery,
+    /// Time of lists, counts and full scans over many generated jobs
+    Query,
+    /// How much a large archive of generated jobs slows down claims, and lists of live jobs
+    Claims,
+}
+
+/// Returns a job as one line of JSON. Its payload holds its number and is of about the size asked for.
+pub(super) fn job_line(queue: &str, number: u32, payload_bytes: u32) -> String {
+    let padding = "x".repeat(usize::try_from(payload_bytes.saturating_sub(16)).unwrap_or_default());
+    format!("{{\"queue\":\"{queue}\",\"kind\":\"bench\",\"payload\":{{\"n\":{number},\"p\":\"{padding}\"}}}}\n")
+}
