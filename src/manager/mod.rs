@@ -28,10 +28,10 @@ pub use admin::queue_settings::{Pause, QueueSettings};
 pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
 pub use observe::explain::{Explanation, Reason};
 pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
+pub use observe::queues::QueueStatus;
 pub use observe::survey::{Survey, SurveyState};
 pub use observe::throughput::Throughput;
 pub use observe::workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
-pub use read::QueueStatus;
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, Submitted,
 };
@@ -76,7 +76,7 @@ pub struct Manager {
     shared: Arc<ManagerState>,
 }
 
-pub(in crate::manager) struct ManagerState {
+pub(crate) struct ManagerState {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     work: Work,

@@ -8,7 +8,6 @@ use crate::store::{Archived, Versioned, WriteError};
 
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
-use crate::manager::work::update::Decision;
 use crate::manager::work::write::JobWrite;
 
 impl Manager {
@@ -18,8 +17,7 @@ impl Manager {
     where
         F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
-        let decide = |_: usize, job: &Job, now: Timestamp| Ok(Decision::from_change(decide(job, now)?, []));
-        self.update_as_read(ids, decide).await
+        self.update_as_read(ids, |_, job, now| decide(job, now)).await
     }
 
     /// Removes jobs in the versions given, with their bodies, and answers in order whether each is gone. One that was
@@ -58,7 +56,7 @@ impl Manager {
 
 impl Manager {
     /// Puts into the outbox of `after` what happened since `before` and somebody wants to be told of.
-    pub(in crate::manager) fn announce(&self, before: &Job, after: &mut Job) {
+    pub(crate) fn announce(&self, before: &Job, after: &mut Job) {
         after.announce(before, |event| self.shared.work.subscribed.read().contains(&event));
     }
 }

@@ -65,23 +65,23 @@ impl QueueSettings {
 }
 
 /// The settings of all queues as this manager knows them.
-pub(in crate::manager) struct QueueSettingsCache {
+pub(crate) struct QueueSettingsCache {
     records: CachedRecords<QueueSettings>,
     /// Set once they were listed for the first time.
     listed: OnceCell<()>,
 }
 
 impl QueueSettingsCache {
-    pub(in crate::manager) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
         Self { records: CachedRecords::new(store, RecordKind::Queue), listed: OnceCell::new() }
     }
 
-    pub(in crate::manager) fn of(&self, queue: &QueueName) -> QueueSettings {
+    pub(crate) fn of(&self, queue: &QueueName) -> QueueSettings {
         self.records.get(&RecordName::from(queue)).map(|settings| (*settings).clone()).unwrap_or_default()
     }
 
     /// Every queue with settings of its own.
-    pub(in crate::manager) fn queues(&self) -> Vec<QueueName> {
+    pub(crate) fn queues(&self) -> Vec<QueueName> {
         self.records.all().iter().filter_map(|(name, _)| QueueName::new(name.as_str()).ok()).collect()
     }
 }
@@ -153,7 +153,7 @@ impl Manager {
     }
 
     /// The background task: knows the settings as soon as the store answers, and what others change within a second.
-    pub(in crate::manager) async fn keep_queues_known(&self) {
+    pub(crate) async fn keep_queues_known(&self) {
         let mut failing = false;
         // Ends with the manager, or once nothing can change but by this manager.
         loop {

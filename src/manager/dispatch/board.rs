@@ -42,14 +42,14 @@ const LOW_WATER_PART: usize = 4;
 
 /// The settings of a dispatch.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::manager) struct DispatchConfig {
+pub(crate) struct DispatchConfig {
     /// How many due, and how many later candidates a lane keeps at most.
-    pub(in crate::manager) capacity: usize,
+    pub(crate) capacity: usize,
     /// How many candidates one search asks for at most.
-    pub(in crate::manager) page: usize,
+    pub(crate) page: usize,
     /// How often a lane is looked up while claims wait; `None` where nobody else writes, so that what a lane knows
     /// stays true.
-    pub(in crate::manager) poll_interval: Option<Duration>,
+    pub(crate) poll_interval: Option<Duration>,
 }
 
 /// `Offer` is what a waiting claim is handed.

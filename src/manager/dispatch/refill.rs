@@ -25,7 +25,7 @@ const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 impl Manager {
     /// Looks up those of `queues` that are not known well enough to say that they have nothing.
-    pub(in crate::manager) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
+    pub(crate) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
         for queue in self.shared.dispatch.stale(queues) {
             self.look_up(queue).await?;
         }
@@ -77,7 +77,7 @@ impl Manager {
     }
 
     /// The background loop.
-    pub(in crate::manager) async fn keep_filled(&self) {
+    pub(crate) async fn keep_filled(&self) {
         let mut failing = false;
         // Ends with the manager.
         loop {

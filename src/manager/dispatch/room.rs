@@ -6,7 +6,7 @@ use crate::job::{Job, QueueName};
 use crate::query::SortKey;
 
 /// Amounts by the resource's name, as jobs state what they need.
-pub(in crate::manager) type Resources = BTreeMap<String, u64>;
+pub(crate) type Resources = BTreeMap<String, u64>;
 
 /// How many candidates that do not fit one claim steps over. What fits behind them is found once those before it are
 /// gone, or by a claim that has room for them.
@@ -17,13 +17,13 @@ pub(super) const STEPS_PER_SERVING: usize = 4_000;
 
 /// What a claim asks for.
 #[derive(Clone, Copy)]
-pub(in crate::manager) struct Wish<'a> {
+pub(crate) struct Wish<'a> {
     /// The lines it takes from.
-    pub(in crate::manager) queues: &'a [QueueName],
+    pub(crate) queues: &'a [QueueName],
     /// How many jobs at most.
-    pub(in crate::manager) max_jobs: usize,
+    pub(crate) max_jobs: usize,
     /// What its worker offers to them together; anything, when nothing is stated.
-    pub(in crate::manager) resources: &'a Resources,
+    pub(crate) resources: &'a Resources,
 }
 
 /// The way of one claim over the candidates, where it must look at what they need.
@@ -72,7 +72,7 @@ impl Walk {
 }
 
 /// Whether the job needs no more of anything than is offered. What is not named is not offered.
-pub(in crate::manager) fn fits(offered: &Resources, job: &Job) -> bool {
+pub(crate) fn fits(offered: &Resources, job: &Job) -> bool {
     let enough = |(name, needed): (&String, &u64)| *needed == 0 || offered.get(name).is_some_and(|free| needed <= free);
     job.spec.resources.iter().all(enough)
 }

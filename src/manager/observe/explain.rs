@@ -18,7 +18,7 @@ use crate::manager::observe::workers::Asking;
 use crate::manager::request::ManagerError;
 
 /// How many jobs are looked at to tell how many go before one; of more it is said that they are at least so many.
-pub(in crate::manager) const MAX_AHEAD: usize = 1_000;
+pub(crate) const MAX_AHEAD: usize = 1_000;
 
 /// Why a job stands where it does.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,15 +46,15 @@ pub struct Reason {
 
 /// All that an explanation rests on.
 #[derive(Clone, Debug)]
-pub(in crate::manager) struct Facts {
-    pub(in crate::manager) job: Arc<Job>,
-    pub(in crate::manager) now: Timestamp,
+pub(crate) struct Facts {
+    pub(crate) job: Arc<Job>,
+    pub(crate) now: Timestamp,
     /// Since when this manager hears workers.
-    pub(in crate::manager) listening_since: Timestamp,
-    pub(in crate::manager) settings: QueueSettings,
-    pub(in crate::manager) asking: Asking,
+    pub(crate) listening_since: Timestamp,
+    pub(crate) settings: QueueSettings,
+    pub(crate) asking: Asking,
     /// How many due jobs of its queue go before it; [`MAX_AHEAD`] stands for that many or more.
-    pub(in crate::manager) ahead: usize,
+    pub(crate) ahead: usize,
 }
 
 impl Manager {
@@ -97,7 +97,7 @@ impl Manager {
 }
 
 /// Puts the facts into words.
-pub(in crate::manager) fn explain(facts: &Facts) -> Explanation {
+pub(crate) fn explain(facts: &Facts) -> Explanation {
     let job = &facts.job;
     let (runnable, reasons) = match &job.state {
         State::Available => of_waiting(facts),

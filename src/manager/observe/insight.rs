@@ -198,18 +198,18 @@ impl Slice {
 }
 
 /// What this manager sees of its work.
-pub(in crate::manager) struct Insight {
+pub(crate) struct Insight {
     since: Timestamp,
     slices: Mutex<SlidingWindow<Slice, SLICE_MILLIS, SLICES>>,
 }
 
 impl Insight {
-    pub(in crate::manager) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         Self { since: now, slices: Mutex::default() }
     }
 
     /// Counts acknowledged writes.
-    pub(in crate::manager) fn written(&self, writes: &[Acknowledged], now: Timestamp) {
+    pub(crate) fn written(&self, writes: &[Acknowledged], now: Timestamp) {
         let seen: Vec<Seen<'_>> = writes.iter().filter_map(Seen::of).collect();
         if seen.is_empty() {
             return;
@@ -222,31 +222,31 @@ impl Insight {
     }
 
     /// A claim got a job after this time.
-    pub(in crate::manager) fn claim_waited(&self, wait: Duration, now: Timestamp) {
+    pub(crate) fn claim_waited(&self, wait: Duration, now: Timestamp) {
         metrics::histogram!("leasehold_claim_wait_seconds").record(wait);
         self.note(now, |slice| slice.claim_wait.add(wait));
     }
 
     /// A worker gave signs of life.
-    pub(in crate::manager) fn heard_of(&self, worker: &WorkerId, beats: usize, now: Timestamp) {
+    pub(crate) fn heard_of(&self, worker: &WorkerId, beats: usize, now: Timestamp) {
         metrics::counter!("leasehold_heartbeats_total").increment(beats as u64);
         self.note(now, |slice| slice.saw(worker));
     }
 
     /// A write lost a race.
-    pub(in crate::manager) fn conflicted(&self, operation: &'static str, now: Timestamp) {
+    pub(crate) fn conflicted(&self, operation: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_conflicts_total", "operation" => operation).increment(1);
         self.note(now, |slice| slice.tally.conflicts += 1);
     }
 
     /// Something spoke of a job as it no longer is: a search hit (`stale_hit`) or a call (`fence`).
-    pub(in crate::manager) fn mismatched(&self, reason: &'static str, now: Timestamp) {
+    pub(crate) fn mismatched(&self, reason: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_mismatches_total", "reason" => reason).increment(1);
         self.note(now, |slice| slice.tally.mismatches += 1);
     }
 
     /// What there is to tell.
-    pub(in crate::manager) fn told(&self, now: Timestamp) -> Insights {
+    pub(crate) fn told(&self, now: Timestamp) -> Insights {
         let mut total = Slice::default();
         self.slices.lock().within(WINDOW, now).for_each(|slice| total.add(slice));
         let Slice { claim_wait, drift, run_time, tally, kinds, mut other_kinds, workers } = total;

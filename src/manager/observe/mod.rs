@@ -1,10 +1,11 @@
-//! What the manager knows and shows of its work: [`events`] (the live feed), [`workers`] (who asks for jobs), [`insight`]
+//! What the manager knows and shows of its work: [`events`] (the live feed), [`workers`] (who asks for jobs), [`queues`] (how they stand), [`insight`]
 //! and [`throughput`] (statistics of the last minutes, in a [`sliding_window`]), [`survey`] (counts of the store, taken
 //! periodically) and [`explain`] (why a job does not run).
 
 pub(super) mod events;
 pub(super) mod explain;
 pub(super) mod insight;
+pub(super) mod queues;
 mod sliding_window;
 pub(super) mod survey;
 pub(super) mod throughput;

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use crate::clock::Timestamp;
-use crate::job::{JobState, QueueName};
-use crate::query::{Direction, Filter, GroupField, Search, Sort, SortField};
+use crate::job::JobState;
+use crate::query::Filter;
 use crate::store::StoreError;
 
+use super::queues::{JobCounts, no_jobs};
 use crate::manager::Manager;
 
 /// How many queues are told apart. The others, those with the fewest jobs that have not ended, are counted together.
@@ -42,34 +43,36 @@ pub struct SurveyState {
 
 /// Where it is kept.
 #[derive(Default)]
-pub(in crate::manager) struct Surveys {
+pub(crate) struct Surveys {
     state: Mutex<SurveyState>,
     /// The series that have been set, so that a queue that is gone is told as empty and not as it last was.
     told: Mutex<BTreeSet<(String, JobState)>>,
 }
 
 impl Surveys {
-    pub(in crate::manager) fn state(&self) -> SurveyState {
+    pub(crate) fn state(&self) -> SurveyState {
         self.state.lock().clone()
     }
 }
 
 /// One queue's numbers.
-struct Line {
-    queue: String,
-    jobs: BTreeMap<JobState, u64>,
-    oldest: Option<Timestamp>,
+struct QueueNumbers {
+    name: String,
+    jobs: JobCounts,
+    oldest_waiting_since: Option<Timestamp>,
 }
 
-impl Line {
-    fn live(&self) -> u64 {
-        [JobState::Available, JobState::Running].iter().filter_map(|state| self.jobs.get(state)).sum()
+fn sum<'a>(counts: impl Iterator<Item = &'a JobCounts>) -> JobCounts {
+    let mut sum = no_jobs();
+    for (state, count) in counts.flatten() {
+        *sum.entry(*state).or_default() += count;
     }
+    sum
 }
 
 impl Manager {
     /// Looks again and again, until the manager ends.
-    pub(in crate::manager) async fn keep_surveyed(&self, every: Duration) {
+    pub(crate) async fn keep_surveyed(&self, every: Duration) {
         loop {
             self.take_survey().await;
             tokio::select! {
@@ -80,16 +83,13 @@ impl Manager {
     }
 
     async fn take_survey(&self) {
-        let result = self.look_around().await;
+        let result = self.count_queues().await;
         let now = self.shared.clock.now();
         match result {
-            Ok(lines) => {
-                self.shared.observe.surveys.tell(&lines, now);
-                let mut jobs: BTreeMap<JobState, u64> = JobState::ALL.iter().map(|state| (*state, 0)).collect();
-                for (state, count) in lines.iter().flat_map(|line| &line.jobs) {
-                    *jobs.entry(*state).or_default() += count;
-                }
-                let oldest_waiting_since = lines.iter().filter_map(|line| line.oldest).min();
+            Ok(queues) => {
+                self.shared.observe.surveys.tell(&queues, now);
+                let jobs = sum(queues.iter().map(|queue| &queue.jobs));
+                let oldest_waiting_since = queues.iter().filter_map(|queue| queue.oldest_waiting_since).min();
                 let latest = Some(Survey { at: now, jobs, oldest_waiting_since });
                 *self.shared.observe.surveys.state.lock() = SurveyState { latest, failing_since: None };
             }
@@ -101,58 +101,35 @@ impl Manager {
     }
 
     /// Counts the jobs of every queue, and finds the oldest waiting of those that are told apart.
-    async fn look_around(&self) -> Result<Vec<Line>, StoreError> {
-        let groups = self.shared.store.count(&Filter::default(), &[GroupField::Queue, GroupField::State]).await?;
-        let mut queues: BTreeMap<String, BTreeMap<JobState, u64>> = BTreeMap::new();
-        for group in groups {
-            let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
-            let Ok(state) = state.parse() else { continue };
-            *queues.entry(queue.clone()).or_default().entry(state).or_default() += group.count;
-        }
-        let mut lines: Vec<Line> = queues.into_iter().map(|(queue, jobs)| Line { queue, jobs, oldest: None }).collect();
-        lines.sort_by_key(|line| std::cmp::Reverse(line.live()));
-        let others = lines.split_off(MAX_QUEUES.min(lines.len()));
-        for line in &mut lines {
-            if line.jobs.get(&JobState::Available).is_some_and(|waiting| *waiting > 0) {
-                line.oldest = self.oldest_waiting(&line.queue).await?;
-            }
+    async fn count_queues(&self) -> Result<Vec<QueueNumbers>, StoreError> {
+        let mut queues: Vec<_> = self.count_by_queue(&Filter::default()).await?.into_iter().collect();
+        queues.sort_by_key(|(_, jobs)| std::cmp::Reverse(jobs[&JobState::Available] + jobs[&JobState::Running]));
+        let others = queues.split_off(MAX_QUEUES.min(queues.len()));
+        let mut numbers = Vec::with_capacity(queues.len() + 1);
+        for (queue, jobs) in queues {
+            let oldest_waiting_since = self.oldest_waiting(&queue, &jobs).await?;
+            numbers.push(QueueNumbers { name: queue.to_string(), jobs, oldest_waiting_since });
         }
         if !others.is_empty() {
-            let mut jobs: BTreeMap<JobState, u64> = BTreeMap::new();
-            for (state, count) in others.iter().flat_map(|line| &line.jobs) {
-                *jobs.entry(*state).or_default() += count;
-            }
-            lines.push(Line { queue: OTHERS.to_owned(), jobs, oldest: None });
+            let jobs = sum(others.iter().map(|(_, jobs)| jobs));
+            numbers.push(QueueNumbers { name: OTHERS.to_owned(), jobs, oldest_waiting_since: None });
         }
-        Ok(lines)
-    }
-
-    async fn oldest_waiting(&self, queue: &str) -> Result<Option<Timestamp>, StoreError> {
-        let Ok(queue) = QueueName::new(queue) else { return Ok(None) };
-        let filter = Filter {
-            states: vec![JobState::Available],
-            queues: vec![queue],
-            run_at_most: Some(self.shared.clock.now()),
-            ..Filter::default()
-        };
-        let sort = Sort::By(SortField::RunAt, Direction::Ascending);
-        let found = self.shared.store.search(&Search { filter, sort, after: None, limit: 1 }).await?;
-        Ok(found.first().map(|found| found.job.run_at))
+        Ok(numbers)
     }
 }
 
 impl Surveys {
     /// Sets the gauges.
-    fn tell(&self, lines: &[Line], now: Timestamp) {
+    fn tell(&self, queues: &[QueueNumbers], now: Timestamp) {
         let mut before = std::mem::take(&mut *self.told.lock());
         let mut told = BTreeSet::new();
-        for line in lines {
+        for queue in queues {
             for state in JobState::ALL {
-                set_jobs(&line.queue, state, line.jobs.get(&state).copied().unwrap_or(0));
-                before.remove(&(line.queue.clone(), state));
-                told.insert((line.queue.clone(), state));
+                set_jobs(&queue.name, state, queue.jobs.get(&state).copied().unwrap_or(0));
+                before.remove(&(queue.name.clone(), state));
+                told.insert((queue.name.clone(), state));
             }
-            set_oldest(&line.queue, line.oldest.map(|oldest| now.since(oldest)));
+            set_oldest(&queue.name, queue.oldest_waiting_since.map(|oldest| now.since(oldest)));
         }
         for (queue, state) in &before {
             set_jobs(queue, *state, 0);

@@ -17,7 +17,7 @@ use super::sliding_window::SlidingWindow;
 use crate::manager::Manager;
 
 /// The times that are told about, the longest last.
-pub(in crate::manager) const WINDOWS: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(300), LONGEST];
+pub(crate) const WINDOWS: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(300), LONGEST];
 const LONGEST: Duration = Duration::from_secs(900);
 
 /// How finely ends are counted in memory.
@@ -39,13 +39,13 @@ pub struct Throughput {
 }
 
 /// Nothing, in any window.
-pub(in crate::manager) fn nothing() -> [Throughput; 3] {
+pub(crate) fn nothing() -> [Throughput; 3] {
     WINDOWS.map(|window| Throughput { window, completed: 0, failed: 0 })
 }
 
 /// How many jobs this manager has seen end, by queue.
 #[derive(Default)]
-pub(in crate::manager) struct EndedJobs {
+pub(crate) struct EndedJobs {
     queues: Mutex<HashMap<QueueName, SlidingWindow<Ended, SLICE_MILLIS, SLICES>>>,
 }
 
@@ -57,7 +57,7 @@ struct Ended {
 
 impl EndedJobs {
     /// Counts a job that has ended in this state.
-    pub(in crate::manager) fn count(&self, queue: &QueueName, state: JobState, now: Timestamp) {
+    pub(crate) fn count(&self, queue: &QueueName, state: JobState, now: Timestamp) {
         let (completed, failed) = match state {
             JobState::Completed => (1, 0),
             JobState::Failed => (0, 1),
@@ -92,7 +92,7 @@ impl EndedJobs {
 
 impl Manager {
     /// What has ended lately in each of these queues that had an end, `only` this one where it is named.
-    pub(in crate::manager) async fn throughput(
+    pub(crate) async fn throughput(
         &self,
         only: Option<&QueueName>,
     ) -> Result<HashMap<QueueName, [Throughput; 3]>, StoreError> {

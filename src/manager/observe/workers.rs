@@ -76,29 +76,29 @@ pub struct WorkerStatuses {
 
 /// Who asks for the jobs of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::manager) struct Asking {
+pub(crate) struct Asking {
     /// When any worker asked last.
-    pub(in crate::manager) last_at: Option<Timestamp>,
+    pub(crate) last_at: Option<Timestamp>,
     /// How many workers have asked lately.
-    pub(in crate::manager) lately: usize,
+    pub(crate) lately: usize,
     /// How many of them have room for the job.
-    pub(in crate::manager) with_room: usize,
+    pub(crate) with_room: usize,
     /// How many of those wait for a job now.
-    pub(in crate::manager) waiting: usize,
+    pub(crate) waiting: usize,
     /// The most that any of those who have asked lately and say what they offer has of what the job needs.
-    pub(in crate::manager) most_offered: Resources,
+    pub(crate) most_offered: Resources,
 }
 
 /// The workers that were heard of lately.
 #[derive(Default)]
-pub(in crate::manager) struct Workers {
+pub(crate) struct Workers {
     sightings: Mutex<Sightings>,
 }
 
 type Sightings = RecentMap<WorkerId, Sighting, REMEMBERED>;
 
 /// A claim that waits; no longer when dropped.
-pub(in crate::manager) struct Waits<'a> {
+pub(crate) struct Waits<'a> {
     workers: &'a Workers,
     id: &'a WorkerId,
 }
@@ -127,7 +127,7 @@ fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> 
 
 impl Workers {
     /// A worker asks for jobs. The system's own are no workers that anybody would look for.
-    pub(in crate::manager) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
+    pub(crate) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
         if request.worker_id.is_internal() {
             return;
         }
@@ -143,7 +143,7 @@ impl Workers {
     }
 
     /// A worker that has asked waits from now on.
-    pub(in crate::manager) fn waits<'a>(&'a self, id: &'a WorkerId) -> Waits<'a> {
+    pub(crate) fn waits<'a>(&'a self, id: &'a WorkerId) -> Waits<'a> {
         if let Some(sighting) = self.sightings.lock().get_mut(id) {
             sighting.waiting += 1;
         }
@@ -151,14 +151,14 @@ impl Workers {
     }
 
     /// A worker gives a sign of life.
-    pub(in crate::manager) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
+    pub(crate) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
         if !id.is_internal() {
             heard_of(&mut self.sightings.lock(), id, now);
         }
     }
 
     /// Who asks for the jobs of this job's queue.
-    pub(in crate::manager) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
+    pub(crate) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
         let sightings = self.sightings.lock();
         let mut asking = Asking::default();
         for (_, sighting) in sightings.iter().filter(|(_, sighting)| sighting.queues.contains(&job.spec.queue)) {

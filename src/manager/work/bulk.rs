@@ -11,13 +11,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::job::{Actor, AdminRelease, Job, JobId, JobState, Refusal, Then};
+use crate::job::{Actor, AdminRelease, Change, Job, JobId, JobState, Refusal, Then};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
-use crate::manager::work::update::Decision;
 
 /// The order in which jobs are gone through. What jobs are changed to does not move them in it, and those submitted
 /// meanwhile stand before its beginning.
@@ -64,15 +63,15 @@ impl BulkAction {
         }
     }
 
-    fn decide(self, order: &BulkOrder, job: &Job, now: Timestamp) -> Result<Decision, Refusal> {
+    fn decide(self, order: &BulkOrder, job: &Job, now: Timestamp) -> Result<Change, Refusal> {
         let BulkOrder { actor, reason, .. } = order;
         Ok(match self {
             Self::Release(then) => {
                 let order = AdminRelease { actor: actor.clone(), reason: reason.clone(), then, expected_fence: None };
-                Decision::Write(Box::new(job.admin_release(&order, now)?), Vec::new())
+                Change::To(Box::new(job.admin_release(&order, now)?))
             }
-            Self::Cancel => Decision::from_change(job.cancel(actor, Some(reason.clone()), now)?, []),
-            Self::Retry => Decision::Write(Box::new(job.retry(actor, Some(reason.clone()), now)?), Vec::new()),
+            Self::Cancel => job.cancel(actor, Some(reason.clone()), now)?,
+            Self::Retry => Change::To(Box::new(job.retry(actor, Some(reason.clone()), now)?)),
         })
     }
 }
@@ -247,8 +246,8 @@ impl Manager {
         // Whether the latest decision on each job was to write it.
         let wrote: Vec<AtomicBool> = ids.iter().map(|_| AtomicBool::new(false)).collect();
         let decide = |index: usize, job: &Job, now: Timestamp| {
-            let decision = if filter.matches(job) { order.action.decide(order, job, now)? } else { Decision::Already };
-            wrote[index].store(matches!(decision, Decision::Write(..)), Ordering::Relaxed);
+            let decision = if filter.matches(job) { order.action.decide(order, job, now)? } else { Change::Already };
+            wrote[index].store(matches!(decision, Change::To(_)), Ordering::Relaxed);
             Ok(decision)
         };
         let results = self.update_as_read(ids, decide).await;

@@ -6,7 +6,6 @@
 //!   of its own that outlives the call;
 //! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again ([`NamedClaims`]).
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::clock::Timestamp;
 use crate::job::{Claim, Fence, Job, JobId, Refusal, RequestId, State, WorkerId};
 use crate::query::{Filter, Search, Sort};
+use crate::store::recent::RecentMap;
 use crate::store::{StoreError, Versioned, WriteError};
 
 use crate::manager::Manager;
@@ -29,11 +28,8 @@ use crate::manager::work::write::JobWrite;
 /// How many offers one claim loses to others before it answers with nothing.
 const MAX_LOST_OFFERS: usize = 100;
 
-/// How long a named claim's jobs are remembered here at most; after that the store is searched for them.
-const REMEMBER_AT_MOST: Duration = Duration::from_secs(600);
-
-/// How many named claims are remembered.
-const REMEMBER_MANY: usize = 100_000;
+/// How many named claims are remembered at least; for others, the store is searched.
+const REMEMBERED: usize = 50_000;
 
 /// How many jobs one named claim can have taken.
 const JOBS_OF_A_CLAIM: usize = 10_000;
@@ -85,16 +81,13 @@ impl Drop for Claimed {
     }
 }
 
-/// The named claims, and the jobs they took.
+/// The latest named claims, and the jobs they took.
 #[derive(Default)]
-pub(in crate::manager) struct NamedClaims {
-    by_name: HashMap<(WorkerId, RequestId), NamedClaim>,
-    oldest: VecDeque<(Timestamp, (WorkerId, RequestId))>,
-}
+pub(crate) struct NamedClaims(RecentMap<(WorkerId, RequestId), NamedClaim, REMEMBERED>);
 
 #[derive(Clone)]
 struct NamedClaim {
-    /// Cancelled when the same claim is asked again: the former call then takes no more.
+    /// Cancelled when the same claim is made again: the former call then takes no more.
     superseded: CancellationToken,
     /// The jobs taken. Held locked while they are being taken, so that a repeated call waits for the outcome.
     taken: Arc<AsyncMutex<Option<Vec<JobId>>>>,
@@ -102,28 +95,15 @@ struct NamedClaim {
 
 impl NamedClaims {
     /// Registers a call and supersedes an earlier one of the same name.
-    fn enter(&mut self, name: (WorkerId, RequestId), now: Timestamp) -> NamedClaim {
-        while let Some((until, _)) = self.oldest.front()
-            && (*until <= now || self.oldest.len() >= REMEMBER_MANY)
-        {
-            if let Some((_, name)) = self.oldest.pop_front() {
-                self.by_name.remove(&name);
-            }
+    fn enter(&mut self, name: (WorkerId, RequestId)) -> NamedClaim {
+        let earlier = self.0.remove(&name);
+        if let Some(earlier) = &earlier {
+            earlier.superseded.cancel();
         }
-        let superseded = CancellationToken::new();
-        let taken = match self.by_name.get(&name) {
-            Some(earlier) => {
-                earlier.superseded.cancel();
-                Arc::clone(&earlier.taken)
-            }
-            None => {
-                self.oldest.push_back((now.plus(REMEMBER_AT_MOST), name.clone()));
-                Arc::default()
-            }
-        };
-        let delivery = NamedClaim { superseded, taken };
-        self.by_name.insert(name, delivery.clone());
-        delivery
+        let taken = earlier.map(|earlier| earlier.taken).unwrap_or_default();
+        let claim = NamedClaim { superseded: CancellationToken::new(), taken };
+        self.0.insert(name, claim.clone());
+        claim
     }
 }
 
@@ -148,7 +128,7 @@ impl Manager {
             None => None,
             Some(request_id) => {
                 let name = (request.worker_id.clone(), request_id.clone());
-                let delivery = self.shared.work.named_claims.lock().enter(name, self.shared.clock.now());
+                let delivery = self.shared.work.named_claims.lock().enter(name);
                 if let Some(again) = self.deliver_again(&request, &delivery).await? {
                     return Ok(again);
                 }

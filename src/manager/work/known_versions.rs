@@ -15,19 +15,19 @@ use crate::store::recent::RecentMap;
 const REMEMBERED: usize = 50_000;
 
 /// The latest versions known of the jobs written or read lately.
-pub(in crate::manager) struct KnownVersions {
+pub(crate) struct KnownVersions {
     /// None where the store answers as fast from its own memory.
     recent: Option<Mutex<RecentMap<JobId, Versioned, REMEMBERED>>>,
 }
 
 impl KnownVersions {
     /// A memory that stays empty unless it is `useful`.
-    pub(in crate::manager) fn new(useful: bool) -> Self {
+    pub(crate) fn new(useful: bool) -> Self {
         Self { recent: useful.then(Mutex::default) }
     }
 
     /// Remembers a version, unless a later one is known. Of two in different places the last one learnt is remembered.
-    pub(in crate::manager) fn learn(&self, versioned: &Versioned) {
+    pub(crate) fn learn(&self, versioned: &Versioned) {
         let Some(recent) = &self.recent else { return };
         let mut recent = recent.lock();
         let is_news = recent
@@ -39,18 +39,18 @@ impl KnownVersions {
     }
 
     /// The latest version known.
-    pub(in crate::manager) fn latest(&self, id: &JobId) -> Option<Versioned> {
+    pub(crate) fn latest(&self, id: &JobId) -> Option<Versioned> {
         self.recent.as_ref()?.lock().get(id).cloned()
     }
 
     /// Whether a later version than this is known.
-    pub(in crate::manager) fn is_outdated(&self, found: &Versioned) -> bool {
+    pub(crate) fn is_outdated(&self, found: &Versioned) -> bool {
         let Some(recent) = &self.recent else { return false };
         recent.lock().get(&found.job.id).is_some_and(|known| known.version.is_later_than(found.version))
     }
 
     /// Forgets a job, so that it is read again.
-    pub(in crate::manager) fn forget(&self, id: &JobId) {
+    pub(crate) fn forget(&self, id: &JobId) {
         if let Some(recent) = &self.recent {
             recent.lock().remove(id);
         }

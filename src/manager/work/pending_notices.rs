@@ -17,14 +17,14 @@ const BATCH: usize = 500;
 
 /// See the module.
 #[derive(Default)]
-pub(in crate::manager) struct PendingNotices {
+pub(crate) struct PendingNotices {
     ids: Mutex<VecDeque<JobId>>,
     came: Notify,
 }
 
 impl PendingNotices {
     /// Remembers the job if there is something to be told of it.
-    pub(in crate::manager) fn note(&self, job: &Job) {
+    pub(crate) fn note(&self, job: &Job) {
         if job.outbox.is_empty() {
             return;
         }

@@ -20,27 +20,12 @@ const MAX_TRIES: usize = 10;
 /// How many jobs one page of [`Manager::reclaim_all`] holds.
 const RECLAIM_PAGE: usize = 1_000;
 
-/// What a decision came to.
-pub(in crate::manager) enum Decision {
-    /// Write this, with these bodies.
-    Write(Box<Job>, Vec<NewBody>),
-    /// The job already is as asked.
-    Already,
-}
-
-impl Decision {
-    pub(in crate::manager) fn from_change(change: Change, bodies: impl IntoIterator<Item = NewBody>) -> Self {
-        match change {
-            Change::To(job) => Self::Write(job, bodies.into_iter().collect()),
-            Change::Already => Self::Already,
-        }
-    }
-}
-
 /// One job on its way through the loop.
 struct Item {
     /// The job as it is known, and whether that was read from the store rather than remembered.
     known: Option<(Versioned, Freshness)>,
+    /// What is written with the job where it is kept apart.
+    body: Option<NewBody>,
     outcome: Option<Result<Versioned, ManagerError>>,
 }
 
@@ -52,25 +37,25 @@ enum Freshness {
 
 impl Manager {
     /// Changes many jobs, each by `decide(its index, the job, now)`. Answers in order with each job as it is then.
-    pub(in crate::manager) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
+    pub(crate) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
-        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+        F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
-        let remembered = |id| self.shared.work.known.latest(id).map(|job| (job, Freshness::Remembered));
-        let items = ids.iter().map(|id| Item { known: remembered(id), outcome: None }).collect();
+        let item = |id| Item { known: self.remembered(id), body: None, outcome: None };
+        let items = ids.iter().map(item).collect();
         self.update_items(ids, items, decide).await
     }
 
+    fn remembered(&self, id: &JobId) -> Option<(Versioned, Freshness)> {
+        self.shared.work.known.latest(id).map(|job| (job, Freshness::Remembered))
+    }
+
     /// [`Manager::update`], decided on what the store holds now and not on what is remembered.
-    pub(in crate::manager) async fn update_as_read<F>(
-        &self,
-        ids: &[JobId],
-        decide: F,
-    ) -> Vec<Result<Versioned, ManagerError>>
+    pub(crate) async fn update_as_read<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
-        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+        F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
-        let items = ids.iter().map(|_| Item { known: None, outcome: None }).collect();
+        let items = ids.iter().map(|_| Item { known: None, body: None, outcome: None }).collect();
         self.update_items(ids, items, decide).await
     }
 
@@ -81,7 +66,7 @@ impl Manager {
         decide: F,
     ) -> Vec<Result<Versioned, ManagerError>>
     where
-        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+        F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
@@ -128,24 +113,24 @@ impl Manager {
     /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are, by index.
     fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<usize>, Vec<JobWrite>)
     where
-        F: Fn(usize, &Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+        F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
         let now = self.shared.clock.now();
         let (mut indices, mut writes) = (Vec::new(), Vec::new());
         for (index, item) in items.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             let Some((versioned, freshness)) = item.known.take() else { continue };
             match decide(index, &versioned.job, now) {
-                Ok(Decision::Write(mut job, bodies)) => {
+                Ok(Change::To(mut job)) => {
                     self.announce(&versioned.job, &mut job);
                     indices.push(index);
-                    writes.push(JobWrite::replace(versioned, Arc::from(job), bodies));
+                    writes.push(JobWrite::replace(versioned, Arc::from(job), item.body.clone().into_iter().collect()));
                 }
                 // A refusal or a "nothing to do" that rests on a memory is decided again on a read: somebody else may
                 // have written since.
-                Ok(Decision::Already) | Err(_) if freshness == Freshness::Remembered => {
+                Ok(Change::Already) | Err(_) if freshness == Freshness::Remembered => {
                     self.shared.work.known.forget(&versioned.job.id);
                 }
-                Ok(Decision::Already) => item.outcome = Some(Ok(versioned)),
+                Ok(Change::Already) => item.outcome = Some(Ok(versioned)),
                 Err(refusal) => item.outcome = Some(Err(ManagerError::Refused(refusal))),
             }
         }
@@ -197,7 +182,7 @@ impl Manager {
             .update(&ids, |index, job, now| {
                 let beat = &beats[index];
                 let proof = LeaseProof { worker_id: worker.clone(), fence: beat.fence };
-                job.heartbeat(&proof, beat.progress.clone(), now).map(|job| Decision::Write(Box::new(job), Vec::new()))
+                job.heartbeat(&proof, beat.progress.clone(), now).map(|job| Change::To(Box::new(job)))
             })
             .await;
         results
@@ -217,9 +202,15 @@ impl Manager {
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
         self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
-        let ids: Vec<JobId> = finishes.iter().map(|finish| finish.id.clone()).collect();
-        let ends: Vec<End> = finishes.into_iter().map(|finish| End::of(finish, worker, inline_limit)).collect();
-        let results = self.update(&ids, |index, job, now| ends[index].decide(job, now)).await;
+        let (mut ids, mut items, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for Finish { id, fence, outcome } in finishes {
+            let (end, body) = End::of(outcome, inline_limit);
+            items.push(Item { known: self.remembered(&id), body, outcome: None });
+            ends.push((end, LeaseProof { worker_id: worker.clone(), fence }));
+            ids.push(id);
+        }
+        let decide = |index: usize, job: &Job, now| ends[index].0.decide(job, &ends[index].1, now);
+        let results = self.update_items(&ids, items, decide).await;
         results.into_iter().map(|result| self.count_lost(result)).collect()
     }
 
@@ -228,7 +219,7 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`] when it ended otherwise.
     pub async fn cancel(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| Ok(Decision::from_change(job.cancel(caller, reason.clone(), now)?, []))).await
+        self.update_one(id, |job, now| job.cancel(caller, reason.clone(), now)).await
     }
 
     /// Starts a failed, cancelled or expired job again.
@@ -237,7 +228,7 @@ impl Manager {
     /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`].
     pub async fn retry(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
         let retry = |job: &Job, now| job.retry(caller, reason.clone(), now);
-        self.update_one(id, |job, now| Ok(Decision::Write(Box::new(retry(job, now)?), Vec::new()))).await
+        self.update_one(id, |job, now| Ok(Change::To(Box::new(retry(job, now)?)))).await
     }
 
     /// Ends a running job's lease without its worker.
@@ -246,8 +237,7 @@ impl Manager {
     /// [`ManagerError::NotFound`]; [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
     pub async fn admin_release(&self, id: &JobId, order: AdminRelease) -> Result<Versioned, ManagerError> {
         let release = |job: &Job, now| job.admin_release(&order, now);
-        let released =
-            self.update_one(id, |job, now| Ok(Decision::Write(Box::new(release(job, now)?), Vec::new()))).await;
+        let released = self.update_one(id, |job, now| Ok(Change::To(Box::new(release(job, now)?)))).await;
         if let Err(ManagerError::Refused(Refusal::FenceMoved(_))) = &released {
             self.shared.observe.insight.mismatched("fence", self.shared.clock.now());
         }
@@ -271,9 +261,9 @@ impl Manager {
             search.after = Some(sort.key(&last.job));
             let ids: Vec<JobId> = page.iter().map(|found| found.job.id.clone()).collect();
             let given_back = self.update(&ids, |_, job, now| {
-                let Some(lease) = job.lease() else { return Ok(Decision::Already) };
+                let Some(lease) = job.lease() else { return Ok(Change::Already) };
                 let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: job.fence };
-                Ok(Decision::from_change(job.release(&proof, reason, now)?, []))
+                job.release(&proof, reason, now)
             });
             for result in given_back.await {
                 result?;
@@ -284,7 +274,7 @@ impl Manager {
 
     async fn update_one<F>(&self, id: &JobId, decide: F) -> Result<Versioned, ManagerError>
     where
-        F: Fn(&Job, Timestamp) -> Result<Decision, Refusal> + Send + Sync,
+        F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
         let results = self.update(std::slice::from_ref(id), |_, job, now| decide(job, now)).await;
         results.into_iter().next().unwrap_or_else(|| Err(ManagerError::NotFound(id.clone())))
@@ -292,45 +282,37 @@ impl Manager {
 }
 
 /// The end of an attempt, ready to be decided as often as it takes.
-struct End {
-    proof: LeaseProof,
-    how: How,
-}
-
-enum How {
-    Completed { result: Body, body: Option<NewBody> },
+enum End {
+    Completed { result: Body },
     Failed(Failure),
     Released { reason: String },
 }
 
 impl End {
-    fn of(finish: Finish, worker: &WorkerId, inline_limit: usize) -> Self {
-        let proof = LeaseProof { worker_id: worker.clone(), fence: finish.fence };
-        let how = match finish.outcome {
+    /// Gives the end, and the result where that is kept apart.
+    fn of(outcome: Outcome, inline_limit: usize) -> (Self, Option<NewBody>) {
+        match outcome {
             Outcome::Completed { result } => {
                 let (result, body) = Body::place(result, inline_limit);
-                How::Completed { result, body }
+                (Self::Completed { result }, body)
             }
             Outcome::Failed { error, retryable, retry_after } => {
-                How::Failed(Failure { error, retryable, retry_after, chance: rand::random() })
+                (Self::Failed(Failure { error, retryable, retry_after, chance: rand::random() }), None)
             }
-            Outcome::Released { reason } => How::Released { reason },
-        };
-        Self { proof, how }
+            Outcome::Released { reason } => (Self::Released { reason }, None),
+        }
     }
 
-    fn decide(&self, job: &Job, now: Timestamp) -> Result<Decision, Refusal> {
-        match &self.how {
-            How::Completed { result, body } => {
-                Ok(Decision::from_change(job.complete(&self.proof, result, now)?, body.clone()))
-            }
-            How::Failed(failure) => Ok(Decision::from_change(job.fail(&self.proof, failure, now)?, [])),
-            How::Released { reason } => Ok(Decision::from_change(job.release(&self.proof, reason, now)?, [])),
+    fn decide(&self, job: &Job, proof: &LeaseProof, now: Timestamp) -> Result<Change, Refusal> {
+        match self {
+            Self::Completed { result } => job.complete(proof, result, now),
+            Self::Failed(failure) => job.fail(proof, failure, now),
+            Self::Released { reason } => job.release(proof, reason, now),
         }
     }
 }
 
 /// Who acts when the manager does so by itself.
-pub(in crate::manager) fn manager_actor() -> Actor {
+pub(crate) fn manager_actor() -> Actor {
     Actor::system("manager")
 }

@@ -7,39 +7,39 @@ use crate::manager::Manager;
 use crate::store::{Versioned, Write, WriteError};
 
 /// A write of a job, and what the job was before it.
-pub(in crate::manager) struct JobWrite {
+pub(crate) struct JobWrite {
     /// None for a job that is new.
     before: Option<Arc<Job>>,
     write: Write,
 }
 
 impl JobWrite {
-    pub(in crate::manager) fn create(job: Arc<Job>, bodies: Vec<NewBody>) -> Self {
+    pub(crate) fn create(job: Arc<Job>, bodies: Vec<NewBody>) -> Self {
         Self { before: None, write: Write::Create { job, bodies } }
     }
 
-    pub(in crate::manager) fn replace(before: Versioned, job: Arc<Job>, bodies: Vec<NewBody>) -> Self {
+    pub(crate) fn replace(before: Versioned, job: Arc<Job>, bodies: Vec<NewBody>) -> Self {
         let write = Write::Replace { job, expected: before.version, bodies };
         Self { before: Some(before.job), write }
     }
 
-    pub(in crate::manager) fn remove(job: &Versioned) -> Self {
+    pub(crate) fn remove(job: &Versioned) -> Self {
         let write = Write::Remove { job: Arc::clone(&job.job), expected: job.version };
         Self { before: Some(Arc::clone(&job.job)), write }
     }
 }
 
 /// An acknowledged write.
-pub(in crate::manager) struct Acknowledged {
+pub(crate) struct Acknowledged {
     /// What the job was before; none when it is new.
-    pub(in crate::manager) before: Option<Arc<Job>>,
+    pub(crate) before: Option<Arc<Job>>,
     /// What it is now; none when it was removed.
-    pub(in crate::manager) after: Option<Versioned>,
+    pub(crate) after: Option<Versioned>,
 }
 
 impl Acknowledged {
     /// What the job was, and what it is now, unless it is new or removed.
-    pub(in crate::manager) fn change(&self) -> Option<(&Job, &Job)> {
+    pub(crate) fn change(&self) -> Option<(&Job, &Job)> {
         Some((self.before.as_deref()?, &*self.after.as_ref()?.job))
     }
 
@@ -58,7 +58,7 @@ impl Manager {
     /// Writes jobs, and does what follows, in a task of its own that the shutdown waits for: a caller who goes away
     /// meanwhile costs neither the events nor the hint to the dispatch. Answers in order with each job as it is then,
     /// or as it was removed.
-    pub(in crate::manager) async fn write(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
+    pub(crate) async fn write(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
         let (manager, count) = (self.clone(), writes.len());
         let written = self.shared.tasks.spawn(async move { manager.write_in_task(writes).await });
         let unknown = || Err(WriteError::Unknown("the server stopped".to_owned()));
@@ -66,7 +66,7 @@ impl Manager {
     }
 
     /// [`Manager::write`] for a caller that is such a task itself.
-    pub(in crate::manager) async fn write_in_task(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
+    pub(crate) async fn write_in_task(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
         if writes.is_empty() {
             return Vec::new();
         }

@@ -68,7 +68,7 @@ pub async fn change_record<T, E>(
 ) -> Result<Option<T>, E>
 where
     T: Serialize + DeserializeOwned + PartialEq + Send + Sync,
-    E: From<RecordError> + Send,
+    E: From<RecordError> + From<StoreError> + Send,
 {
     Ok(change(store, key, decide).await?.value)
 }
@@ -80,12 +80,12 @@ async fn change<T, E>(
 ) -> Result<Changed<T>, E>
 where
     T: Serialize + DeserializeOwned + PartialEq + Send + Sync,
-    E: From<RecordError> + Send,
+    E: From<RecordError> + From<StoreError> + Send,
 {
-    let mut record = store.record(key).await.map_err(RecordError::from)?;
+    let mut record = store.record(key).await?;
     let mut unknown: Vec<String> = Vec::new();
     for _ in 0..MAX_TRIES {
-        let before = record.as_ref().map(Record::read::<T>).transpose().map_err(RecordError::from)?;
+        let before = record.as_ref().map(Record::read::<T>).transpose()?;
         let after = decide(before.as_ref())?;
         let write = match (&record, &after) {
             (None, None) => return Ok(Changed { value: None, version: None, wrote: false }),
@@ -94,10 +94,8 @@ where
             }
             (Some(record), None) => record.removal(),
             // Written again after an unknown outcome even if it reads so: what is read may not be acknowledged yet.
-            (Some(record), Some(value)) => record.replaced_by(body(value).map_err(RecordError::from)?),
-            (None, Some(value)) => {
-                RecordWrite::Create { key: key.clone(), body: body(value).map_err(RecordError::from)? }
-            }
+            (Some(record), Some(value)) => record.replaced_by(body(value)?),
+            (None, Some(value)) => RecordWrite::Create { key: key.clone(), body: body(value)? },
         };
         match store.write_record(write).await {
             Ok(version) => return Ok(Changed { value: after, version: Some(version), wrote: true }),
@@ -105,7 +103,7 @@ where
                 metrics::counter!("leasehold_conflicts_total", "operation" => key.kind.as_str()).increment(1);
                 record = current;
             }
-            Err(WriteError::Refused(error)) => return Err(RecordError::Store(error).into()),
+            Err(WriteError::Refused(error)) => return Err(error.into()),
             Err(WriteError::Unknown(why)) => {
                 unknown.push(why);
                 if unknown.len() >= MAX_UNKNOWN {
@@ -175,7 +173,7 @@ impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T>
     ///
     /// # Errors
     /// As for [`change_record`].
-    pub async fn change<E: From<RecordError> + Send>(
+    pub async fn change<E: From<RecordError> + From<StoreError> + Send>(
         &self,
         name: &RecordName,
         decide: impl FnMut(Option<&T>) -> Result<Option<T>, E> + Send,

@@ -93,7 +93,7 @@ pub enum Told {
 }
 
 /// The ring, and who is told of news in it.
-pub(in crate::manager) struct Events {
+pub(crate) struct Events {
     /// Names this manager's ring. Never zero.
     epoch: u64,
     /// Whether others write to the store too.
@@ -104,7 +104,7 @@ pub(in crate::manager) struct Events {
 }
 
 impl Events {
-    pub(in crate::manager) fn new(shared_store: bool) -> Self {
+    pub(crate) fn new(shared_store: bool) -> Self {
         Self {
             epoch: rand::random_range(1..=u64::MAX),
             shared_store,
@@ -115,7 +115,7 @@ impl Events {
     }
 
     /// Publishes what is new in jobs that were just written: each with the length of its history before.
-    pub(in crate::manager) fn publish<'a>(&self, written: impl Iterator<Item = (&'a Job, usize)>) {
+    pub(crate) fn publish<'a>(&self, written: impl Iterator<Item = (&'a Job, usize)>) {
         let mut new = Vec::new();
         for (job, history_before) in written {
             // Heartbeats, which are most writes of long jobs, end here.

@@ -1,0 +1,122 @@
+//! How queues stand: their jobs by state, the oldest that waits, their settings and what ended lately.
+
+use std::collections::{BTreeMap, HashMap};
+
+use futures::future::try_join_all;
+
+use crate::clock::Timestamp;
+use crate::job::{JobState, QueueName};
+use crate::query::{Direction, Filter, GroupField, Search, Sort, SortField};
+use crate::store::StoreError;
+
+use super::throughput::{self, Throughput};
+use crate::manager::Manager;
+use crate::manager::admin::queue_settings::QueueSettings;
+use crate::manager::request::ManagerError;
+
+/// How many queues' oldest jobs are searched for at once.
+const QUEUES_AT_ONCE: usize = 8;
+
+/// The number of jobs in each state, every state named.
+pub(super) type JobCounts = BTreeMap<JobState, u64>;
+
+pub(super) fn no_jobs() -> JobCounts {
+    JobState::ALL.iter().map(|state| (*state, 0)).collect()
+}
+
+/// How a queue stands.
+#[derive(Clone, Debug)]
+pub struct QueueStatus {
+    /// Its name.
+    pub name: QueueName,
+    /// How many jobs are in each state, every state named.
+    pub jobs: BTreeMap<JobState, u64>,
+    /// Since when the longest-waiting due job could have been claimed, were the queue not paused.
+    pub oldest_waiting_since: Option<Timestamp>,
+    /// What is set for it.
+    pub settings: QueueSettings,
+    /// How many of its jobs have ended in the last one, five and fifteen minutes. On a store of the manager's own, since
+    /// the manager was started.
+    pub throughput: [Throughput; 3],
+}
+
+impl Manager {
+    /// Returns every queue that has jobs or settings of its own, in the order of their names.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn queues(&self) -> Result<Vec<QueueStatus>, ManagerError> {
+        self.know_queues().await?;
+        let mut queues = self.count_by_queue(&Filter::default()).await?;
+        for name in self.shared.queue_settings.queues() {
+            queues.entry(name).or_insert_with(no_jobs);
+        }
+        let ended = self.throughput(None).await?;
+        let queues: Vec<_> = queues.into_iter().collect();
+        let mut answered = Vec::with_capacity(queues.len());
+        for some in queues.chunks(QUEUES_AT_ONCE) {
+            answered.extend(try_join_all(some.iter().map(|(name, jobs)| self.queue_status(name, jobs, &ended))).await?);
+        }
+        Ok(answered)
+    }
+
+    /// Returns one queue, whether it has jobs or not.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn queue(&self, name: &QueueName) -> Result<QueueStatus, ManagerError> {
+        self.know_queues().await?;
+        let filter = Filter { queues: vec![name.clone()], ..Filter::default() };
+        let jobs = self.count_by_queue(&filter).await?.remove(name).unwrap_or_else(no_jobs);
+        let ended = self.throughput(Some(name)).await?;
+        self.queue_status(name, &jobs, &ended).await
+    }
+
+    async fn queue_status(
+        &self,
+        name: &QueueName,
+        jobs: &JobCounts,
+        ended: &HashMap<QueueName, [Throughput; 3]>,
+    ) -> Result<QueueStatus, ManagerError> {
+        Ok(QueueStatus {
+            name: name.clone(),
+            jobs: jobs.clone(),
+            oldest_waiting_since: self.oldest_waiting(name, jobs).await?,
+            settings: self.shared.queue_settings.of(name),
+            throughput: ended.get(name).copied().unwrap_or_else(throughput::nothing),
+        })
+    }
+
+    /// Counts the jobs that satisfy `filter` by queue and state.
+    pub(super) async fn count_by_queue(&self, filter: &Filter) -> Result<BTreeMap<QueueName, JobCounts>, StoreError> {
+        let corrupt = |what: &str| StoreError::Corrupt(format!("{what} in a count"));
+        let mut queues: BTreeMap<QueueName, JobCounts> = BTreeMap::new();
+        for group in self.shared.store.count(filter, &[GroupField::Queue, GroupField::State]).await? {
+            let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
+            let name = QueueName::new(queue).map_err(|_| corrupt("a queue without a valid name"))?;
+            let state = state.parse().map_err(|_| corrupt("an unknown state"))?;
+            queues.entry(name).or_insert_with(no_jobs).insert(state, group.count);
+        }
+        Ok(queues)
+    }
+
+    /// Finds the time since when the longest-waiting due job of a queue with these jobs could have been claimed.
+    pub(super) async fn oldest_waiting(
+        &self,
+        queue: &QueueName,
+        jobs: &JobCounts,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        if jobs.get(&JobState::Available).is_none_or(|waiting| *waiting == 0) {
+            return Ok(None);
+        }
+        let filter = Filter {
+            states: vec![JobState::Available],
+            queues: vec![queue.clone()],
+            run_at_most: Some(self.shared.clock.now()),
+            ..Filter::default()
+        };
+        let sort = Sort::By(SortField::RunAt, Direction::Ascending);
+        let found = self.shared.store.search(&Search { filter, sort, after: None, limit: 1 }).await?;
+        Ok(found.first().map(|found| found.job.run_at))
+    }
+}
