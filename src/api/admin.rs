@@ -90,7 +90,7 @@ pub(crate) async fn release_many(
     JsonBody(order): JsonBody<ReleaseMany>,
 ) -> Result<Response, ApiError> {
     let (action, order) = order.into_parts();
-    change_many(&app, caller, action, order).await
+    bulk_change(&app, caller, action, order).await
 }
 
 /// Calls many jobs off; running ones are asked to stop.
@@ -103,7 +103,7 @@ pub(crate) async fn cancel_many(
     State(app): State<App>,
     JsonBody(order): JsonBody<ChangeMany>,
 ) -> Result<Response, ApiError> {
-    change_many(&app, caller, BulkAction::Cancel, order).await
+    bulk_change(&app, caller, BulkAction::Cancel, order).await
 }
 
 /// Starts many failed, cancelled or expired jobs again, each with a fresh budget of attempts.
@@ -116,17 +116,17 @@ pub(crate) async fn retry_many(
     State(app): State<App>,
     JsonBody(order): JsonBody<ChangeMany>,
 ) -> Result<Response, ApiError> {
-    change_many(&app, caller, BulkAction::Retry, order).await
+    bulk_change(&app, caller, BulkAction::Retry, order).await
 }
 
-async fn change_many(app: &App, caller: Actor, action: BulkAction, order: ChangeMany) -> Result<Response, ApiError> {
+async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: ChangeMany) -> Result<Response, ApiError> {
     let Ordered { selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
     let answer = match order {
         None => previewed(&app.manager.preview(action, &selection).await?),
         Some(order) => {
             let after = cursor.map(|text| decode_cursor(&text, BULK_ORDER)).transpose()?.map(|cursor| cursor.after);
             let bounds = BulkBounds { after, max_jobs, within: CHANGES_WITHIN };
-            changed(app.manager.change_many(order, &selection, bounds).await?)
+            changed(app.manager.bulk_change(order, &selection, bounds).await?)
         }
     };
     Ok(json(StatusCode::OK, &answer))

@@ -22,7 +22,7 @@ use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::values;
 use crate::clock::Timestamp;
-use crate::manager::{EventFeed, EventFilter, EventId, EventsFrom, Told};
+use crate::manager::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem};
 use crate::wire::JobEvent;
 
 /// The header with which a client says where it was.
@@ -133,15 +133,15 @@ impl Streaming {
     }
 }
 
-fn message(told: &Told) -> Event {
+fn message(told: &FeedItem) -> Event {
     let of_stream = |id: &EventId, name: &str| Event::default().id(id.to_string()).event(name).data("{}");
     match told {
-        Told::Event(id, event) => {
+        FeedItem::Event(id, event) => {
             let data = serde_json::to_string(&JobEvent::from(event)).unwrap_or_default();
             Event::default().id(id.to_string()).event(event.entry.event.as_str()).data(data)
         }
-        Told::Gap(id) => of_stream(id, "gap"),
-        Told::Live(id) => of_stream(id, "live"),
+        FeedItem::Gap(id) => of_stream(id, "gap"),
+        FeedItem::Live(id) => of_stream(id, "live"),
     }
 }
 

@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 pub use admin::orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
 pub use admin::queue_settings::{Pause, QueueSettings};
-pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
+pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 pub use observe::explain::{Explanation, Reason};
 pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
 pub use observe::queues::QueueStatus;
@@ -125,7 +125,7 @@ impl Manager {
     /// What this manager has seen of its work lately. Never asks the store.
     #[must_use]
     pub fn insights(&self) -> Insights {
-        self.shared.observe.insight.told(self.shared.clock.now())
+        self.shared.observe.insight.insights(self.shared.clock.now())
     }
 
     /// How the store stood when it was last looked at. Never asks it.

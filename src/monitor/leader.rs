@@ -75,7 +75,7 @@ struct Held {
 }
 
 /// A version of somebody else's lease, and since when it has been known.
-struct Seen {
+struct ForeignLease {
     version: Version,
     since: Instant,
 }
@@ -89,7 +89,7 @@ pub struct Leader {
     name: String,
     term: Duration,
     held: Option<Held>,
-    seen: Option<Seen>,
+    foreign: Option<ForeignLease>,
     leadership: Arc<Leadership>,
 }
 
@@ -111,7 +111,7 @@ impl Leader {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = host.as_deref().unwrap_or("host");
         let name = format!("{host}:{}:{}", std::process::id(), Uuid::new_v4().simple());
-        Self { store, clock, monotonic, name, term, held: None, seen: None, leadership: Arc::default() }
+        Self { store, clock, monotonic, name, term, held: None, foreign: None, leadership: Arc::default() }
     }
 
     /// Where others see whether it leads.
@@ -164,7 +164,7 @@ impl Leader {
                 Ok(())
             }
             Err(WriteError::Conflict(current)) => {
-                self.look_at(current)?;
+                self.take_note_of(current)?;
                 if self.held.is_none() {
                     self.leadership.end();
                     tracing::warn!(fence, "another monitor leads");
@@ -188,13 +188,13 @@ impl Leader {
         let is_free = claim.holder.is_none() || self.store.is_exclusive();
         let term = Duration::from_millis(claim.term_ms);
         let is_over = self
-            .seen
+            .foreign
             .as_ref()
-            .is_some_and(|seen| seen.version == record.version && began.duration_since(seen.since) >= term);
+            .is_some_and(|lease| lease.version == record.version && began.duration_since(lease.since) >= term);
         if is_free || is_over {
             return self.take(claim.fence.saturating_add(1), Some(record.version)).await;
         }
-        self.look_at(Some(record)).map_err(WriteError::from)
+        self.take_note_of(Some(record)).map_err(WriteError::from)
     }
 
     async fn take(&mut self, fence: u64, over: Option<Version>) -> Result<(), WriteError<Record>> {
@@ -208,28 +208,28 @@ impl Leader {
         match self.store.write_record(write).await {
             Ok(version) => {
                 self.held = Some(Held { version, fence, acquired_at });
-                self.seen = None;
+                self.foreign = None;
                 self.leadership.last_until(sent + self.term);
                 tracing::info!(fence, name = self.name, "this monitor leads");
                 Ok(())
             }
-            Err(WriteError::Conflict(current)) => self.look_at(current).map_err(WriteError::from),
+            Err(WriteError::Conflict(current)) => self.take_note_of(current).map_err(WriteError::from),
             Err(error) => Err(error),
         }
     }
 
     /// Notes the lease as it is. It may be this process's own: then the answer to an earlier write was lost, and the
     /// next step renews it; until then this process leads only for as long as it knew.
-    fn look_at(&mut self, current: Option<Record>) -> Result<(), StoreError> {
+    fn take_note_of(&mut self, current: Option<Record>) -> Result<(), StoreError> {
         let Some(record) = current else {
-            self.seen = None;
+            self.foreign = None;
             return Ok(());
         };
         let claim: Claim = record.read()?;
         if claim.holder.as_deref() == Some(&self.name) {
             self.held = Some(Held { version: record.version, fence: claim.fence, acquired_at: claim.acquired_at });
-        } else if self.seen.as_ref().is_none_or(|seen| seen.version != record.version) {
-            self.seen = Some(Seen { version: record.version, since: (self.monotonic)() });
+        } else if self.foreign.as_ref().is_none_or(|lease| lease.version != record.version) {
+            self.foreign = Some(ForeignLease { version: record.version, since: (self.monotonic)() });
         }
         Ok(())
     }

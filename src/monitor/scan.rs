@@ -285,7 +285,7 @@ impl Scans {
             };
             Ok(change)
         };
-        let results = self.manager.oversee(&ids, decide_anew).await;
+        let results = self.manager.change_each(&ids, decide_anew).await;
         let decided = decided.into_inner();
         let mut again = Vec::new();
         for (id, result) in ids.into_iter().zip(results) {

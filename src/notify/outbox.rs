@@ -42,8 +42,8 @@ impl Outbox {
         loop {
             let done = tokio::select! {
                 () = stopping.cancelled() => return,
-                ids = self.manager.untold() => self.hand_on(&ids).await,
-                _ = period.tick() => self.look().await,
+                ids = self.manager.pending_notices() => self.hand_on(&ids).await,
+                _ = period.tick() => self.catch_up().await,
             };
             match done {
                 Ok(()) => failing = false,
@@ -59,7 +59,7 @@ impl Outbox {
 
     /// Learns of subscriptions that others have changed, and finds outboxes that nobody has handed on: what a process
     /// left that died between a write and its notifications.
-    async fn look(&self) -> Result<(), ManagerError> {
+    async fn catch_up(&self) -> Result<(), ManagerError> {
         self.subscriptions.refresh().await?;
         let before = self.clock.now().minus(self.config.period * FORGOTTEN_AFTER);
         let filter = Filter { untold: Some(true), watch_at_most: Some(before), ..Filter::default() };
@@ -122,7 +122,7 @@ impl Outbox {
         let ids: Vec<JobId> = handed_on.keys().cloned().collect();
         let taken_out = self
             .manager
-            .oversee(&ids, |job: &Job, now: Timestamp| {
+            .change_each(&ids, |job: &Job, now: Timestamp| {
                 let numbers = handed_on.get(&job.id).map_or(&[][..], Vec::as_slice);
                 Ok(job.notices_handed_on(numbers, now).map_or(Change::Already, |rest| Change::To(Box::new(rest))))
             })

@@ -333,7 +333,7 @@ impl Subscriptions {
     fn publish_events(&self) {
         self.records.publish(|all| {
             let wanted = |event: &EventName| all.iter().any(|(_, subscription)| subscription.wants_event(*event));
-            self.manager.tell_of(EventName::NOTIFIABLE.into_iter().filter(wanted).collect());
+            self.manager.subscribe_to(EventName::NOTIFIABLE.into_iter().filter(wanted).collect());
         });
     }
 }

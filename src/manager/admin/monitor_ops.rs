@@ -13,7 +13,7 @@ use crate::manager::work::write::JobWrite;
 impl Manager {
     /// Changes many jobs as `decide(the job, now)` says. Every decision is made on a real-time read right before the
     /// write, and made anew when somebody else wrote in between. Answers in order with each job as it is then.
-    pub async fn oversee<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
+    pub async fn change_each<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
@@ -49,7 +49,7 @@ impl Manager {
     }
 
     /// Sets the events that are to be told of whichever job they happen to.
-    pub fn tell_of(&self, events: BTreeSet<EventName>) {
+    pub fn subscribe_to(&self, events: BTreeSet<EventName>) {
         *self.shared.work.subscribed.write() = events;
     }
 }

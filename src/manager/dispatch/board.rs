@@ -86,7 +86,7 @@ impl<Offer> Waiter<Offer> {
 pub(super) struct Lane {
     pub(super) due: BTreeMap<SortKey, Versioned>,
     pub(super) later: BTreeMap<(Timestamp, JobId), Versioned>,
-    places: HashMap<JobId, Place>,
+    positions: HashMap<JobId, Position>,
     pub(super) waiting: BTreeSet<WaiterId>,
     /// When the store was last searched for the most urgent jobs of this queue.
     pub(super) looked_up_at: Option<Timestamp>,
@@ -107,7 +107,7 @@ pub(super) struct Lane {
     pub(super) lookup: Arc<tokio::sync::Mutex<()>>,
 }
 
-enum Place {
+enum Position {
     Due(SortKey),
     Later(Timestamp),
 }
@@ -193,7 +193,7 @@ impl<Offer> Board<Offer> {
                 Some(key) => lane.due.remove(key),
             };
             let Some(candidate) = removed else { break };
-            lane.places.remove(&candidate.job.id);
+            lane.positions.remove(&candidate.job.id);
             self.out.insert(candidate.job.id.clone());
             taken.push(candidate);
         }
@@ -270,12 +270,12 @@ impl Lane {
             if run_at >= self.known_until.max(now.plus(HORIZON)) {
                 return;
             }
-            self.places.insert(id.clone(), Place::Later(run_at));
+            self.positions.insert(id.clone(), Position::Later(run_at));
             self.later.insert((run_at, id), candidate);
             if self.later.len() > capacity
                 && let Some(((dropped_at, dropped), _)) = self.later.pop_last()
             {
-                self.places.remove(&dropped);
+                self.positions.remove(&dropped);
                 self.known_until = self.known_until.min(dropped_at);
             }
             return;
@@ -284,7 +284,7 @@ impl Lane {
         if self.due.len() > capacity
             && let Some((_, dropped)) = self.due.pop_last()
         {
-            self.places.remove(&dropped.job.id);
+            self.positions.remove(&dropped.job.id);
             self.ends_at(self.due.last_key_value().map(|(key, _)| key.clone()));
         }
     }
@@ -305,23 +305,23 @@ impl Lane {
             self.incomplete = true;
             return;
         }
-        self.places.insert(candidate.job.id.clone(), Place::Due(key.clone()));
+        self.positions.insert(candidate.job.id.clone(), Position::Due(key.clone()));
         self.due.insert(key, candidate);
     }
 
     pub(super) fn held(&self, id: &JobId) -> Option<&Versioned> {
-        match self.places.get(id)? {
-            Place::Due(key) => self.due.get(key),
-            Place::Later(run_at) => self.later.get(&(*run_at, id.clone())),
+        match self.positions.get(id)? {
+            Position::Due(key) => self.due.get(key),
+            Position::Later(run_at) => self.later.get(&(*run_at, id.clone())),
         }
     }
 
     pub(super) fn remove(&mut self, id: &JobId) {
-        match self.places.remove(id) {
-            Some(Place::Due(key)) => {
+        match self.positions.remove(id) {
+            Some(Position::Due(key)) => {
                 self.due.remove(&key);
             }
-            Some(Place::Later(run_at)) => {
+            Some(Position::Later(run_at)) => {
                 self.later.remove(&(run_at, id.clone()));
             }
             None => {}
@@ -335,7 +335,7 @@ impl Lane {
                 return;
             }
             let candidate = entry.remove();
-            self.places.remove(&candidate.job.id);
+            self.positions.remove(&candidate.job.id);
             self.insert_due(candidate);
         }
     }

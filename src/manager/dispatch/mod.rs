@@ -37,7 +37,7 @@ struct DispatchState {
     board: Mutex<Board<Offer>>,
     clock: Arc<dyn Clock>,
     config: DispatchConfig,
-    /// Told when the background loop has something to do sooner than it planned.
+    /// Notified when the background loop has something to do sooner than it planned.
     sooner: Notify,
 }
 
@@ -64,20 +64,20 @@ impl Drop for Offer {
 }
 
 /// A claim that waits; forgotten when dropped.
-pub(super) struct Waiting {
+pub(super) struct WaitingClaim {
     id: WaiterId,
     dispatch: Dispatch,
     offer: oneshot::Receiver<Offer>,
 }
 
-impl Waiting {
+impl WaitingClaim {
     /// The candidates that came.
     pub(super) async fn offer(&mut self) -> Option<Offer> {
         (&mut self.offer).await.ok()
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingClaim {
     fn drop(&mut self) {
         self.dispatch.shared.board.lock().forget_waiter(self.id);
     }
@@ -96,7 +96,7 @@ pub(super) struct Lookup {
 }
 
 /// What a search of the store has found.
-pub(super) struct Found {
+pub(super) struct LookupResult {
     /// Due jobs.
     pub(super) due: Vec<Versioned>,
     /// Jobs due later.
@@ -149,7 +149,7 @@ impl Dispatch {
     }
 
     /// Takes candidates as [`Dispatch::take`] does or, when there are none, joins those who wait.
-    pub(super) fn take_or_wait(&self, wish: &Wish<'_>) -> Result<Offer, Waiting> {
+    pub(super) fn take_or_wait(&self, wish: &Wish<'_>) -> Result<Offer, WaitingClaim> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         board.touch(wish.queues, now);
@@ -166,7 +166,7 @@ impl Dispatch {
         let (queues, resources) = (wish.queues.to_vec(), wish.resources.clone());
         board.waiters.insert(id, Waiter { queues, max_jobs: wish.max_jobs, resources, hand });
         self.wake_if_sooner(&mut board, wish.queues, now);
-        Err(Waiting { id, dispatch: self.clone(), offer })
+        Err(WaitingClaim { id, dispatch: self.clone(), offer })
     }
 
     /// Holds the jobs of these queues back, and of no others. Claims that wait for one that is no longer held back are
@@ -263,7 +263,7 @@ impl Dispatch {
         &self,
         queue: &QueueName,
         lookup: &Lookup,
-        found: Found,
+        found: LookupResult,
         fresh: impl Fn(&Versioned) -> bool,
     ) {
         let due_cut_off = found.due.len() >= lookup.limit;

@@ -11,7 +11,7 @@ use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
-use crate::manager::dispatch::Found;
+use crate::manager::dispatch::LookupResult;
 
 /// How many queues are looked up at once.
 const LOOKUPS_AT_ONCE: usize = 4;
@@ -53,7 +53,7 @@ impl Manager {
                     self.shared.store.search(&Search { filter, sort, after: None, limit: lookup.limit }).await?
                 }
             };
-            Ok(Found { due, later })
+            Ok(LookupResult { due, later })
         };
         match found.await {
             Ok(found) => {

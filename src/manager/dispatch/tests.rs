@@ -43,7 +43,7 @@ impl Bench {
             let queue = queue(name);
             assert_eq!(self.dispatch.stale(std::slice::from_ref(&queue)), [&queue]);
             let lookup = self.dispatch.begin_lookup(&queue).expect("a search is needed");
-            self.dispatch.end_lookup(&queue, &lookup, Found { due: Vec::new(), later: Vec::new() }, |_| true);
+            self.dispatch.end_lookup(&queue, &lookup, LookupResult { due: Vec::new(), later: Vec::new() }, |_| true);
         }
     }
 
@@ -51,7 +51,7 @@ impl Bench {
         self.take_with(names, max_jobs, &[])
     }
 
-    fn wait(&self, names: &[&str], max_jobs: usize) -> Waiting {
+    fn wait(&self, names: &[&str], max_jobs: usize) -> WaitingClaim {
         self.wait_with(names, max_jobs, &[])
     }
 
@@ -61,7 +61,7 @@ impl Bench {
         self.dispatch.take(&wish).map_or_else(Vec::new, |offer| ids(offer.take()))
     }
 
-    fn wait_with(&self, names: &[&str], max_jobs: usize, offered: &[(&str, u64)]) -> Waiting {
+    fn wait_with(&self, names: &[&str], max_jobs: usize, offered: &[(&str, u64)]) -> WaitingClaim {
         let (queues, resources) = (queues(names), resources(offered));
         let wish = Wish { queues: &queues, max_jobs, resources: &resources };
         self.dispatch.take_or_wait(&wish).err().expect("nothing to take")
@@ -92,7 +92,7 @@ fn ids(candidates: Vec<Versioned>) -> Vec<String> {
     candidates.into_iter().map(|candidate| candidate.job.id.to_string()).collect()
 }
 
-async fn offered(waiting: &mut Waiting) -> Vec<String> {
+async fn offered(waiting: &mut WaitingClaim) -> Vec<String> {
     ids(waiting.offer().await.expect("an offer").take())
 }
 
@@ -204,7 +204,7 @@ fn a_job_that_did_not_fit_is_not_overtaken_by_those_that_come_later() {
     assert_eq!(bench.dispatch.stale(std::slice::from_ref(&a)), [&a]);
     let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
     let due = vec![job("a", "4", 0, -96), job("a", "5", 0, -95), job("a", "late", 0, 0)];
-    bench.dispatch.end_lookup(&a, &lookup, Found { due, later: Vec::new() }, |_| true);
+    bench.dispatch.end_lookup(&a, &lookup, LookupResult { due, later: Vec::new() }, |_| true);
     assert_eq!(bench.take(&["a"], 9), ["4", "5", "late"]);
 }
 
@@ -233,7 +233,7 @@ fn a_search_that_was_cut_off_goes_on_where_it_stopped() {
     let a = queue("a");
     let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
     let due = vec![job("a", "1", 5, 0), job("a", "2", 4, 0)];
-    bench.dispatch.end_lookup(&a, &lookup, Found { due, later: Vec::new() }, |_| true);
+    bench.dispatch.end_lookup(&a, &lookup, LookupResult { due, later: Vec::new() }, |_| true);
     assert_eq!(bench.take(&["a"], 2), ["1", "2"]);
     let next = bench.dispatch.begin_lookup(&a).expect("there is more");
     assert_eq!(next.resume, Some(Sort::Dispatch.key(&job("a", "2", 4, 0).job)));
@@ -245,7 +245,7 @@ fn hits_that_are_known_to_have_moved_on_are_not_offered() {
     let a = queue("a");
     let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
     let due = vec![job("a", "1", 0, 0), job("a", "2", 0, 0)];
-    bench.dispatch.end_lookup(&a, &lookup, Found { due, later: Vec::new() }, |hit| hit.job.id.as_str() != "1");
+    bench.dispatch.end_lookup(&a, &lookup, LookupResult { due, later: Vec::new() }, |hit| hit.job.id.as_str() != "1");
     assert_eq!(bench.take(&["a"], 9), ["2"]);
 }
 

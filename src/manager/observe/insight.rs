@@ -54,7 +54,7 @@ impl Durations {
         self.0.add(&other.0).expect("it grows with what it is given");
     }
 
-    fn told(&self) -> Quantiles {
+    fn quantiles(&self) -> Quantiles {
         let at = |quantile| Duration::from_millis(self.0.value_at_quantile(quantile));
         Quantiles {
             count: self.0.len(),
@@ -210,12 +210,12 @@ impl Insight {
 
     /// Counts acknowledged writes.
     pub(crate) fn written(&self, writes: &[Acknowledged], now: Timestamp) {
-        let seen: Vec<Seen<'_>> = writes.iter().filter_map(Seen::of).collect();
+        let seen: Vec<Counted<'_>> = writes.iter().filter_map(Counted::of).collect();
         if seen.is_empty() {
             return;
         }
-        let submitted = seen.iter().filter(|seen| matches!(seen, Seen::Submitted(_))).count();
-        let claimed = seen.iter().filter(|seen| matches!(seen, Seen::Claimed(..))).count();
+        let submitted = seen.iter().filter(|seen| matches!(seen, Counted::Submitted(_))).count();
+        let claimed = seen.iter().filter(|seen| matches!(seen, Counted::Claimed(..))).count();
         metrics::counter!("leasehold_submissions_total").increment(submitted as u64);
         metrics::counter!("leasehold_claims_total").increment(claimed as u64);
         self.note(now, |slice| seen.iter().for_each(|seen| slice.count(seen)));
@@ -246,7 +246,7 @@ impl Insight {
     }
 
     /// What there is to tell.
-    pub(crate) fn told(&self, now: Timestamp) -> Insights {
+    pub(crate) fn insights(&self, now: Timestamp) -> Insights {
         let mut total = Slice::default();
         self.slices.lock().within(WINDOW, now).for_each(|slice| total.add(slice));
         let Slice { claim_wait, drift, run_time, tally, kinds, mut other_kinds, workers } = total;
@@ -259,9 +259,9 @@ impl Insight {
         }
         Insights {
             window: now.since(self.since).min(WINDOW),
-            claim_wait: claim_wait.told(),
-            drift: drift.told(),
-            run_time: run_time.told(),
+            claim_wait: claim_wait.quantiles(),
+            drift: drift.quantiles(),
+            run_time: run_time.quantiles(),
             tally,
             kinds,
             other_kinds,
@@ -275,7 +275,7 @@ impl Insight {
 }
 
 /// What an acknowledged write is counted as.
-enum Seen<'a> {
+enum Counted<'a> {
     Submitted(&'a Job),
     Claimed(&'a Job, &'a Lease),
     /// Anything else that is in the job's history, with how long the attempt took that it has ended.
@@ -286,7 +286,7 @@ enum Seen<'a> {
     },
 }
 
-impl<'a> Seen<'a> {
+impl<'a> Counted<'a> {
     /// None for what does not count, as heartbeats do not, which are most writes of long jobs.
     fn of(write: &'a Acknowledged) -> Option<Self> {
         let after = &*write.after.as_ref()?.job;
@@ -303,13 +303,13 @@ impl<'a> Seen<'a> {
 }
 
 impl Slice {
-    fn count(&mut self, seen: &Seen<'_>) {
+    fn count(&mut self, seen: &Counted<'_>) {
         match seen {
-            Seen::Submitted(job) => {
+            Counted::Submitted(job) => {
                 self.tally.submitted += 1;
                 self.kind(&job.spec.kind).submitted += 1;
             }
-            Seen::Claimed(job, lease) => {
+            Counted::Claimed(job, lease) => {
                 let late = lease.acquired_at.since(job.run_at);
                 metrics::histogram!("leasehold_claim_drift_seconds").record(late);
                 self.tally.claimed += 1;
@@ -317,7 +317,7 @@ impl Slice {
                 self.saw(&lease.worker_id);
                 self.kind(&job.spec.kind).claimed += 1;
             }
-            Seen::Changed { after, events, ran_for } => self.count_change(after, events, *ran_for),
+            Counted::Changed { after, events, ran_for } => self.count_change(after, events, *ran_for),
         }
     }
 
@@ -367,13 +367,13 @@ mod tests {
         for seconds in 0..100 {
             insight.claim_waited(Duration::from_millis(10), at(200 + seconds));
         }
-        let all = insight.told(at(299));
+        let all = insight.insights(at(299));
         assert_eq!((all.claim_wait.count, all.window), (101, Duration::from_secs(299)));
         assert!(all.claim_wait.max >= Duration::from_secs(50));
-        let lately = insight.told(at(301));
+        let lately = insight.insights(at(301));
         assert_eq!((lately.claim_wait.count, lately.window), (100, WINDOW));
         assert_eq!(lately.claim_wait.p99, Duration::from_millis(10));
-        assert_eq!(insight.told(at(10_000)).claim_wait, Quantiles::default());
+        assert_eq!(insight.insights(at(10_000)).claim_wait, Quantiles::default());
     }
 
     #[test]
@@ -384,7 +384,7 @@ mod tests {
                 slice.kind(&Kind::new(format!("k{number}")).expect("a name")).submitted += 1;
             }
         });
-        let told = insight.told(at(1));
+        let told = insight.insights(at(1));
         assert_eq!((told.kinds.len(), told.other_kinds.submitted), (MAX_KINDS, 7));
     }
 
@@ -392,7 +392,7 @@ mod tests {
     fn a_longer_time_than_can_be_told_apart_counts_as_the_longest() {
         let insight = Insight::new(at(0));
         insight.claim_waited(Duration::MAX, at(0));
-        let max = insight.told(at(1)).claim_wait.max;
+        let max = insight.insights(at(1)).claim_wait.max;
         assert!(max >= Duration::from_millis(LONGEST_MILLIS) && max < Duration::from_millis(2 * LONGEST_MILLIS));
     }
 }

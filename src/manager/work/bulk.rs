@@ -164,7 +164,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`ManagerError::Invalid`] when it can be done to none of those asked for; the store's, when nothing was changed.
-    pub async fn change_many(
+    pub async fn bulk_change(
         &self,
         order: BulkOrder,
         selection: &BulkSelection,

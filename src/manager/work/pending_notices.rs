@@ -38,7 +38,7 @@ impl PendingNotices {
 
 impl Manager {
     /// Waits until there are jobs of which somebody is yet to be told, and gives some of them, each for one caller.
-    pub async fn untold(&self) -> Vec<JobId> {
+    pub async fn pending_notices(&self) -> Vec<JobId> {
         let pending = &self.shared.work.pending_notices;
         loop {
             let came = pending.came.notified();

@@ -16,7 +16,7 @@ async fn flag(server: &Server, id: &str, held: bool) {
     let monitor = Actor::system("monitor");
     let flag =
         |job: &leasehold::job::Job, now| -> Result<Change, _> { job.flag_orphan(&monitor, "no heartbeat", held, now) };
-    server.manager.oversee(&[id], flag).await.pop().expect("one").expect("flagged");
+    server.manager.change_each(&[id], flag).await.pop().expect("one").expect("flagged");
 }
 
 fn queue(name: &str) -> BulkFilter {

@@ -35,7 +35,7 @@ fn latest(view: &JobView) -> &HistoryEntry {
 
 impl Site {
     async fn change(&self, action: BulkAction, selection: &BulkSelection) -> BulkReport {
-        self.manager.change_many(order(action), selection, unbounded()).await.expect("an answer")
+        self.manager.bulk_change(order(action), selection, unbounded()).await.expect("an answer")
     }
 
     async fn submit_many(&self, jobs: impl IntoIterator<Item = NewJob>) -> Vec<JobId> {
@@ -48,7 +48,7 @@ impl Site {
         let flag = |job: &leasehold::job::Job, now| -> Result<Change, Refusal> {
             job.flag_orphan(&monitor, "silent", held, now)
         };
-        self.manager.oversee(std::slice::from_ref(id), flag).await.pop().expect("one").expect("flagged");
+        self.manager.change_each(std::slice::from_ref(id), flag).await.pop().expect("one").expect("flagged");
     }
 }
 
@@ -161,7 +161,7 @@ pub(super) async fn a_call_ends_in_time_and_the_next_one_goes_on_where_it_ended(
     let mut bounds = BulkBounds { within: Duration::ZERO, ..unbounded() };
     let mut changed = Vec::new();
     for _ in 0..4 {
-        let report = site.manager.change_many(order(BulkAction::Cancel), &everything(), bounds.clone()).await;
+        let report = site.manager.bulk_change(order(BulkAction::Cancel), &everything(), bounds.clone()).await;
         let report = report.expect("an answer");
         changed.push(report.changed);
         bounds.after = report.next;
@@ -180,10 +180,10 @@ pub(super) async fn a_call_ends_in_time_and_the_next_one_goes_on_where_it_ended(
 pub(super) async fn a_call_goes_through_no_more_jobs_than_it_may(site: Site) {
     site.submit_many((0..10).map(|_| new_job())).await;
     let bounds = BulkBounds { max_jobs: 4, ..unbounded() };
-    let report = site.manager.change_many(order(BulkAction::Cancel), &everything(), bounds).await.expect("an answer");
+    let report = site.manager.bulk_change(order(BulkAction::Cancel), &everything(), bounds).await.expect("an answer");
     assert_eq!(counts(&report), (4, 4, 0, 0));
     let rest = BulkBounds { after: report.next, ..unbounded() };
-    let report = site.manager.change_many(order(BulkAction::Cancel), &everything(), rest).await.expect("an answer");
+    let report = site.manager.bulk_change(order(BulkAction::Cancel), &everything(), rest).await.expect("an answer");
     assert_eq!((counts(&report), report.next), ((6, 6, 0, 0), None));
 }
 
@@ -202,7 +202,7 @@ pub(super) async fn an_order_that_can_be_done_to_none_of_those_asked_for_is_refu
     let filter = Filter { states: vec![JobState::Completed], ..Filter::default() };
     let selection = BulkSelection { filter, ids: Vec::new() };
     for action in [BulkAction::Release(Then::Fail), BulkAction::Cancel, BulkAction::Retry] {
-        let refused = site.manager.change_many(order(action), &selection, unbounded()).await;
+        let refused = site.manager.bulk_change(order(action), &selection, unbounded()).await;
         assert!(matches!(refused, Err(ManagerError::Invalid { field: "filter.states", .. })), "{refused:?}");
         assert!(site.manager.preview(action, &selection).await.is_err());
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leasehold::job::EventName;
-use leasehold::manager::{EventFeed, EventFilter, EventId, EventsFrom, JobEvent, Told};
+use leasehold::manager::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 
 use super::*;
 
@@ -11,7 +11,7 @@ async fn follow(manager: &Manager, from: EventsFrom) -> EventFeed {
     manager.events(EventFilter::default(), from).await.expect("a feed")
 }
 
-async fn next(feed: &mut EventFeed) -> Told {
+async fn next(feed: &mut EventFeed) -> FeedItem {
     let told = tokio::time::timeout(PATIENCE, feed.next()).await.expect("something is told in time");
     told.expect("the manager goes on")
 }
@@ -19,12 +19,12 @@ async fn next(feed: &mut EventFeed) -> Told {
 /// The next event, which nothing may stand before but that the past is over.
 async fn event(feed: &mut EventFeed) -> (EventId, JobEvent) {
     match next(feed).await {
-        Told::Event(id, event) => (id, event),
-        Told::Live(_) => match next(feed).await {
-            Told::Event(id, event) => (id, event),
+        FeedItem::Event(id, event) => (id, event),
+        FeedItem::Live(_) => match next(feed).await {
+            FeedItem::Event(id, event) => (id, event),
             other => panic!("{other:?}"),
         },
-        Told::Gap(_) => panic!("nothing should be missing"),
+        FeedItem::Gap(_) => panic!("nothing should be missing"),
     }
 }
 
@@ -39,7 +39,7 @@ async fn names(feed: &mut EventFeed, count: usize) -> Vec<(EventName, u32)> {
 
 pub(super) async fn every_transition_is_told_once_and_in_order(site: Site) {
     let mut feed = follow(&site.manager, EventsFrom::Now).await;
-    assert!(matches!(next(&mut feed).await, Told::Live(_)), "there is no past");
+    assert!(matches!(next(&mut feed).await, FeedItem::Live(_)), "there is no past");
     let id = site.submit(NewJob::of(JobSpec { max_attempts: 2, ..spec() })).await.versioned.job.id.clone();
     let first = site.claim_one().await;
     site.beat(&first).await.expect("heard");
@@ -63,7 +63,7 @@ pub(super) async fn every_transition_is_told_once_and_in_order(site: Site) {
 
 pub(super) async fn a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same(site: Site) {
     let mut feed = follow(&site.manager, EventsFrom::Now).await;
-    assert!(matches!(next(&mut feed).await, Told::Live(_)), "there is no past");
+    assert!(matches!(next(&mut feed).await, FeedItem::Live(_)), "there is no past");
     let manager = site.manager.clone();
     let waiting = tokio::spawn(async move { manager.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await });
     until("a waiting claim", async || site.manager.waiting_claims() == 1).await;
@@ -89,8 +89,8 @@ pub(super) async fn a_feed_goes_on_in_the_ring_right_after_what_it_saw(site: Sit
     site.finish(&claimed, completed("1")).await.expect("accepted");
 
     let mut feed = follow(&site.manager, EventsFrom::After(seen)).await;
-    assert!(matches!(next(&mut feed).await, Told::Event(_, event) if event.entry.event == EventName::Completed));
-    let Told::Live(here) = next(&mut feed).await else { panic!("the past is over") };
+    assert!(matches!(next(&mut feed).await, FeedItem::Event(_, event) if event.entry.event == EventName::Completed));
+    let FeedItem::Live(here) = next(&mut feed).await else { panic!("the past is over") };
     drop(feed);
     site.submit(new_job()).await;
     let mut feed = follow(&site.manager, EventsFrom::After(here)).await;
@@ -111,7 +111,7 @@ pub(super) async fn a_feed_goes_on_at_another_manager_with_what_the_store_has(si
     let told = names(&mut feed, 3).await;
     let all = [(EventName::Submitted, 1), (EventName::Claimed, 2), (EventName::Completed, 3)];
     assert_eq!(told, all, "the last seconds come again, and then what was missed");
-    assert!(matches!(next(&mut feed).await, Told::Live(_)));
+    assert!(matches!(next(&mut feed).await, FeedItem::Live(_)));
     let mut answers = other.submit(&caller(), vec![new_job()]).await;
     let id = answers.pop().expect("one answer").expect("taken").job.versioned.job.id.clone();
     let (_, live) = event(&mut feed).await;
@@ -132,10 +132,10 @@ pub(super) async fn what_happened_since_a_time_is_told_before_what_happens(site:
 
     let mut feed = follow(&site.manager, EventsFrom::Since(since)).await;
     for (job, name) in [(&old, EventName::Claimed), (&young, EventName::Submitted), (&old, EventName::Completed)] {
-        let Told::Event(_, event) = next(&mut feed).await else { panic!("the past comes first") };
+        let FeedItem::Event(_, event) = next(&mut feed).await else { panic!("the past comes first") };
         assert_eq!((&event.job_id, event.entry.event), (job, name));
     }
-    assert!(matches!(next(&mut feed).await, Told::Live(_)));
+    assert!(matches!(next(&mut feed).await, FeedItem::Live(_)));
     site.manager.cancel(&caller(), &young, None).await.expect("cancelled");
     let (_, live) = event(&mut feed).await;
     assert_eq!((live.job_id, live.entry.event), (young, EventName::Cancelled));
@@ -160,7 +160,7 @@ pub(super) async fn a_filter_lets_through_what_it_names(site: Site) {
     ] {
         let mut feed = site.manager.events(filter, EventsFrom::Since(site.clock.now())).await.expect("a feed");
         let mut told = false;
-        while let Told::Event(_, event) = next(&mut feed).await {
+        while let FeedItem::Event(_, event) = next(&mut feed).await {
             told |= event.job_id == of_the_system;
         }
         assert_eq!(told, seen, "the system's own jobs are told of only to who names them");
@@ -175,8 +175,8 @@ pub(super) async fn a_filter_lets_through_what_it_names(site: Site) {
         let filter = EventFilter { events: vec![EventName::Cancelled, EventName::Failed], ..filter };
         let since = EventsFrom::Since(site.clock.now());
         let mut feed = site.manager.events(filter.clone(), since).await.expect("a feed");
-        assert!(matches!(next(&mut feed).await, Told::Event(_, event) if event.job_id == b), "{filter:?}");
-        assert!(matches!(next(&mut feed).await, Told::Live(_)), "{filter:?}");
+        assert!(matches!(next(&mut feed).await, FeedItem::Event(_, event) if event.job_id == b), "{filter:?}");
+        assert!(matches!(next(&mut feed).await, FeedItem::Live(_)), "{filter:?}");
     }
 }
 
@@ -198,7 +198,7 @@ async fn managers_of_one_store_tell_of_each_others_jobs_and_nothing_twice() {
     }
     let mut again =
         site.manager.events(EventFilter::default(), EventsFrom::After(here.position())).await.expect("a feed");
-    assert!(matches!(next(&mut again).await, Told::Live(_)), "the ring goes on while the tail does");
+    assert!(matches!(next(&mut again).await, FeedItem::Live(_)), "the ring goes on while the tail does");
 }
 
 /// Reads until both the end of the first job and the last job have come, each event once.
@@ -222,12 +222,12 @@ async fn a_feed_that_is_not_read_in_time_is_told_what_it_missed() {
     for answer in site.manager.submit(&caller(), (0..17_000).map(|_| new_job()).collect()).await {
         answer.expect("taken");
     }
-    assert!(matches!(next(&mut feed).await, Told::Gap(_)));
-    assert!(matches!(next(&mut feed).await, Told::Event(..)), "and goes on with what there is");
+    assert!(matches!(next(&mut feed).await, FeedItem::Gap(_)));
+    assert!(matches!(next(&mut feed).await, FeedItem::Event(..)), "and goes on with what there is");
 
     let mut replayed = follow(&site.manager, EventsFrom::After(seen)).await;
     let mut count = 0;
-    while let Told::Event(..) = next(&mut replayed).await {
+    while let FeedItem::Event(..) = next(&mut replayed).await {
         count += 1;
     }
     assert_eq!(count, 17_001, "who comes back reads from the store what the ring no longer has");

@@ -7,7 +7,7 @@
 //!
 //! What is promised is *at least once*, not *once* and not in order: after an interruption, events of the last seconds
 //! come again, and two managers' events come as they arrive. A job's id and an event's number name the event for good.
-//! What cannot be delivered is told as [`Told::Gap`] and never passed over in silence.
+//! What cannot be delivered is told as [`FeedItem::Gap`] and never passed over in silence.
 
 mod event;
 mod replay;
@@ -83,7 +83,7 @@ impl FromStr for EventId {
 
 /// What a feed tells.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum FeedItem {
     /// Something happened.
     Event(EventId, JobEvent),
     /// Events are missing here: more happened than is kept, or than was read in time.
@@ -166,13 +166,13 @@ impl Manager {
         let mut feed = EventFeed { seat, filter, seq, live_from: Some(live_from), waiting: VecDeque::new() };
         if let Some(since) = replay_from {
             let Replayed { events, complete } = self.replay(&feed.filter, since).await?;
-            let told = |event: JobEvent| Told::Event(EventId { at: event.entry.at, epoch: 0, seq: 0 }, event);
+            let told = |event: JobEvent| FeedItem::Event(EventId { at: event.entry.at, epoch: 0, seq: 0 }, event);
             feed.waiting.extend(events.into_iter().map(told));
             if !complete {
-                feed.waiting.push_back(Told::Gap(feed.position()));
+                feed.waiting.push_back(FeedItem::Gap(feed.position()));
             }
         }
-        feed.tell_when_live();
+        feed.queue_live_mark();
         Ok(feed)
     }
 }
@@ -186,13 +186,13 @@ pub struct EventFeed {
     /// The last one that had happened when the feed was asked for, until it has been told.
     live_from: Option<u64>,
     /// What is to be told next.
-    waiting: VecDeque<Told>,
+    waiting: VecDeque<FeedItem>,
 }
 
 impl EventFeed {
     /// What comes next, as soon as there is something; none once the manager stops. A call that is dropped loses
     /// nothing.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<FeedItem> {
         let shared = Arc::clone(&self.seat.manager.shared);
         // Bounded by the caller: each turn tells something, looks at more of the ring, or waits for news.
         loop {
@@ -203,7 +203,7 @@ impl EventFeed {
             tokio::pin!(news);
             // Listening before looking, so that what is published between the two is not missed.
             news.as_mut().enable();
-            if self.look() {
+            if self.read_ring() {
                 continue;
             }
             tokio::select! {
@@ -221,7 +221,7 @@ impl EventFeed {
     }
 
     /// Looks at the next events in the ring, and says whether there were any.
-    fn look(&mut self) -> bool {
+    fn read_ring(&mut self) -> bool {
         let shared = Arc::clone(&self.seat.manager.shared);
         let reading = shared.observe.events.ring.lock().read(self.seq, &self.filter, LOOK_AT_ONCE);
         match reading {
@@ -229,23 +229,24 @@ impl EventFeed {
             Reading::Missed { last_missed } => {
                 metrics::counter!("leasehold_event_gaps_total").increment(1);
                 self.seq = last_missed;
-                self.waiting.push_back(Told::Gap(self.position()));
+                self.waiting.push_back(FeedItem::Gap(self.position()));
             }
             Reading::Found { events, until } => {
-                let told =
-                    |(seq, event): (u64, JobEvent)| Told::Event(shared.observe.events.id(event.entry.at, seq), event);
+                let told = |(seq, event): (u64, JobEvent)| {
+                    FeedItem::Event(shared.observe.events.id(event.entry.at, seq), event)
+                };
                 self.waiting.extend(events.into_iter().map(told));
                 self.seq = until;
             }
         }
-        self.tell_when_live();
+        self.queue_live_mark();
         true
     }
 
-    fn tell_when_live(&mut self) {
+    fn queue_live_mark(&mut self) {
         if self.live_from.is_some_and(|last| self.seq >= last) {
             self.live_from = None;
-            self.waiting.push_back(Told::Live(self.position()));
+            self.waiting.push_back(FeedItem::Live(self.position()));
         }
     }
 }
