@@ -1,6 +1,8 @@
-//! Keeping live jobs apart from those that have ended, on a store that does not do so by itself.
+//! Moving settled jobs out of the live index, on a store that does not do so by itself.
 
-use super::scan::{PAGE, Report, Scans};
+use super::pages::{MayAct, PAGE};
+use super::report::Report;
+use super::scan::Scans;
 use crate::clock::Timestamp;
 use crate::manager::ManagerError;
 
@@ -9,11 +11,7 @@ const MAX_STEPS: usize = 500;
 
 impl Scans {
     /// Lets the store take step after step until there is nothing more to do now.
-    pub(super) async fn archive(
-        &self,
-        now: Timestamp,
-        may_act: &(dyn Fn() -> bool + Send + Sync),
-    ) -> Result<Report, ManagerError> {
+    pub(super) async fn archive(&self, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
         let mut report = Report::default();
         for _ in 0..MAX_STEPS {
             if !may_act() {

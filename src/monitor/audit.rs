@@ -23,29 +23,27 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::scan::PAGE;
+use super::pages::{MayAct, Pages};
+use super::report::Report;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::{Job, JobId, Json, RecordName};
-use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::query::{Filter, SortField};
 use crate::store::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
 
 /// The record's name.
 const NAME: &str = "audit";
 /// How much later than its own time says a write can be found: what a write takes, and a refresh.
 const LATENESS: Duration = Duration::from_secs(30);
-/// How many pages a run looks through.
+/// How many pages one run reads.
 const MAX_PAGES: usize = 50;
 
-/// Earliest first.
-const ORDER: Sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
-
-/// How far the audit is.
+/// How far the audit has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Progress {
-    /// Entries from before this time are there.
+struct Position {
+    /// Entries from before this time are in the audit.
     #[serde(with = "rfc3339")]
     since: Timestamp,
-    /// The pass that is under way, where there is one.
+    /// The pass under way, if any.
     pass: Option<Pass>,
 }
 
@@ -60,20 +58,9 @@ struct Pass {
     reached: Timestamp,
 }
 
-impl Progress {
-    /// Nothing is there.
+impl Position {
+    /// The position of an empty audit.
     const NONE: Self = Self { since: Timestamp::MIN, pass: None };
-}
-
-/// What a run came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Audited {
-    /// How many jobs were looked at.
-    pub jobs: usize,
-    /// How many entries were handed over.
-    pub entries: usize,
-    /// Whether there is more than one run looks at.
-    pub unfinished: bool,
 }
 
 /// Keeps the audit.
@@ -83,16 +70,16 @@ pub struct Auditor {
     lateness: Duration,
     /// Whether the next run is to begin once more.
     anew: AtomicBool,
-    /// The last entry that was handed over of each job that had one lately, so that what the next pass finds again is not
-    /// handed over again.
-    told: Mutex<HashMap<JobId, (u32, Timestamp)>>,
+    /// The number and time of the last entry that was copied of each job, as far as the next pass finds it again: it is
+    /// not copied twice.
+    handed_over: Mutex<HashMap<JobId, (u32, Timestamp)>>,
 }
 
 impl Auditor {
     /// One for a store whose writers' clocks are apart by no more than `skew`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, skew: Duration) -> Self {
-        Self { store, lateness: LATENESS + skew, anew: AtomicBool::new(false), told: Mutex::default() }
+        Self { store, lateness: LATENESS + skew, anew: AtomicBool::new(false), handed_over: Mutex::default() }
     }
 
     /// The same, which begins once more with all the histories there are, if `anew`.
@@ -102,7 +89,7 @@ impl Auditor {
         self
     }
 
-    /// Forgets how far the audit is.
+    /// Deletes the position, so that the next run copies every history.
     async fn forget(&self) -> Result<(), StoreError> {
         let Some(record) = self.store.record(&Self::key()).await? else { return Ok(()) };
         match self.store.write_record(record.removal()).await {
@@ -111,49 +98,51 @@ impl Auditor {
         }
     }
 
-    /// Hands over what has happened by `now`, for as long as it may act, or as much of it as a run looks at.
+    /// Copies the transitions up to `now` that are not in the audit yet, for as long as it may act, or as many as one run
+    /// reads.
     ///
     /// # Errors
-    /// The store's. What was handed over until then is there.
-    pub async fn run(&self, now: Timestamp, may_act: &(dyn Fn() -> bool + Send + Sync)) -> Result<Audited, StoreError> {
+    /// The store's. What was copied before the error is in the audit.
+    pub async fn run(&self, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, StoreError> {
         if self.anew.load(Ordering::Relaxed) {
             self.forget().await?;
             self.anew.store(false, Ordering::Relaxed);
         }
-        let (mut progress, mut version) = self.progress().await?;
+        let (mut position, mut version) = self.position().await?;
         // What was acknowledged before this moment must be found.
         self.store.refresh().await?;
-        let mut pass = progress.pass.unwrap_or(Pass { began: now, reached: progress.since });
+        let mut pass = position.pass.unwrap_or(Pass { began: now, reached: position.since });
         let filter = Filter { updated_after: Some(just_before(pass.reached)), ..Filter::default() };
-        let mut search = Search { filter, sort: ORDER, after: None, limit: PAGE };
-        let mut audited = Audited::default();
-        for _ in 0..MAX_PAGES {
-            let page = self.store.search(&search).await?;
+        let mut pages = Pages::of(filter, SortField::UpdatedAt, MAX_PAGES);
+        let mut report = Report { unfinished: true, ..Report::default() };
+        while let Some(search) = pages.next() {
+            let page = self.store.search(search).await?;
             if !may_act() {
-                audited.unfinished = true;
-                return Ok(audited);
+                return Ok(report);
             }
-            audited.jobs += page.len();
+            pages.passed(&page);
+            report.looked_at += page.len();
             // The next pass begins here.
-            let next = pass.began.minus(self.lateness).max(progress.since);
-            audited.entries += self.hand_over(page.iter().map(|found| &*found.job), progress.since, next).await?;
-            let Some(last) = page.last().filter(|_| page.len() == PAGE) else {
-                progress = Progress { since: next, pass: None };
-                self.told.lock().retain(|_, (_, at)| *at >= progress.since);
-                self.reach(progress, version).await?;
-                return Ok(audited);
-            };
-            pass.reached = last.job.updated_at;
-            search.after = Some(ORDER.key(&last.job));
-            progress.pass = Some(pass);
-            version = self.reach(progress, version).await?;
+            let next = pass.began.minus(self.lateness).max(position.since);
+            report.audited += self.hand_over(page.iter().map(|found| &*found.job), position.since, next).await?;
+            match page.last().filter(|_| pages.rest().is_some()) {
+                Some(last) => {
+                    pass.reached = last.job.updated_at;
+                    position.pass = Some(pass);
+                }
+                None => {
+                    position = Position { since: next, pass: None };
+                    self.handed_over.lock().retain(|_, (_, at)| *at >= next);
+                    report.unfinished = false;
+                }
+            }
+            version = self.reach(position, version).await?;
         }
-        audited.unfinished = true;
-        Ok(audited)
+        Ok(report)
     }
 
-    /// Hands over the entries of these jobs from `since` on that have not been; gives their number. Remembers those that are
-    /// found again from `next` on.
+    /// Copies the entries of these jobs from `since` on that are not in the audit, and returns their number. Remembers
+    /// the entries from `next` on, which the next pass finds again.
     async fn hand_over(
         &self,
         jobs: impl Iterator<Item = &Job>,
@@ -161,21 +150,21 @@ impl Auditor {
         next: Timestamp,
     ) -> Result<usize, StoreError> {
         let mut entries: Vec<AuditEntry> = Vec::new();
-        let mut told = Vec::new();
+        let mut handed_over = Vec::new();
         for job in jobs.filter(|job| !job.spec.queue.is_internal()) {
-            let before = self.told.lock().get(&job.id).map_or(0, |(number, _)| *number);
+            let before = self.handed_over.lock().get(&job.id).map_or(0, |(number, _)| *number);
             let new = job.history.numbered().filter(|(number, entry)| *number > before && entry.at >= since);
             let count = entries.len();
             entries.extend(new.map(|(number, entry)| ecs::entry(job, number, entry)));
             if entries.len() > count
                 && let Some((number, last)) = job.history.numbered().next_back().filter(|(_, last)| last.at >= next)
             {
-                told.push((job.id.clone(), (number, last.at)));
+                handed_over.push((job.id.clone(), (number, last.at)));
             }
         }
         self.store.append_audit(&entries).await?;
         metrics::counter!("leasehold_audit_entries_total").increment(entries.len() as u64);
-        self.told.lock().extend(told);
+        self.handed_over.lock().extend(handed_over);
         Ok(entries.len())
     }
 
@@ -183,17 +172,16 @@ impl Auditor {
         RecordKey::new(RecordKind::Setting, RecordName::system(NAME))
     }
 
-    async fn progress(&self) -> Result<(Progress, Option<Version>), StoreError> {
+    async fn position(&self) -> Result<(Position, Option<Version>), StoreError> {
         match self.store.record(&Self::key()).await? {
             Some(record) => Ok((record.read()?, Some(record.version))),
-            None => Ok((Progress::NONE, None)),
+            None => Ok((Position::NONE, None)),
         }
     }
 
-    /// Writes down how far it is.
-    async fn reach(&self, progress: Progress, version: Option<Version>) -> Result<Option<Version>, StoreError> {
-        let body = serde_json::to_string(&progress).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        let body = Json::parse(body).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    /// Writes the position down.
+    async fn reach(&self, position: Position, version: Option<Version>) -> Result<Option<Version>, StoreError> {
+        let body = Json::of(&position).map_err(|error| StoreError::Corrupt(error.to_string()))?;
         let write = match version {
             Some(expected) => RecordWrite::Replace { key: Self::key(), body, expected },
             None => RecordWrite::Create { key: Self::key(), body },

@@ -2,15 +2,17 @@
 //! has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
 use super::config::{MonitorConfig, Schedule};
 use super::leader::Leadership;
-use super::scan::{Report, Scan, Scans};
+use super::report::Report;
+use super::scan::{Scan, Scans};
+use super::trouble::Trouble;
 use crate::clock::{Clock, Timestamp};
-use crate::manager::ManagerError;
 
 /// A moment may come so much too early: the timetable's own clock looks twice a second.
 const EARLY: Duration = Duration::from_millis(500);
@@ -24,24 +26,27 @@ pub(super) struct Driver {
     scans: Scans,
     clock: Arc<dyn Clock>,
     leadership: Arc<Leadership>,
-    lanes: [(Scan, Lane); 5],
+    runs: [Runs; 5],
+    /// Whether no further run begins.
+    stopping: AtomicBool,
 }
 
-/// One scan's runs, one at a time.
-struct Lane {
+/// The runs of one scan, one at a time.
+struct Runs {
+    scan: Scan,
     /// How long from one start to the next; none when the timetable itself says when.
     period: Option<Duration>,
-    state: Mutex<LaneState>,
+    state: Mutex<RunsState>,
 }
 
-struct LaneState {
-    /// Not before this.
+struct RunsState {
+    /// The earliest time of the next run.
     next: Option<Instant>,
     failures: u32,
     trouble: Trouble,
 }
 
-impl Lane {
+impl Runs {
     fn of(scan: Scan, config: &MonitorConfig) -> Self {
         let period = match (scan, &config.scans) {
             (Scan::Watch, Schedule::Every(period)) => Some(*period),
@@ -52,7 +57,7 @@ impl Lane {
             (Scan::Archive, _) => Some(config.archive_period),
         };
         let trouble = Trouble::of(scan.as_str());
-        Self { period, state: Mutex::new(LaneState { next: None, failures: 0, trouble }) }
+        Self { scan, period, state: Mutex::new(RunsState { next: None, failures: 0, trouble }) }
     }
 }
 
@@ -63,34 +68,39 @@ impl Driver {
         leadership: Arc<Leadership>,
         config: &MonitorConfig,
     ) -> Self {
-        Self { scans, clock, leadership, lanes: Scan::ALL.map(|scan| (scan, Lane::of(scan, config))) }
+        let runs = Scan::ALL.map(|scan| Runs::of(scan, config));
+        Self { scans, clock, leadership, runs, stopping: AtomicBool::new(false) }
     }
 
-    /// A moment has come at which `scan` may be due.
+    /// Runs `scan` if it is due: to be called at every moment of its timetable.
     pub(super) async fn tick(&self, scan: Scan) {
-        let Some((_, lane)) = self.lanes.iter().find(|(of, _)| *of == scan) else { return };
+        let Some(runs) = self.runs.iter().find(|runs| runs.scan == scan) else { return };
         // The one before still runs.
-        let Ok(mut state) = lane.state.try_lock() else { return };
+        let Ok(mut state) = runs.state.try_lock() else { return };
         let started = Instant::now();
-        if !self.leadership.holds_at(started) || state.next.is_some_and(|next| started + EARLY < next) {
+        let is_early = state.next.is_some_and(|next| started + EARLY < next);
+        if is_early || self.stopping.load(Ordering::SeqCst) || !self.leadership.holds_at(started) {
             return;
         }
-        state.next = lane.period.map(|period| started + period);
+        state.next = runs.period.map(|period| started + period);
         let now = self.clock.now();
         let result = self.scans.run_while(scan, now, &|| self.leadership.holds_at(Instant::now())).await;
         metrics::histogram!("leasehold_scan_duration_seconds", "scan" => scan.as_str()).record(started.elapsed());
-        match told(result) {
-            Ok(report) => {
-                state.failures = 0;
-                state.trouble.is_over();
-                self.show(scan, &report, now);
-            }
-            Err(why) => {
-                let rest = FIRST_REST.saturating_mul(1 << state.failures.min(16)).min(LONGEST_REST);
-                state.failures = state.failures.saturating_add(1);
-                state.next = Some(Instant::now() + rest);
-                state.trouble.tell(&why);
-            }
+        // A run that could not change all it should counts as failed.
+        let failure = match &result {
+            Ok(Report { fault: Some((many, why)), .. }) => Some(format!("{many} jobs could not be changed: {why}")),
+            Ok(_) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = failure {
+            let rest = FIRST_REST.saturating_mul(1 << state.failures.min(16)).min(LONGEST_REST);
+            state.failures = state.failures.saturating_add(1);
+            state.next = Some(Instant::now() + rest);
+            state.trouble.begin(&why);
+        } else if let Ok(report) = result {
+            state.failures = 0;
+            state.trouble.end();
+            self.show(scan, &report, now);
         }
     }
 
@@ -111,50 +121,11 @@ impl Driver {
         }
     }
 
-    /// Waits for the scans that run. None begins afterwards.
+    /// Waits for the runs under way; no further one begins.
     pub(super) async fn finish(&self) {
-        for (_, lane) in &self.lanes {
-            let mut state = lane.state.lock().await;
-            state.next = Some(Instant::now() + FOR_EVER);
-        }
-    }
-}
-
-/// As long as any process lives.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// A run that could not do all it should counts as failed.
-fn told(result: Result<Report, ManagerError>) -> Result<Report, String> {
-    match result {
-        Ok(Report { fault: Some((many, why)), .. }) => Err(format!("{many} jobs could not be changed: {why}")),
-        Ok(report) => Ok(report),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// Something that may go wrong again and again: told when it begins and when it is over.
-pub(super) struct Trouble {
-    what: &'static str,
-    since: Option<Instant>,
-}
-
-impl Trouble {
-    pub(super) const fn of(what: &'static str) -> Self {
-        Self { what, since: None }
-    }
-
-    /// It went wrong.
-    pub(super) fn tell(&mut self, why: &str) {
-        if self.since.is_none() {
-            self.since = Some(Instant::now());
-            tracing::warn!(what = self.what, why, "the monitor cannot do its work; it tries again");
-        }
-    }
-
-    /// It went well.
-    pub(super) fn is_over(&mut self) {
-        if let Some(since) = self.since.take() {
-            tracing::info!(what = self.what, seconds = since.elapsed().as_secs(), "the monitor works again");
+        self.stopping.store(true, Ordering::SeqCst);
+        for runs in &self.runs {
+            drop(runs.state.lock().await);
         }
     }
 }

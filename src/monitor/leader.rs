@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::drive::Trouble;
+use super::trouble::Trouble;
 use crate::clock::{Clock, Timestamp, rfc3339};
 use crate::job::{Json, RecordName};
 use crate::store::record::body;
@@ -127,8 +127,8 @@ impl Leader {
         let mut trouble = Trouble::of("the monitor's lease");
         while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
             match self.step().await {
-                Ok(()) => trouble.is_over(),
-                Err(error) => trouble.tell(&error.to_string()),
+                Ok(()) => trouble.end(),
+                Err(error) => trouble.begin(&error.to_string()),
             }
             self.show();
         }

@@ -13,10 +13,13 @@ pub mod audit;
 pub mod config;
 mod drive;
 pub mod leader;
+mod pages;
+pub mod report;
 mod retention;
 pub mod rules;
 pub mod scan;
 mod timetable;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,10 +27,11 @@ use std::time::Instant;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use audit::{Audited, Auditor};
+pub use audit::Auditor;
 pub use config::{MonitorConfig, Retention, Schedule};
+pub use report::Report;
 pub use rules::{Action, Rules, Suspicion, decide};
-pub use scan::{Report, Scan, Scans};
+pub use scan::{Scan, Scans};
 pub use timetable::InvalidSchedule;
 
 use crate::clock::Clock;

@@ -1,29 +1,24 @@
 //! Removing jobs that ended long ago.
 
-use super::scan::{PAGE, Report, Scans};
+use super::pages::{MayAct, Pages};
+use super::report::Report;
+use super::scan::Scans;
 use crate::clock::Timestamp;
 use crate::job::JobState;
 use crate::manager::ManagerError;
-use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::query::{Filter, SortField};
 use crate::store::Versioned;
 
-/// How many pages of one state a run looks through.
+/// How many pages of one state a run reads.
 const MAX_PAGES: usize = 100;
 
-/// Oldest first.
-const ORDER: Sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
-
-const FINAL: [JobState; 4] = [JobState::Completed, JobState::Failed, JobState::Cancelled, JobState::Expired];
-
 impl Scans {
-    /// Removes what is older than it is kept, in the versions found: a job that was started again meanwhile stays.
-    pub(super) async fn retain(
-        &self,
-        now: Timestamp,
-        may_act: &(dyn Fn() -> bool + Send + Sync),
-    ) -> Result<Report, ManagerError> {
+    /// Removes jobs that are older than they are kept, in the versions found: a job that was started again meanwhile
+    /// stays.
+    pub(super) async fn retain(&self, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
         let mut report = Report::default();
-        for state in FINAL {
+        for state in JobState::ALL {
+            // States that are not final have no age.
             let Some(age) = self.retention.of(state) else { continue };
             let age = age.max(self.idempotency_window) + self.rules.clock_skew();
             self.remove_ended(state, now.minus(age), may_act, &mut report).await?;
@@ -36,17 +31,16 @@ impl Scans {
         &self,
         state: JobState,
         until: Timestamp,
-        may_act: &(dyn Fn() -> bool + Send + Sync),
+        may_act: MayAct<'_>,
         report: &mut Report,
     ) -> Result<(), ManagerError> {
         let filter = Filter { states: vec![state], finished_at_most: Some(until), ..Filter::default() };
-        let mut search = Search { filter, sort: ORDER, after: None, limit: PAGE };
-        for _ in 0..MAX_PAGES {
-            let page = self.manager.search(&search).await?;
+        let mut pages = Pages::of(filter, SortField::CreatedAt, MAX_PAGES);
+        while let Some(search) = pages.next() {
+            let page = self.manager.search(search).await?;
             report.looked_at += page.len();
-            search.after = page.last().map(|found| ORDER.key(&found.job));
-            let is_last = page.len() < PAGE;
-            // One that somebody is yet to be told of is not settled.
+            pages.passed(&page);
+            // A job with pending notices is not settled.
             let settled: Vec<Versioned> = page.into_iter().filter(|found| found.job.is_settled()).collect();
             if !may_act() {
                 return Ok(());
@@ -58,11 +52,8 @@ impl Scans {
                     Err(error) => report.add_fault(error),
                 }
             }
-            if is_last {
-                return Ok(());
-            }
         }
-        report.unfinished = true;
+        report.unfinished |= pages.rest().is_some();
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::config::MonitorConfig;
 use crate::clock::Timestamp;
-use crate::job::{Actor, Attempt, Change, Job, OrphanPolicy, Recovery, Refusal, Running, State};
+use crate::job::{Actor, Change, Job, OrphanPolicy, Recovery, Refusal, Running, State};
 
 /// By what jobs are judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,15 +76,13 @@ pub enum Suspicion {
 #[must_use]
 pub fn decide(job: &Job, now: Timestamp, rules: &Rules) -> Option<Action> {
     match &job.state {
-        State::Available => is_too_late_to_start(job, now, rules).then_some(Action::Expire),
+        State::Available => {
+            let is_too_late = job.start_deadline().is_some_and(|deadline| deadline.plus(rules.clock_skew) <= now);
+            is_too_late.then_some(Action::Expire)
+        }
         State::Running(running) => decide_running(job, running, now, rules),
         State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => None,
     }
-}
-
-fn is_too_late_to_start(job: &Job, now: Timestamp, rules: &Rules) -> bool {
-    let deadline = job.expires_at.filter(|_| job.attempt == Attempt::default());
-    deadline.is_some_and(|deadline| deadline.plus(rules.clock_skew) <= now)
 }
 
 fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -> Option<Action> {

@@ -8,36 +8,33 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use super::audit::{Audited, Auditor};
+use super::audit::Auditor;
 use super::config::{MonitorConfig, Retention};
+use super::pages::{MayAct, Pages};
+use super::report::Report;
 use super::rules::{Action, Rules, Suspicion, decide};
 use crate::clock::Timestamp;
 use crate::job::{Change, Job, JobId, JobState, OrphanPolicy};
 use crate::manager::{Manager, ManagerError};
-use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey, SortValue};
+use crate::query::{Filter, SortField, SortKey};
 
-/// How many jobs one page holds.
-pub(super) const PAGE: usize = 1_000;
-/// How many pages one run looks through.
+/// How many pages one run reads.
 const MAX_PAGES: usize = 20;
-/// How many things are done about one job in a run.
-const MAX_STEPS: usize = 3;
+/// How many actions one run takes on one job.
+const MAX_ACTIONS: usize = 3;
 
-/// Earliest first.
-const ORDER: Sort = Sort::By(SortField::WatchAt, Direction::Ascending);
-
-/// What is looked for.
+/// What a scan searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scan {
-    /// Everything that is to be done about a job that has not ended.
+    /// Every action on a job that has not ended.
     Watch,
-    /// Leases that are over: the part of it that somebody waits for.
+    /// Leases that have expired: the part of [`Self::Watch`] that runs more often, since workers wait for it.
     Recovery,
-    /// Jobs that ended long ago.
+    /// Jobs that ended longer ago than they are kept.
     Retention,
-    /// What has happened and is not in the audit yet.
+    /// Transitions that are not in the audit yet.
     Audit,
-    /// Settled jobs that still lie among the live ones.
+    /// Settled jobs that are still in the live index.
     Archive,
 }
 
@@ -45,7 +42,7 @@ impl Scan {
     /// Every scan.
     pub const ALL: [Self; 5] = [Self::Watch, Self::Recovery, Self::Retention, Self::Archive, Self::Audit];
 
-    /// The word for it, in metrics and the log.
+    /// Returns the scan's name in metrics and the log.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -58,10 +55,7 @@ impl Scan {
     }
 
     fn filter(self, now: Timestamp) -> Filter {
-        let states = match self {
-            Self::Recovery => vec![JobState::Running],
-            Self::Watch | Self::Retention | Self::Archive | Self::Audit => Vec::new(),
-        };
+        let states = if self == Self::Recovery { vec![JobState::Running] } else { Vec::new() };
         Filter { states, watch_at_most: Some(now), ..Filter::default() }
     }
 
@@ -71,78 +65,6 @@ impl Scan {
             Self::Recovery => matches!(action, Action::Recover | Action::Flag(Suspicion::LeaseExpired)),
             Self::Retention | Self::Archive | Self::Audit => false,
         }
-    }
-}
-
-/// What a run came to.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// How many jobs were looked at.
-    pub looked_at: usize,
-    /// How many were found to take longer than expected.
-    pub overdue: usize,
-    /// How many were flagged as orphans.
-    pub flagged: usize,
-    /// How many were taken from a lost worker to be tried again, if attempts were left.
-    pub requeued: usize,
-    /// How many were taken from a lost worker for good.
-    pub failed: usize,
-    /// How many were left to a person.
-    pub held: usize,
-    /// How many attempts had taken longer than they may.
-    pub timed_out: usize,
-    /// How many nobody had started in time.
-    pub expired: usize,
-    /// How many were removed.
-    pub removed: usize,
-    /// How many were moved to where ended jobs are kept.
-    pub moved: usize,
-    /// Since when the oldest waits of those about which something is still to be done.
-    pub behind_since: Option<Timestamp>,
-    /// Whether there is more than one run looks at.
-    pub unfinished: bool,
-    /// What could not be done: for how many jobs, and why for the first.
-    pub fault: Option<(usize, ManagerError)>,
-}
-
-impl Report {
-    /// How many jobs were recovered, one way or another.
-    #[must_use]
-    pub const fn recovered(&self) -> usize {
-        self.requeued + self.failed + self.held
-    }
-
-    fn count(&mut self, action: Action, policy: OrphanPolicy) {
-        let (counter, number) = match action {
-            Action::Expire => ("leasehold_expired_total", &mut self.expired),
-            Action::TimeOut => ("leasehold_timeouts_total", &mut self.timed_out),
-            Action::MarkOverdue => ("leasehold_overdue_total", &mut self.overdue),
-            Action::Flag(_) => ("leasehold_orphans_flagged_total", &mut self.flagged),
-            Action::Recover => {
-                metrics::counter!("leasehold_recoveries_total", "policy" => policy.as_str()).increment(1);
-                match policy {
-                    OrphanPolicy::Requeue => self.requeued += 1,
-                    OrphanPolicy::Fail => self.failed += 1,
-                    OrphanPolicy::Flag => self.held += 1,
-                }
-                return;
-            }
-        };
-        *number += 1;
-        metrics::counter!(counter).increment(1);
-    }
-
-    fn faults(&self) -> usize {
-        self.fault.as_ref().map_or(0, |(many, _)| *many)
-    }
-
-    pub(super) fn add_fault(&mut self, error: ManagerError) {
-        let (many, _) = self.fault.get_or_insert((0, error));
-        *many += 1;
-    }
-
-    fn is_behind_since(&mut self, at: Timestamp) {
-        self.behind_since = Some(self.behind_since.map_or(at, |earliest| earliest.min(at)));
     }
 }
 
@@ -193,36 +115,30 @@ impl Scans {
         &self,
         scan: Scan,
         now: Timestamp,
-        may_act: &(dyn Fn() -> bool + Send + Sync),
+        may_act: MayAct<'_>,
     ) -> Result<Report, ManagerError> {
         match scan {
             Scan::Watch | Scan::Recovery => self.watch(scan, now, may_act).await,
             Scan::Retention => self.retain(now, may_act).await,
-            Scan::Audit => self.audit(now, may_act).await,
             Scan::Archive => self.archive(now, may_act).await,
+            Scan::Audit => match &self.auditor {
+                Some(auditor) => Ok(auditor.run(now, may_act).await?),
+                None => Ok(Report::default()),
+            },
         }
     }
 
-    async fn audit(&self, now: Timestamp, may_act: &(dyn Fn() -> bool + Send + Sync)) -> Result<Report, ManagerError> {
-        let Some(auditor) = &self.auditor else { return Ok(Report::default()) };
-        let Audited { jobs, unfinished, .. } = auditor.run(now, may_act).await?;
-        Ok(Report { looked_at: jobs, unfinished, ..Report::default() })
-    }
-
-    async fn watch(
-        &self,
-        scan: Scan,
-        now: Timestamp,
-        may_act: &(dyn Fn() -> bool + Send + Sync),
-    ) -> Result<Report, ManagerError> {
-        // What becomes of a job hangs on the rules of its queue.
+    async fn watch(&self, scan: Scan, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
+        // A queue's own rule decides what becomes of its jobs.
         self.manager.know_queues().await?;
         let after = self.resume.lock().remove(&scan);
-        let mut search = Search { filter: scan.filter(now), sort: ORDER, after, limit: PAGE };
-        let mut report = Report::default();
-        for _ in 0..MAX_PAGES {
-            let page = self.manager.search(&search).await?;
+        let mut pages = Pages::of(scan.filter(now), SortField::WatchAt, MAX_PAGES).after(after);
+        let (mut report, mut reached) = (Report::default(), None);
+        while let Some(search) = pages.next() {
+            let page = self.manager.search(search).await?;
             report.looked_at += page.len();
+            pages.passed(&page);
+            reached = page.last().and_then(|found| found.job.watch_at());
             let due: Vec<&Job> =
                 page.iter().map(|found| &*found.job).filter(|job| self.due(scan, job, now).is_some()).collect();
             if !may_act() {
@@ -230,25 +146,19 @@ impl Scans {
             }
             let faults = report.faults();
             self.act(scan, due.iter().map(|job| job.id.clone()).collect(), now, &mut report).await;
-            if let Some(waiting_since) = due.first().and_then(|job| job.watch_at()).filter(|_| report.faults() > faults)
-            {
-                report.is_behind_since(waiting_since);
+            if report.faults() > faults {
+                report.is_behind_since(due.first().and_then(|job| job.watch_at()));
             }
-            let last = page.last().filter(|_| page.len() == PAGE);
-            let Some(last) = last.map(|found| ORDER.key(&found.job)) else { return Ok(report) };
-            search.after = Some(last);
         }
-        report.unfinished = true;
-        if let Some(after) = search.after {
-            if let [SortValue::Integer(Some(at))] = *ORDER.values(&after) {
-                report.is_behind_since(Timestamp::from_millis(at));
-            }
-            self.resume.lock().insert(scan, after);
+        if let Some(key) = pages.rest() {
+            report.unfinished = true;
+            report.is_behind_since(reached);
+            self.resume.lock().insert(scan, key.clone());
         }
         Ok(report)
     }
 
-    /// What this scan does about a job now.
+    /// The action that this scan takes on a job now.
     fn due(&self, scan: Scan, job: &Job, now: Timestamp) -> Option<Action> {
         decide(job, now, &self.rules).filter(|action| scan.does(*action))
     }
@@ -259,9 +169,9 @@ impl Scans {
         own.or_else(|| self.manager.orphan_policy_of(&job.spec.queue)).unwrap_or(self.policy)
     }
 
-    /// Does what is to be done about these jobs, and what is to be done after that.
+    /// Takes the action that each of these jobs needs, and those that follow from it.
     async fn act(&self, scan: Scan, mut ids: Vec<JobId>, now: Timestamp, report: &mut Report) {
-        for _ in 0..MAX_STEPS {
+        for _ in 0..MAX_ACTIONS {
             if ids.is_empty() {
                 return;
             }
@@ -269,7 +179,7 @@ impl Scans {
         }
     }
 
-    /// Gives the jobs that something more is to be done about.
+    /// Takes one action on each job, and returns the jobs that need another.
     async fn act_once(&self, scan: Scan, ids: Vec<JobId>, now: Timestamp, report: &mut Report) -> Vec<JobId> {
         // The last decision on a job is the one that was written: every conflict brings a new one.
         let decided: Mutex<HashMap<JobId, Action>> = Mutex::default();

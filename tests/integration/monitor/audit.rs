@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock as _, ManualClock, Timestamp};
 use leasehold::job::{JobId, JobSpec, Kind, Owner, QueueName};
 use leasehold::manager::{Manager, NewJob, Outcome};
-use leasehold::monitor::{Audited, Auditor};
+use leasehold::monitor::{Auditor, Report};
 use leasehold::store::Store;
 use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -64,7 +64,7 @@ impl Site {
         Auditor::new(Arc::clone(&self.store), Duration::ZERO)
     }
 
-    async fn run(&self, auditor: &Auditor) -> Audited {
+    async fn run(&self, auditor: &Auditor) -> Report {
         auditor.run(self.clock.now(), &|| true).await.expect("the audit is kept")
     }
 
@@ -128,10 +128,10 @@ fn id(entry: &Value) -> String {
 async fn every_transition_is_there_once(site: Site) {
     let jobs = site.submit(2).await;
     let auditor = site.auditor();
-    assert_eq!(site.run(&auditor).await.entries, 2);
+    assert_eq!(site.run(&auditor).await.audited, 2);
     site.complete_one().await;
-    assert_eq!(site.run(&auditor).await.entries, 2, "claimed and completed; a heartbeat is no transition");
-    assert_eq!(site.run(&auditor).await.entries, 0, "nothing is new");
+    assert_eq!(site.run(&auditor).await.audited, 2, "claimed and completed; a heartbeat is no transition");
+    assert_eq!(site.run(&auditor).await.audited, 0, "nothing is new");
 
     let entries = site.entries().await;
     assert_eq!(entries.len(), 4, "{entries:?}");
@@ -167,8 +167,8 @@ async fn an_auditor_that_knows_nothing_tells_nothing_new(site: Site) {
     site.run(&site.auditor()).await;
     // One that is told to begin anew, which it does once.
     let anew = site.auditor().beginning(true);
-    assert_eq!(site.run(&anew).await.entries, 3, "all is handed over again");
-    assert_eq!(site.run(&anew).await.entries, 0);
+    assert_eq!(site.run(&anew).await.audited, 3, "all is handed over again");
+    assert_eq!(site.run(&anew).await.audited, 0);
     assert_eq!(site.ids().await, before);
     if matches!(site.kept, Kept::Index { .. }) {
         assert_eq!(site.entries().await.len(), 3, "and turned away");
@@ -177,7 +177,8 @@ async fn an_auditor_that_knows_nothing_tells_nothing_new(site: Site) {
     site.clock.advance(Duration::from_secs(3600));
     site.run(&site.auditor()).await;
     site.submit(1).await;
-    assert_eq!(site.run(&site.auditor()).await, Audited { jobs: 1, entries: 1, unfinished: false });
+    let run = site.run(&site.auditor()).await;
+    assert_eq!((run.looked_at, run.audited, run.unfinished), (1, 1, false));
 }
 
 async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
@@ -186,7 +187,7 @@ async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
     let pages = AtomicUsize::new(0);
     let only_the_first = || pages.fetch_add(1, Ordering::Relaxed) == 0;
     let run = site.auditor().run(site.clock.now(), &only_the_first).await.expect("the audit is kept");
-    assert!(run.unfinished && run.entries < jobs.len(), "{run:?}");
+    assert!(run.unfinished && run.audited < jobs.len(), "{run:?}");
     for _ in 0..3 {
         site.complete_one().await;
     }

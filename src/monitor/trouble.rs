@@ -1,0 +1,30 @@
+//! A failure that may repeat: logged when it begins and when it is over, not each time.
+
+use std::time::Instant;
+
+/// Something that may fail again and again.
+pub(super) struct Trouble {
+    what: &'static str,
+    since: Option<Instant>,
+}
+
+impl Trouble {
+    pub(super) const fn of(what: &'static str) -> Self {
+        Self { what, since: None }
+    }
+
+    /// Notes a failure, and logs the first of a row.
+    pub(super) fn begin(&mut self, why: &str) {
+        if self.since.is_none() {
+            self.since = Some(Instant::now());
+            tracing::warn!(what = self.what, why, "the monitor cannot do its work; it tries again");
+        }
+    }
+
+    /// Notes a success, and logs it when failures came before it.
+    pub(super) fn end(&mut self) {
+        if let Some(since) = self.since.take() {
+            tracing::info!(what = self.what, seconds = since.elapsed().as_secs(), "the monitor works again");
+        }
+    }
+}
