@@ -77,8 +77,8 @@ impl Delivery {
             id: Some(self.id()),
             payload: Some(Json::of(&self)?),
             ..NewJob::of(JobSpec {
-                owner: self.event.owner.clone(),
-                labels: [("job_id", self.event.job_id.as_str()), ("event", self.event.event.as_str())]
+                owner: self.event.data.job.owner.clone(),
+                labels: [("job_id", self.event.data.job.id.as_str()), ("event", self.event.data.event.as_str())]
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))
                     .into(),
                 retry: config.retry,

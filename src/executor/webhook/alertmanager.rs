@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{JobEvent, Origin};
+use super::event::{EventData, JobData, JobEvent, Origin};
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::EventName;
 
@@ -65,31 +65,31 @@ const fn ended_by(event: EventName) -> &'static [Trouble] {
 
 /// The alerts that an event begins and ends. Alertmanager tells nobody of the end of an alert that never began.
 pub(super) fn alerts(event: &JobEvent, origin: &Origin) -> Vec<Alert> {
-    let begun = [FAILED, EXPIRED, ORPHANED, OVERDUE].into_iter().find(|trouble| trouble.begins == event.event);
+    let begun = [FAILED, EXPIRED, ORPHANED, OVERDUE].into_iter().find(|trouble| trouble.begins == event.data.event);
     let begun = begun.map(|trouble| alert(&trouble, event, origin, event.at.plus(FIRES_FOR)));
-    let ended = ended_by(event.event).iter().map(|trouble| alert(trouble, event, origin, event.at));
+    let ended = ended_by(event.data.event).iter().map(|trouble| alert(trouble, event, origin, event.at));
     begun.into_iter().chain(ended).collect()
 }
 
 fn alert(trouble: &Trouble, event: &JobEvent, origin: &Origin, ends_at: Timestamp) -> Alert {
     Alert {
-        labels: labels(trouble, event),
-        annotations: annotations(event),
+        labels: labels(trouble, &event.data.job),
+        annotations: annotations(&event.data),
         starts_at: event.at,
         ends_at,
-        generator_url: origin.page_of(&event.job_id).map(String::from),
+        generator_url: origin.page_of(&event.data.job.id).map(String::from),
     }
 }
 
-fn labels(trouble: &Trouble, event: &JobEvent) -> BTreeMap<String, String> {
-    let own = event.labels.iter().map(|(name, value)| (format!("label_{}", label_name(name)), value.as_str()));
+fn labels(trouble: &Trouble, job: &JobData) -> BTreeMap<String, String> {
+    let own = job.labels.iter().map(|(name, value)| (format!("label_{}", label_name(name)), value.as_str()));
     let fixed = [
         ("alertname", trouble.alertname),
         ("severity", trouble.severity),
-        ("job", event.job_id.as_str()),
-        ("queue", event.queue.as_str()),
-        ("kind", event.kind.as_str()),
-        ("owner", event.owner.as_ref().map_or("", |owner| owner.as_str())),
+        ("job", job.id.as_str()),
+        ("queue", job.queue.as_str()),
+        ("kind", job.kind.as_str()),
+        ("owner", job.owner.as_ref().map_or("", |owner| owner.as_str())),
     ];
     let fixed = fixed.map(|(name, value)| (name.to_owned(), value));
     // An empty label is none to Alertmanager.
@@ -102,15 +102,15 @@ fn label_name(name: &str) -> String {
     name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
 }
 
-fn annotations(event: &JobEvent) -> BTreeMap<&'static str, String> {
-    let summary = format!("Job {} {}: {} in {}", event.job_id, event.event, event.kind, event.queue);
-    let error = event.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
+fn annotations(EventData { event, actor, reason, job }: &EventData) -> BTreeMap<&'static str, String> {
+    let summary = format!("Job {} {event}: {} in {}", job.id, job.kind, job.queue);
+    let error = job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
     let annotations = [
         ("summary", Some(summary)),
-        ("description", event.reason.clone()),
+        ("description", reason.clone()),
         ("error", error),
-        ("actor", Some(event.actor.as_str().to_owned())),
-        ("attempt", Some(event.attempt.get().to_string())),
+        ("actor", Some(actor.as_str().to_owned())),
+        ("attempt", Some(job.attempt.get().to_string())),
     ];
     annotations.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

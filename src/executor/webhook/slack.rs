@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{JobEvent, Origin};
+use super::event::{EventData, JobEvent, Origin};
 
 /// How many characters of one text are shown; Slack takes 3000 in a block, of escaped text.
 const MAX_SHOWN: usize = 400;
@@ -35,29 +35,25 @@ fn mrkdwn(text: String) -> Text {
 
 /// The event as a message.
 pub(super) fn message(event: &JobEvent, origin: &Origin) -> SlackMessage {
-    let job = shown(event.job_id.as_str());
-    let (kind, queue) = (shown(event.kind.as_str()), shown(event.queue.as_str()));
-    let text = format!("Job {}: {job} ({kind} in {queue})", event.event);
-    let linked = match origin.page_of(&event.job_id) {
+    let EventData { event: name, actor, reason, job } = &event.data;
+    let id = shown(job.id.as_str());
+    let (kind, queue) = (shown(job.kind.as_str()), shown(job.queue.as_str()));
+    let text = format!("Job {name}: {id} ({kind} in {queue})");
+    let linked = match origin.page_of(&job.id) {
         // A bar would end the address.
-        Some(page) => format!("<{}|{job}>", escape(&page.as_str().replace('|', "%7C"))),
-        None => job,
+        Some(page) => format!("<{}|{id}>", escape(&page.as_str().replace('|', "%7C"))),
+        None => id,
     };
-    let mut blocks = vec![section(format!("*Job {}*: {linked}\n{kind} in {queue}", event.event))];
-    if let Some(reason) = &event.reason {
+    let mut blocks = vec![section(format!("*Job {name}*: {linked}\n{kind} in {queue}"))];
+    if let Some(reason) = reason {
         blocks.push(section(shown(reason)));
     }
-    if let Some(error) = &event.error {
+    if let Some(error) = &job.error {
         blocks.push(section(format!("{}: {}", shown(&error.code), shown(&error.message))));
     }
-    let owner = event.owner.as_ref().map(|owner| format!(", owner {}", shown(owner.as_str()))).unwrap_or_default();
-    let context = format!(
-        "{} by {}, attempt {}, now {}{owner}",
-        event.at,
-        shown(event.actor.as_str()),
-        event.attempt.get(),
-        event.state,
-    );
+    let owner = job.owner.as_ref().map(|owner| format!(", owner {}", shown(owner.as_str()))).unwrap_or_default();
+    let context =
+        format!("{} by {}, attempt {}, now {}{owner}", event.at, shown(actor.as_str()), job.attempt.get(), job.state,);
     blocks.push(Block::Context { elements: vec![mrkdwn(context)] });
     SlackMessage { text, blocks }
 }

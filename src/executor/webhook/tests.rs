@@ -1,17 +1,19 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use reqwest::Url;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::*;
 use crate::executor::{CallError, HttpAnswer, RefusedTarget, RetryAfter, TargetPolicy};
-use crate::job::{Body, JobSpec};
+use crate::job::{
+    Actor, Attempt, Body, EventName, Fence, Job, JobError, JobId, JobSpec, JobState, Kind, Notice, Owner, QueueName,
+};
 
 fn event(name: EventName) -> JobEvent {
-    JobEvent {
-        id: Uuid::from_u128(7),
-        event: name,
-        at: time("2030-01-31T08:00:00Z"),
-        job_id: JobId::new("a/1").expect("a name"),
+    let job = JobData {
+        id: JobId::new("a/1").expect("a name"),
         queue: QueueName::new("night").expect("a name"),
         kind: Kind::new("render").expect("a name"),
         owner: Some(Owner::new("films").expect("a name")),
@@ -19,10 +21,11 @@ fn event(name: EventName) -> JobEvent {
         state: JobState::Failed,
         attempt: Attempt::new(2),
         fence: Fence::new(3),
-        actor: Actor::system("monitor"),
-        reason: Some("no heartbeat".to_owned()),
         error: Some(JobError { code: "exit".to_owned(), message: "status 1".to_owned() }),
-    }
+    };
+    let reason = Some("no heartbeat".to_owned());
+    let data = EventData { event: name, actor: Actor::system("monitor"), reason, job };
+    JobEvent { id: Uuid::from_u128(7), at: time("2030-01-31T08:00:00Z"), data }
 }
 
 fn origin() -> Origin {
@@ -52,8 +55,9 @@ fn submitted(id: &str, at: Timestamp) -> (Job, Notice) {
 fn a_notice_is_the_same_event_whoever_tells_of_it_and_no_other() {
     let (job, notice) = submitted("a/1", time(NOW));
     let told = JobEvent::of(&job, &notice);
-    assert_eq!((told.event, told.at, told.state), (EventName::Submitted, time(NOW), JobState::Available));
-    assert_eq!((told.job_id.as_str(), told.actor.as_str()), ("a/1", "somebody"));
+    let EventData { event, actor, job: told_of, .. } = &told.data;
+    assert_eq!((*event, told.at, told_of.state), (EventName::Submitted, time(NOW), JobState::Available));
+    assert_eq!((told_of.id.as_str(), actor.as_str()), ("a/1", "somebody"));
     assert_eq!(JobEvent::of(&job.clone(), &notice.clone()), told);
     let next = Notice { number: 2, ..notice };
     let (other, others) = submitted("a/2", time(NOW));
@@ -100,10 +104,10 @@ fn a_slack_message_links_the_job() {
 fn a_text_of_others_calls_nobody_in_slack_and_takes_up_no_page() {
     let long = "<!channel> & ".repeat(1000);
     let mut hostile = event(EventName::Failed);
-    hostile.job_id = JobId::new("<!here>|x").expect("a name");
-    hostile.kind = Kind::new("<@U1>").expect("a name");
-    hostile.reason = Some(long.clone());
-    hostile.error = Some(JobError { code: "<!everyone>".to_owned(), message: long });
+    hostile.data.job.id = JobId::new("<!here>|x").expect("a name");
+    hostile.data.job.kind = Kind::new("<@U1>").expect("a name");
+    hostile.data.reason = Some(long.clone());
+    hostile.data.job.error = Some(JobError { code: "<!everyone>".to_owned(), message: long });
     let message = rendered(NoticeFormat::Slack, &hostile);
     let mut texts = vec![message["text"].as_str().expect("a text")];
     for block in message["blocks"].as_array().expect("blocks") {
@@ -160,16 +164,11 @@ fn an_alert_is_resolved_under_the_very_labels_that_it_was_fired_with() {
         (EventName::Expired, EventName::Retried),
     ] {
         let (fired, _) = fired_and_resolved(&event(begins));
-        let later = JobEvent {
-            at: time("2030-01-31T09:00:00Z"),
-            attempt: Attempt::new(5),
-            fence: Fence::new(9),
-            state: JobState::Available,
-            actor: Actor::system("somebody"),
-            reason: None,
-            error: None,
-            ..event(ends)
-        };
+        let mut later = event(ends);
+        later.at = time("2030-01-31T09:00:00Z");
+        let EventData { actor, reason, job, .. } = &mut later.data;
+        (*actor, *reason, job.error) = (Actor::system("somebody"), None, None);
+        (job.attempt, job.fence, job.state) = (Attempt::new(5), Fence::new(9), JobState::Available);
         let (_, resolved) = fired_and_resolved(&later);
         assert_eq!(fired.len(), 1, "{begins}");
         assert!(resolved.contains(&fired[0]), "{begins} then {ends}");
