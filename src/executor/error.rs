@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::time::Duration;
 
-use super::resolve::ResolveError;
 use super::target::RefusedTarget;
 
 /// Why a call has no answer. No message names more of the target's URL than its host.
@@ -53,11 +52,9 @@ impl CallError {
         let mut innermost: &dyn Error = error;
         // A chain of causes has an end.
         while let Some(cause) = innermost.source() {
-            if let Some(resolving) = cause.downcast_ref::<ResolveError>() {
-                return match resolving.clone() {
-                    ResolveError::Refused(refused) => Self::Refused(refused),
-                    ResolveError::Unresolvable { host, reason } => Self::Unresolvable { host, reason },
-                };
+            // The checked resolver's own.
+            if let Some(unresolved) = cause.downcast_ref::<Self>() {
+                return unresolved.clone();
             }
             innermost = cause;
         }

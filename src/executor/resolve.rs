@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use reqwest::dns::{Addrs, Name, Resolving};
 use tokio::sync::Semaphore;
 
-use super::target::{RefusedTarget, TargetPolicy};
+use super::error::CallError;
+use super::target::TargetPolicy;
 
 /// How many of a name's addresses are looked at; a name with more is used as if it had these only.
 const MAX_ADDRESSES: usize = 32;
@@ -54,15 +55,6 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// Why a name did not become addresses.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum ResolveError {
-    #[error(transparent)]
-    Refused(#[from] RefusedTarget),
-    #[error("{host} cannot be resolved: {reason}")]
-    Unresolvable { host: String, reason: String },
-}
-
 /// Resolves, and lets nothing through unless everything passes.
 #[derive(Clone)]
 pub(super) struct CheckedResolver {
@@ -73,8 +65,8 @@ pub(super) struct CheckedResolver {
 impl CheckedResolver {
     /// The addresses of `host`, all of which may be called: one that may not spoils the others, since which of them a
     /// connection takes is up to chance.
-    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, ResolveError> {
-        let unresolvable = |reason: String| ResolveError::Unresolvable { host: host.to_owned(), reason };
+    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, CallError> {
+        let unresolvable = |reason: String| CallError::Unresolvable { host: host.to_owned(), reason };
         let mut addresses = self.resolver.resolve(host).await.map_err(|error| unresolvable(error.to_string()))?;
         if addresses.is_empty() {
             return Err(unresolvable("it has no address".to_owned()));

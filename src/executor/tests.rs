@@ -195,8 +195,8 @@ async fn the_systems_resolver_is_checked_too() {
     let policy = TargetPolicy::default();
     let checked = CheckedResolver { resolver: Arc::new(SystemResolver::default()), policy: Arc::new(policy) };
     let error = reqwest::dns::Resolve::resolve(&checked, "localhost".parse().expect("a name")).await.err();
-    let error = error.expect("refused").downcast::<resolve::ResolveError>().expect("a reason");
-    assert!(matches!(*error, resolve::ResolveError::Refused(RefusedTarget::Address { .. })), "{error}");
+    let error = error.expect("refused").downcast::<CallError>().expect("a reason");
+    assert!(matches!(*error, CallError::Refused(RefusedTarget::Address { .. })), "{error}");
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 //! language, the list of fields that the API gives, and the documentation. A test holds it against the mapping of the
 //! job index.
 
+use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -88,8 +90,8 @@ pub enum Access {
     None,
 }
 
-/// A field of a job.
-#[derive(Clone, Copy, Debug)]
+/// A field of a job. Two are equal when their names are.
+#[derive(Clone, Copy)]
 pub struct Field {
     /// Its name, the same in the API, in the index and in queries.
     pub name: &'static str,
@@ -114,6 +116,18 @@ impl Field {
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         FIELDS.iter().find(|field| field.name == name)
+    }
+
+    /// Finds the field of this name among those that `fits` accepts, which can `what`.
+    ///
+    /// # Errors
+    /// Says that the named field cannot, and which one is perhaps meant; else which fields can, and what `more` adds.
+    pub fn find(name: &str, fits: impl Fn(&Self) -> bool, what: &str, more: &str) -> Result<&'static Self, String> {
+        let names = || FIELDS.iter().filter(|field| fits(field)).map(|field| field.name);
+        Self::named(name).filter(|field| fits(field)).ok_or_else(|| match closest(name, names()) {
+            Some(close) => format!("`{name}` cannot {what}; is `{close}` meant?"),
+            None => format!("`{name}` cannot {what}; {}{more} can", names().collect::<Vec<_>>().join(", ")),
+        })
     }
 
     /// Whether a query can ask for it.
@@ -175,6 +189,26 @@ impl Field {
 
     const fn kept(name: &'static str, meaning: &'static str, example: &'static str) -> Self {
         Self::new(name, FieldType::Kept, Access::None, meaning, example)
+    }
+}
+
+impl fmt::Debug for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Field {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Field {}
+
+impl Hash for Field {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
     }
 }
 

@@ -5,13 +5,11 @@
 //! without the job.
 
 use std::cmp::Reverse;
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::fields::{FIELDS, Field, FieldType, FieldValue, closest};
+use super::fields::{FIELDS, Field, FieldType, FieldValue};
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, Priority};
 
@@ -35,28 +33,8 @@ pub enum SortField {
 }
 
 /// A field that can be sorted by and is not kept.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OtherField(&'static Field);
-
-impl fmt::Debug for OtherField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.name)
-    }
-}
-
-impl PartialEq for OtherField {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
-impl Eq for OtherField {}
-
-impl Hash for OtherField {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.name.hash(state);
-    }
-}
 
 impl SortField {
     /// Those that are kept.
@@ -106,18 +84,9 @@ impl FromStr for SortField {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let sortable = || FIELDS.iter().filter(|field| field.sortable);
-        let named = sortable().find(|field| field.name == name).and_then(Self::of);
-        named.ok_or_else(|| match closest(name, sortable().map(|field| field.name)) {
-            Some(close) => format!("`{name}` cannot be sorted by; is `{close}` meant?"),
-            None => {
-                let names: Vec<&str> = sortable().map(|field| field.name).collect();
-                format!(
-                    "`{name}` cannot be sorted by; {} can, and a leading `-` turns the order round",
-                    names.join(", ")
-                )
-            }
-        })
+        let sortable = |field: &Field| field.sortable;
+        let field = Field::find(name, sortable, "be sorted by", ", and a leading `-` turns the order round")?;
+        Self::of(field).ok_or_else(|| format!("`{name}` cannot be sorted by"))
     }
 }
 

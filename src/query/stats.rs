@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
 
 use super::Filter;
-use super::fields::{FIELDS, Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, closest, fits};
+use super::fields::{Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, fits};
 use crate::clock::Timestamp;
 use crate::job::Job;
 
@@ -20,7 +20,7 @@ const MIN_INTERVAL_MS: i64 = 1_000;
 const MAX_INTERVAL_MS: i64 = 3_652 * 86_400_000;
 
 /// What jobs are grouped by.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupBy {
     /// A field.
     Field(&'static Field),
@@ -53,14 +53,6 @@ impl GroupBy {
     }
 }
 
-impl PartialEq for GroupBy {
-    fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for GroupBy {}
-
 impl FromStr for GroupBy {
     type Err = String;
 
@@ -69,15 +61,9 @@ impl FromStr for GroupBy {
         if let Some(label) = label.filter(|label| !label.is_empty()) {
             return Ok(Self::Label(label.to_owned()));
         }
-        let groupable = || FIELDS.iter().filter(|field| field.groupable && field.name != LABELS);
-        let named = groupable().find(|field| field.name == text).map(Self::Field);
-        named.ok_or_else(|| match closest(text, groupable().map(|field| field.name)) {
-            Some(close) => format!("`{text}` cannot be grouped by; is `{close}` meant?"),
-            None => {
-                let names: Vec<&str> = groupable().map(|field| field.name).collect();
-                format!("`{text}` cannot be grouped by; {} and `{LABELS}.` with a label's name can", names.join(", "))
-            }
-        })
+        let groupable = |field: &Field| field.groupable && field.name != LABELS;
+        let labels = format!(" and `{LABELS}.` with a label's name");
+        Field::find(text, groupable, "be grouped by", &labels).map(Self::Field)
     }
 }
 
@@ -119,7 +105,7 @@ impl FromStr for Interval {
 }
 
 /// Rows over time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// Which of a job's times; a job without it is left out.
     time: &'static Field,
@@ -133,14 +119,8 @@ impl Histogram {
     /// # Errors
     /// When it is not a field with a time.
     pub fn over(time: &str, interval: Interval) -> Result<Self, String> {
-        let dates = || FIELDS.iter().filter(|field| field.kind == FieldType::Date && field.nested_in().is_none());
-        match dates().find(|field| field.name == time) {
-            Some(time) => Ok(Self { time, interval }),
-            None => {
-                let names: Vec<&str> = dates().map(|field| field.name).collect();
-                Err(format!("`{time}` is no field with a time; there are {}", names.join(", ")))
-            }
-        }
+        let is_time = |field: &Field| field.kind == FieldType::Date && field.nested_in().is_none();
+        Field::find(time, is_time, "give the time of a row", "").map(|time| Self { time, interval })
     }
 
     /// The field's name.
@@ -156,12 +136,6 @@ impl Histogram {
             FieldValue::Time(time) => Some(self.interval.start(time)),
             _ => None,
         }
-    }
-}
-
-impl PartialEq for Histogram {
-    fn eq(&self, other: &Self) -> bool {
-        (self.field(), self.interval) == (other.field(), other.interval)
     }
 }
 
@@ -266,7 +240,7 @@ pub struct Stats {
 impl StatsRow {
     /// Orders rows as [`Stats`] has them.
     #[must_use]
-    pub fn as_told(&self, other: &Self) -> Ordering {
+    pub fn in_order(&self, other: &Self) -> Ordering {
         let key = |row: &Self| (row.at, Reverse(row.figures.count));
         key(self).cmp(&key(other)).then_with(|| self.values.cmp(&other.values))
     }

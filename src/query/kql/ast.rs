@@ -7,15 +7,15 @@ use super::pattern::Pattern;
 /// Where something begins in the text, in bytes. It does not make two queries different: one that was printed and read
 /// again is equal to itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place(pub usize);
+pub struct ByteOffset(pub usize);
 
-impl PartialEq for Place {
+impl PartialEq for ByteOffset {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Place {}
+impl Eq for ByteOffset {}
 
 /// A query.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Literal {
     /// What it is.
     pub value: Value,
     /// Where it begins.
-    pub place: Place,
+    pub offset: ByteOffset,
 }
 
 /// What a name or value can be.
@@ -135,7 +135,7 @@ impl Node {
     /// What an empty query says: `*: *`.
     #[must_use]
     pub fn everything() -> Self {
-        let any = || Literal { value: Value::Pattern(Pattern::any()), place: Place::default() };
+        let any = || Literal { value: Value::Pattern(Pattern::any()), offset: ByteOffset::default() };
         Self::Is { field: Some(any()), value: any() }
     }
 

@@ -107,7 +107,7 @@ impl Zone {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
     start: Start,
-    steps: Vec<Step>,
+    steps: Vec<Adjustment>,
     zone: Zone,
 }
 
@@ -122,7 +122,7 @@ enum Start {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Adjustment {
     Add(i32, Unit),
     Round(Unit),
 }
@@ -162,7 +162,7 @@ impl Moment {
             let (first, last) = iso(text, zone).or_else(|| epoch(text))?;
             (Start::Named { first, last }, "")
         };
-        let steps: Vec<Step> = repeat(0..=MAX_STEPS, step).parse(steps).ok()?;
+        let steps: Vec<Adjustment> = repeat(0..=MAX_STEPS, step).parse(steps).ok()?;
         let moment = Self { start, steps, zone };
         let today = Timestamp::parse_rfc3339("2026-01-01T00:00:00Z").ok()?;
         moment.checked(today, End::First).and(moment.checked(today, End::Last)).map(|_| moment)
@@ -190,8 +190,8 @@ impl Moment {
         let mut time = self.zone.at(start);
         for step in &self.steps {
             time = match *step {
-                Step::Add(count, unit) => unit.add(time, count, self.zone)?,
-                Step::Round(unit) => unit.round(time, end, self.zone)?,
+                Adjustment::Add(count, unit) => unit.add(time, count, self.zone)?,
+                Adjustment::Round(unit) => unit.round(time, end, self.zone)?,
             };
         }
         let millis = time.timestamp_millis();
@@ -253,7 +253,7 @@ fn number<'i, E: ParserError<Input<'i>>>(digits: usize) -> impl Parser<Input<'i>
     take_while(digits..=digits, |digit: char| digit.is_ascii_digit()).parse_to()
 }
 
-fn step(input: &mut Input<'_>) -> Read<Step> {
+fn step(input: &mut Input<'_>) -> Read<Adjustment> {
     fn unit(input: &mut Input<'_>) -> Read<Unit> {
         alt((
             'y'.value(Unit::Year),
@@ -267,12 +267,12 @@ fn step(input: &mut Input<'_>) -> Read<Step> {
         .parse_next(input)
     }
     if let Some(unit) = opt(preceded(('/', opt('1')), unit)).parse_next(input)? {
-        return Ok(Step::Round(unit));
+        return Ok(Adjustment::Round(unit));
     }
     let sign = alt(('+'.value(1), '-'.value(-1))).parse_next(input)?;
     let digits = take_while(0.., |digit: char| digit.is_ascii_digit()).parse_next(input)?;
     let count: i32 = if digits.is_empty() { 1 } else { digits.parse().map_err(|_| EmptyError)? };
-    Ok(Step::Add(sign * count, unit.parse_next(input)?))
+    Ok(Adjustment::Add(sign * count, unit.parse_next(input)?))
 }
 
 /// `Z`, `+02:00`, `+0200`, `+02`.
@@ -331,7 +331,7 @@ fn iso(text: &str, default: Zone) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
 
 /// Milliseconds since the epoch, which are as they are in every zone.
 fn epoch(text: &str) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !is_epoch(text) {
         return None;
     }
     let time = DateTime::from_timestamp_millis(text.parse().ok()?)?;

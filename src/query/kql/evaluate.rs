@@ -100,21 +100,12 @@ impl Test {
             (Self::Number { operator, number, .. }, FieldValue::Number(value)) => {
                 admits(*operator, number.order_of_float(value))
             }
-            (Self::Time { operator, moment, .. }, FieldValue::Time(time)) => match operator {
-                None => moment.at(now, End::First) <= time && time <= moment.at(now, End::Last),
-                Some(operator) => operator.admits(time.cmp(&moment.at(now, end_for(*operator)))),
-            },
+            (Self::Time { .. }, FieldValue::Time(time)) => {
+                self.span(now).is_some_and(|span| span.contains(time.as_millis()))
+            }
             (Self::Flag { flag, .. }, FieldValue::Flag(value)) => *flag == value,
             _ => false,
         }
-    }
-}
-
-/// "After a day" is after its end, "up to a day" to its end; "before" and "from" are from its beginning.
-const fn end_for(operator: Operator) -> End {
-    match operator {
-        Operator::Less | Operator::AtLeast => End::First,
-        Operator::Greater | Operator::AtMost => End::Last,
     }
 }
 
@@ -161,7 +152,8 @@ impl Test {
         self.accepts(keyword, FieldValue::Text(text), Timestamp::default())
     }
 
-    /// The times that satisfy it, if they are one span.
+    /// The times that satisfy it, if it asks for times. "After a day" is after its end, and "up to a day" to its end;
+    /// "before" and "from" are from its beginning.
     pub(super) fn span(&self, now: Timestamp) -> Option<Span> {
         let Self::Time { operator, moment, .. } = self else { return None };
         let at = |end| moment.at(now, end).as_millis();

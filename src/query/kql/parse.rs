@@ -10,7 +10,7 @@ use winnow::error::ParserError;
 use winnow::stream::{LocatingSlice, Location, Stream};
 use winnow::token::{any, one_of, take_while};
 
-use super::ast::{Literal, Node, Operator, Place, Value};
+use super::ast::{ByteOffset, Literal, Node, Operator, Value};
 use super::error::KqlError;
 use super::pattern::Pattern;
 
@@ -200,9 +200,9 @@ fn operator(input: &mut Input<'_>) -> Parsed<Operator> {
 }
 
 fn literal(input: &mut Input<'_>, wanted: &'static [&'static str]) -> Parsed<Literal> {
-    let place = Place(input.current_token_start());
+    let offset = ByteOffset(input.current_token_start());
     let value = if input.starts_with('"') { quoted(input)? } else { unquoted(input, wanted)? };
-    Ok(Literal { value, place })
+    Ok(Literal { value, offset })
 }
 
 fn quoted(input: &mut Input<'_>) -> Parsed<Value> {

@@ -197,7 +197,7 @@ impl Binder<'_> {
     }
 
     fn error(&self, literal: &Literal, problem: impl Into<String>) -> KqlError {
-        KqlError::at(self.query, literal.place.0, problem)
+        KqlError::at(self.query, literal.offset.0, problem)
     }
 
     fn count(&mut self, literal: &Literal, more: usize) -> Result<(), KqlError> {

@@ -121,7 +121,7 @@ pub(super) async fn stats(
             break;
         }
     }
-    stats.rows.sort_unstable_by(StatsRow::as_told);
+    stats.rows.sort_unstable_by(StatsRow::in_order);
     Ok(Some(stats))
 }
 

@@ -72,7 +72,7 @@ impl<'r> Tallies<'r> {
         let percentiles = self.request.percentiles.as_deref();
         let row = |((at, values), tally): (Key, Tally)| StatsRow { at, values, figures: tally.figures(percentiles) };
         let mut rows: Vec<StatsRow> = self.rows.into_iter().map(row).collect();
-        rows.sort_unstable_by(StatsRow::as_told);
+        rows.sort_unstable_by(StatsRow::in_order);
         Stats { total: self.total.figures(percentiles), rows }
     }
 }

@@ -1,6 +1,6 @@
 //! Queries to ask: one of every construct, and any number made up at random.
 
-use leasehold::query::kql::ast::{Literal, Place, Value};
+use leasehold::query::kql::ast::{ByteOffset, Literal, Value};
 use proptest::prelude::{Just, Strategy};
 use proptest::sample::select;
 use proptest::strategy::BoxedStrategy;
@@ -49,11 +49,11 @@ pub(super) const CASES: &[&str] = &[
 type Text = BoxedStrategy<String>;
 
 fn words(text: &str) -> String {
-    Literal { value: Value::Words(text.to_owned()), place: Place::default() }.to_string()
+    Literal { value: Value::Words(text.to_owned()), offset: ByteOffset::default() }.to_string()
 }
 
 fn phrase(text: &str) -> String {
-    Literal { value: Value::Phrase(text.to_owned()), place: Place::default() }.to_string()
+    Literal { value: Value::Phrase(text.to_owned()), offset: ByteOffset::default() }.to_string()
 }
 
 /// A value, in each of the ways it can be written: whole, in quotes, and with a part of it left out.

@@ -127,7 +127,7 @@ async fn agree(engine: &impl Engine, jobs: &[Arc<Job>], request: &StatsRequest) 
     let told = reckoned(engine, request).await;
     let (rows, all) = expected(jobs, request);
     assert_figures(&told.total, &all, "in all");
-    assert!(told.rows.is_sorted_by(|one, next| one.as_told(next).is_lt()), "in order, and each once");
+    assert!(told.rows.is_sorted_by(|one, next| one.in_order(next).is_lt()), "in order, and each once");
     assert_eq!(told.rows.len(), rows.len(), "{:?}", request.by);
     for row in &told.rows {
         let key = (row.at, row.values.clone());

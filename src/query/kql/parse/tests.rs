@@ -7,7 +7,7 @@ fn read(text: &str) -> Node {
 }
 
 fn literal(value: Value) -> Literal {
-    Literal { value, place: Place::default() }
+    Literal { value, offset: ByteOffset::default() }
 }
 
 fn words(text: &str) -> Literal {
