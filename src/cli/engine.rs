@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::Retryable as _;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
@@ -13,7 +14,7 @@ use crate::store::Store;
 use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::store::measured::Measured;
-use crate::worker::backoff::Backoff;
+use crate::worker::backoff;
 
 /// The stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -101,17 +102,13 @@ pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure
 /// Connects to Elasticsearch and waits until it is reachable; fails at once for errors that only a person can fix.
 async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
     let options = elasticsearch_options(settings)?;
-    let mut backoff = Backoff::default();
-    loop {
-        match ElasticsearchStore::connect(options.clone()).await {
-            Ok(store) => return Ok(Measured::around(Arc::new(store))),
-            Err(error) if error.is_transient() => {
-                tracing::warn!(%error, "the store is not there yet; trying again");
-                backoff.wait().await;
-            }
-            Err(error) => return Err(Failure::Failed(error.to_string())),
-        }
-    }
+    let connected = (|| ElasticsearchStore::connect(options.clone()))
+        .retry(backoff::waits())
+        .when(|error| error.is_transient())
+        .notify(|error, _| tracing::warn!(%error, "the store is not there yet; trying again"))
+        .await;
+    let store = connected.map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(Measured::around(Arc::new(store)))
 }
 
 /// Returns the options for Elasticsearch.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use backon::Retryable as _;
 use clap::Args;
 use reqwest::Url;
 use serde::Deserialize;
@@ -15,7 +16,7 @@ use crate::job::RetryPolicy;
 use crate::manager::Manager;
 use crate::notify::{Notifier, NotifyConfig};
 use crate::store::{Store, StoreError};
-use crate::worker::backoff::Backoff;
+use crate::worker::backoff;
 
 /// The settings of notifications, on the command line and in the settings file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -91,16 +92,11 @@ pub(super) async fn start(
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let Notifications { policy, config } = notifications;
     let executor = HttpExecutor::new(policy, Limits::default()).map_err(|error| failed(&error))?;
-    let mut backoff = Backoff::default();
-    loop {
-        let (manager, store, clock) = (manager.clone(), store.clone(), clock.clone());
-        match Notifier::start(manager, store, clock, executor.clone(), config.clone()).await {
-            Ok(notifier) => return Ok(notifier),
-            Err(error @ StoreError::Corrupt(_)) => return Err(failed(&error)),
-            Err(error) => {
-                tracing::warn!(%error, "who is told of what cannot be read yet; trying again");
-                backoff.wait().await;
-            }
-        }
-    }
+    let start = || Notifier::start(manager.clone(), store.clone(), clock.clone(), executor.clone(), config.clone());
+    let started = start
+        .retry(backoff::waits())
+        .when(|error| !matches!(error, StoreError::Corrupt(_)))
+        .notify(|error, _| tracing::warn!(%error, "the subscriptions cannot be read yet; trying again"))
+        .await;
+    started.map_err(|error| failed(&error))
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use super::failure::{ExitStatus, Failure};
 use super::meter::Meter;
 use super::output::{complain, print, print_json};
-use super::server::ServerArgs;
+use super::server::ClientArgs;
 use super::settings::Settings;
 use super::{duration, jobs};
 use crate::client::Client;
@@ -66,11 +66,8 @@ pub(super) struct SubmitArgs {
     /// The time at which the job is due, such as 2030-01-31T08:00:00Z [default: now]
     #[arg(long, value_name = "TIME", env = "LEASEHOLD_RUN_AT")]
     run_at: Option<String>,
-    /// Print JSON: the job, or one line for each job of a file
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
     /// The program and its arguments, for a shell job
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -83,11 +80,11 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 /// Submits one job or many.
 pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+    let client = args.answer.connect(&settings.client)?;
     if let Some(file) = args.file.take() {
-        return submit_file(&client, &file, args.json).await;
+        return submit_file(&client, &file, args.answer.json).await;
     }
-    let json = args.json;
+    let json = args.answer.json;
     let job = client.submit(&one(args)?).await?;
     if json { print_json(&job) } else { print(&job.id) }
 }

@@ -79,7 +79,7 @@ pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<()
             let client = connect(add.server)?;
             let (url, events, format, queues, kinds) = (add.url, add.event, add.format, add.queue, add.kind);
             let made = client.subscribe(&Subscribe { url, events, format, queues, kinds, secret: None }).await?;
-            told_with_secret(&made)
+            print_secret(&made)
         }
         Action::List(list) => {
             let all = list.connect(&settings.client)?.subscriptions().await?;
@@ -91,16 +91,16 @@ pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<()
         }
         Action::Enable(one) => {
             connect(one.server)?.enable_subscription(&one.id).await?;
-            print(&format!("{}: is told again", one.id))
+            print(&format!("{}: enabled", one.id))
         }
         Action::Rotate(one) => {
             let changed = connect(one.server)?.change_secret(&one.id).await?;
-            told_with_secret(&changed)
+            print_secret(&changed)
         }
     }
 }
 
-fn told_with_secret(subscription: &Subscription) -> Result<(), Failure> {
+fn print_secret(subscription: &Subscription) -> Result<(), Failure> {
     print(&format!("{} {}", subscription.id, subscription.secret.as_deref().unwrap_or_default()))
 }
 
@@ -108,7 +108,7 @@ fn show(all: &[Subscription]) -> String {
     let rows = all.iter().map(|subscription| {
         let events: Vec<&str> = subscription.events.iter().map(|event| event.as_str()).collect();
         let or_all = |words: String| if words.is_empty() { "all".to_owned() } else { words };
-        let told = match (&subscription.switched_off_at, &subscription.switched_off_reason) {
+        let enabled = match (&subscription.switched_off_at, &subscription.switched_off_reason) {
             (Some(at), reason) => format!("not since {at}: {}", reason.as_deref().unwrap_or_default()),
             (None, _) => "yes".to_owned(),
         };
@@ -118,8 +118,8 @@ fn show(all: &[Subscription]) -> String {
             or_all(events.join(",")),
             or_all(subscription.queues.join(",")),
             subscription.format.as_str().to_owned(),
-            told,
+            enabled,
         ]
     });
-    table(&["id", "url", "events", "queues", "format", "told"], rows)
+    table(&["id", "url", "events", "queues", "format", "enabled"], rows)
 }

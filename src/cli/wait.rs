@@ -11,7 +11,7 @@ use super::duration;
 use super::failure::{ExitStatus, Failure};
 use super::meter::Meter;
 use super::output::{print, print_json, shorten, table};
-use super::server::ServerArgs;
+use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
 use crate::job::JobState;
@@ -38,16 +38,13 @@ pub(super) struct WaitArgs {
     /// The longest wait [default: as long as it takes]
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Print each job as one line of JSON once it has ended
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    answer: ClientArgs,
 }
 
 /// Waits for the jobs.
 pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+    let client = args.answer.connect(&settings.client)?;
     let ids = ids(&args.ids)?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let meter = Meter::start(ids.len() as u64);
@@ -56,7 +53,7 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
     let mut ended = BTreeMap::new();
     while let Some(job) = waiting.next().await {
         let job = job?;
-        if args.json {
+        if args.answer.json {
             print_json(&job)?;
         }
         if job.state.is_final() {
@@ -65,7 +62,7 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
         ended.insert(job.id.clone(), job);
     }
     meter.end();
-    if !args.json {
+    if !args.answer.json {
         print(&table(&["id", "state", "took", "error"], ended.values().map(row)))?;
     }
     verdict(ended.values().map(|job| job.state))

@@ -2,31 +2,14 @@
 
 use std::time::Duration;
 
+use backon::ExponentialBuilder;
+
 /// The wait after the first failure.
-const FIRST: Duration = Duration::from_millis(100);
-/// The longest wait.
-const LONGEST: Duration = Duration::from_secs(5);
+const FIRST: Duration = Duration::from_millis(70);
+/// The longest wait, to which chance adds as much again at most.
+pub(super) const LONGEST: Duration = Duration::from_secs(3);
 
-/// Doubles the wait after each failure, up to 5 s, with a random reduction of up to a third.
-#[derive(Debug)]
-pub(crate) struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(FIRST)
-    }
-}
-
-impl Backoff {
-    /// Waits, longer each time.
-    pub(crate) async fn wait(&mut self) {
-        let share = 1.0 - rand::random::<f64>() / 3.0;
-        tokio::time::sleep(self.0.mul_f64(share)).await;
-        self.0 = (self.0 * 2).min(LONGEST);
-    }
-
-    /// Starts over after a success.
-    pub(crate) fn reset(&mut self) {
-        self.0 = FIRST;
-    }
+/// Waits without end, each about twice as long as the one before.
+pub(crate) fn waits() -> ExponentialBuilder {
+    ExponentialBuilder::default().with_min_delay(FIRST).with_max_delay(LONGEST).with_jitter().without_max_times()
 }

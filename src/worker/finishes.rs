@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBackoff};
 use tokio::sync::{mpsc, oneshot};
 
-use super::backoff::Backoff;
+use super::backoff::{LONGEST, waits};
 use super::handler::HandlerError;
 use super::service::{FinishAnswer, JobService};
 use super::stop::{Stop, StopListener};
@@ -35,7 +36,7 @@ impl Finishes {
     /// Starts the sender task.
     pub(super) fn start(service: Arc<dyn JobService>, worker: WorkerId, stop: StopListener) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_PENDING);
-        tokio::spawn(Sender { service, worker, receiver, backoff: Backoff::default() }.run(stop));
+        tokio::spawn(Sender { service, worker, receiver, waits: waits().build() }.run(stop));
         Self(sender)
     }
 
@@ -62,7 +63,8 @@ struct Sender {
     service: Arc<dyn JobService>,
     worker: WorkerId,
     receiver: mpsc::Receiver<PendingFinish>,
-    backoff: Backoff,
+    /// The waits between tries, since the last batch that was delivered.
+    waits: ExponentialBackoff,
 }
 
 impl Sender {
@@ -90,9 +92,9 @@ impl Sender {
             }
             batch = self.send_batch(batch).await;
             if batch.is_empty() {
-                self.backoff.reset();
+                self.waits = waits().build();
             } else {
-                self.backoff.wait().await;
+                tokio::time::sleep(self.waits.next().unwrap_or(LONGEST)).await;
             }
         }
     }

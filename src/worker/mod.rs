@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::Retryable as _;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -32,7 +33,6 @@ pub use handler::{Attempt, Ending, Handler, HandlerError};
 pub use service::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
 pub use stop::{Stop, StopHandle, StopListener};
 
-use backoff::Backoff;
 use finishes::Finishes;
 use roster::{EndingHandle, Roster};
 
@@ -197,18 +197,17 @@ impl RunningWorker {
     /// Repeats the claim until there is an answer: the request has a name, so the jobs of a lost answer are found
     /// again.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
-        let mut request = request.clone();
-        let mut backoff = Backoff::default();
-        loop {
-            match self.worker.service.claim(&request).await {
-                Err(ServiceError::Unavailable(why)) => {
-                    tracing::warn!(%why, "no answer to a claim; trying again");
-                    request.repeated = true;
-                    backoff.wait().await;
-                }
-                answer => return answer,
-            }
-        }
+        let mut tries = 0;
+        let claim = || {
+            tries += 1;
+            let request = ClaimRequest { repeated: tries > 1, ..request.clone() };
+            async move { self.worker.service.claim(&request).await }
+        };
+        claim
+            .retry(backoff::waits())
+            .when(|error| matches!(error, ServiceError::Unavailable(_)))
+            .notify(|error, _| tracing::warn!(%error, "no answer to a claim; trying again"))
+            .await
     }
 
     /// Releases the jobs of a claim whose answer was not awaited.
