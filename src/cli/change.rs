@@ -10,9 +10,10 @@ use crate::wire::{JobState, Then};
 
 /// Cancel jobs; the worker of a running job is asked to stop it with the next heartbeat
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold cancel my-job --reason 'wrong month'\n  leasehold cancel --queue reports --reason 'wrong month' --dry-run"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold cancel my-job --reason 'wrong month'
+  leasehold cancel --queue reports --reason 'wrong month' --dry-run")]
 pub(super) struct CancelArgs {
     #[command(flatten)]
     reason: ReasonArg,
@@ -22,9 +23,10 @@ pub(super) struct CancelArgs {
 
 /// Start failed, cancelled or expired jobs again, with all their attempts
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold retry my-job\n  leasehold retry --state failed --queue reports --reason 'the disk is mended' --dry-run"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold retry my-job
+  leasehold retry --state failed --queue reports --reason 'the disk is mended' --dry-run")]
 pub(super) struct RetryArgs {
     #[command(flatten)]
     reason: ReasonArg,
@@ -44,8 +46,10 @@ struct ReasonArg {
 /// The worker's lease ends at once, and whatever it still reports about the job is refused. The work itself goes on
 /// until the worker sends its next heartbeat.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  leasehold release my-job --reason 'host7 burnt down' --expected-fence 3\n  \
-                        leasehold release --worker host7:4711 --reason 'host7 burnt down' --dry-run")]
+#[command(after_help = "\
+Examples:
+  leasehold release my-job --reason 'host7 burnt down' --expected-fence 3
+  leasehold release --worker host7:4711 --reason 'host7 burnt down' --dry-run")]
 pub(super) struct ReleaseArgs {
     /// Record this reason in the history; not required for a dry run
     #[arg(long, env = "LEASEHOLD_REASON", required_unless_present = "dry_run")]

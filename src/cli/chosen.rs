@@ -44,7 +44,13 @@ const HEADING: &str = "Many jobs at once";
 #[group(id = "filter", multiple = true)]
 pub(super) struct BulkFilterArgs {
     /// Select only jobs in this state (repeatable)
-    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', help_heading = HEADING, add = ArgValueCompleter::new(complete::states))]
+    #[arg(
+        long = "state",
+        value_name = "STATE",
+        value_delimiter = ',',
+        help_heading = HEADING,
+        add = ArgValueCompleter::new(complete::states)
+    )]
     states: Vec<JobState>,
     /// Select only jobs in this queue (repeatable)
     #[arg(long = "queue", value_name = "QUEUE", help_heading = HEADING, add = ArgValueCompleter::new(complete::queues))]

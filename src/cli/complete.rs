@@ -24,9 +24,11 @@ const SERVER_WITHIN: Duration = Duration::from_millis(500);
 
 /// Print the script that lets a shell complete commands, fields and values
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  source <(leasehold completions bash)\n  leasehold completions zsh > ~/.zfunc/_leasehold\n  leasehold completions fish > ~/.config/fish/completions/leasehold.fish"
-)]
+#[command(after_help = "\
+Examples:
+  source <(leasehold completions bash)
+  leasehold completions zsh > ~/.zfunc/_leasehold
+  leasehold completions fish > ~/.config/fish/completions/leasehold.fish")]
 pub(super) struct CompletionsArgs {
     /// The shell: bash, elvish, fish, powershell or zsh
     #[arg(value_parser = ["bash", "elvish", "fish", "powershell", "zsh"])]

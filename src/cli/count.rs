@@ -15,9 +15,11 @@ const NONE: &str = "-";
 
 /// Count jobs, in total or by group
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold count 'state: failed and finished_at > now-1d'\n  leasehold count --by queue,state\n  leasehold count 'state: failed' --by error.code,labels.team"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold count 'state: failed and finished_at > now-1d'
+  leasehold count --by queue,state
+  leasehold count 'state: failed' --by error.code,labels.team")]
 pub(super) struct CountArgs {
     #[command(flatten)]
     jobs: GroupingArgs,

@@ -26,9 +26,11 @@ const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 /// Every transition of every job is an event: submitted, claimed, completed, failed, retried, cancelled,
 /// cancel_requested, expired, released, returned, orphaned, overdue.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  leasehold events --since 1h --event failed,expired\n  \
-                        leasehold events --follow --queue reports\n  \
-                        leasehold events --follow --json | jq -r 'select(.event == \"failed\").job.id'")]
+#[command(after_help = "\
+Examples:
+  leasehold events --since 1h --event failed,expired
+  leasehold events --follow --queue reports
+  leasehold events --follow --json | jq -r 'select(.event == \"failed\").job.id'")]
 pub(super) struct EventsArgs {
     /// Follow live events until interrupted
     #[arg(long, short)]

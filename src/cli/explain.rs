@@ -13,7 +13,9 @@ const INDENT: usize = 2;
 
 /// Explain why jobs do not run, or how they are doing
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  leasehold explain 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
+#[command(after_help = "\
+Example:
+  leasehold explain 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
 pub(super) struct ExplainArgs {
     #[command(flatten)]
     jobs: Ids,

@@ -20,9 +20,10 @@ use crate::client::Export;
 /// A file gets its name once the export is complete: after a failure there is none. On standard output, the exit status
 /// tells whether the export is complete. Ordered by a field that does not change meanwhile, each job comes once.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold export 'finished_at >= now-1d/d' -o yesterday.ndjson\n  leasehold export 'state: failed' --fields id,error.code,labels.team | jq -s 'group_by(.error.code)'"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold export 'finished_at >= now-1d/d' -o yesterday.ndjson
+  leasehold export 'state: failed' --fields id,error.code,labels.team | jq -s 'group_by(.error.code)'")]
 pub(super) struct ExportArgs {
     #[command(flatten)]
     jobs: ListingArgs,

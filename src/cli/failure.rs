@@ -1,6 +1,6 @@
 //! How a command fails: its message and its exit status.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use crate::client::ClientError;
@@ -50,7 +50,7 @@ impl Failure {
             Self::OutputClosed => (None, ExitStatus::OutputClosed),
         };
         if let Some(said) = said {
-            super::output::complain(&format!("leasehold: {said}"));
+            drop(writeln!(io::stderr(), "leasehold: {said}"));
         }
         ExitCode::from(status as u8)
     }

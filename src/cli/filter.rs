@@ -12,7 +12,12 @@ use crate::job::JobState;
 #[derive(Clone, Debug, Args)]
 pub(super) struct NameFilterArgs {
     /// Select only jobs in this queue (repeatable)
-    #[arg(long = "queue", value_name = "QUEUE", env = "LEASEHOLD_QUEUE", add = ArgValueCompleter::new(complete::queues))]
+    #[arg(
+        long = "queue",
+        value_name = "QUEUE",
+        env = "LEASEHOLD_QUEUE",
+        add = ArgValueCompleter::new(complete::queues)
+    )]
     pub(super) queues: Vec<String>,
     /// Select only jobs of this kind (repeatable)
     #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
@@ -33,7 +38,13 @@ pub(super) struct FilterArgs {
     #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE")]
     time_zone: Option<String>,
     /// Select only jobs in this state: available, running, completed, failed, cancelled or expired (repeatable)
-    #[arg(long = "state", value_name = "STATE", env = "LEASEHOLD_STATE", value_delimiter = ',', add = ArgValueCompleter::new(complete::states))]
+    #[arg(
+        long = "state",
+        value_name = "STATE",
+        env = "LEASEHOLD_STATE",
+        value_delimiter = ',',
+        add = ArgValueCompleter::new(complete::states)
+    )]
     states: Vec<JobState>,
     #[command(flatten)]
     names: NameFilterArgs,
@@ -64,7 +75,13 @@ pub(super) struct ListingArgs {
     )]
     sort: String,
     /// Show only these fields, separated by commas, with dots for fields of fields
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::job_fields))]
+    #[arg(
+        long,
+        value_name = "FIELDS",
+        env = "LEASEHOLD_FIELDS",
+        value_delimiter = ',',
+        add = ArgValueCompleter::new(complete::job_fields)
+    )]
     pub(super) fields: Vec<String>,
 }
 
@@ -81,7 +98,13 @@ pub(super) struct GroupingArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Group by these fields, separated by commas; a label is `labels.` and its name
-    #[arg(long, value_name = "FIELDS", env = "LEASEHOLD_BY", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
+    #[arg(
+        long,
+        value_name = "FIELDS",
+        env = "LEASEHOLD_BY",
+        value_delimiter = ',',
+        add = ArgValueCompleter::new(complete::groupable)
+    )]
     pub(super) by: Vec<String>,
 }
 

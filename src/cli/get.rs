@@ -15,9 +15,10 @@ use crate::wire::Job;
 
 /// Show everything about jobs
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5\n  leasehold get --json my-job | jq .result"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5
+  leasehold get --json my-job | jq .result")]
 pub(super) struct GetArgs {
     #[command(flatten)]
     jobs: Ids,

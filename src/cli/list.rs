@@ -22,10 +22,14 @@ const FIELD_CHARACTERS: usize = 200;
 
 /// List jobs, newest first
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold list --state failed\n  leasehold list 'state: running and not owner: team-a'\n  leasehold list --queue reports --sort -priority -n 20\n  leasehold list 'state: running' --sort started_at --fields id,lease.worker_id,labels.team\n  \
-                        leasehold list --state completed --json -n 0 | jq -r .id\n  leasehold list --count"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold list --state failed
+  leasehold list 'state: running and not owner: team-a'
+  leasehold list --queue reports --sort -priority -n 20
+  leasehold list 'state: running' --sort started_at --fields id,lease.worker_id,labels.team
+  leasehold list --state completed --json -n 0 | jq -r .id
+  leasehold list --count")]
 pub(super) struct ListArgs {
     #[command(flatten)]
     jobs: ListingArgs,

@@ -15,9 +15,12 @@ use crate::wire::OrphanedJob;
 
 /// List the running jobs that look orphaned: why, for how long, and what happens to them next
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold orphans\n  leasehold orphans --worker host7:4711 --json | jq .evidence\n\nTake one from its worker with `leasehold release ID --expected-fence FENCE --reason …`."
-)]
+#[command(after_help = "\
+Examples:
+  leasehold orphans
+  leasehold orphans --worker host7:4711 --json | jq .evidence
+
+Take one from its worker with `leasehold release ID --expected-fence FENCE --reason …`.")]
 pub(super) struct OrphansArgs {
     #[command(flatten)]
     names: NameFilterArgs,

@@ -16,10 +16,11 @@ const REASON_CHARACTERS: usize = 40;
 
 /// Show, pause, resume and set up queues
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold queue list\n  leasehold queue pause reports --reason 'the printer burns'\n  \
-                        leasehold queue resume reports"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold queue list
+  leasehold queue pause reports --reason 'the printer burns'
+  leasehold queue resume reports")]
 pub(super) struct QueueArgs {
     #[command(subcommand)]
     action: Action,

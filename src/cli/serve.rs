@@ -13,11 +13,11 @@ use crate::manager::ManagerConfig;
 const DEFAULT_PORT: u16 = 7400;
 
 const HOW_IT_ENDS: &str = "\
-After the first SIGTERM or Ctrl-C the server accepts no new call, answers waiting workers and lets the other calls end; \
-after the second it ends at once. Neither loses anything that was acknowledged.
+After the first SIGTERM or Ctrl-C the server accepts no new call, answers waiting workers and lets the other calls \
+end; after the second it ends at once. Neither loses anything that was acknowledged.
 
-Exit status: 0 after a graceful stop, 1 when it cannot serve (the message says what to do), 2 for wrong settings. A store \
-that is not there yet is waited for.
+Exit status: 0 after a graceful stop, 1 when it cannot serve (the message says what to do), 2 for wrong settings. A \
+store that is not there yet is waited for.
 
 Examples:
   leasehold serve

@@ -21,9 +21,11 @@ use crate::wire::{StatsAnswer, StatsFigures};
 /// The wait of a job is that of its latest attempt from when it was due; its run time is that of its last attempt.
 /// Percentiles are approximate.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold stats 'state: completed' --by queue\n  leasehold stats --interval 1h --time finished_at 'finished_at >= now-1d'\n  leasehold stats --by kind --percentiles 50,99.9 --json"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold stats 'state: completed' --by queue
+  leasehold stats --interval 1h --time finished_at 'finished_at >= now-1d'
+  leasehold stats --by kind --percentiles 50,99.9 --json")]
 pub(super) struct StatsArgs {
     #[command(flatten)]
     jobs: GroupingArgs,
@@ -31,7 +33,13 @@ pub(super) struct StatsArgs {
     #[arg(long, value_name = "INTERVAL", env = "LEASEHOLD_INTERVAL")]
     interval: Option<String>,
     /// The time field that puts a job in its interval [default: created_at]
-    #[arg(long, value_name = "FIELD", env = "LEASEHOLD_TIME", requires = "interval", add = ArgValueCompleter::new(complete::times))]
+    #[arg(
+        long,
+        value_name = "FIELD",
+        env = "LEASEHOLD_TIME",
+        requires = "interval",
+        add = ArgValueCompleter::new(complete::times)
+    )]
     time: Option<String>,
     /// Show these percentiles, at most ten
     #[arg(

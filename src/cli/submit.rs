@@ -27,9 +27,12 @@ const MAX_TOLD: usize = 20;
 /// {"command": ["program", "argument"]}. Jobs without an id are given one before they are sent, so that a repetition
 /// after a lost answer does not make a second job.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  leasehold submit -- convert in.png out.webp\n  \
-    leasehold submit --queue reports --timeout 10m --label month=2030-01 -- make report\n  \
-    leasehold submit --kind render --payload '{\"scene\": 7}'\n  leasehold submit --file jobs.jsonl")]
+#[command(after_help = "\
+Examples:
+  leasehold submit -- convert in.png out.webp
+  leasehold submit --queue reports --timeout 10m --label month=2030-01 -- make report
+  leasehold submit --kind render --payload '{\"scene\": 7}'
+  leasehold submit --file jobs.jsonl")]
 pub(super) struct SubmitArgs {
     /// Submit the jobs of this file, one JSON object per line; `-` for standard input
     #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_FILE",

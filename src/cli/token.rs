@@ -13,7 +13,9 @@ const BYTES: usize = 32;
 ///
 /// The token itself is stored nowhere: hand it to its user. The server's settings file holds only its hash.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  leasehold token --name render-farm --role submit --role work")]
+#[command(after_help = "\
+Example:
+  leasehold token --name render-farm --role submit --role work")]
 pub(super) struct TokenArgs {
     /// The name of the token's user in the histories of jobs
     #[arg(long, env = "LEASEHOLD_NAME", default_value = "me")]

@@ -44,7 +44,13 @@ const KEYS: &str = "q ends";
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
     /// How often the view is updated
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_INTERVAL", default_value = "2s", value_parser = duration::parse)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "LEASEHOLD_INTERVAL",
+        default_value = "2s",
+        value_parser = duration::parse
+    )]
     interval: Duration,
     /// Print one view and end
     #[arg(long)]

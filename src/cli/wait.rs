@@ -28,9 +28,10 @@ const ERROR_CHARACTERS: usize = 100;
 ///
 /// Exits with 0 when all were completed, 1 when one was not, 4 when the time limit ran out first.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold wait my-job\n  leasehold submit -- make report | leasehold wait --timeout 10m -"
-)]
+#[command(after_help = "\
+Examples:
+  leasehold wait my-job
+  leasehold submit -- make report | leasehold wait --timeout 10m -")]
 pub(super) struct WaitArgs {
     /// The ids of the jobs; `-` reads them from standard input
     #[arg(required = true, value_name = "ID")]

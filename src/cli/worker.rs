@@ -26,8 +26,8 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 pub(super) const REAP: Duration = Duration::from_secs(5);
 
 const ABOUT_KILL: &str = "\
-After the first SIGTERM or Ctrl-C the worker claims no new job and lets the running ones go on for --drain-timeout; then \
-it ends them and releases them, which uses up no attempt. After the second it does so at once.
+After the first SIGTERM or Ctrl-C the worker claims no new job and lets the running ones go on for --drain-timeout; \
+then it ends them and releases them, which uses up no attempt. After the second it does so at once.
 
 A worker that is killed with SIGKILL cannot end its commands: they run on while their leases expire. Run it where they \
 are killed with it, in a container or as a systemd service.

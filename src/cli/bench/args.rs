@@ -24,7 +24,7 @@ Examples:
 /// Measure a server: its throughput, its latencies, its recovery after a worker's death, or its queries
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(in crate::cli) struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// Which scenario to measure
     #[arg(long, value_enum, env = "LEASEHOLD_SCENARIO", default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
@@ -42,7 +42,12 @@ pub(in crate::cli) struct BenchArgs {
     #[arg(long, env = "LEASEHOLD_WORKERS", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) workers: Option<u16>,
     /// How many jobs a worker claims with one call (lives)
-    #[arg(long, env = "LEASEHOLD_BATCH", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(
+        long,
+        env = "LEASEHOLD_BATCH",
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u16).range(1..=1000)
+    )]
     pub(super) batch: u16,
     /// How many clients submit at the same time (lives)
     #[arg(long, env = "LEASEHOLD_SUBMITTERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
@@ -55,13 +60,23 @@ pub(in crate::cli) struct BenchArgs {
     #[arg(long, env = "LEASEHOLD_BACKLOG", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) backlog: u32,
     /// How many jobs are submitted per second, whether or not the server keeps up (latency)
-    #[arg(long, env = "LEASEHOLD_RATE", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long,
+        env = "LEASEHOLD_RATE",
+        default_value_t = 500,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     pub(super) rate: u32,
     /// For how long jobs are submitted (latency)
     #[arg(long, env = "LEASEHOLD_DURATION", value_parser = duration::parse, default_value = "10s")]
     pub(super) duration: Duration,
     /// How many bytes of payload each job has
-    #[arg(long, env = "LEASEHOLD_PAYLOAD_BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65_536))]
+    #[arg(
+        long,
+        env = "LEASEHOLD_PAYLOAD_BYTES",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(..=65_536)
+    )]
     pub(super) payload_bytes: u32,
     /// Measure this server instead of starting one; queues named `bench-…` are used
     #[arg(long, value_name = "URL", env = "LEASEHOLD_SERVER", conflicts_with_all = ["store", "elasticsearch_url"])]
@@ -93,7 +108,7 @@ impl BenchArgs {
 
 /// The scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Scenario {
+pub(crate) enum Scenario {
     /// Throughput of whole lives: jobs are submitted in bulk, claimed in batches and completed, all at the same time
     Lives,
     /// Latency at a fixed rate, until a job reaches one of many waiting workers

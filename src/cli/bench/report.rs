@@ -107,8 +107,8 @@ impl Report {
             self.latencies.iter().map(|latencies| (latencies.name.replace(' ', "_"), latencies.as_json())).collect();
         print_json(&json!({
             "scenario": self.scenario, "server": self.server, "jobs": self.jobs, "completed": self.completions,
-            "server_counts_completed": counted, "handed_out_twice": self.claimed_twice, "wall_s": self.wall.as_secs_f64(),
-            "jobs_per_second": rate, "latencies": latencies,
+            "server_counts_completed": counted, "handed_out_twice": self.claimed_twice,
+            "wall_s": self.wall.as_secs_f64(), "jobs_per_second": rate, "latencies": latencies,
         }))
     }
 }

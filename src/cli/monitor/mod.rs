@@ -16,8 +16,8 @@ const DEFAULT_PORT: u16 = 7401;
 
 const HOW_IT_WORKS: &str = "\
 Every server runs a monitor by itself. A monitor of its own goes on when servers are restarted, and can run on another \
-machine. Of all monitors over one store one acts; another takes over within seconds when it dies, and at once when it is \
-stopped with SIGTERM.
+machine. Of all monitors over one store one acts; another takes over within seconds when it dies, and at once when \
+it is stopped with SIGTERM.
 
 It serves /livez, /readyz, /metrics and /v1/admin/….
 
@@ -38,8 +38,8 @@ pub(super) async fn run(mut args: MonitorArgs, settings: Settings) -> Result<(),
     args.host.listen = args.host.listen.or(settings.monitor.listen);
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "giving the lease back and stopping")?;
     if host.engine.kind == StoreKind::Embedded {
-        let message = "the embedded store belongs to one process, the server, which has its monitor in it; a monitor of \
-                       its own is for `--store elasticsearch`";
+        let message = "the embedded store belongs to one process, the server, which has its monitor in it; a \
+                       monitor of its own is for `--store elasticsearch`";
         return Err(Failure::Usage(message.to_owned()));
     }
     host.run(true, serde_json::Value::Null, api::serve_monitor).await

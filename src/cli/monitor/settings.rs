@@ -69,7 +69,12 @@ pub(crate) struct OversightArgs {
     #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
     archive_period_ms: Option<u64>,
     /// For how long a submission can be repeated; no job is removed earlier [default: 24h]
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_IDEMPOTENCY_WINDOW", value_parser = clap::value_parser!(DurationSetting))]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "LEASEHOLD_IDEMPOTENCY_WINDOW",
+        value_parser = clap::value_parser!(DurationSetting)
+    )]
     idempotency_window: Option<DurationSetting>,
 }
 

@@ -45,8 +45,8 @@ const DEADLINE_EVERY: Duration = Duration::from_secs(1);
 
 const HOW_IT_WORKS: &str = "\
 A line is {\"command\": [\"program\", \"argument\"]}, or {\"command\": \"a line for sh -c\"}, with \"env\", \"cwd\", \
-\"timeout_ms\", \"priority\" and the like beside it; or a whole job as the HTTP API takes it. Blank lines and lines that \
-begin with # are skipped. With one bad line nothing is run.
+\"timeout_ms\", \"priority\" and the like beside it; or a whole job as the HTTP API takes it. Blank lines and lines \
+that begin with # are skipped. With one bad line nothing is run.
 
 State is kept in the data directory, so the same command started again goes on where it was, even after kill -9 or a \
 loss of power: what was completed is not run again, what was running runs again from its beginning, and what failed \
@@ -55,9 +55,9 @@ run, and jobs whose lines are gone are cancelled.
 
 After the first Ctrl-C or SIGTERM running jobs go on for --drain-timeout; the second ends them at once.
 
-In a command for --each, {} is the file, {.} the file without its extension, {/} its name, {//} its directory, {/.} its \
-name without extension, {#} its number. No shell sees the command unless --shell is given; then the places are quoted \
-and must not stand in quotes themselves.
+In a command for --each, {} is the file, {.} the file without its extension, {/} its name, {//} its directory, {/.} \
+its name without extension, {#} its number. No shell sees the command unless --shell is given; then the places are \
+quoted and must not stand in quotes themselves.
 
 Examples:
   leasehold run jobs.jsonl

@@ -25,7 +25,7 @@ const RUNNING: u64 = 10;
 
 /// So many jobs in the order of their creation, the last `live` of which have not ended. The same every time, but for
 /// `now`.
-pub(in crate::cli::bench) fn made_up(jobs: u32, live: u32, now: Timestamp) -> impl Iterator<Item = Job> {
+pub(crate) fn made_up(jobs: u32, live: u32, now: Timestamp) -> impl Iterator<Item = Job> {
     let begun = now.as_millis() - SPAN.as_millis() as i64;
     let step = SPAN.as_millis() as f64 / f64::from(jobs.max(1));
     (0..jobs).map(move |number| {
