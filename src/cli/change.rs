@@ -26,7 +26,7 @@ pub(super) struct CancelArgs {
 #[command(after_help = "\
 Examples:
   leasehold retry my-job
-  leasehold retry --state failed --queue reports --reason 'the disk is mended' --dry-run")]
+  leasehold retry --state failed --reason 'the disk is mended' --dry-run")]
 pub(super) struct RetryArgs {
     #[command(flatten)]
     reason: ReasonArg,

@@ -71,7 +71,7 @@ pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Fail
         let message = tokio::select! {
             message = messages.next() => message,
             () = stopped.reached(Stop::Drain) => {
-                return Err(Failure::Told(signals.status().unwrap_or(ExitStatus::Interrupted)));
+                return Err(Failure::Reported(signals.status().unwrap_or(ExitStatus::Interrupted)));
             }
         };
         match message.transpose()? {
@@ -93,6 +93,6 @@ fn line(event: &JobEvent) -> String {
     let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
     let name = name.as_str();
-    let told = format!("{at} {name:<16} {} in {} ({}) by {actor}{attempt}{reason}", job.id, job.queue, job.kind);
-    clean(&told).replace(['\n', '\t'], " ")
+    let line = format!("{at} {name:<16} {} in {} ({}) by {actor}{attempt}{reason}", job.id, job.queue, job.kind);
+    clean(&line).replace(['\n', '\t'], " ")
 }

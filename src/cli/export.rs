@@ -23,7 +23,7 @@ use crate::client::Export;
 #[command(after_help = "\
 Examples:
   leasehold export 'finished_at >= now-1d/d' -o yesterday.ndjson
-  leasehold export 'state: failed' --fields id,error.code,labels.team | jq -s 'group_by(.error.code)'")]
+  leasehold export 'state: failed' --fields id,error.code,labels.team")]
 pub(super) struct ExportArgs {
     #[command(flatten)]
     jobs: ListingArgs,

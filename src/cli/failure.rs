@@ -15,7 +15,7 @@ pub(super) enum Failure {
     /// The server cannot be reached.
     Unreachable(String),
     /// The message was printed already; only the exit status is left.
-    Told(ExitStatus),
+    Reported(ExitStatus),
     /// The reader of standard output has closed it.
     OutputClosed,
 }
@@ -42,15 +42,15 @@ pub(super) enum ExitStatus {
 impl Failure {
     /// Prints the message as one paragraph, and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
-        let (said, status) = match self {
-            Self::Usage(said) => (Some(said), ExitStatus::Usage),
-            Self::Failed(said) => (Some(said), ExitStatus::Failed),
-            Self::Unreachable(said) => (Some(said), ExitStatus::Unreachable),
-            Self::Told(status) => (None, status),
+        let (message, status) = match self {
+            Self::Usage(message) => (Some(message), ExitStatus::Usage),
+            Self::Failed(message) => (Some(message), ExitStatus::Failed),
+            Self::Unreachable(message) => (Some(message), ExitStatus::Unreachable),
+            Self::Reported(status) => (None, status),
             Self::OutputClosed => (None, ExitStatus::OutputClosed),
         };
-        if let Some(said) = said {
-            drop(writeln!(io::stderr(), "leasehold: {said}"));
+        if let Some(message) = message {
+            drop(writeln!(io::stderr(), "leasehold: {message}"));
         }
         ExitCode::from(status as u8)
     }

@@ -66,8 +66,8 @@ fn describe(job: &Job) -> String {
     }
     if let Some(progress) = &job.progress {
         let percent = progress.percent.map(|percent| format!("{percent:.0} %"));
-        let told: Vec<String> = percent.into_iter().chain(progress.message.clone()).collect();
-        page.line("progress", &told.join(", "));
+        let parts: Vec<String> = percent.into_iter().chain(progress.message.clone()).collect();
+        page.line("progress", &parts.join(", "));
     }
     page.time("cancel asked", job.cancel_requested_at);
     page.option("orphan", job.orphan.as_ref().map(|orphan| orphan.reason.as_str()));

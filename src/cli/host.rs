@@ -34,16 +34,16 @@ pub(super) struct HostArgs {
     pub(super) listen: Option<SocketAddr>,
     #[command(flatten)]
     store: StoreArgs,
-    #[command(flatten)]
-    oversight: OversightArgs,
     /// Listen beyond this machine although no tokens are configured: anyone can then submit, claim and cancel jobs
     #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
-    #[command(flatten)]
-    notify: NotifyArgs,
     /// The format of the log [default: text]
     #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
     log_format: Option<LogFormat>,
+    #[command(flatten)]
+    notify: NotifyArgs,
+    #[command(flatten)]
+    oversight: OversightArgs,
 }
 
 /// The process, before it has a store.
@@ -132,7 +132,7 @@ impl Host {
         };
         let served = async {
             serve(listener, state, shutdown.clone()).await.map_err(cannot)?;
-            // What the monitor does last is told of as well.
+            // The monitor's last changes cause notifications as well.
             if let Some(monitor) = monitor {
                 monitor.shutdown().await;
             }
@@ -147,7 +147,7 @@ impl Host {
         };
         tokio::select! {
             served = served => served,
-            () = stopped => Err(Failure::Told(self.signals.status().unwrap_or(ExitStatus::Terminated))),
+            () = stopped => Err(Failure::Reported(self.signals.status().unwrap_or(ExitStatus::Terminated))),
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) const DEFAULT_QUEUE: &str = "default";
 /// How many jobs a file may have.
 const MAX_JOBS: usize = 10_000_000;
 /// How many bad lines are reported at most.
-const MAX_TOLD: usize = 20;
+const MAX_SHOWN: usize = 20;
 
 /// One job of a file.
 #[derive(Clone, Debug)]
@@ -95,8 +95,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
         return Ok(jobs);
     }
     let count = faults.len();
-    faults.truncate(MAX_TOLD);
-    let more = if count > MAX_TOLD { format!("\n\u{2026} and {} more", count - MAX_TOLD) } else { String::new() };
+    faults.truncate(MAX_SHOWN);
+    let more = if count > MAX_SHOWN { format!("\n\u{2026} and {} more", count - MAX_SHOWN) } else { String::new() };
     Err(Failure::Usage(format!("no job was started, for not every line is one:\n{}{more}", faults.join("\n"))))
 }
 

@@ -31,8 +31,10 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[command(after_help = "\
 Examples:
   leasehold kibana install
-  leasehold kibana install --kibana-url https://kibana:5601 --kibana-api-key … --space operations
-  leasehold kibana print > leasehold.ndjson     to import by hand: Stack Management, Saved Objects, Import")]
+  leasehold kibana install --kibana-url https://kibana:5601 --space operations
+  leasehold kibana print > leasehold.ndjson
+
+To import the file by hand: Stack Management, Saved Objects, Import.")]
 pub(super) struct KibanaArgs {
     #[command(subcommand)]
     action: Action,

@@ -27,7 +27,7 @@ Examples:
   leasehold list --state failed
   leasehold list 'state: running and not owner: team-a'
   leasehold list --queue reports --sort -priority -n 20
-  leasehold list 'state: running' --sort started_at --fields id,lease.worker_id,labels.team
+  leasehold list 'state: running' --fields id,lease.worker_id,labels.team
   leasehold list --state completed --json -n 0 | jq -r .id
   leasehold list --count")]
 pub(super) struct ListArgs {

@@ -22,7 +22,7 @@ struct State {
     total: u64,
     done: u64,
     failed: u64,
-    told_at: Instant,
+    printed_at: Instant,
 }
 
 impl Meter {
@@ -36,7 +36,7 @@ impl Meter {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Self { bar, state: Mutex::new(State { total, done: 0, failed: 0, told_at: Instant::now() }) }
+        Self { bar, state: Mutex::new(State { total, done: 0, failed: 0, printed_at: Instant::now() }) }
     }
 
     /// Counts one more item; `well` says whether it succeeded.
@@ -51,8 +51,8 @@ impl Meter {
                     bar.set_message(format!("{} failed", state.failed));
                 }
             }
-            None if state.told_at.elapsed() >= LINE_EVERY => {
-                state.told_at = Instant::now();
+            None if state.printed_at.elapsed() >= LINE_EVERY => {
+                state.printed_at = Instant::now();
                 complain(&format!("{} of {} done, {} failed", state.done, state.total, state.failed));
             }
             None => {}
@@ -60,7 +60,7 @@ impl Meter {
     }
 
     /// Prints a line without disturbing the bar.
-    pub(super) fn say(&self, text: &str) {
+    pub(super) fn print_line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| complain(&clean(text))),
             None => complain(&clean(text)),

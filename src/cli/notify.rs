@@ -21,6 +21,7 @@ use crate::worker::backoff;
 /// The settings of notifications, on the command line and in the settings file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[command(next_help_heading = "Notifications")]
 pub(super) struct NotifyArgs {
     /// The URL under which people reach this server, which notifications name and link to
     #[arg(long, value_name = "URL", env = "LEASEHOLD_PUBLIC_URL")]

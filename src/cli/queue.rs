@@ -153,7 +153,7 @@ fn describe(queue: &Queue) -> String {
             lines.push(format!("{:<14} since {} by {}{reason}", "paused", pause.since, pause.by));
         }
     }
-    let policy = queue.orphan_policy.map_or("as the installation has it", OrphanPolicy::as_str);
+    let policy = queue.orphan_policy.map_or("as the monitor is set up", OrphanPolicy::as_str);
     lines.push(format!("{:<14} {policy}", "orphans"));
     lines.extend(queue.jobs.iter().map(|(state, count)| format!("{:<14} {count}", state.as_str())));
     if let Some(since) = queue.oldest_waiting_since {

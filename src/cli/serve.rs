@@ -21,18 +21,18 @@ store that is not there yet is waited for.
 
 Examples:
   leasehold serve
-  leasehold serve --store elasticsearch --elasticsearch-url http://localhost:9200
+  leasehold serve --store elasticsearch --elasticsearch-url http://es-1:9200
   leasehold serve --config /etc/leasehold.toml --listen 0.0.0.0:7400";
 
 /// Serve the HTTP API
 #[derive(Debug, Args)]
 #[command(after_help = HOW_IT_ENDS)]
 pub(super) struct ServeArgs {
-    #[command(flatten)]
-    host: HostArgs,
     /// Leave the monitoring of running jobs to `leasehold monitor`
     #[arg(long, env = "LEASEHOLD_NO_MONITOR", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_monitor: Option<bool>,
+    #[command(flatten)]
+    host: HostArgs,
 }
 
 /// Serves until it is stopped.

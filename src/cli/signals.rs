@@ -16,19 +16,19 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen. `said` is called at each signal with how urgent the stop has become.
-    pub(super) fn listen(said: impl Fn(Stop) + Send + 'static) -> Result<Self, Failure> {
+    /// Starts to listen. `on_stop` is called at each signal with how urgent the stop has become.
+    pub(super) fn listen(on_stop: impl Fn(Stop) + Send + 'static) -> Result<Self, Failure> {
         let cannot = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
         let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
         let signals = Self::default();
-        let heard = signals.clone();
+        let receiver = signals.clone();
         tokio::spawn(async move {
             for stop in [Stop::Drain, Stop::Now] {
                 let status = next(&mut interrupt, &mut terminate).await;
-                let _ = heard.first.compare_exchange(0, status as u8, Ordering::Relaxed, Ordering::Relaxed);
-                heard.stop.ask(stop);
-                said(stop);
+                let _ = receiver.first.compare_exchange(0, status as u8, Ordering::Relaxed, Ordering::Relaxed);
+                receiver.stop.request(stop);
+                on_stop(stop);
             }
         });
         Ok(signals)

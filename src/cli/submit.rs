@@ -19,7 +19,7 @@ use crate::worker::shell::{self, CommandLine, ShellPayload};
 /// How many jobs one call submits.
 const BATCH: usize = 1000;
 /// How many refusals are printed one by one.
-const MAX_TOLD: usize = 20;
+const MAX_SHOWN: usize = 20;
 
 /// Submit jobs to a server, and print their ids
 ///
@@ -30,7 +30,7 @@ const MAX_TOLD: usize = 20;
 #[command(after_help = "\
 Examples:
   leasehold submit -- convert in.png out.webp
-  leasehold submit --queue reports --timeout 10m --label month=2030-01 -- make report
+  leasehold submit --queue reports --label month=2030-01 -- make report
   leasehold submit --kind render --payload '{\"scene\": 7}'
   leasehold submit --file jobs.jsonl")]
 pub(super) struct SubmitArgs {
@@ -139,7 +139,7 @@ async fn submit_file(client: &Client, file: &Path, json: bool) -> Result<(), Fai
             }
             if let Some(error) = &item.error {
                 refused += 1;
-                if refused <= MAX_TOLD {
+                if refused <= MAX_SHOWN {
                     complain(&format!("{name}:{}: {} ({})", line.number, error.message, error.code));
                 }
             }
@@ -150,5 +150,5 @@ async fn submit_file(client: &Client, file: &Path, json: bool) -> Result<(), Fai
         return Ok(());
     }
     complain(&format!("leasehold: {refused} of {} jobs were refused", lines.len()));
-    Err(Failure::Told(ExitStatus::Failed))
+    Err(Failure::Reported(ExitStatus::Failed))
 }

@@ -14,9 +14,11 @@ use crate::wire::{Subscribe, Subscription};
 #[command(after_help = "\
 Examples:
   leasehold subscription add https://example.org/hook --event failed --event orphaned
-  leasehold subscription add https://hooks.slack.com/services/… --format slack --event failed --queue reports
+  leasehold subscription add https://hooks.slack.com/services/… --format slack
   leasehold subscription list
-  leasehold list --queue leasehold.notifications --state failed    what could not be delivered")]
+
+Messages that could not be delivered are failed jobs:
+  leasehold list --queue leasehold.notifications --state failed")]
 pub(super) struct SubscriptionArgs {
     #[command(subcommand)]
     action: Action,

@@ -80,7 +80,7 @@ pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure
     let mut screen = Screen::open()?;
     let watched = tokio::select! {
         watched = watch(&client, args.interval, &mut screen) => watched,
-        () = stopped.reached(Stop::Drain) => Err(Failure::Told(signals.status().unwrap_or(ExitStatus::Terminated))),
+        () = stopped.reached(Stop::Drain) => Err(Failure::Reported(signals.status().unwrap_or(ExitStatus::Terminated))),
     };
     drop(screen);
     watched
@@ -96,7 +96,7 @@ async fn watch(client: &Client, interval: Duration, screen: &mut Screen) -> Resu
             answer = async { ticks.tick().await; read_view(client).await } => answer,
             key = screen.key() => match key {
                 Key::Quit => return Ok(()),
-                Key::Interrupt => return Err(Failure::Told(ExitStatus::Interrupted)),
+                Key::Interrupt => return Err(Failure::Reported(ExitStatus::Interrupted)),
             }
         };
         let trouble = match answer {

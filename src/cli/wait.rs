@@ -92,11 +92,11 @@ async fn wait(client: &Client, id: &str, deadline: Option<Instant>) -> Result<Jo
 
 fn verdict(mut states: impl Iterator<Item = JobState> + Clone) -> Result<(), Failure> {
     if states.clone().any(|state| state.is_final() && state != JobState::Completed) {
-        Err(Failure::Told(ExitStatus::Failed))
+        Err(Failure::Reported(ExitStatus::Failed))
     } else if states.all(JobState::is_final) {
         Ok(())
     } else {
-        Err(Failure::Told(ExitStatus::TimeIsUp))
+        Err(Failure::Reported(ExitStatus::TimeIsUp))
     }
 }
 

@@ -35,7 +35,7 @@ are killed with it, in a container or as a systemd service.
 Examples:
   leasehold worker --queue reports --slots 8
   leasehold worker --resource memory_mib=4096 --resource gpus=1
-  leasehold worker --server https://jobs.example --token lh_… --queue a --queue b";
+  leasehold worker --server https://jobs.example --token lh_… --queue a";
 
 /// Run shell jobs of a server
 #[derive(Debug, Args)]

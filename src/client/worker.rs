@@ -93,7 +93,7 @@ fn lease_beat(beat: &Heartbeat) -> wire::LeaseBeat {
     wire::LeaseBeat {
         id: beat.id.as_str().to_owned(),
         fence: beat.fence.get(),
-        progress: progress.map(|told| wire::Progress { percent: told.percent, message: told.message }),
+        progress: progress.map(|progress| wire::Progress { percent: progress.percent, message: progress.message }),
     }
 }
 

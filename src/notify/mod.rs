@@ -91,7 +91,7 @@ impl Notifier {
     /// Ends it: deliveries under way come to their end, or are given back.
     pub async fn shutdown(self) {
         self.stopping.cancel();
-        self.worker.ask(Stop::Drain);
+        self.worker.request(Stop::Drain);
         for task in self.tasks {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a part of the notifier has failed");

@@ -274,7 +274,7 @@ impl RunningWorker {
         let mut listener = stop.listen();
         tokio::select! {
             () = attempts.wait() => return,
-            () = tokio::time::sleep(self.worker.config.drain_timeout) => stop.ask(Stop::Now),
+            () = tokio::time::sleep(self.worker.config.drain_timeout) => stop.request(Stop::Now),
             () = listener.reached(Stop::Now) => {}
         }
         self.roster.end_all(Ending::WorkerStops);

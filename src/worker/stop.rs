@@ -26,7 +26,7 @@ impl Default for StopHandle {
 
 impl StopHandle {
     /// Requests a stop; a less urgent request than the one before changes nothing.
-    pub fn ask(&self, stop: Stop) {
+    pub fn request(&self, stop: Stop) {
         self.0.send_if_modified(|current| {
             let more = stop > *current;
             *current = stop.max(*current);

@@ -145,7 +145,7 @@ async fn jobs_are_run_and_their_results_kept() {
         let view = bed.manager.get(&id).await.expect("the job");
         assert_eq!(view.result.as_ref().map(Json::as_str), Some("7"));
     }
-    running.stop.ask(Stop::Drain);
+    running.stop.request(Stop::Drain);
     assert_eq!(running.stopped().await, Ok(()));
 }
 
@@ -204,7 +204,7 @@ async fn a_lost_lease_ends_the_attempt_and_nothing_it_says_counts() {
     };
     bed.manager.admin_release(&job, order).await.expect("released");
     assert_eq!(running.ending().await, Ending::LeaseLost);
-    running.stop.ask(Stop::Now);
+    running.stop.request(Stop::Now);
     assert_eq!(running.stopped().await, Ok(()));
     assert_eq!(bed.job(&job).await.error.as_ref().map(|error| error.code.as_str()), Some("released"));
 }
@@ -247,7 +247,7 @@ async fn a_job_waits_while_those_that_run_need_too_much_of_what_the_worker_has()
     worker.go_on.add_permits(1);
     assert_eq!(worker.begun().await, large);
     bed.ended(&large).await;
-    worker.stop.ask(Stop::Drain);
+    worker.stop.request(Stop::Drain);
     worker.stopped().await.expect("a good end");
 }
 
@@ -257,7 +257,7 @@ async fn a_gentle_stop_waits_for_what_runs_and_takes_nothing_new() {
     let mut running = Running::start(Arc::new(bed.manager.clone()), config());
     let job = bed.submit("held", None).await;
     running.begun().await;
-    running.stop.ask(Stop::Drain);
+    running.stop.request(Stop::Drain);
     // The free slot's claim must be gone before the next job comes.
     let deadline = Instant::now() + DEADLINE;
     while bed.manager.waiting_claims() > 0 {
@@ -278,7 +278,7 @@ async fn what_does_not_end_in_time_is_given_back_unharmed() {
     let mut running = Running::start(Arc::new(bed.manager.clone()), config);
     let job = bed.submit("until ended", None).await;
     running.begun().await;
-    running.stop.ask(Stop::Drain);
+    running.stop.request(Stop::Drain);
     assert_eq!(running.ending().await, Ending::WorkerStops);
     assert_eq!(running.stopped().await, Ok(()));
     let job = bed.job(&job).await;
@@ -347,7 +347,7 @@ async fn a_claim_without_an_answer_is_repeated_under_its_name() {
     let running = Running::start(service.clone(), config());
     let job = bed.submit("quick", None).await;
     assert_eq!(bed.ended(&job).await.state.name(), JobState::Completed);
-    running.stop.ask(Stop::Drain);
+    running.stop.request(Stop::Drain);
     assert_eq!(running.stopped().await, Ok(()));
     let asked = service.asked.lock().clone();
     assert!(asked[0].0.is_some() && asked[..4].iter().all(|(id, _)| *id == asked[0].0), "{asked:?}");
@@ -363,7 +363,7 @@ async fn a_result_is_not_lost_while_nobody_answers() {
         let running = Running::start(service.clone(), config());
         let job = bed.submit("quick", None).await;
         let job = bed.ended(&job).await;
-        running.stop.ask(Stop::Drain);
+        running.stop.request(Stop::Drain);
         assert_eq!(running.stopped().await, Ok(()));
         assert_eq!(service.finishes.load(Ordering::SeqCst), 0, "the worker gave up");
         assert_eq!((job.state.name(), job.history.len()), (JobState::Completed, 3), "recorded more than once");

@@ -9,7 +9,7 @@ use crate::cli::duration;
 use crate::cli::engine::StoreKind;
 
 const EXAMPLES: &str = "\
-Ends with 1 when a job was lost, or was done twice.
+Exits with 1 when a job was lost or handed out twice.
 
 Examples:
   leasehold bench
@@ -17,8 +17,8 @@ Examples:
   leasehold bench --scenario latency --rate 500 --workers 2000
   leasehold bench --scenario recovery
   leasehold bench --scenario query --jobs 1000000 --live 100000
-  leasehold bench --scenario claims --store elasticsearch --elasticsearch-url http://localhost:9200
-  leasehold bench --store elasticsearch --elasticsearch-url http://localhost:9200
+  leasehold bench --scenario claims --store elasticsearch
+  leasehold bench --store elasticsearch
   leasehold bench --server http://10.0.0.5:7400 --token lh_…";
 
 /// Measure a server: its throughput, its latencies, its recovery after a worker's death, or its queries

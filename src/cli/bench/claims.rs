@@ -148,9 +148,9 @@ impl Side {
         let query = Some(Query { expression, now: SystemClock::default().now() });
         let filter = Filter { query, ..Filter::default() };
         let search = Search { filter, sort: Sort::default(), after: None, limit: LIMIT };
-        let asked_at = Instant::now();
+        let started_at = Instant::now();
         let found = self.manager.search(&search).await.map_err(|error| error.to_string())?;
-        self.list.record(asked_at.elapsed());
+        self.list.record(started_at.elapsed());
         if found.len() == LIMIT { Ok(()) } else { Err(format!("{kql}: only {} jobs are found", found.len())) }
     }
 
@@ -206,9 +206,9 @@ async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versio
         request_id: None,
         repeated: false,
     };
-    let asked_at = Instant::now();
+    let started_at = Instant::now();
     let claimed = manager.claim(request).await.map_err(|error| error.to_string())?;
-    let took = asked_at.elapsed();
+    let took = started_at.elapsed();
     let jobs = claimed.jobs().iter().map(|view| view.versioned.clone()).collect();
     claimed.delivered();
     Ok((took, jobs))
@@ -239,7 +239,7 @@ fn print_result(
     let (filled, moved) = (filled.as_secs_f64(), moved.as_secs_f64());
     let facts = [
         ("scenario", "claims".to_owned()),
-        ("asked", what),
+        ("server", what),
         ("archive", format!("{jobs} jobs, written in {filled:.1} s, moved in {moved:.1} s")),
         ("live jobs", format!("{live}, {ROUNDS} rounds")),
         ("claims with it", format!("{:.1} % of the rate without", ratio * 100.0)),

@@ -25,7 +25,7 @@ const WAIT_MS: u32 = 2000;
 /// How long the victim may take until it runs its jobs, and the jobs until they run elsewhere.
 const WITHIN: Duration = Duration::from_secs(120);
 /// How often it is checked whether the victim runs them.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// How long what a victim leaves running may take to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
@@ -117,7 +117,7 @@ async fn wait_until_running(connection: &mut Connection, target: &Target, jobs: 
         if Instant::now() > deadline {
             return Err("the worker did not begin its jobs in time".to_owned());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
     Ok(())
 }

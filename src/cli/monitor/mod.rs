@@ -22,7 +22,7 @@ it is stopped with SIGTERM.
 It serves /livez, /readyz, /metrics and /v1/admin/….
 
 Examples:
-  leasehold monitor --store elasticsearch --elasticsearch-url http://localhost:9200
+  leasehold monitor --store elasticsearch --elasticsearch-url http://es-1:9200
   leasehold monitor --config /etc/leasehold.toml --listen 127.0.0.1:7402";
 
 /// Monitor running jobs: flag, recover and expire them, and remove old ones

@@ -16,7 +16,7 @@ const DEFAULT_AUDIT_PERIOD: Duration = Duration::from_secs(10);
 /// The monitor's settings, on the command line and in the settings file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[command(next_help_heading = "Watching over running jobs")]
+#[command(next_help_heading = "Monitoring")]
 pub(crate) struct OversightArgs {
     /// The address that a monitor of its own listens on.
     #[arg(skip)]

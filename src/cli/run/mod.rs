@@ -138,13 +138,13 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
 
     let failed = tally.failed > 0;
     let jobs = planned.len();
-    Summary { data_dir: &directory, jobs, before, left, gone, tally, wall: begun.elapsed() }.tell(args.json)?;
+    Summary { data_dir: &directory, jobs, before, left, gone, tally, wall: begun.elapsed() }.print(args.json)?;
     match signals.status().filter(|_| left > 0) {
         Some(status) => {
             complain("leasehold: interrupted; the same command goes on where this one was");
-            Err(Failure::Told(status))
+            Err(Failure::Reported(status))
         }
-        None if failed || left > 0 => Err(Failure::Told(ExitStatus::Failed)),
+        None if failed || left > 0 => Err(Failure::Reported(ExitStatus::Failed)),
         None => Ok(()),
     }
 }

@@ -11,9 +11,9 @@ use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 
 /// How many failures are printed at most; `--json` prints up to 1,000.
-const TOLD: usize = 20;
+const MAX_SHOWN: usize = 20;
 /// How many lines of each failure are printed.
-const TOLD_LINES: usize = 5;
+const SHOWN_LINES: usize = 5;
 
 /// The result of a run.
 pub(super) struct Summary<'a> {
@@ -31,15 +31,15 @@ pub(super) struct Summary<'a> {
 
 impl Summary<'_> {
     /// Prints the summary.
-    pub(super) fn tell(&self, as_json: bool) -> Result<(), Failure> {
-        if as_json { self.tell_programs() } else { self.tell_people() }
+    pub(super) fn print(&self, as_json: bool) -> Result<(), Failure> {
+        if as_json { self.print_for_programs() } else { self.print_for_people() }
     }
 
     fn rate(&self) -> f64 {
         self.tally.completed as f64 / self.wall.as_secs_f64().max(0.001)
     }
 
-    fn tell_programs(&self) -> Result<(), Failure> {
+    fn print_for_programs(&self) -> Result<(), Failure> {
         let slowest: Vec<_> = self.tally.slowest().into_iter().map(|(took, name)| {
             json!({"line": name.number, "id": name.id, "command": name.label, "took_ms": took.as_millis() as u64})
         }).collect();
@@ -62,7 +62,7 @@ impl Summary<'_> {
         }))
     }
 
-    fn tell_people(&self) -> Result<(), Failure> {
+    fn print_for_people(&self) -> Result<(), Failure> {
         let mut counts = vec![("jobs", self.jobs.to_string()), ("completed", self.tally.completed.to_string())];
         counts.push(("completed before", self.before.to_string()));
         counts.push(("failed", self.tally.failed.to_string()));
@@ -84,15 +84,15 @@ impl Summary<'_> {
         if !self.tally.failures.is_empty() {
             let row = |failed: &super::watch::Failed| {
                 let lines: Vec<&str> = failed.error.message.lines().collect();
-                let last = lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n");
+                let last = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
                 let command = failed.name.label.clone();
                 vec![failed.name.number.to_string(), command, failed.error.code.clone(), last]
             };
             print("")?;
-            print(&table(&["#", "failed", "how", "last words"], self.tally.failures.iter().take(TOLD).map(row)))?;
-            let untold = self.tally.failed.saturating_sub(TOLD as u64);
-            if untold > 0 {
-                print(&format!("\u{2026} and {untold} more"))?;
+            print(&table(&["#", "failed", "how", "last words"], self.tally.failures.iter().take(MAX_SHOWN).map(row)))?;
+            let left_out = self.tally.failed.saturating_sub(MAX_SHOWN as u64);
+            if left_out > 0 {
+                print(&format!("\u{2026} and {left_out} more"))?;
             }
         }
         Ok(())

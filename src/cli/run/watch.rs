@@ -106,7 +106,7 @@ impl Watch {
     pub(super) fn failed(&self, id: &JobId, state: JobState, error: JobError) {
         let Some(name) = self.take(id) else { return };
         let said = shorten(&error.message, MESSAGE_CHARACTERS);
-        self.meter.say(&format!("{}: {}: {said}", describe(&name), error.code));
+        self.meter.print_line(&format!("{}: {}: {said}", describe(&name), error.code));
         self.tally.lock().fail(Failed { name, state, error });
         self.meter.advance(false);
         self.stop_after_the_last();
@@ -125,7 +125,7 @@ impl Watch {
 
     fn stop_after_the_last(&self) {
         if self.left.lock().is_empty() {
-            self.stop.ask(Stop::Drain);
+            self.stop.request(Stop::Drain);
         }
     }
 }
@@ -143,15 +143,17 @@ impl Observer for Watch {
                     let said = shorten(&error.message, MESSAGE_CHARACTERS);
                     let number = job.attempt;
                     let which = describe(name);
-                    self.meter
-                        .say(&format!("{which}: attempt {number}: {}: {said}; it will be tried again", error.code));
+                    self.meter.print_line(&format!(
+                        "{which}: attempt {number}: {}: {said}; it will be tried again",
+                        error.code
+                    ));
                 }
             }
             (FinishAnswer::Accepted { .. }, _) => {}
-            (FinishAnswer::Lost, _) => self.meter.say(&format!("job {}: the lease was lost", job.id)),
+            (FinishAnswer::Lost, _) => self.meter.print_line(&format!("job {}: the lease was lost", job.id)),
             (FinishAnswer::Again(why) | FinishAnswer::Refused(why), _) => {
                 let took = duration::show(end.took);
-                self.meter.say(&format!("job {}: its end after {took} could not be recorded: {why}", job.id));
+                self.meter.print_line(&format!("job {}: its end after {took} could not be recorded: {why}", job.id));
             }
         }
     }

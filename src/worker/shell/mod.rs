@@ -37,9 +37,9 @@ pub const KIND: &str = "shell";
 /// How long output may still come in after the command has ended, from a process that escaped with the pipe.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
 /// How many of the last lines of standard error a failure's message holds at most.
-const TOLD_LINES: usize = 10;
+const SHOWN_LINES: usize = 10;
 /// How many bytes of them it holds at most.
-const TOLD_BYTES: usize = 2048;
+const SHOWN_BYTES: usize = 2048;
 
 /// Returns the kind of shell jobs.
 ///
@@ -173,8 +173,8 @@ fn exit_message(status: ExitStatus, stderr: &str) -> String {
 
 fn last_lines(text: &str) -> &str {
     let text = text.trim_end();
-    let line_start = text.rmatch_indices('\n').nth(TOLD_LINES - 1).map_or(0, |(at, _)| at + 1);
-    let mut start = line_start.max(text.len().saturating_sub(TOLD_BYTES));
+    let line_start = text.rmatch_indices('\n').nth(SHOWN_LINES - 1).map_or(0, |(at, _)| at + 1);
+    let mut start = line_start.max(text.len().saturating_sub(SHOWN_BYTES));
     while !text.is_char_boundary(start) {
         start += 1;
     }
