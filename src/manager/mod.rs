@@ -1,7 +1,7 @@
 //! The manager: the only writer of jobs.
 //!
-//! It decides with the job's pure transitions and writes through the store under the version it decided on. In reading
-//! order:
+//! It decides with the job's pure transitions and writes through the store under the version it decided on. In
+//! reading order:
 //!
 //! 1. [`request`] – what callers pass in and get back.
 //! 2. [`work`] – how jobs change: submit, claim, update, bulk changes.
@@ -51,12 +51,12 @@ use work::Work;
 /// The manager's settings.
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
-    /// How often a queue with waiting workers is looked up in a store that others write to as well. Not used on a
-    /// store that is this process's own.
+    /// The time between two searches for a queue with waiting claims, in a store that other processes write to as
+    /// well.
     pub poll_interval: Duration,
-    /// How many candidates are kept in memory for each queue.
+    /// The most candidates kept in memory for each queue.
     pub candidates_per_queue: usize,
-    /// How often the jobs are counted for the gauges.
+    /// The time between two counts of the store's jobs for the gauges.
     pub survey_interval: Duration,
 }
 
@@ -70,7 +70,7 @@ impl Default for ManagerConfig {
     }
 }
 
-/// The Job Management Service. Cheap to clone: clones share everything.
+/// The job manager. Cheap to clone: all clones share one state.
 #[derive(Clone)]
 pub struct Manager {
     shared: Arc<ManagerState>,
@@ -84,12 +84,12 @@ pub(crate) struct ManagerState {
     queue_settings: QueueSettingsCache,
     observe: Observations,
     end_watchers: EndWatchers,
-    /// Everything ends.
+    /// Cancelled when the manager shuts down.
     stopping: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// How many candidates one search asks for where it goes over a network.
+/// The most candidates that one search over a network returns.
 const REMOTE_PAGE: usize = 2_000;
 
 impl Manager {
@@ -122,25 +122,25 @@ impl Manager {
         manager
     }
 
-    /// What this manager has seen of its work lately. Never asks the store.
+    /// Returns statistics of this manager's work over the last five minutes, without reading the store.
     #[must_use]
     pub fn insights(&self) -> Insights {
         self.shared.observe.insight.insights(self.shared.clock.now())
     }
 
-    /// How the store stood when it was last looked at. Never asks it.
+    /// Returns the latest counts of the store's jobs, without reading the store.
     #[must_use]
     pub fn survey(&self) -> SurveyState {
         self.shared.observe.surveys.state()
     }
 
-    /// The time by this manager's clock.
+    /// Returns the time by this manager's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// Ends the background work, lets what is being written finish, and closes the store.
+    /// Ends the background work, waits for all writes that are under way, and closes the store.
     pub async fn shutdown(&self) {
         self.stop_claims();
         self.shared.stopping.cancel();

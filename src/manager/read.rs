@@ -19,14 +19,14 @@ use crate::manager::request::{JobView, ManagerError};
 /// How often a job is read again while somebody waits for its end, where others write to the store too.
 const WAIT_POLL: Duration = Duration::from_secs(1);
 
-/// Those who wait for a job's end.
+/// The calls that wait for a job's end.
 #[derive(Default)]
 pub(super) struct EndWatchers {
     jobs: Mutex<HashMap<JobId, (Arc<Notify>, usize)>>,
 }
 
 impl EndWatchers {
-    /// The job has ended.
+    /// Wakes the calls that wait for the end of this job.
     pub(super) fn wake(&self, id: &JobId) {
         let jobs = self.jobs.lock();
         if let Some((notify, _)) = jobs.get(id) {
@@ -42,7 +42,7 @@ impl EndWatchers {
     }
 }
 
-/// One who waits; forgotten when dropped.
+/// A call that waits for a job's end; forgotten when dropped.
 struct Watch<'a> {
     watchers: &'a EndWatchers,
     id: JobId,
@@ -62,7 +62,7 @@ impl Drop for Watch<'_> {
 }
 
 impl Manager {
-    /// The job with its bodies, read in real time.
+    /// Returns the job with its bodies, read in real time.
     ///
     /// # Errors
     /// [`ManagerError::NotFound`] when there is none.
@@ -73,7 +73,7 @@ impl Manager {
         self.view(vec![versioned]).await?.pop().ok_or_else(|| ManagerError::NotFound(id.clone()))
     }
 
-    /// As [`Manager::get`], once the job has ended or the time is up.
+    /// Returns the job as [`Manager::get`] does, as soon as it has ended and after `wait` at the latest.
     ///
     /// # Errors
     /// [`ManagerError::NotFound`] when there is none.
@@ -100,7 +100,7 @@ impl Manager {
         }
     }
 
-    /// Adds the bodies that are kept apart to jobs just written or read.
+    /// Reads the bodies that are stored apart from these jobs, and returns the jobs with them.
     ///
     /// # Errors
     /// The store's.
@@ -125,7 +125,7 @@ impl Manager {
         Ok(jobs.into_iter().map(view).collect())
     }
 
-    /// Finds jobs.
+    /// Searches for jobs.
     ///
     /// # Errors
     /// The store's.
@@ -133,7 +133,7 @@ impl Manager {
         Ok(self.shared.store.search(search).await?)
     }
 
-    /// Makes what was acknowledged visible to searches.
+    /// Makes every acknowledged write visible to searches.
     ///
     /// # Errors
     /// The store's.
@@ -149,10 +149,10 @@ impl Manager {
         Ok(self.shared.store.count(filter, by).await?)
     }
 
-    /// Reckons figures about jobs.
+    /// Computes statistics about jobs.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`] when that makes more rows than are reckoned; the store's.
+    /// [`ManagerError::Invalid`] when the result would have too many rows; the store's.
     pub async fn stats(&self, request: &StatsRequest) -> Result<Stats, ManagerError> {
         let stats = self.shared.store.stats(request).await?;
         stats.ok_or_else(|| ManagerError::Invalid {
@@ -163,10 +163,10 @@ impl Manager {
         })
     }
 
-    /// Asks whether the store could serve now.
+    /// Checks whether the store can serve requests.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the store cannot.
     pub async fn ready(&self) -> Result<(), StoreError> {
         self.shared.store.ready().await
     }

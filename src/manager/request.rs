@@ -1,4 +1,4 @@
-//! What the manager is asked and what it answers.
+//! The manager's requests, answers and errors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::store::{StoreError, Versioned};
 /// A job as it is submitted.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// The client's own id for it; made by the manager when there is none.
+    /// The client's own id for the job; the manager makes one when it is `None`.
     pub id: Option<JobId>,
-    /// The client's key for this submission, so that it can be repeated; unlike an id it says nothing about the job.
+    /// The client's key for this submission, so that it can be repeated.
     pub idempotency_key: Option<String>,
     /// The input of the work.
     pub payload: Option<Json>,
@@ -41,14 +41,14 @@ impl NewJob {
     }
 }
 
-/// A job with its bodies, wherever they are kept.
+/// A job with its payload and result, wherever they are stored.
 #[derive(Clone, Debug)]
 pub struct JobView {
-    /// The document and its version.
+    /// The job and its version.
     pub versioned: Versioned,
-    /// The input.
+    /// The payload.
     pub payload: Option<Json>,
-    /// The output.
+    /// The result.
     pub result: Option<Json>,
 }
 
@@ -57,73 +57,73 @@ pub struct JobView {
 pub struct Submitted {
     /// The job.
     pub job: JobView,
-    /// Whether this submission made it; else an earlier one with the same key or id did.
+    /// Whether this submission created the job; otherwise an earlier one with the same key or id did.
     pub created: bool,
 }
 
-/// A worker's wish for jobs.
+/// A worker's request for jobs.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// Who asks.
+    /// The worker's name.
     pub worker_id: WorkerId,
-    /// Which lines it takes from; at least one.
+    /// The queues that the worker takes jobs from; at least one.
     pub queues: Vec<QueueName>,
-    /// How many jobs at most; at least one.
+    /// The most jobs that the claim takes; at least one.
     pub max_jobs: usize,
-    /// What the worker offers to these jobs together, by the resource's name. It gets none that need more of anything,
-    /// and nothing is there of what is not named. Where nothing is named, it takes any job.
+    /// The resources that the worker offers to these jobs together, by name. It is given no job that needs more. A
+    /// resource that is not named is not offered; a worker that names none takes any job.
     pub resources: BTreeMap<String, u64>,
-    /// How long to wait for the first one.
+    /// How long the claim waits for a first job.
     pub wait: Duration,
-    /// How long each lease lasts without a heartbeat.
+    /// The term of each lease without a heartbeat.
     pub lease: Duration,
-    /// The worker's name for this call: the same again gives the same jobs.
+    /// The worker's name for this claim: the same claim again returns the same jobs.
     pub request_id: Option<RequestId>,
-    /// Whether the worker knows that it asks again, because an answer was lost. Then jobs that another manager claimed
-    /// for the first call a moment ago are found too, at the price of a costlier search.
+    /// Whether the worker knows that it repeats a claim whose answer was lost. Then jobs that another manager claimed
+    /// for the first call a moment ago are found too, by a costlier search.
     pub repeated: bool,
 }
 
-/// A sign of life for one job.
+/// A heartbeat for one job.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     /// The job.
     pub id: JobId,
     /// The fence of the claim.
     pub fence: Fence,
-    /// How far the work is.
+    /// The progress of the work, when the worker reports it.
     pub progress: Option<Progress>,
 }
 
-/// The answer to a sign of life.
+/// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatAnswer {
-    /// Until when the lease lasts now.
+    /// When the lease expires now.
     pub lease_expires_at: Timestamp,
-    /// Whether the worker is asked to end the attempt.
+    /// Whether the worker should end the attempt, because the job's cancellation was requested.
     pub cancel_requested: bool,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Well.
+    /// The attempt completed the job.
     Completed {
-        /// What came of it.
+        /// The result.
         result: Option<Json>,
     },
-    /// Badly.
+    /// The attempt failed.
     Failed {
-        /// What went wrong.
+        /// The error.
         error: JobError,
-        /// Whether another attempt could do better.
+        /// Whether another attempt may be made.
         retryable: bool,
-        /// The shortest wait before it, where the failure named one.
+        /// The shortest wait before the next attempt, where the failure named one.
         retry_after: Option<Duration>,
     },
-    /// Not at all: the worker gives the job back unharmed.
+    /// The worker gives the job back, and the attempt does not count.
     Released {
-        /// Why.
+        /// Why the job is given back.
         reason: String,
     },
 }
@@ -139,16 +139,16 @@ pub struct Finish {
     pub outcome: Outcome,
 }
 
-/// Who asks, for the history and for idempotency keys, which each client has its own of.
+/// The authenticated client, for the history and for idempotency keys, which belong to one client each.
 pub type Caller = Actor;
 
-/// Why the manager did not do what it was asked. Nothing changed, but for [`ManagerError::Unknown`].
+/// Why the manager refused or failed. Nothing was changed, except possibly after [`ManagerError::Unknown`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ManagerError {
     /// There is no such job.
     #[error("there is no job {0}")]
     NotFound(JobId),
-    /// The request cannot be meant.
+    /// The request is invalid.
     #[error("{field}: {message}")]
     Invalid {
         /// The field that is wrong.
@@ -165,13 +165,13 @@ pub enum ManagerError {
     /// Others wrote the same job at the same time, again and again.
     #[error("the job was written by others {tries} times in a row; try again")]
     Contended {
-        /// How often this was tried.
+        /// The number of tries.
         tries: usize,
     },
-    /// The store did not do it.
+    /// The store refused or could not be reached.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It may have been done or not.
+    /// The change may have been written or not.
     #[error("whether it was done is unknown: {0}")]
     Unknown(String),
     /// The manager is shutting down.

@@ -45,14 +45,14 @@ struct Claim {
     renewed_at: Timestamp,
 }
 
-/// Whether this process leads, and until when.
+/// Whether this process leads, and until when at the latest.
 #[derive(Debug, Default)]
 pub struct Leadership {
     until: Mutex<Option<Instant>>,
 }
 
 impl Leadership {
-    /// Whether it leads at this moment.
+    /// Returns whether this process leads at `now`.
     #[must_use]
     pub fn holds_at(&self, now: Instant) -> bool {
         self.until.lock().is_some_and(|until| now < until)
@@ -80,7 +80,7 @@ struct ForeignLease {
     since: Instant,
 }
 
-/// A monitor that leads or stands by.
+/// A monitor's part in the election: it leads or stands by.
 pub struct Leader {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -94,13 +94,13 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// A standby.
+    /// Creates a standby.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, term: Duration) -> Self {
         Self::timed_by(store, clock, term, Arc::new(Instant::now))
     }
 
-    /// A standby with a monotonic clock of its own, for tests where time is the subject.
+    /// Creates a standby with a monotonic clock of its own, for tests where time is the subject.
     #[must_use]
     pub fn timed_by(
         store: Arc<dyn Store>,
@@ -114,7 +114,7 @@ impl Leader {
         Self { store, clock, monotonic, name, term, held: None, foreign: None, leadership: Arc::default() }
     }
 
-    /// Where others see whether it leads.
+    /// Returns the handle by which others see whether this process leads.
     #[must_use]
     pub fn leadership(&self) -> Arc<Leadership> {
         Arc::clone(&self.leadership)

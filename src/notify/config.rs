@@ -1,29 +1,29 @@
-//! How notifications are made.
+//! The settings of the notifier.
 
 use std::time::Duration;
 
 use crate::executor::webhook::Origin;
 use crate::job::RetryPolicy;
 
-/// How notifications are made.
+/// The settings of the notifier.
 #[derive(Clone, Debug)]
 pub struct NotifyConfig {
-    /// Where events say that they come from.
+    /// The origin that messages name.
     pub origin: Origin,
-    /// How long to wait between two tries to deliver one.
+    /// The backoff between two attempts to deliver a message.
     pub retry: RetryPolicy,
-    /// How many tries there are before a delivery is a dead letter.
+    /// The attempts before a delivery becomes a dead letter.
     pub max_attempts: u32,
-    /// How long a receiver may take to answer.
+    /// The time limit for a receiver's answer.
     pub timeout: Duration,
-    /// How many deliveries are under way at once.
+    /// The most deliveries under way at once.
     pub concurrency: usize,
-    /// How often outboxes are searched for that nobody has handed on, and subscriptions for changes by others.
+    /// The time between two searches for outboxes that were left behind and for changed subscriptions.
     pub period: Duration,
 }
 
 impl Default for NotifyConfig {
-    /// Sixteen tries over about nine hours.
+    /// Sixteen attempts over about nine hours.
     fn default() -> Self {
         Self {
             origin: Origin { source: "/leasehold".to_owned(), job_pages: None },

@@ -17,7 +17,7 @@ use crate::worker::{Attempt, Handler, HandlerError};
 
 /// The queue of deliveries.
 pub const QUEUE: &str = "leasehold.notifications";
-/// Their kind.
+/// The kind of deliveries.
 pub const KIND: &str = "leasehold.webhook";
 
 /// The namespace of deliveries' ids (RFC 9562, section 5.5).
@@ -29,29 +29,29 @@ const TOLD_CHARS: usize = 200;
 /// What a delivery's job carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// What happened.
+    /// The event.
     pub event: JobEvent,
-    /// Who is told.
+    /// The receiver.
     pub to: Addressee,
 }
 
-/// Who is told.
+/// The receiver of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Addressee {
-    /// A subscription, as it is when it is told.
+    /// A subscription, with its URL and secrets at the time of the delivery.
     Subscription(String),
-    /// One whom the job itself names.
+    /// A target that the job itself names.
     Target {
-        /// Where to.
+        /// The URL that is called.
         url: String,
-        /// In which form.
+        /// The format of the message.
         format: NoticeFormat,
     },
 }
 
 impl Addressee {
-    /// One whom a job names.
+    /// The receiver for a target that a job names.
     #[must_use]
     pub fn of(target: &NoticeTarget) -> Self {
         Self::Target { url: target.url.clone(), format: target.format }
@@ -68,10 +68,10 @@ impl Delivery {
         JobId::of_uuid(Uuid::new_v5(&NAMESPACE, format!("{} {addressee}", self.event.id).as_bytes()))
     }
 
-    /// The job that delivers it.
+    /// Returns the job that delivers the event.
     ///
     /// # Errors
-    /// When it cannot be written as JSON.
+    /// When the delivery cannot be written as JSON.
     pub fn into_job(self, config: &NotifyConfig) -> Result<NewJob, serde_json::Error> {
         Ok(NewJob {
             id: Some(self.id()),

@@ -1,14 +1,14 @@
-//! Notifications: whoever asked for it is told what happened to a job, at least once, however often anything dies.
+//! Notifications: receivers are told what happened to a job, at least once, whatever process dies meanwhile.
 //!
 //! The write that records an event also puts a notice into the job's outbox ([`crate::job::event`]). From there:
 //!
-//! 1. the [`outbox`] is handed on: for each notice and receiver a delivery is submitted, a job of the system's own queue,
-//!    under an id that only this notice and receiver have; then the notice is taken out of the outbox. Done twice, the
-//!    first half changes nothing; so a crash between the two costs nothing.
-//! 2. the [`delivery`] is run as any job is, by a worker within this process: with a lease, attempts and a backoff. When
-//!    the attempts are used up it has failed, and lies there as the dead letter, to be looked at and retried.
+//! 1. the [`outbox`] is handed on: for each notice and receiver a delivery is submitted, a job of the system's own
+//!    queue, under an id that only this notice and receiver have; then the notice is taken out of the outbox. Done
+//!    twice, the first half changes nothing; so a crash between the two costs nothing.
+//! 2. the [`delivery`] is run as any job is, by a worker within this process: with a lease, attempts and a backoff.
+//!    When the attempts are used up it has failed, and lies there as the dead letter, to be looked at and retried.
 //!
-//! [`subscriptions`] are those who want to be told whichever job it is.
+//! [`subscriptions`] are receivers of events of any job.
 
 mod config;
 pub mod delivery;
@@ -34,8 +34,8 @@ use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
 use delivery::Deliver;
 use outbox::Outbox;
 
-/// How long the lease of a delivery lasts. A receiver may take longer, for the worker beats meanwhile; it is how long a
-/// delivery waits whose process has died.
+/// How long the lease of a delivery lasts. A receiver may take longer, for the worker beats meanwhile; it is how long
+/// a delivery waits whose process has died.
 const LEASE: Duration = Duration::from_secs(10);
 /// How long one claim of the worker waits.
 const WAIT: Duration = Duration::from_secs(20);
@@ -51,10 +51,10 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Starts it.
+    /// Starts the notifier.
     ///
     /// # Errors
-    /// When the store cannot tell who wants to be told: an event must not pass unheard because of that.
+    /// When the subscriptions cannot be read: no event may be missed because of that.
     pub async fn start(
         manager: Manager,
         store: Arc<dyn Store>,
@@ -82,13 +82,13 @@ impl Notifier {
         Ok(Self { subscriptions, stopping, worker, tasks })
     }
 
-    /// Who wants to be told of what.
+    /// Returns the subscriptions.
     #[must_use]
     pub fn subscriptions(&self) -> &Arc<Subscriptions> {
         &self.subscriptions
     }
 
-    /// Ends it: deliveries under way come to their end, or are given back.
+    /// Stops the notifier. Deliveries under way end or are released.
     pub async fn shutdown(self) {
         self.stopping.cancel();
         self.worker.request(Stop::Drain);

@@ -1,7 +1,7 @@
-//! Who wants to be told of what, whichever job it happens to.
+//! Subscriptions: receivers of events of any job.
 //!
-//! A subscription is a record of the store. All of them are kept in memory, for every write asks whether somebody wants
-//! to hear of it; what another process changes is known within two periods.
+//! A subscription is a record of the store. All of them are kept in memory, since every write needs to know whether
+//! its events are subscribed to; what another process changes is known within two periods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,49 +17,49 @@ use crate::manager::Manager;
 use crate::store::record::{CachedRecords, RecordError, change_record};
 use crate::store::{RecordKey, RecordKind, Store, StoreError};
 
-/// The most subscriptions.
+/// The most subscriptions there can be.
 pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 /// How many secrets sign at once while one is being changed.
 const MAX_SECRETS: usize = 2;
 
-/// Somebody who wants to be told.
+/// A receiver of events of any job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
-    /// Its name.
+    /// The subscription's id.
     pub id: String,
-    /// Where to.
+    /// The URL that is called.
     pub url: String,
-    /// In which form.
+    /// The format of the messages.
     pub format: NoticeFormat,
-    /// Of which events; of all that can be told of when empty.
+    /// The events; all that can be subscribed to when empty.
     pub events: BTreeSet<EventName>,
-    /// Of the jobs of these queues; of all when empty.
+    /// The queues whose jobs' events are sent; all when empty.
     pub queues: Vec<QueueName>,
-    /// Of the jobs of these kinds; of all when empty.
+    /// The kinds whose jobs' events are sent; all when empty.
     pub kinds: Vec<Kind>,
-    /// What its messages are signed with; the first is the current one.
+    /// The secrets that sign its messages, the current one first; at most two.
     pub secrets: Vec<Secret>,
-    /// Since when.
+    /// When the subscription was created.
     #[serde(with = "rfc3339")]
     pub created_at: Timestamp,
-    /// By whom.
+    /// Who created it.
     pub created_by: Actor,
-    /// Since when it is told nothing, and why.
+    /// Set while it is switched off.
     pub switched_off: Option<SwitchedOff>,
 }
 
-/// Why a subscription is told nothing.
+/// Why and since when nothing is sent to a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchedOff {
-    /// Since when.
+    /// When it was switched off.
     #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// Why.
+    /// Why it was switched off.
     pub reason: String,
 }
 
 impl Subscription {
-    /// Whether it is to be told of this event of this job.
+    /// Returns whether this event of this job is sent to it.
     #[must_use]
     pub fn wants(&self, job: &Job, event: EventName) -> bool {
         self.wants_event(event)
@@ -74,49 +74,49 @@ impl Subscription {
     }
 }
 
-/// A subscription that is asked for.
+/// A subscription to be created.
 #[derive(Clone, Debug)]
 pub struct NewSubscription {
-    /// Where to.
+    /// The URL that is called.
     pub url: String,
-    /// In which form.
+    /// The format of the messages.
     pub format: NoticeFormat,
-    /// Of which events.
+    /// The events; all when empty.
     pub events: BTreeSet<EventName>,
-    /// Of the jobs of these queues.
+    /// The queues; all when empty.
     pub queues: Vec<QueueName>,
-    /// Of the jobs of these kinds.
+    /// The kinds; all when empty.
     pub kinds: Vec<Kind>,
-    /// What its messages are signed with; made when there is none.
+    /// The secret that signs its messages; one is generated when `None`.
     pub secret: Option<Secret>,
 }
 
-/// Where and how one receiver is told.
+/// The URL, format and secrets for messages to one receiver.
 pub(super) struct Reception {
     pub(super) url: String,
     pub(super) format: NoticeFormat,
     pub(super) secrets: Vec<Secret>,
 }
 
-/// Why a subscription is not changed as asked.
+/// Why a subscription was not read or changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SubscriptionError {
-    /// There is none of this name.
+    /// There is no subscription with this id.
     #[error("there is no subscription `{0}`")]
     NotFound(String),
     /// The URL cannot be called.
     #[error("{0}")]
     Url(String),
-    /// There are as many as there may be.
+    /// There are [`MAX_SUBSCRIPTIONS`] already.
     #[error("there are {MAX_SUBSCRIPTIONS} subscriptions, and there cannot be more")]
     TooMany,
-    /// Others kept writing it.
+    /// Others kept writing the subscription.
     #[error("others kept writing it; {} tries were not enough", RecordError::TRIES)]
     Contended,
-    /// The store did not do it.
+    /// The store refused or could not be reached.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It may be done or not.
+    /// The change may have been written or not.
     #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
 }
@@ -157,13 +157,13 @@ impl Subscriptions {
         Ok(subscriptions)
     }
 
-    /// All of them, in the order of their names.
+    /// Returns all subscriptions in the order of their ids.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Subscription>> {
         self.records.all().into_iter().map(|(_, subscription)| subscription).collect()
     }
 
-    /// The one with this name, as the store has it.
+    /// Returns the subscription with this id, read in real time.
     ///
     /// # Errors
     /// [`SubscriptionError::NotFound`], [`SubscriptionError::Store`].
@@ -173,7 +173,7 @@ impl Subscriptions {
         Ok(self.store.record(&key).await?.ok_or_else(missing)?.read()?)
     }
 
-    /// Adds one.
+    /// Creates a subscription.
     ///
     /// # Errors
     /// [`SubscriptionError`].
@@ -199,7 +199,7 @@ impl Subscriptions {
         Ok(subscription)
     }
 
-    /// Removes one. One that is gone already is removed.
+    /// Removes a subscription.
     ///
     /// # Errors
     /// [`SubscriptionError`].
@@ -212,8 +212,8 @@ impl Subscriptions {
         .await
     }
 
-    /// Gives one a new secret; the former one signs as well until the next change, so that no message is refused while
-    /// the receiver learns the new one.
+    /// Gives a subscription a new secret. The former one signs as well until the next change, so that no message is
+    /// refused while the receiver is given the new one.
     ///
     /// # Errors
     /// [`SubscriptionError`].
@@ -229,7 +229,7 @@ impl Subscriptions {
         .await
     }
 
-    /// Tells one again that was switched off.
+    /// Switches a subscription on again.
     ///
     /// # Errors
     /// [`SubscriptionError`].
@@ -237,7 +237,7 @@ impl Subscriptions {
         self.change(id, |subscription| subscription.switched_off = None).await
     }
 
-    /// Tells one nothing any more, and says so.
+    /// Switches a subscription off, and logs it.
     pub(super) async fn switch_off(&self, id: &str, reason: &str) {
         let at = self.clock.now();
         let off = SwitchedOff { at, reason: reason.to_owned() };
@@ -250,7 +250,7 @@ impl Subscriptions {
         }
     }
 
-    /// Where one is told; nowhere, if it is gone or switched off.
+    /// Returns where messages to a subscription go; none when it is gone or switched off.
     pub(super) async fn reception(&self, id: &str) -> Result<Option<Reception>, StoreError> {
         let cached = RecordName::new(id).ok().and_then(|name| self.records.get(&name));
         let subscription = match cached {
@@ -269,10 +269,10 @@ impl Subscriptions {
         }))
     }
 
-    /// What messages to those are signed with whom a job itself names. Made once for the whole installation.
+    /// Returns the secret that signs messages to targets which jobs name. Generated once for the whole installation.
     ///
     /// # Errors
-    /// Why the store could not tell.
+    /// The store's.
     pub async fn signing_key(&self) -> Result<Secret, StoreError> {
         self.signing_key.get_or_try_init(|| self.find_signing_key()).await.cloned()
     }

@@ -1,4 +1,4 @@
-//! What the monitor asks of the manager: changes that nobody who works on a job has asked for.
+//! What the monitor and the notifier change: on a real-time read, and without a user's or a worker's request.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::manager::request::ManagerError;
 use crate::manager::work::write::JobWrite;
 
 impl Manager {
-    /// Changes many jobs as `decide(the job, now)` says. Every decision is made on a real-time read right before the
-    /// write, and made anew when somebody else wrote in between. Answers in order with each job as it is then.
+    /// Changes each of these jobs as `decide(job, now)` says, and returns them in order as they are then. Every
+    /// decision is made on a real-time read right before the write, and made again when another write came first.
     pub async fn change_each<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
@@ -20,11 +20,10 @@ impl Manager {
         self.update_as_read(ids, |_, job, now| decide(job, now)).await
     }
 
-    /// Removes jobs in the versions given, with their bodies, and answers in order whether each is gone. One that was
-    /// written since stays, which is no failure.
+    /// Removes jobs in exactly these versions, with their bodies, and returns in order whether each is gone. A job
+    /// that was written since stays, which is no failure.
     ///
-    /// # Errors
-    /// Why the store could not.
+    /// # Errors The store's.
     pub async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
         let results = self.write(jobs.iter().map(JobWrite::remove).collect()).await;
         let removed = jobs.iter().zip(results).map(|(versioned, result)| {
@@ -40,7 +39,7 @@ impl Manager {
         removed.collect()
     }
 
-    /// Lets the store take one step in keeping live jobs apart from those that have ended.
+    /// Lets the store move up to `limit` ended jobs to the archive.
     ///
     /// # Errors
     /// The store's.
@@ -48,14 +47,14 @@ impl Manager {
         Ok(self.shared.store.archive(now, limit).await?)
     }
 
-    /// Sets the events that are to be told of whichever job they happen to.
+    /// Sets the events that subscriptions want to be notified of, whichever job they happen to.
     pub fn subscribe_to(&self, events: BTreeSet<EventName>) {
         *self.shared.work.subscribed.write() = events;
     }
 }
 
 impl Manager {
-    /// Puts into the outbox of `after` what happened since `before` and somebody wants to be told of.
+    /// Puts a notice into the outbox of `after` for every event since `before` that somebody subscribes to.
     pub(crate) fn announce(&self, before: &Job, after: &mut Job) {
         after.announce(before, |event| self.shared.work.subscribed.read().contains(&event));
     }

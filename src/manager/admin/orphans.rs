@@ -1,4 +1,4 @@
-//! Jobs that look abandoned, with what there is to judge that by and what happens to them next.
+//! Orphans: running jobs that look abandoned, and what happens to them next.
 
 use std::time::Duration;
 
@@ -10,19 +10,20 @@ use crate::store::Versioned;
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 
-/// The order of the list: those that nothing has happened to for the longest time first.
+/// The order of the list of orphans: those that were not written for the longest time first.
 pub const ORPHAN_ORDER: Sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
 
 /// What a job does next if nobody steps in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
-    /// Its lease still runs: its worker may be heard of, which takes the flag off.
+    /// Its lease has not expired: a heartbeat takes the flag off.
     WaitsForItsWorker,
-    /// It is held for a person.
+    /// It is held until an administrator decides.
     WaitsForAPerson,
-    /// It was to be cancelled anyway, and is once the monitor has taken it from its worker.
+    /// Its cancellation was requested; it is cancelled when the monitor takes it from its worker.
     IsCancelled,
-    /// The monitor takes it from its worker, by the job's own rule or its queue's; by the monitor's where neither has one.
+    /// The monitor takes it from its worker under this orphan policy of the job or its queue; under the monitor's own
+    /// when `None`.
     IsRecovered(Option<OrphanPolicy>),
 }
 
@@ -31,16 +32,16 @@ pub enum Prospect {
 pub struct OrphanStatus {
     /// The job.
     pub versioned: Versioned,
-    /// The flag.
+    /// When and why it was flagged.
     pub orphan: Orphan,
-    /// When this was looked at.
+    /// The time that this status is about.
     pub now: Timestamp,
-    /// What happens next.
+    /// What happens to the job next.
     pub next: Prospect,
 }
 
 impl OrphanStatus {
-    /// What is to be said of a job whose queue has this rule; `None` when it is not flagged.
+    /// Returns the status of a job whose queue has this orphan policy; `None` when the job is not flagged.
     #[must_use]
     pub fn of(versioned: Versioned, queue_policy: Option<OrphanPolicy>, now: Timestamp) -> Option<Self> {
         let State::Running(running) = &versioned.job.state else { return None };
@@ -50,7 +51,7 @@ impl OrphanStatus {
         Some(Self { versioned, orphan, now, next })
     }
 
-    /// For how long its lease has been over; `None` while it runs.
+    /// Returns for how long the lease has been expired; `None` before.
     #[must_use]
     pub fn expired_for(&self) -> Option<Duration> {
         let lease = self.versioned.job.lease()?;
@@ -75,7 +76,7 @@ fn prospect(policy: Option<OrphanPolicy>, running: &Running, orphan: &Orphan, no
 }
 
 impl Manager {
-    /// The flagged jobs that satisfy `filter`, up to `limit` of them, in [`ORPHAN_ORDER`].
+    /// Returns up to `limit` flagged jobs that satisfy `filter`, in [`ORPHAN_ORDER`].
     ///
     /// # Errors
     /// The store's.

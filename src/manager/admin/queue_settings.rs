@@ -1,4 +1,4 @@
-//! What is set for a queue: whether its jobs are held back, and what becomes of its orphans.
+//! The settings of queues: whether a queue is paused, and the policy for its orphans.
 //!
 //! A queue's settings are a record of the store; a queue without one has the defaults. They are kept in memory
 //! ([`CachedRecords`]), since every claim needs them.
@@ -24,26 +24,26 @@ const LIST_EVERY: Duration = Duration::from_millis(500);
 /// managers add at once still leaves a list that can be read.
 const MAX_SET_QUEUES: usize = 9_000;
 
-/// What is set for a queue.
+/// The settings of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueSettings {
-    /// Since when, by whom and why its jobs are held back, if they are.
+    /// The pause, while the queue is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
-    /// What becomes of its jobs whose lease has expired, where they do not say it themselves.
+    /// What happens to jobs of the queue whose lease has expired and that have no policy of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphan_policy: Option<OrphanPolicy>,
 }
 
-/// That a queue's jobs are held back.
+/// A pause: no job of the queue is handed out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Since when.
+    /// When the queue was paused.
     #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// Who wanted it.
+    /// Who paused it.
     pub by: Actor,
-    /// Why.
+    /// The reason that was given last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -53,7 +53,8 @@ impl QueueSettings {
         *self == Self::default()
     }
 
-    /// Held back from now on. One that is held back already stays so since when it is; a new reason is taken over.
+    /// The settings with a pause from now on. A queue that is paused already keeps its time; a new reason is taken
+    /// over.
     fn paused(&self, caller: &Caller, reason: Option<&str>, now: Timestamp) -> Self {
         let paused = match &self.paused {
             Some(pause) if reason.is_none_or(|reason| pause.reason.as_deref() == Some(reason)) => pause.clone(),
@@ -87,8 +88,8 @@ impl QueueSettingsCache {
 }
 
 impl Manager {
-    /// Holds the jobs of a queue back: none is claimed until it is resumed; those that run go on. Answers with the
-    /// queue's settings as they are then.
+    /// Pauses a queue: no job of it is claimed until it is resumed, and running jobs go on. Returns the queue's new
+    /// settings.
     ///
     /// # Errors
     /// [`ManagerError::Invalid`] when too many queues have settings; [`ManagerError::Unknown`]; the store's.
@@ -102,7 +103,7 @@ impl Manager {
         self.change_queue(queue, |settings| settings.paused(caller, reason, now)).await
     }
 
-    /// Hands the jobs of a queue out again.
+    /// Resumes a paused queue, and returns its new settings.
     ///
     /// # Errors
     /// As for [`Manager::pause`].
@@ -110,10 +111,10 @@ impl Manager {
         self.change_queue(queue, |settings| QueueSettings { paused: None, ..settings.clone() }).await
     }
 
-    /// Sets what becomes of a queue's orphans that do not say it themselves; the installation's rule for `None`.
+    /// Sets the policy for a queue's orphans that have none of their own; `None` stands for the installation's
+    /// policy.
     ///
-    /// # Errors
-    /// As for [`Manager::pause`].
+    /// # Errors As for [`Manager::pause`].
     pub async fn set_orphan_policy(
         &self,
         queue: &QueueName,
@@ -122,17 +123,17 @@ impl Manager {
         self.change_queue(queue, |settings| QueueSettings { orphan_policy: policy, ..settings.clone() }).await
     }
 
-    /// What becomes of a queue's orphans that do not say it themselves, as this manager knows it: after
-    /// [`Manager::know_queues`], and behind other managers by a second at most.
+    /// Returns the policy for a queue's orphans, as this manager knows it. Only after [`Manager::know_queues`];
+    /// changes by other managers are known within one second.
     #[must_use]
     pub fn orphan_policy_of(&self, queue: &QueueName) -> Option<OrphanPolicy> {
         self.shared.queue_settings.of(queue).orphan_policy
     }
 
-    /// Waits until the settings are known: a claim that came before would be given jobs that are held back.
+    /// Waits until the settings of all queues were read once: before that, a claim could be given jobs of a paused
+    /// queue.
     ///
-    /// # Errors
-    /// Why they cannot be read.
+    /// # Errors Why they cannot be read.
     pub async fn know_queues(&self) -> Result<(), ManagerError> {
         self.shared.queue_settings.listed.get_or_try_init(|| self.list_queues()).await?;
         Ok(())
@@ -152,7 +153,7 @@ impl Manager {
         });
     }
 
-    /// The background task: knows the settings as soon as the store answers, and what others change within a second.
+    /// The background task that reads the settings, and again what other managers change.
     pub(crate) async fn keep_queues_known(&self) {
         let mut failing = false;
         // Ends with the manager, or once nothing can change but by this manager.

@@ -32,8 +32,8 @@ pub(super) const LANE_IDLE: Duration = Duration::from_secs(300);
 /// How many bytes of payload one claim takes at most, but for its first job: they are answered together.
 pub(super) const MAX_CLAIM_BYTES: usize = 32 << 20;
 
-/// How many candidates are kept for a queue that nobody has asked for yet, and for how many such queues: where searches
-/// lag, the first claim would not find what was submitted a moment ago.
+/// How many candidates are kept for a queue that nobody has asked for yet, and for how many such queues: where
+/// searches lag, the first claim would not find what was submitted a moment ago.
 const UNASKED_CAPACITY: usize = 200;
 const UNASKED_LANES: usize = 1_000;
 
@@ -156,8 +156,8 @@ impl<Offer> Board<Offer> {
         }
     }
 
-    /// Takes due candidates, the most urgent of all queues first. Steps over at most `steps` that do not fit, and counts
-    /// them off.
+    /// Takes due candidates, the most urgent of all queues first. Steps over at most `steps` that do not fit, and
+    /// counts them off.
     pub(super) fn take(&mut self, wish: &Wish<'_>, now: Timestamp, steps: &mut usize) -> Vec<Versioned> {
         for queue in wish.queues {
             if let Some(lane) = self.lanes.get_mut(queue) {

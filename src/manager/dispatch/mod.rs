@@ -4,8 +4,8 @@
 //! the later ones by their time, and the claims that wait. Pure bookkeeping under one short lock: nothing here does
 //! I/O, so the lock is never held across a wait.
 //!
-//! A candidate is a hint, not a promise: only an acknowledged conditional write makes it a claim. While a candidate is
-//! with a claim it is *out*, and is not offered to a second one; an [`Offer`] that is dropped puts it back, so a
+//! A candidate is a hint, not a promise: only an acknowledged conditional write makes it a claim. While a candidate
+//! is with a claim it is *out*, and is not offered to a second one; an [`Offer`] that is dropped puts it back, so a
 //! claim whose connection breaks takes no job with it.
 
 mod board;
@@ -169,8 +169,8 @@ impl Dispatch {
         Err(WaitingClaim { id, dispatch: self.clone(), offer })
     }
 
-    /// Holds the jobs of these queues back, and of no others. Claims that wait for one that is no longer held back are
-    /// served at once.
+    /// Holds the jobs of these queues back, and of no others. Claims that wait for one that is no longer held back
+    /// are served at once.
     pub(super) fn hold_back(&self, paused: HashSet<QueueName>) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -182,8 +182,8 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, &resumed, now);
     }
 
-    /// A claim for this candidate has been decided: it is no longer out. `still_available` gives the job as it is now,
-    /// when it can be claimed yet.
+    /// A claim for this candidate has been decided: it is no longer out. `still_available` gives the job as it is
+    /// now, when it can be claimed yet.
     pub(super) fn settle(&self, id: &JobId, still_available: Option<Versioned>) {
         self.shared.board.lock().out.remove(id);
         if let Some(candidate) = still_available {

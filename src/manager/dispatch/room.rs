@@ -1,4 +1,4 @@
-//! What a claim has room for: a worker may say what it offers, and is then given only jobs that fit into it together.
+//! Resources: a worker may state what it offers, and is then given only jobs that together need no more.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ pub(super) const STEPS_PER_CLAIM: usize = 1_000;
 /// The same for all claims together that are looked at when candidates come.
 pub(super) const STEPS_PER_SERVING: usize = 4_000;
 
-/// What a claim asks for.
+/// What a claim wants.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
-    /// The lines it takes from.
+    /// The queues it takes jobs from.
     pub(crate) queues: &'a [QueueName],
-    /// How many jobs at most.
+    /// The most jobs it takes.
     pub(crate) max_jobs: usize,
     /// What its worker offers to them together; anything, when nothing is stated.
     pub(crate) resources: &'a Resources,

@@ -1,7 +1,7 @@
-//! Why a job does not run, or how it is doing: in words, with the evidence.
+//! Explanations: why a job does not run, or how it is doing, in sentences and with the evidence.
 //!
-//! [`Manager::explain`] gathers the facts, [`explain`] puts them into sentences: a pure function of the facts. What is
-//! said of workers is what this manager knows: those that ask other managers are not seen here.
+//! [`Manager::explain`] gathers the facts, [`explain`] puts them into sentences: a pure function of the facts. Only
+//! the workers that claim at this manager are known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,34 +17,34 @@ use crate::manager::admin::queue_settings::QueueSettings;
 use crate::manager::observe::workers::Asking;
 use crate::manager::request::ManagerError;
 
-/// How many jobs are looked at to tell how many go before one; of more it is said that they are at least so many.
+/// The most jobs counted that go before one; beyond, the explanation says "at least".
 pub(crate) const MAX_AHEAD: usize = 1_000;
 
-/// Why a job stands where it does.
+/// The explanation of a job's state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The job.
     pub id: JobId,
-    /// Where it stands.
+    /// The job's state.
     pub state: JobState,
-    /// Whether a worker that asks now, and has room for it, could be given it.
+    /// Whether a worker that claims now, and has enough resources, could be given the job.
     pub runnable: bool,
-    /// What there is to say, the most important first; at least one.
+    /// The reasons, the most important first; at least one.
     pub reasons: Vec<Reason>,
 }
 
-/// One thing to say about a job.
+/// One reason for a job's state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
-    /// A stable word for it.
+    /// A stable code for programs, such as `queue_paused`.
     pub code: &'static str,
-    /// A sentence.
+    /// The reason as a sentence for people.
     pub message: String,
-    /// What it rests on.
+    /// The values behind the sentence.
     pub evidence: Map<String, Value>,
 }
 
-/// All that an explanation rests on.
+/// The facts behind an explanation.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) job: Arc<Job>,
@@ -58,7 +58,7 @@ pub(crate) struct Facts {
 }
 
 impl Manager {
-    /// Says why a job does not run, or how it is doing.
+    /// Explains why a job does not run, or how it is doing.
     ///
     /// # Errors
     /// [`ManagerError::NotFound`]; the store's.

@@ -1,6 +1,6 @@
-//! What this manager has seen of its work lately, in memory: how long jobs and workers wait, how long jobs run, how
-//! often writes lose a race. Kept in slices of time, so that what is told is about the last minutes and costs nothing to
-//! tell; the same events are counted in the process's metrics, for those who keep longer records.
+//! Statistics of this manager's work over the last five minutes, in memory: how long jobs and workers wait, how long
+//! jobs run, how often writes lose a race. The same is counted in the process's metrics, where it can be kept for
+//! longer.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::job::{EventName, Job, JobState, Kind, Lease, State, WorkerId};
 use super::sliding_window::SlidingWindow;
 use crate::manager::work::write::Acknowledged;
 
-/// How far back insights go.
+/// The time that insights cover at most.
 pub const WINDOW: Duration = Duration::from_secs(300);
 
 /// How long a slice is, in milliseconds, and how many are kept.
@@ -67,35 +67,35 @@ impl Durations {
     }
 }
 
-/// How durations are distributed.
+/// The distribution of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
-    /// How many there were; the rest is zero when there were none.
+    /// The number of durations; all else is zero when it is zero.
     pub count: u64,
-    /// Their mean.
+    /// The mean.
     pub mean: Duration,
-    /// Half of them were at most this.
+    /// The median.
     pub p50: Duration,
-    /// Nine of ten were at most this.
+    /// The 90th percentile.
     pub p90: Duration,
-    /// 99 of a hundred were at most this.
+    /// The 99th percentile.
     pub p99: Duration,
     /// The longest.
     pub max: Duration,
 }
 
-/// How much of one kind of job there was.
+/// The counts for one kind of job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindCounts {
-    /// How many were submitted.
+    /// Jobs submitted.
     pub submitted: u64,
-    /// How many claims were granted.
+    /// Claims granted.
     pub claimed: u64,
-    /// How many attempts ended well.
+    /// Attempts that completed.
     pub completed: u64,
-    /// How many attempts ended badly, for whatever reason.
+    /// Attempts that ended otherwise, but for those given back.
     pub failed: u64,
-    /// How long the attempts that ended took together.
+    /// The total duration of the attempts that ended.
     pub ran_for: Duration,
 }
 
@@ -109,7 +109,7 @@ impl KindCounts {
     }
 }
 
-/// What happened how often.
+/// The counts for all kinds of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Jobs submitted.
@@ -122,7 +122,7 @@ pub struct Tally {
     pub retried: u64,
     /// Writes that lost a race for their job.
     pub conflicts: u64,
-    /// Search hits that were out of date, and calls that spoke of another fence than the job's.
+    /// Search hits that were out of date, and calls with an outdated fence.
     pub mismatches: u64,
 }
 
@@ -137,24 +137,24 @@ impl Tally {
     }
 }
 
-/// What this manager has seen lately.
+/// The statistics of one manager's work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Insights {
-    /// How much time that is about: [`WINDOW`], or less when the manager is younger.
+    /// The time that the statistics cover: [`WINDOW`], or less when the manager was started later.
     pub window: Duration,
-    /// How long claims waited that got a job.
+    /// How long those claims waited that were given a job.
     pub claim_wait: Quantiles,
-    /// How long after they were due jobs were claimed.
+    /// The time between a job's due time and its claim.
     pub drift: Quantiles,
     /// How long attempts took.
     pub run_time: Quantiles,
-    /// What happened how often.
+    /// The counts for all kinds of jobs.
     pub tally: Tally,
-    /// The kinds of job, those that took most of the workers' time first.
+    /// The counts by kind, those that took most of the workers' time first.
     pub kinds: Vec<(Kind, KindCounts)>,
-    /// Kinds beyond those that are told apart, together.
+    /// The counts for all other kinds together.
     pub other_kinds: KindCounts,
-    /// How many workers claimed a job or were heard of.
+    /// The number of workers that claimed a job or sent a heartbeat.
     pub workers: usize,
 }
 
@@ -221,31 +221,31 @@ impl Insight {
         self.note(now, |slice| seen.iter().for_each(|seen| slice.count(seen)));
     }
 
-    /// A claim got a job after this time.
+    /// Records how long a claim waited that was given a job.
     pub(crate) fn claim_waited(&self, wait: Duration, now: Timestamp) {
         metrics::histogram!("leasehold_claim_wait_seconds").record(wait);
         self.note(now, |slice| slice.claim_wait.add(wait));
     }
 
-    /// A worker gave signs of life.
+    /// Counts heartbeats of a worker.
     pub(crate) fn heard_of(&self, worker: &WorkerId, beats: usize, now: Timestamp) {
         metrics::counter!("leasehold_heartbeats_total").increment(beats as u64);
         self.note(now, |slice| slice.saw(worker));
     }
 
-    /// A write lost a race.
+    /// Counts a write that lost a race.
     pub(crate) fn conflicted(&self, operation: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_conflicts_total", "operation" => operation).increment(1);
         self.note(now, |slice| slice.tally.conflicts += 1);
     }
 
-    /// Something spoke of a job as it no longer is: a search hit (`stale_hit`) or a call (`fence`).
+    /// Counts a search hit (`stale_hit`) or a call (`fence`) that was about a job as it no longer is.
     pub(crate) fn mismatched(&self, reason: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_mismatches_total", "reason" => reason).increment(1);
         self.note(now, |slice| slice.tally.mismatches += 1);
     }
 
-    /// What there is to tell.
+    /// Sums up the last five minutes.
     pub(crate) fn insights(&self, now: Timestamp) -> Insights {
         let mut total = Slice::default();
         self.slices.lock().within(WINDOW, now).for_each(|slice| total.add(slice));

@@ -1,6 +1,6 @@
-//! What the manager knows and shows of its work: [`events`] (the live feed), [`workers`] (who asks for jobs), [`queues`] (how they stand), [`insight`]
-//! and [`throughput`] (statistics of the last minutes, in a [`sliding_window`]), [`survey`] (counts of the store, taken
-//! periodically) and [`explain`] (why a job does not run).
+//! What the manager shows of its work: [`events`] (the live feed), [`workers`] (who claims jobs), [`queues`] (their
+//! status), [`insight`] and [`throughput`] (statistics of the last minutes, in a [`sliding_window`]), [`survey`]
+//! (counts of the store, taken periodically) and [`explain`] (why a job does not run).
 
 pub(super) mod events;
 pub(super) mod explain;
@@ -19,7 +19,7 @@ use survey::Surveys;
 use throughput::EndedJobs;
 use workers::Workers;
 
-/// What one manager has seen, in memory.
+/// What one manager has observed, in memory.
 pub(super) struct Observations {
     pub(super) started_at: Timestamp,
     pub(super) events: Events,

@@ -1,4 +1,4 @@
-//! How queues stand: their jobs by state, the oldest that waits, their settings and what ended lately.
+//! The status of queues: jobs by state, the oldest waiting job, settings and throughput.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,19 +24,19 @@ pub(super) fn no_jobs() -> JobCounts {
     JobState::ALL.iter().map(|state| (*state, 0)).collect()
 }
 
-/// How a queue stands.
+/// The status of a queue.
 #[derive(Clone, Debug)]
 pub struct QueueStatus {
-    /// Its name.
+    /// The queue's name.
     pub name: QueueName,
-    /// How many jobs are in each state, every state named.
+    /// The number of jobs in each state, every state named.
     pub jobs: BTreeMap<JobState, u64>,
-    /// Since when the longest-waiting due job could have been claimed, were the queue not paused.
+    /// The due time of the due job that has waited longest.
     pub oldest_waiting_since: Option<Timestamp>,
-    /// What is set for it.
+    /// The queue's settings.
     pub settings: QueueSettings,
-    /// How many of its jobs have ended in the last one, five and fifteen minutes. On a store of the manager's own, since
-    /// the manager was started.
+    /// The jobs that ended in the last one, five and fifteen minutes. On the embedded store, only those since the
+    /// manager was started.
     pub throughput: [Throughput; 3],
 }
 
@@ -100,7 +100,7 @@ impl Manager {
         Ok(queues)
     }
 
-    /// Finds the time since when the longest-waiting due job of a queue with these jobs could have been claimed.
+    /// Returns the due time of the due job that has waited longest, in a queue with these counts.
     pub(super) async fn oldest_waiting(
         &self,
         queue: &QueueName,

@@ -1,5 +1,4 @@
-//! How many jobs are in the store, looked up from time to time: for the gauges, and for whoever asks how the server is
-//! without wanting to ask the store.
+//! Periodic counts of the store's jobs, for the gauges and for status pages that must not query the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,37 +14,37 @@ use crate::store::StoreError;
 use super::queues::{JobCounts, no_jobs};
 use crate::manager::Manager;
 
-/// How many queues are told apart. The others, those with the fewest jobs that have not ended, are counted together.
+/// The most queues counted apart. The others, those with the fewest jobs that have not ended, are counted together.
 const MAX_QUEUES: usize = 100;
 
 /// The name that stands for the others, in metrics. No queue is called so: names have no white space at their ends.
 const OTHERS: &str = " others";
 
-/// How the store stood when it was last looked at.
+/// The counts of the store's jobs at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
-    /// When that was.
+    /// When the jobs were counted.
     pub at: Timestamp,
-    /// How many jobs were in each state, in all queues.
+    /// The number of jobs in each state, in all queues.
     pub jobs: BTreeMap<JobState, u64>,
-    /// Since when the longest-waiting due job of all could have been claimed.
+    /// The due time of the due job that has waited longest.
     pub oldest_waiting_since: Option<Timestamp>,
 }
 
-/// What is known of the store, and whether it answers.
+/// The latest counts, and whether counting succeeds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SurveyState {
-    /// The latest look at it that succeeded.
+    /// The latest counts that succeeded.
     pub latest: Option<Survey>,
-    /// Since when every look has failed, if the latest one did.
+    /// The first failure since the last success, if the latest count failed.
     pub failing_since: Option<Timestamp>,
 }
 
-/// Where it is kept.
+/// The latest survey, in memory.
 #[derive(Default)]
 pub(crate) struct Surveys {
     state: Mutex<SurveyState>,
-    /// The series that have been set, so that a queue that is gone is told as empty and not as it last was.
+    /// The gauges that have been set, so that those of a queue that is gone are set to zero.
     told: Mutex<BTreeSet<(String, JobState)>>,
 }
 
@@ -71,7 +70,7 @@ fn sum<'a>(counts: impl Iterator<Item = &'a JobCounts>) -> JobCounts {
 }
 
 impl Manager {
-    /// Looks again and again, until the manager ends.
+    /// Takes a survey periodically, until the manager ends.
     pub(crate) async fn keep_surveyed(&self, every: Duration) {
         loop {
             self.take_survey().await;
@@ -100,7 +99,7 @@ impl Manager {
         }
     }
 
-    /// Counts the jobs of every queue, and finds the oldest waiting of those that are told apart.
+    /// Counts the jobs of every queue, and finds the oldest waiting of those that are counted apart.
     async fn count_queues(&self) -> Result<Vec<QueueNumbers>, StoreError> {
         let mut queues: Vec<_> = self.count_by_queue(&Filter::default()).await?.into_iter().collect();
         queues.sort_by_key(|(_, jobs)| std::cmp::Reverse(jobs[&JobState::Available] + jobs[&JobState::Running]));

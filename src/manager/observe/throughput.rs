@@ -1,7 +1,7 @@
 //! How many jobs of each queue have ended lately.
 //!
-//! On a store of its own this manager counts what it writes, in slices of ten seconds, in memory: every end passes
-//! through it. On a shared store the others' ends count as well, and a count of the jobs that ended lately tells.
+//! On the embedded store this manager counts the ends in memory, since it writes them all. On a shared store, where
+//! others end jobs too, they are counted by a query.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::StoreError;
 use super::sliding_window::SlidingWindow;
 use crate::manager::Manager;
 
-/// The times that are told about, the longest last.
+/// The windows that throughput is given for, the longest last.
 pub(crate) const WINDOWS: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(300), LONGEST];
 const LONGEST: Duration = Duration::from_secs(900);
 
@@ -27,18 +27,18 @@ const SLICES: i64 = 900_000 / SLICE_MILLIS;
 /// How many queues are counted in memory. What ends in others is not counted, until one of these falls silent.
 const MAX_QUEUES: usize = 1_000;
 
-/// What has ended within one window up to now.
+/// The jobs of a queue that ended within one window up to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throughput {
-    /// How long the window is.
+    /// The length of the window.
     pub window: Duration,
-    /// How many jobs were completed.
+    /// Jobs that completed.
     pub completed: u64,
-    /// How many jobs have failed for good.
+    /// Jobs that failed and are not retried.
     pub failed: u64,
 }
 
-/// Nothing, in any window.
+/// No jobs in any window.
 pub(crate) fn nothing() -> [Throughput; 3] {
     WINDOWS.map(|window| Throughput { window, completed: 0, failed: 0 })
 }
@@ -91,7 +91,7 @@ impl EndedJobs {
 }
 
 impl Manager {
-    /// What has ended lately in each of these queues that had an end, `only` this one where it is named.
+    /// Returns the throughput of every queue in which jobs ended lately, or of `only` this one.
     pub(crate) async fn throughput(
         &self,
         only: Option<&QueueName>,

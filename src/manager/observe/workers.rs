@@ -1,7 +1,7 @@
-//! The workers that this manager has heard of lately, and the leases that the store knows of.
+//! The workers that claimed at this manager lately, and the leases in the store.
 //!
-//! What a worker asks for and offers is known only to the manager it asks, and kept in memory, for a bounded number of
-//! workers. Which jobs it runs is in the store, for all managers together.
+//! Which queues a worker claims from and which resources it offers is known only to the manager it calls, in memory
+//! and for a bounded number of workers. Which jobs it runs is in the store, for all managers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -28,49 +28,49 @@ const LATELY: Duration = Duration::from_secs(120);
 const MAX_LEASES: usize = 10_000;
 const LEASES_PER_PAGE: usize = 1_000;
 
-/// What a worker told this manager last.
+/// A worker's latest calls to this manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// When it was last heard of.
+    /// The time of its last call.
     pub last_seen_at: Timestamp,
-    /// When it last asked for jobs.
+    /// The time of its last claim.
     pub asked_at: Option<Timestamp>,
-    /// Which lines it asked for then.
+    /// The queues of its last claim.
     pub queues: Vec<QueueName>,
-    /// What it offered then; nothing where it takes any job.
+    /// The resources offered by its last claim; empty where it takes any job.
     pub resources: Resources,
-    /// How many of its claims wait for a job now.
+    /// The number of its claims that wait for a job now.
     pub waiting: u32,
 }
 
 /// The leases of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leases {
-    /// How many jobs it runs.
+    /// The number of jobs the worker runs.
     pub jobs: u64,
-    /// The oldest of the latest signs of life.
+    /// The oldest of its jobs' last heartbeats.
     pub oldest_heartbeat_at: Timestamp,
-    /// When the first of them is over.
+    /// When the first of the leases expires.
     pub earliest_expiry_at: Timestamp,
 }
 
-/// A worker, as far as it is known.
+/// A worker, by its calls to this manager and its leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
-    /// Its name.
+    /// The worker's name.
     pub id: WorkerId,
-    /// What it told this manager last, if it was heard of here.
+    /// Its latest calls to this manager, if there were any lately.
     pub seen: Option<Sighting>,
-    /// What it runs, if anything.
+    /// Its leases, if it runs any job.
     pub leases: Option<Leases>,
 }
 
-/// The workers.
+/// All known workers.
 #[derive(Clone, Debug)]
 pub struct WorkerStatuses {
-    /// In the order of their names.
+    /// The workers in the order of their names.
     pub workers: Vec<WorkerStatus>,
-    /// Whether there are more leases than were read, so that some are missing.
+    /// Whether there are more leases than were read (10,000), so that some are missing.
     pub truncated: bool,
 }
 
@@ -197,7 +197,7 @@ fn as_of(sighting: &Sighting, now: Timestamp) -> Sighting {
 }
 
 impl Manager {
-    /// The workers that this manager has heard of lately, and those that run jobs.
+    /// Returns the workers that called this manager lately, and those that run jobs.
     ///
     /// # Errors
     /// The store's.
@@ -214,7 +214,7 @@ impl Manager {
         Ok(WorkerStatuses { workers: workers.into_values().collect(), truncated })
     }
 
-    /// One worker; none when this manager has not heard of it lately and it runs nothing.
+    /// Returns one worker; none when it has not called this manager lately and runs no job.
     ///
     /// # Errors
     /// The store's.

@@ -1,8 +1,8 @@
-//! Changing many jobs by an administrator's word: those of a filter are found page by page, and each is decided anew on
-//! a real-time read right before its write. A job that is no longer one of those asked for is left alone.
+//! Bulk changes by an administrator: the jobs of a filter are searched page by page, and each is decided on a
+//! real-time read right before its write. A job that no longer matches is left alone.
 //!
-//! One call takes a bounded time and tells where to go on, so that a million jobs do not hold one request for minutes.
-//! Each page is changed in a task of its own: a caller who goes away leaves no page half done.
+//! One call takes a bounded time and returns where to go on, so that a million jobs do not hold one request for
+//! minutes. Each page is changed in a task of its own: a caller who goes away leaves no page half done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,11 @@ use crate::store::{StoreError, Versioned};
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 
-/// The order in which jobs are gone through. What jobs are changed to does not move them in it, and those submitted
-/// meanwhile stand before its beginning.
+/// The order in which jobs are changed. A change does not move a job in it, and jobs submitted meanwhile come before
+/// its beginning.
 pub const BULK_ORDER: Sort = Sort::By(SortField::CreatedAt, Direction::Descending);
 
-/// How many jobs are changed together.
+/// The most jobs changed together.
 pub const BULK_PAGE: usize = 500;
 
 /// How many failures one report names.
@@ -31,19 +31,19 @@ const NAMED_FAILURES: usize = 100;
 /// How many jobs a preview shows.
 const SAMPLE: usize = 20;
 
-/// What is done to each job.
+/// The change to each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkAction {
-    /// Takes running jobs from their workers.
+    /// Ends the leases of running jobs.
     Release(Then),
-    /// Calls jobs off that have not ended.
+    /// Cancels jobs that have not ended.
     Cancel,
-    /// Starts jobs again that have ended without being completed.
+    /// Retries jobs that failed, expired or were cancelled.
     Retry,
 }
 
 impl BulkAction {
-    /// The word for it.
+    /// Returns the name of the action, as metrics have it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl BulkAction {
         }
     }
 
-    /// The states that it can be done in.
+    /// Returns the states of the jobs that the action applies to.
     #[must_use]
     pub const fn states(self) -> &'static [JobState] {
         match self {
@@ -76,60 +76,60 @@ impl BulkAction {
     }
 }
 
-/// An order over many jobs.
+/// An administrator's order to change many jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkOrder {
-    /// What is done.
+    /// The change to each job.
     pub action: BulkAction,
-    /// Who orders it.
+    /// Who gives the order.
     pub actor: Actor,
-    /// Why, for each job's history.
+    /// The reason, for each job's history.
     pub reason: String,
 }
 
-/// Which jobs an order is about.
+/// The jobs that an order is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BulkSelection {
-    /// All that satisfy this.
+    /// Selects the jobs that satisfy this filter.
     pub filter: Filter,
-    /// Only those of these, read in real time; any when there are none.
+    /// Selects only these jobs, read in real time; any when empty.
     pub ids: Vec<JobId>,
 }
 
-/// How far one call goes.
+/// The bounds of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkBounds {
-    /// Where it goes on: after the job with this key in [`BULK_ORDER`].
+    /// Starts after the job with this key in [`BULK_ORDER`].
     pub after: Option<SortKey>,
-    /// How many jobs at most.
+    /// The most jobs that one call changes.
     pub max_jobs: usize,
-    /// For how long; one page is always done.
+    /// The time after which no further page is begun.
     pub within: Duration,
 }
 
-/// What an order would be about.
+/// The jobs that an order would change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BulkPreview {
-    /// How many jobs there are.
+    /// The number of jobs.
     pub matched: u64,
-    /// A few of them, the youngest first.
+    /// Up to 20 of them, the youngest first.
     pub sample: Vec<Versioned>,
 }
 
-/// What one call came to.
+/// The result of one call.
 #[derive(Debug, Default)]
 pub struct BulkReport {
-    /// How many jobs were found.
+    /// The number of jobs found.
     pub matched: u64,
-    /// How many were changed.
+    /// The number of jobs changed.
     pub changed: u64,
-    /// How many were left alone: they had moved on, or were as asked already.
+    /// The number of jobs left alone: they no longer matched, or were as ordered already.
     pub skipped: u64,
-    /// How many could not be changed.
+    /// The number of jobs that could not be changed.
     pub failed: u64,
-    /// The first of those, and why.
+    /// The first 100 jobs that could not be changed, and why.
     pub failures: Vec<(JobId, ManagerError)>,
-    /// Where to go on; `None` when every job was gone through.
+    /// Where the next call goes on; `None` when all jobs are done.
     pub next: Option<SortKey>,
 }
 
@@ -141,10 +141,10 @@ enum Fate {
 }
 
 impl Manager {
-    /// Counts the jobs that `action` would be done to, and shows a few.
+    /// Counts the jobs that `action` would change, and returns a few of them.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`] when it can be done to none of those asked for; the store's.
+    /// [`ManagerError::Invalid`] when the selected states rule the action out; the store's.
     pub async fn preview(&self, action: BulkAction, selection: &BulkSelection) -> Result<BulkPreview, ManagerError> {
         let BulkSelection { filter, ids } = narrow(action, selection)?;
         let store = &self.shared.store;
@@ -160,10 +160,10 @@ impl Manager {
         Ok(BulkPreview { matched, sample: store.search(&search).await? })
     }
 
-    /// Changes jobs as ordered, within bounds.
+    /// Changes the selected jobs as ordered, within bounds.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`] when it can be done to none of those asked for; the store's, when nothing was changed.
+    /// [`ManagerError::Invalid`] when the selected states rule the action out; the store's, when nothing was changed.
     pub async fn bulk_change(
         &self,
         order: BulkOrder,

@@ -1,10 +1,11 @@
 //! Claiming: candidates become leases by conditional writes, and leases reach the worker or come back.
 //!
-//! Three things can break a claim's connection, and none may lose a job's time:
-//! - before the write, the call is dropped and its candidates go back to the dispatch ([`crate::manager::dispatch::Offer`]);
-//! - during or after the write, the jobs are given back, attempt and all ([`Claimed`]), since the write runs in a task
-//!   of its own that outlives the call;
-//! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again ([`NamedClaims`]).
+//! A claim's connection can break at any time, and none may cost a job its time:
+//! - before the write, the call is dropped and its candidates go back to the dispatch ([`Offer`]);
+//! - during or after the write, the jobs are given back, attempt and all ([`Claimed`]), since the write runs in a
+//!   task of its own that outlives the call;
+//! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again
+//!   ([`NamedClaims`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,13 +56,13 @@ impl Claimed {
         Self { jobs: Vec::new(), give_back: None }
     }
 
-    /// The jobs claimed; none when none came in time.
+    /// Returns the jobs claimed; none when none became available in time.
     #[must_use]
     pub fn jobs(&self) -> &[JobView] {
         &self.jobs
     }
 
-    /// The answer is on its way: the jobs are the worker's, and so are their leases.
+    /// Confirms that the answer is on its way to the worker, which keeps the leases.
     pub fn delivered(mut self) {
         self.give_back = None;
     }
@@ -150,13 +151,13 @@ impl Manager {
         Ok(Claimed::none())
     }
 
-    /// How many claims wait for a job now.
+    /// Returns the number of claims that wait for a job now.
     #[must_use]
     pub fn waiting_claims(&self) -> usize {
         self.shared.dispatch.waiting()
     }
 
-    /// Answers waiting claims with nothing, and refuses new ones. Everything else goes on.
+    /// Answers waiting claims with no jobs, and refuses new ones. Everything else goes on.
     pub fn stop_claims(&self) {
         self.shared.work.no_claims.cancel();
     }
@@ -310,7 +311,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Writes a claim for each candidate. Gives those that were granted, and the first failure that is not a conflict.
+    /// Writes a claim for each candidate. Gives those that were granted, and the first failure that is not a
+    /// conflict.
     async fn claim_all(
         &self,
         candidates: Vec<Versioned>,
@@ -352,8 +354,8 @@ impl Manager {
         (claimed, failure)
     }
 
-    /// What to write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that can
-    /// no longer be claimed are dropped.
+    /// What to write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that
+    /// can no longer be claimed are dropped.
     fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<(Versioned, Arc<Job>)> {
         let now = self.shared.clock.now();
         let claim =
@@ -380,8 +382,8 @@ impl Manager {
     }
 }
 
-/// Looks for a claim whose outcome was not learnt, and gives the job back if the claim went through: nobody was told of
-/// it.
+/// Looks for a claim whose outcome was not learnt, and gives the job back if the claim went through: nobody was told
+/// of it.
 async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
     let Some(lease) = claimed.lease() else { return };
     for tried in 1..=RESOLVE_TRIES {

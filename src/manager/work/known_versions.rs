@@ -26,7 +26,8 @@ impl KnownVersions {
         Self { recent: useful.then(Mutex::default) }
     }
 
-    /// Remembers a version, unless a later one is known. Of two in different places the last one learnt is remembered.
+    /// Remembers a version, unless a later one is known. Of two in different places the last one learnt is
+    /// remembered.
     pub(crate) fn learn(&self, versioned: &Versioned) {
         let Some(recent) = &self.recent else { return };
         let mut recent = recent.lock();

@@ -1,5 +1,5 @@
-//! The jobs that this manager has written and of which somebody is yet to be told: a hint to whoever does, so that no
-//! search is needed to find them. What is forgotten here is found by one.
+//! The jobs written here that have notices in their outbox: a hint to the notifier, which would otherwise find them
+//! by a search.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use crate::job::{Job, JobId};
 
 use crate::manager::Manager;
 
-/// How many are remembered; those beyond are left to the search.
+/// The most jobs remembered; those beyond are left to the search.
 const MAX_REMEMBERED: usize = 10_000;
-/// How many are given at a time.
+/// The most jobs returned at a time.
 const BATCH: usize = 500;
 
-/// See the module.
+/// The ids of jobs with pending notices.
 #[derive(Default)]
 pub(crate) struct PendingNotices {
     ids: Mutex<VecDeque<JobId>>,
@@ -23,7 +23,7 @@ pub(crate) struct PendingNotices {
 }
 
 impl PendingNotices {
-    /// Remembers the job if there is something to be told of it.
+    /// Remembers the job if it has notices in its outbox.
     pub(crate) fn note(&self, job: &Job) {
         if job.outbox.is_empty() {
             return;
@@ -37,7 +37,7 @@ impl PendingNotices {
 }
 
 impl Manager {
-    /// Waits until there are jobs of which somebody is yet to be told, and gives some of them, each for one caller.
+    /// Waits until there are jobs with notices in their outbox, and returns up to 500 of them, each to one caller.
     pub async fn pending_notices(&self) -> Vec<JobId> {
         let pending = &self.shared.work.pending_notices;
         loop {

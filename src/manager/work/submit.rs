@@ -24,7 +24,7 @@ struct Prepared {
 }
 
 impl Manager {
-    /// Submits jobs; answers in order. A job submitted again under its id or key is answered as the first time.
+    /// Submits jobs, and answers in order. A job submitted again under its id or key is answered as the first time.
     pub async fn submit(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Submitted, ManagerError>> {
         let now = self.shared.clock.now();
         let inline_limit = self.shared.store.inline_limit();

@@ -110,7 +110,8 @@ impl Manager {
         }
     }
 
-    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are, by index.
+    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are, by
+    /// index.
     fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<usize>, Vec<JobWrite>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
@@ -169,7 +170,7 @@ impl Manager {
 }
 
 impl Manager {
-    /// Prolongs leases; answers in order.
+    /// Renews leases, and answers in order.
     pub async fn heartbeat(
         &self,
         worker: &WorkerId,
@@ -197,7 +198,7 @@ impl Manager {
             .collect()
     }
 
-    /// Completes, fails or gives back attempts; answers in order with each job as it is then. The same end again is
+    /// Completes, fails or releases attempts, and returns the jobs in order as they are then. The same end again is
     /// answered as the first time.
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
         self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
@@ -214,7 +215,7 @@ impl Manager {
         results.into_iter().map(|result| self.count_lost(result)).collect()
     }
 
-    /// Calls a waiting job off, or asks a running one's worker to stop.
+    /// Cancels a waiting job, or requests the worker of a running one to stop.
     ///
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`] when it ended otherwise.
@@ -222,7 +223,7 @@ impl Manager {
         self.update_one(id, |job, now| job.cancel(caller, reason.clone(), now)).await
     }
 
-    /// Starts a failed, cancelled or expired job again.
+    /// Retries a failed, cancelled or expired job.
     ///
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`].
@@ -244,11 +245,11 @@ impl Manager {
         released
     }
 
-    /// Gives every running job back, attempt and all: for the start of a process that owns its store alone, whose
-    /// workers died with the process before it. Returns how many there were.
+    /// Releases every running job, without counting the attempt, and returns their number: for the start of a process
+    /// that owns its store alone, whose workers died with the process before it.
     ///
     /// # Errors
-    /// The first that a job could not be given back for; those before it are given back.
+    /// The first failure; the jobs before it are released.
     pub async fn reclaim_all(&self, reason: &str) -> Result<usize, ManagerError> {
         let filter = Filter { states: vec![JobState::Running], ..Filter::default() };
         let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);

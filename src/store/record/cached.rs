@@ -1,8 +1,9 @@
-//! The records of one kind, kept in memory by a process that reads them often, and the one loop that changes a record.
+//! The records of one kind, kept in memory by a process that reads them often, and the one loop that changes a
+//! record.
 //!
-//! What this process writes counts at once; what others write is found by listing the records. A list may be behind: a
-//! record that it shows in an older version than is known is left as it is, and one that it does not show is kept for
-//! as long as a list can lag.
+//! What this process writes counts at once; what others write is found by listing the records. A list may be behind:
+//! a record that it shows in an older version than is known is left as it is, and one that it does not show is kept
+//! for as long as a list can lag.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

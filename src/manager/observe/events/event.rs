@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use crate::job::{EventName, HistoryEntry, Job, JobId, JobSpec, Kind, Owner, QueueName};
 
-/// Something that happened to a job.
+/// A transition of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobEvent {
-    /// Which job.
+    /// The job's id.
     pub job_id: JobId,
-    /// What the job asks for.
+    /// The job's specification.
     pub spec: Arc<JobSpec>,
-    /// Which of the job's transitions it is, counted from one.
+    /// The number of the transition among the job's, counted from one.
     pub number: u32,
-    /// The transition.
+    /// The transition's entry in the job's history.
     pub entry: HistoryEntry,
 }
 
@@ -23,24 +23,24 @@ impl JobEvent {
     }
 }
 
-/// Which events: those that satisfy every part. An empty list leaves a part open. Jobs of the system's own are passed
-/// over unless they or their queue are named.
+/// Selects the events that satisfy every part. An empty list selects any. Events of the system's own jobs are left
+/// out unless the job or its queue is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Any of these happened.
+    /// Selects these kinds of event.
     pub events: Vec<EventName>,
-    /// To a job in one of these queues.
+    /// Selects events of jobs in these queues.
     pub queues: Vec<QueueName>,
-    /// Of one of these kinds.
+    /// Selects events of jobs of these kinds.
     pub kinds: Vec<Kind>,
-    /// Belonging to one of these owners.
+    /// Selects events of jobs of these owners.
     pub owners: Vec<Owner>,
-    /// One of these jobs.
+    /// Selects events of these jobs.
     pub jobs: Vec<JobId>,
 }
 
 impl EventFilter {
-    /// Whether the event is one of those asked for.
+    /// Returns whether the filter selects the event.
     #[must_use]
     pub fn matches(&self, event: &JobEvent) -> bool {
         fn any<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {

@@ -1,13 +1,13 @@
-//! What happens to jobs, for those who follow it.
+//! The live feed of events.
 //!
-//! Every transition that this manager has written and the store has acknowledged is published in a bounded [`ring`]. On
-//! a store that others write to as well, a [`tail`] publishes theirs too, for as long as somebody listens. Who was away
-//! goes on where they were: from the ring, or, when it no longer has the place or never had it, from the jobs' histories
-//! in the store ([`replay`]).
+//! Every transition that this manager has written and the store has acknowledged is published in a bounded [`ring`].
+//! On a store that others write to as well, a [`tail`] publishes theirs too, for as long as somebody listens. A
+//! client that reconnects goes on where it was: from the ring, or from the jobs' histories in the store ([`replay`])
+//! where the ring does not have that position.
 //!
-//! What is promised is *at least once*, not *once* and not in order: after an interruption, events of the last seconds
-//! come again, and two managers' events come as they arrive. A job's id and an event's number name the event for good.
-//! What cannot be delivered is told as [`FeedItem::Gap`] and never passed over in silence.
+//! Events are delivered *at least once* and not in a strict order: after an interruption, events of the last seconds
+//! come again, and two managers' events come as they arrive. A job's id and an event's number identify the event.
+//! Where events cannot be delivered, the feed has a [`FeedItem::Gap`].
 
 mod event;
 mod replay;
@@ -43,22 +43,23 @@ const LOOK_AT_ONCE: usize = 512;
 /// Where a feed begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventsFrom {
-    /// With what happens from now on.
+    /// With the events from now on.
     Now,
-    /// With what happened at this time or later.
+    /// With the events at this time or later.
     Since(Timestamp),
-    /// After this place, of this manager's feeds or another's.
+    /// After this position, of this manager's feeds or another's.
     After(EventId),
 }
 
-/// A place in a feed: `time-epoch-number`, where a manager that does not know the epoch's ring any more goes by the time.
+/// A position in a feed, as `time-epoch-number`. A manager that does not have the ring of that epoch goes by the
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId {
-    /// When it was.
+    /// When the event happened.
     at: Timestamp,
-    /// Whose ring; zero where it was in none.
+    /// The ring; zero for an event from the store.
     epoch: u64,
-    /// Its number there.
+    /// The number in the ring.
     seq: u64,
 }
 
@@ -81,14 +82,14 @@ impl FromStr for EventId {
     }
 }
 
-/// What a feed tells.
+/// What a feed delivers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedItem {
-    /// Something happened.
+    /// An event.
     Event(EventId, JobEvent),
-    /// Events are missing here: more happened than is kept, or than was read in time.
+    /// Events are missing here: there were more than are kept, or than the client read in time.
     Gap(EventId),
-    /// What had happened before the feed was asked for has been told; what follows happens now.
+    /// All events from before the feed was opened have been delivered; those that follow are live.
     Live(EventId),
 }
 
@@ -143,10 +144,10 @@ impl Events {
 }
 
 impl Manager {
-    /// Follows what happens.
+    /// Opens a feed of the events that match `filter`.
     ///
     /// # Errors
-    /// The store's, when what has happened must be read there and cannot be.
+    /// The store's, when past events must be read there.
     pub async fn events(&self, filter: EventFilter, from: EventsFrom) -> Result<EventFeed, ManagerError> {
         let shared = &self.shared;
         // The place in the ring is taken before the store is read: what happens meanwhile is in the one or the other.
@@ -177,7 +178,7 @@ impl Manager {
     }
 }
 
-/// Events as they happen. Forgets its place when dropped; [`EventsFrom::After`] takes it up again.
+/// A feed of events as they happen. [`EventsFrom::After`] continues one that was dropped.
 pub struct EventFeed {
     seat: Seat,
     filter: EventFilter,
@@ -190,7 +191,7 @@ pub struct EventFeed {
 }
 
 impl EventFeed {
-    /// What comes next, as soon as there is something; none once the manager stops. A call that is dropped loses
+    /// Returns the next item as soon as there is one; none once the manager stops. A call that is dropped loses
     /// nothing.
     pub async fn next(&mut self) -> Option<FeedItem> {
         let shared = Arc::clone(&self.seat.manager.shared);
@@ -213,14 +214,14 @@ impl EventFeed {
         }
     }
 
-    /// The place that has been reached, to go on from.
+    /// Returns the position reached, from which another feed can go on.
     #[must_use]
     pub fn position(&self) -> EventId {
         let shared = &self.seat.manager.shared;
         shared.observe.events.id(shared.clock.now(), self.seq)
     }
 
-    /// Looks at the next events in the ring, and says whether there were any.
+    /// Reads the next events in the ring, and returns whether there were any.
     fn read_ring(&mut self) -> bool {
         let shared = Arc::clone(&self.seat.manager.shared);
         let reading = shared.observe.events.ring.lock().read(self.seq, &self.filter, LOOK_AT_ONCE);

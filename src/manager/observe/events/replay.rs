@@ -49,8 +49,8 @@ impl Manager {
         Ok(Replayed { events, complete })
     }
 
-    /// Goes through the jobs in the order of their last writes: one that is written meanwhile moves ahead and is found
-    /// again, so that none is passed over. Says whether it came to the end.
+    /// Goes through the jobs in the order of their last writes: one that is written meanwhile moves ahead and is
+    /// found again, so that none is passed over. Says whether it came to the end.
     async fn collect_all(&self, collected: &mut Collected<'_>) -> Result<bool, StoreError> {
         let filter = Filter {
             queues: collected.filter.queues.clone(),

@@ -1,8 +1,8 @@
 //! What other managers write, found by searching for jobs that were written lately.
 //!
-//! A search does not find a write at once: it lags by a refresh, and the time in it is that of another machine's clock.
-//! So the tail never moves past what is [`LATENESS`] old, reads the last seconds again each time, and the ring drops what
-//! has arrived already.
+//! A search does not find a write at once: it lags by a refresh, and the time in it is that of another machine's
+//! clock. So the tail never moves past what is [`LATENESS`] old, reads the last seconds again each time, and the ring
+//! drops what has arrived already.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::manager::Manager;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::StoreError;
 
-/// By how much an event can be known later than its time says: what a machine's clock is off at most, and what a write
-/// and a refresh take. Who goes on by a time goes back by this much first.
+/// By how much an event can be known later than its time says: what a machine's clock is off at most, and what a
+/// write and a refresh take. Who goes on by a time goes back by this much first.
 pub(super) const LATENESS: Duration = Duration::from_secs(5);
 
 /// How often it looks.

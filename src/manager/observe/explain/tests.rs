@@ -110,8 +110,8 @@ fn a_job_that_is_too_large_for_every_worker_says_what_the_largest_offers() {
     let most_offered = [("memory_mib".to_owned(), 2048)].into();
     let asking = Asking { last_at: Some(at(5)), lately: 3, with_room: 0, waiting: 0, most_offered };
     let facts = Facts { asking, ..facts(needing(4096), 5) };
-    let expected = "It needs more than any worker that asks for jobs of the queue `q` offers: 4096 of memory_mib, where \
-                    the most that any offers is 2048.";
+    let expected = "It needs more than any worker that asks for jobs of the queue `q` offers: 4096 of memory_mib, \
+                    where the most that any offers is 2048.";
     assert_eq!(said(&facts), [expected]);
 }
 
