@@ -3,11 +3,11 @@
 //! A case is a function of an engine; `conformance!` makes a test of each case for one engine. Nothing here assumes
 //! how an engine counts its versions or when its searches catch up: that is what [`Engine::settle`] is for.
 
+pub(crate) mod archive;
 mod bodies;
 mod counts;
 pub(crate) mod elasticsearch;
 mod embedded;
-mod history;
 mod lost_answers;
 mod model;
 mod records;

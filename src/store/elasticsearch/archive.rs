@@ -1,442 +1,107 @@
-//! The mover: keeps the live index small by moving settled jobs to the history, a page at a time.
+//! The archive: where settled jobs are kept, in an index for each month of their end.
 //!
-//! A move is three conditional writes, any of which can be the last one done: the copy is created in its month and made
-//! visible to searches; the job, if it is still the very writing that was copied, is replaced by a tombstone; the tombstone
-//! goes when no write can be under way any more that met the job itself. After each of them the job is found once, by
-//! the rules of [`super::history`], and the next step goes on where the one before ended:
+//! A version says in which index its document lies ([`Place`]), since each index numbers its writes on its own.
+//! **The live index decides.** Whatever lies in the archive, every accepted change of a job is one conditional write of
+//! its document in the live index; the archive only ever gets copies and loses them. What stands under an id in the
+//! live index says where the job is:
 //!
-//! - a copy is there already: if it is of the same writing it is confirmed by writing it once more, since what was read
-//!   back may not be on every replica; if not, it is stale and goes;
-//! - the job is no longer what was copied: the copy is stale and goes;
-//! - a copy whose job came back to life before its tombstone was written is found by the job's history ([`sweep`]).
+//! | live index | the job |
+//! | --- | --- |
+//! | a job | is that one; a copy in the archive is not yet, or no longer, it |
+//! | a tombstone to a month | is the copy in that month |
+//! | a tombstone to nowhere | was removed; a copy that is left goes |
+//! | nothing | is the copy in the archive, if there is one |
 //!
-//! Two movers at once do the same twice, which is as good as once.
+//! A tombstone stands for longer than any write can be under way. So whoever has found an id absent from the live index
+//! and then creates it there meets a tombstone when the job was moved or removed meanwhile.
 
-use std::collections::{BTreeSet, HashSet};
-use std::time::Duration;
+use std::fmt;
 
-use parking_lot::Mutex;
-use serde_json::{Value, json};
-use tokio::time::Instant;
+use chrono::{DateTime, Datelike, Utc};
 
-use super::bulk::{Action, ItemOutcome, Target};
-use super::copies::{self, sweep};
-use super::definition::{Definitions, Kind};
-use super::document::WriteIds;
-use super::documents::{RawDocument, Stored, mget_of, parse_mget};
-use super::history::Month;
-use super::nodes::Request;
-use super::search::Scope;
-use super::tombstone::{self, Destination};
-use super::write_id::WriteId;
-use super::writer::Shared;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, JobState};
-use crate::store::{Archived, StoreError, Version};
+use crate::store::Place;
 
-/// The most jobs, tombstones or copies that one request is about.
-const MAX_PAGE: usize = 1_000;
-/// The most bytes of documents in one bulk; a longer document has one of its own.
-const MAX_BYTES: usize = 5 * 1024 * 1024;
+/// A month of the calendar, in UTC. In the order of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Month(u32);
 
-/// The mover.
-pub(super) struct Archiver {
-    /// After how long a settled job is moved.
-    pub(super) move_after: Duration,
-    /// How long a tombstone stands.
-    pub(super) tombstone_after: Duration,
-    /// How long a step may take.
-    pub(super) timeout: Duration,
-    /// What a month's index is made as.
-    month: Value,
-    /// The months whose indices are known to be there.
-    months: Mutex<HashSet<Month>>,
-    /// After which id the next step looks for jobs that came back.
-    resume: Mutex<Option<String>>,
-}
-
-/// A job to be moved, as it was found.
-struct Moving {
-    id: JobId,
-    version: Version,
-    source: Box<str>,
-    write_id: Option<WriteId>,
-    month: Month,
-    came_back: bool,
-}
-
-impl Archiver {
-    pub(super) fn new(definitions: &Definitions<'_>) -> Result<Self, serde_json::Error> {
-        let options = definitions.options;
-        Ok(Self {
-            move_after: options.move_after,
-            tombstone_after: options.tombstone_after,
-            timeout: options.write_timeout,
-            month: definitions.of(Kind::History)?,
-            months: Mutex::default(),
-            resume: Mutex::default(),
-        })
+impl Month {
+    /// The month that `time` is in.
+    pub(super) fn of(time: Timestamp) -> Self {
+        let date = DateTime::<Utc>::from_timestamp_millis(time.as_millis()).unwrap_or_default();
+        Self::new(u32::try_from(date.year()).unwrap_or(1), date.month())
     }
 
-    /// Does one step: looks through a page of each thing there is to do.
-    pub(super) async fn step(&self, shared: &Shared, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
-        let limit = limit.min(MAX_PAGE);
-        let step = Step { archiver: self, shared, now, limit, deadline: Instant::now() + self.timeout };
-        let mut archived = Archived::default();
-        step.sweep_those_that_came_back(&mut archived).await?;
-        step.clear_tombstones(&mut archived).await?;
-        step.move_settled(&mut archived).await?;
-        if archived.moved + archived.cleared > 0 {
-            // The next step must not find the same again; nor a search for longer than need be.
-            copies::refresh(shared, &shared.indices.jobs, step.deadline).await?;
-        }
-        if !archived.more {
-            step.drop_empty_months().await?;
-        }
-        Ok(archived)
+    /// The month whose index `place` is; none for the live index.
+    pub(super) fn at(place: Place) -> Option<Self> {
+        (place != Place::MAIN).then_some(Self(place.0))
+    }
+
+    const fn new(year: u32, month: u32) -> Self {
+        Self(year * 12 + month - 1)
+    }
+
+    /// Reads what [`Month`] displays.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (year, month) = text.split_once('.')?;
+        let (year, month): (u32, u32) = (year.parse().ok()?, month.parse().ok()?);
+        let read = Self::new(year, month.checked_sub(1)? + 1);
+        (read.to_string() == text).then_some(read)
     }
 }
 
-struct Step<'a> {
-    archiver: &'a Archiver,
-    shared: &'a Shared,
-    now: Timestamp,
-    limit: usize,
-    deadline: Instant,
-}
-
-impl Step<'_> {
-    fn live(&self) -> Scope<'_> {
-        Scope { nodes: &self.shared.nodes, index: &self.shared.indices.jobs, deadline: self.deadline }
-    }
-
-    /// Removes copies of live jobs that have ended before and were started again.
-    async fn sweep_those_that_came_back(&self, archived: &mut Archived) -> Result<(), StoreError> {
-        let came_back = json!({ "bool": { "filter": [
-            { "terms": { "history.from": ended() } },
-            { "term": { "history.to": JobState::Available.as_str() } },
-        ] } });
-        let mut body = json!({
-            "query": { "nested": { "path": "history", "query": came_back, "score_mode": "none" } },
-            "sort": [{ "id": "asc" }],
-            "size": self.limit,
-            "_source": false,
-            "track_total_hits": false,
-        });
-        if let Some(after) = self.archiver.resume.lock().take() {
-            body["search_after"] = json!([after]);
-        }
-        let ids = |hits: &[RawDocument<'_>]| Ok(hits.iter().filter_map(|hit| JobId::new(&hit.id).ok()).collect());
-        let ids: Vec<JobId> = self.live().hits(&body, ids).await?;
-        if ids.is_empty() {
-            return Ok(());
-        }
-        archived.stale += sweep(self.shared, &ids.iter().collect::<Vec<_>>(), self.deadline).await?.removed;
-        if ids.len() == self.limit {
-            *self.archiver.resume.lock() = ids.last().map(ToString::to_string);
-        }
-        Ok(())
-    }
-
-    /// Takes away tombstones that have stood long enough.
-    async fn clear_tombstones(&self, archived: &mut Archived) -> Result<(), StoreError> {
-        let until = self.now.minus(self.archiver.tombstone_after).as_millis();
-        let body = json!({
-            "query": { "bool": { "filter": [
-                { "exists": { "field": tombstone::FIELD } },
-                { "range": { tombstone::SINCE: { "lte": until, "format": "epoch_millis" } } },
-            ] } },
-            "size": self.limit,
-            "seq_no_primary_term": true,
-            "track_total_hits": false,
-        });
-        let indices = &self.shared.indices;
-        let read = |hits: &[RawDocument<'_>]| {
-            let mut found = Vec::with_capacity(hits.len());
-            for hit in hits {
-                let (Some(Stored::Tombstone(tombstone)), Ok(id)) = (hit.stored(indices)?, JobId::new(&hit.id)) else {
-                    continue;
-                };
-                found.push((id, tombstone.version, tombstone.destination));
-            }
-            Ok(found)
-        };
-        let found: Vec<(JobId, Version, Destination)> = self.live().hits(&body, read).await?;
-        archived.more |= found.len() == self.limit;
-        // No copy of a removed job may outlive the tombstone that says so.
-        let removed: Vec<&JobId> =
-            found.iter().filter(|found| found.2 == Destination::Nowhere).map(|found| &found.0).collect();
-        let mut keeps_removed = false;
-        if !removed.is_empty() {
-            let swept = sweep(self.shared, &removed, self.deadline).await?;
-            archived.stale += swept.removed;
-            keeps_removed = swept.left > 0;
-        }
-        let due = found.iter().filter(|found| !(keeps_removed && found.2 == Destination::Nowhere));
-        let mut bulk = Lines::default();
-        for (id, version, _) in due {
-            bulk.add(&Action::Delete(Target::at(id.as_str(), *version)), None)?;
-        }
-        archived.cleared += self.send(bulk).await?.iter().filter(|outcome| is_done(outcome)).count();
-        Ok(())
-    }
-
-    /// Moves a page of settled jobs.
-    async fn move_settled(&self, archived: &mut Archived) -> Result<(), StoreError> {
-        let found = self.find_settled().await?;
-        let is_full = found.len() == self.limit;
-        let before = archived.moved;
-        let came_back: Vec<&JobId> = found.iter().filter(|moving| moving.came_back).map(|moving| &moving.id).collect();
-        if !came_back.is_empty() {
-            archived.stale += sweep(self.shared, &came_back, self.deadline).await?.removed;
-        }
-        let mut rest: &[Moving] = &found;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |moving: &&Moving| {
-                bytes += moving.source.len();
-                bytes <= MAX_BYTES
-            };
-            let (chunk, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-            self.move_chunk(chunk, archived).await?;
-            rest = after;
-        }
-        archived.more |= is_full && archived.moved > before;
-        Ok(())
-    }
-
-    async fn find_settled(&self) -> Result<Vec<Moving>, StoreError> {
-        let until = self.now.minus(self.archiver.move_after).as_millis();
-        let body = json!({
-            "query": { "bool": {
-                "filter": [
-                    { "terms": { "state": ended() } },
-                    { "range": { "finished_at": { "lte": until, "format": "epoch_millis" } } },
-                ],
-                "must_not": { "exists": { "field": "untold" } },
-            } },
-            "sort": [{ "finished_at": "asc" }],
-            "size": self.limit,
-            "seq_no_primary_term": true,
-            "track_total_hits": false,
-        });
-        let indices = &self.shared.indices;
-        let read = |hits: &[RawDocument<'_>]| {
-            let mut found = Vec::with_capacity(hits.len());
-            for hit in hits {
-                let Some(present) = hit.job(indices)? else { continue };
-                let job = &present.decoded.job;
-                let (true, Some(finished_at)) = (job.is_settled(), job.finished_at()) else { continue };
-                found.push(Moving {
-                    id: job.id.clone(),
-                    version: present.version,
-                    source: present.source.get().into(),
-                    write_id: present.decoded.write_id,
-                    month: Month::of(finished_at),
-                    came_back: came_back(job),
-                });
-            }
-            Ok(found)
-        };
-        self.live().hits(&body, read).await
-    }
-
-    async fn move_chunk(&self, chunk: &[Moving], archived: &mut Archived) -> Result<(), StoreError> {
-        let months: BTreeSet<Month> = chunk.iter().map(|moving| moving.month).collect();
-        for month in &months {
-            self.make_month(*month).await?;
-        }
-        let copied = self.copy(chunk, archived).await?;
-        for month in &months {
-            // Before the job is hidden, whoever searches is to find its copy.
-            copies::refresh(self.shared, &self.shared.indices.of_month(*month), self.deadline).await?;
-        }
-        let mut bulk = Lines::default();
-        for moving in &copied {
-            let ids = WriteIds { own: self.shared.ids.next(), previous: moving.write_id };
-            let mut line = Vec::with_capacity(200);
-            tombstone::encode(&mut line, &moving.id, Destination::Month(moving.month), self.now, ids)
-                .map_err(corrupt)?;
-            bulk.add(&Action::Index(Target::at(moving.id.as_str(), moving.version)), Some(&line))?;
-        }
-        let outcomes = self.send(bulk).await?;
-        archived.moved += outcomes.iter().filter(|outcome| is_done(outcome)).count();
-        let changed = |(moving, outcome): (&&Moving, &ItemOutcome)| {
-            matches!(outcome, ItemOutcome::Conflict).then_some(&moving.id).cloned()
-        };
-        let changed: Vec<JobId> = copied.iter().zip(&outcomes).filter_map(changed).collect();
-        if !changed.is_empty() {
-            let swept = sweep(self.shared, &changed.iter().collect::<Vec<_>>(), self.deadline).await?;
-            archived.stale += swept.removed;
-        }
-        archived.left += chunk.len() - outcomes.iter().filter(|outcome| is_done(outcome)).count();
-        Ok(())
-    }
-
-    /// Copies jobs to their months. Gives those whose copy is acknowledged.
-    async fn copy<'m>(&self, chunk: &'m [Moving], archived: &mut Archived) -> Result<Vec<&'m Moving>, StoreError> {
-        let mut bulk = Lines::default();
-        for moving in chunk {
-            let index = self.shared.indices.of_month(moving.month);
-            let action = Action::Create(Target::any(moving.id.as_str()).in_index(&index));
-            bulk.add(&action, Some(moving.source.as_bytes()))?;
-        }
-        let outcomes = self.send(bulk).await?;
-        if outcomes.iter().any(|outcome| !matches!(outcome, ItemOutcome::Done(_) | ItemOutcome::Conflict)) {
-            // An index may be gone.
-            self.archiver.months.lock().clear();
-        }
-        let of = |wanted: fn(&ItemOutcome) -> bool| {
-            chunk.iter().zip(&outcomes).filter(move |(_, outcome)| wanted(outcome)).map(|(moving, _)| moving)
-        };
-        let mut copied: Vec<&Moving> = of(is_done).collect();
-        let there: Vec<&Moving> = of(|outcome| matches!(outcome, ItemOutcome::Conflict)).collect();
-        if !there.is_empty() {
-            copied.extend(self.confirm(&there, archived).await?);
-        }
-        Ok(copied)
-    }
-
-    /// Writes copies that are there already once more, if they are of the same writing; removes them if they are stale.
-    async fn confirm<'m>(&self, there: &[&'m Moving], archived: &mut Archived) -> Result<Vec<&'m Moving>, StoreError> {
-        let address = |moving: &&Moving| self.shared.indices.of_month(moving.month);
-        let addresses: Vec<(String, &JobId)> = there.iter().map(|moving| (address(moving), &moving.id)).collect();
-        let reply = mget_of(&self.shared.nodes, &addresses, self.deadline).await?;
-        let (mut same, mut others) = (Vec::new(), Vec::new());
-        let mut bulk = Lines::default();
-        for ((moving, (index, _)), document) in there.iter().zip(&addresses).zip(parse_mget(&reply, addresses.len())?) {
-            let Some(present) = document.job(&self.shared.indices)? else { continue };
-            if present.decoded.write_id != moving.write_id {
-                others.push(&moving.id);
-                continue;
-            }
-            let target = Target::at(moving.id.as_str(), present.version).in_index(index);
-            bulk.add(&Action::Index(target), Some(moving.source.as_bytes()))?;
-            same.push(*moving);
-        }
-        if !others.is_empty() {
-            archived.stale += sweep(self.shared, &others, self.deadline).await?.removed;
-        }
-        let outcomes = self.send(bulk).await?;
-        Ok(same.into_iter().zip(outcomes).filter(|(_, outcome)| is_done(outcome)).map(|(moving, _)| moving).collect())
-    }
-
-    async fn send(&self, bulk: Lines) -> Result<Vec<ItemOutcome>, StoreError> {
-        if bulk.count == 0 {
-            return Ok(Vec::new());
-        }
-        copies::send(self.shared, bulk.bytes, bulk.count, self.deadline).await
-    }
-
-    /// Makes a month's index if it is missing. The whole definition is given, so that nothing hangs on the template.
-    async fn make_month(&self, month: Month) -> Result<(), StoreError> {
-        if self.archiver.months.lock().contains(&month) {
-            return Ok(());
-        }
-        let index = self.shared.indices.of_month(month);
-        let request = Request::put(index.clone(), self.archiver.month.to_string().into_bytes());
-        let reply = self.shared.nodes.call(&request, self.deadline).await;
-        let reply = reply.map_err(|error| StoreError::Unavailable(error.message))?;
-        match reply.status {
-            200..=299 => tracing::info!(index, "created the index"),
-            _ if reply.is_there_already() => {}
-            _ => {
-                let why = reply.success().err().unwrap_or_default();
-                return Err(StoreError::Unavailable(format!("the index `{index}` cannot be created ({why})")));
-            }
-        }
-        self.archiver.months.lock().insert(month);
-        Ok(())
-    }
-
-    /// Removes the indices of past months that have no job left.
-    async fn drop_empty_months(&self) -> Result<(), StoreError> {
-        for month in self.empty_months().await? {
-            self.drop_if_empty(month).await?;
-        }
-        Ok(())
-    }
-
-    async fn empty_months(&self) -> Result<Vec<Month>, StoreError> {
-        let what = "filter_path=indices.*.primaries.docs.count";
-        let path = format!("{}/_stats/docs?{what}", self.shared.indices.months());
-        let stats = self.json(Request::get(path)).await?;
-        let this_month = Month::of(self.now);
-        let empty = |(index, stats): (&String, &Value)| {
-            let month = self.shared.indices.month_of(index)?;
-            let is_empty = stats["primaries"]["docs"]["count"] == 0;
-            (is_empty && month < this_month).then_some(month)
-        };
-        Ok(stats["indices"].as_object().map(|indices| indices.iter().filter_map(empty).collect()).unwrap_or_default())
-    }
-
-    /// Removes a month's index, unless it has a job. Closed to writes before it is looked at for the last time: what is
-    /// written meanwhile fails, and what was written is seen.
-    async fn drop_if_empty(&self, month: Month) -> Result<(), StoreError> {
-        let index = self.shared.indices.of_month(month);
-        self.archiver.months.lock().remove(&month);
-        let closed = self.json(Request::put(format!("{index}/_block/write"), Vec::new())).await;
-        let is_empty = match closed {
-            Ok(_) => self.is_empty(&index).await,
-            Err(error) => Err(error),
-        };
-        if let Ok(true) = is_empty {
-            self.json(Request::delete(index.clone())).await?;
-            tracing::info!(index, "removed the index of a month without jobs");
-            return Ok(());
-        }
-        let open = json!({ "index.blocks.write": null }).to_string().into_bytes();
-        self.json(Request::put(format!("{index}/_settings"), open)).await?;
-        is_empty.map(|_| ())
-    }
-
-    async fn is_empty(&self, index: &str) -> Result<bool, StoreError> {
-        copies::refresh(self.shared, index, self.deadline).await?;
-        let count = self.json(Request::get(format!("{index}/_count"))).await?;
-        Ok(count["count"] == 0 && count["_shards"]["failed"] == 0)
-    }
-
-    async fn json(&self, request: Request) -> Result<Value, StoreError> {
-        let body = super::documents::answered(self.shared.nodes.call(&request, self.deadline).await)?;
-        serde_json::from_slice(&body).map_err(|error| StoreError::Unavailable(format!("not an answer: {error}")))
+/// As in an index's name: `2026.11`.
+impl fmt::Display for Month {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}.{:02}", self.0 / 12, self.0 % 12 + 1)
     }
 }
 
-/// A bulk request's lines.
-#[derive(Default)]
-struct Lines {
-    bytes: Vec<u8>,
-    count: usize,
-}
-
-impl Lines {
-    fn add(&mut self, action: &Action<'_>, document: Option<&[u8]>) -> Result<(), StoreError> {
-        serde_json::to_writer(&mut self.bytes, action).map_err(corrupt)?;
-        self.bytes.push(b'\n');
-        if let Some(document) = document {
-            self.bytes.extend_from_slice(document);
-            self.bytes.push(b'\n');
-        }
-        self.count += 1;
-        Ok(())
+/// In a version, a month is the number of months since the year 0.
+impl From<Month> for Place {
+    fn from(month: Month) -> Self {
+        Self(month.0)
     }
 }
 
-fn is_done(outcome: &ItemOutcome) -> bool {
-    matches!(outcome, ItemOutcome::Done(_))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Version;
 
-fn ended() -> Vec<&'static str> {
-    JobState::ALL.into_iter().filter(|state| state.is_final()).map(JobState::as_str).collect()
-}
+    fn month(text: &str) -> Month {
+        Month::of(Timestamp::parse_rfc3339(text).expect("a time"))
+    }
 
-/// Whether it was started again after an end.
-fn came_back(job: &Job) -> bool {
-    let restart = |from: JobState, to: JobState| from.is_final() && to == JobState::Available;
-    job.history.entries().iter().any(|entry| entry.from.is_some_and(|from| restart(from, entry.to)))
-}
+    #[test]
+    fn a_month_begins_and_ends_in_utc_and_reads_back_from_its_name() {
+        assert_eq!(month("2026-11-30T23:59:59.999Z").to_string(), "2026.11");
+        assert_eq!(month("2026-12-01T00:30:00+01:00").to_string(), "2026.11");
+        assert_eq!(month("2026-12-01T00:00:00Z").to_string(), "2026.12");
+        assert_eq!(month("2027-01-01T00:00:00Z").to_string(), "2027.01");
+        assert!(month("2026-12-31T00:00:00Z") < month("2027-01-01T00:00:00Z"));
+        for text in ["0001.01", "2026.01", "2026.12", "9999.12"] {
+            assert_eq!(Month::parse(text).map(|month| month.to_string()).as_deref(), Some(text));
+        }
+        for text in ["", "2026", "2026.00", "2026.13", "2026.1", "26.01", "2026.01-shrunk", "*"] {
+            assert_eq!(Month::parse(text), None, "{text}");
+        }
+    }
 
-#[expect(clippy::needless_pass_by_value, reason = "the signature that map_err asks for")]
-fn corrupt(error: serde_json::Error) -> StoreError {
-    StoreError::Corrupt(error.to_string())
+    #[test]
+    fn a_version_tells_where_its_document_lies_and_is_compared_within_one_place_only() {
+        let first = Place::from(month("0001-01-01T00:00:00Z"));
+        let last = Place::from(month("9999-12-31T00:00:00Z"));
+        assert_eq!(Month::at(Place::MAIN), None);
+        let version = |place, primary_term, seq_no| Version { place, primary_term, seq_no };
+        for place in [Place::MAIN, first, last] {
+            assert_eq!(Month::at(place).map_or(Place::MAIN, Place::from), place);
+            let this = version(place, 7, 9);
+            assert!(version(place, 7, 10).is_later_than(this) && version(place, 8, 0).is_later_than(this));
+            assert!(!this.is_later_than(this));
+        }
+        let (live, moved) = (version(Place::MAIN, 1, 5), version(first, 1, 4));
+        assert!(!live.is_later_than(moved) && !moved.is_later_than(live));
+    }
 }

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::archive::Month;
 use super::bulk::{self, ItemOutcome};
 use super::definition::{TEMPLATE_PRIORITY, set_replicas};
 use super::flavour::Flavour;
-use super::history::Month;
 use super::nodes::{Nodes, Request, reason};
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
@@ -69,7 +69,7 @@ impl Audit {
                 Form::Stream { .. } => self.name.clone(),
                 Form::Monthly => format!("{}-{}", self.name, Month::of(entry.at)),
             };
-            let action = json!({ "create": { "_index": index, "_id": entry.id } });
+            let action = json!({ "create": { "_index": index, "require_alias": false, "_id": entry.id } });
             let document = Value::Object(entry.document.clone());
             // Writing to a string cannot fail.
             let _ = writeln!(lines, "{action}\n{document}");

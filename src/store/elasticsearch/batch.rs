@@ -4,8 +4,8 @@
 //! ([`super::resolution`]), and answers the submissions all of whose writes are decided. Bodies kept apart are written
 //! before the first round: a job never refers to a body that is not there.
 //!
-//! Every write is one of the live index, also that of a job in the history: it then is written over what stands in its
-//! place ([`super::history`]), and the copy goes afterwards. A removal writes a tombstone.
+//! Every write is one of the live index, also that of a job in the archive: it then is written over what stands in its
+//! place ([`super::archive`]), and the copy goes afterwards. A removal writes a tombstone.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::archive::Month;
 use super::bodies;
 use super::bulk::{self, ItemOutcome};
 use super::conditional::{ConditionalWrite, Content, Found, Rounds};
 use super::copies::{self, Copy};
 use super::document::{BodyForm, WriteIds, encode};
 use super::documents::{Stored, mget, parse_mget};
-use super::history::Month;
 use super::intake::Room;
 use super::locate::{Located, Locator, Lock, Wanted};
 use super::nodes::Request;
@@ -37,7 +37,7 @@ const OWN_ID_AGE: Duration = Duration::from_secs(60);
 /// What is to be found out before a write can be sent, or answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
-    /// Whether the history has a job under the id that is to be created.
+    /// Whether the archive has a job under the id that is to be created.
     IsKnown,
     /// What stands in the live index in the place of a job that is not in it.
     Lock,
@@ -57,7 +57,7 @@ pub(super) struct Task {
     question: Option<Question>,
     /// An earlier write of the same job in the same batch is still open.
     held: bool,
-    /// The copy in the history that is to go once the write is accepted.
+    /// The copy in the archive that is to go once the write is accepted.
     copy: Option<Version>,
     course: ConditionalWrite<Versioned>,
 }
@@ -158,7 +158,7 @@ impl Task {
         }
     }
 
-    /// It met a tombstone, or nothing. Where that is a conflict, it is not yet answered: the job may be in the history.
+    /// It met a tombstone, or nothing. Where that is a conflict, it is not yet answered: the job may be in the archive.
     fn has_met(&mut self, destination: Option<Destination>) {
         if !matches!(self.course.decided(), Some(Err(WriteError::Conflict(_)))) {
             return;
@@ -204,7 +204,7 @@ impl Task {
         })
     }
 
-    /// The copy in the history that is to go, now that the write is accepted; once.
+    /// The copy in the archive that is to go, now that the write is accepted; once.
     fn take_copy(&mut self) -> Option<Copy> {
         let Some(Ok(_)) = self.course.decided() else { return None };
         let version = self.copy.take()?;
@@ -232,7 +232,7 @@ impl Task {
     }
 }
 
-/// Whether the manager has just made up the id of a new job: then nobody else can know it, and no history can have it.
+/// Whether the manager has just made up the id of a new job: then nobody else can know it, and no archive can have it.
 /// (A client's own id may look the same, but comes with a fingerprint.)
 fn is_own_id(job: &Job, now: Timestamp) -> bool {
     let made_at = || {
@@ -452,7 +452,7 @@ async fn find(shared: &Shared, batch: &mut Batch) {
     }
 }
 
-/// Lets go of those new jobs of which the history knows nothing. A copy of a removed one that is left goes first.
+/// Lets go of those new jobs of which the archive knows nothing. A copy of a removed one that is left goes first.
 async fn find_known(shared: &Shared, locator: &Locator<'_>, asking: &mut [&mut Task]) -> Result<(), StoreError> {
     let is_new = |task: &&mut Task| task.question == Some(Question::IsKnown);
     let ids: Vec<JobId> = asking.iter().filter(|task| is_new(task)).map(|task| task.write.job().id.clone()).collect();
@@ -485,7 +485,7 @@ async fn settle(shared: &Shared, batch: &mut Batch) {
     batch.answer();
 }
 
-/// Removes the copies in the history of which a job has come back or was removed. Tried once: what is left is found later.
+/// Removes the copies in the archive of which a job has come back or was removed. Tried once: what is left is found later.
 async fn remove_copies(shared: &Shared, batch: &mut Batch) {
     let comes_back = |task: &Task| task.copy.is_some() && matches!(task.write, Write::Replace { .. });
     let some_come_back =
@@ -497,9 +497,9 @@ async fn remove_copies(shared: &Shared, batch: &mut Batch) {
     let deadline = Instant::now() + shared.request_timeout;
     // A search is to find the one before it no longer finds the other.
     if some_come_back && let Err(error) = copies::refresh(shared, &shared.indices.jobs, deadline).await {
-        return tracing::debug!(%error, "copies are left in the history for now");
+        return tracing::debug!(%error, "copies are left in the archive for now");
     }
     if let Err(error) = copies::remove(shared, &copies, deadline).await {
-        tracing::debug!(%error, "copies are left in the history for now");
+        tracing::debug!(%error, "copies are left in the archive for now");
     }
 }

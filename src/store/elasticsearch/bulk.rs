@@ -9,10 +9,11 @@ use crate::store::{Place, Version};
 const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
                       items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason";
 
-/// The path of a bulk request to `index`. The server gives up on an item whose shard is not there after `timeout`, so that
-/// it answers before the client gives up on it.
-pub(super) fn path(index: &str, timeout: std::time::Duration) -> String {
-    format!("{index}/_bulk?timeout={}ms&filter_path={WANTED}", timeout.as_millis().max(1))
+/// The path of a bulk request to the index behind `alias`; without the alias, nothing is written. The server gives up on
+/// an item whose shard is not there after `timeout`, so that it answers before the client gives up on it.
+pub(super) fn path(alias: &str, timeout: std::time::Duration) -> String {
+    let timeout = timeout.as_millis().max(1);
+    format!("{alias}/_bulk?require_alias=true&timeout={timeout}ms&filter_path={WANTED}")
 }
 
 /// What is to be done to one document.
@@ -33,6 +34,8 @@ pub(super) struct Target<'a> {
     /// Where it differs from the request's own.
     #[serde(rename = "_index", skip_serializing_if = "Option::is_none")]
     index: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    require_alias: Option<bool>,
     #[serde(rename = "_id")]
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,17 +47,17 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     /// The document `id`, whatever its version.
     pub(super) fn any(id: &'a str) -> Self {
-        Self { index: None, id, if_seq_no: None, if_primary_term: None }
+        Self { index: None, require_alias: None, id, if_seq_no: None, if_primary_term: None }
     }
 
-    /// The same document of another index.
+    /// The same document of another index, which is named by its own name.
     pub(super) fn in_index(self, index: &'a str) -> Self {
-        Self { index: Some(index), ..self }
+        Self { index: Some(index), require_alias: Some(false), ..self }
     }
 
     /// The document `id` while it has `version`.
     pub(super) fn at(id: &'a str, version: Version) -> Self {
-        Self { index: None, id, if_seq_no: Some(version.seq_no), if_primary_term: Some(version.primary_term) }
+        Self { if_seq_no: Some(version.seq_no), if_primary_term: Some(version.primary_term), ..Self::any(id) }
     }
 }
 

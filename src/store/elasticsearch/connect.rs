@@ -7,14 +7,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::definition::{Definitions, Kind, MAPPING_VERSION, alias};
+use super::ElasticsearchOptions;
+use super::definition::{Definitions, MAPPING_VERSION, without_tombstones};
 use super::flavour::Server;
+use super::indices::{Indices, Kind};
 use super::nodes::{Nodes, Reply, Request, reason};
-use super::{ElasticsearchOptions, Indices};
 
-/// How many times a request's time it may take: one to find the server, one for each index, one each for the history's
-/// template, mappings and alias, and one for the shards.
-const TIMES_A_REQUEST: u32 = 8;
+/// How many times a request's time it may take: one to find the server, two for each index, one for each template, one for
+/// the months, and one for the shards.
+const TIMES_A_REQUEST: u32 = 13;
 /// How long the indices' shards are waited for at a time.
 const MAX_SHARD_WAIT: Duration = Duration::from_secs(2);
 
@@ -55,15 +56,14 @@ pub(super) async fn prepare(
     let link = Link::new(nodes, options.request_timeout.saturating_mul(TIMES_A_REQUEST));
     let server = link.server().await?;
     let definitions = Definitions { flavour: server.flavour, indices, options };
-    let broken = |error: serde_json::Error| ConnectError::refused("a mapping is not JSON", error.to_string());
-    for (index, kind) in
-        [(&indices.bodies, Kind::Bodies), (&indices.records, Kind::Records), (&indices.jobs, Kind::Jobs)]
-    {
-        link.index(index, definitions.of(kind).map_err(broken)?).await?;
+    for kind in [Kind::Bodies, Kind::Records, Kind::Jobs] {
+        link.index(&definitions, kind).await?;
     }
-    link.template(indices, definitions.template().map_err(broken)?).await?;
     link.months(indices).await?;
-    link.alias(indices).await?;
+    // Only now: had a newer program made the indices, its templates would have to stay.
+    for kind in Kind::ALL {
+        link.template(&definitions, kind).await?;
+    }
     link.until_searchable(indices, options.request_timeout / 2).await?;
     Ok(server)
 }
@@ -132,113 +132,94 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Checks the index, after making it if it is missing. Several processes may start at once: who comes second finds
-    /// the index made.
-    async fn index(&self, index: &str, definition: Value) -> Result<(), ConnectError> {
-        if let Some(found) = self.find(index).await? {
-            return check(index, &found);
+    /// Checks the index behind an alias, after making both if they are missing. Several processes may start at once: who
+    /// comes second finds them made.
+    async fn index(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<(), ConnectError> {
+        let alias = definitions.indices.name(kind);
+        let (index, found) = match self.find(alias).await? {
+            Some(found) => found,
+            None => self.create(definitions, kind).await?,
+        };
+        check(&index, &found)?;
+        let all = &definitions.indices.all;
+        if kind == Kind::Jobs && !found.aliases.contains_key(all) {
+            let what = format!("the alias `{all}`");
+            self.make(&what, format!("{index}/_alias/{all}"), &without_tombstones()).await?;
         }
-        let reply = self.send(Request::put(index.to_owned(), definition.to_string().into_bytes())).await?;
-        match reply.status {
-            200..=299 => tracing::info!(index, "created the index"),
-            _ if reply.is_there_already() => {}
-            status => {
-                return Err(ConnectError::refused(
-                    format!("the index `{index}` cannot be created ({})", reason(status, &reply.body)),
-                    "remove what stands in the way, or choose another index prefix",
-                ));
-            }
-        }
-        match self.find(index).await? {
-            Some(found) => check(index, &found),
-            None => Err(ConnectError::NotYet(format!("the index `{index}` is not there yet"))),
-        }
+        Ok(())
     }
 
-    /// Whether the template for the months' indices is there, and not an older one.
-    pub(super) async fn has_template(&self, indices: &Indices) -> Result<bool, ConnectError> {
-        let reply = self.send(Request::get(format!("_index_template/{}", indices.history))).await?;
-        if reply.status == 404 {
+    async fn create(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<(String, IndexInfo), ConnectError> {
+        let alias = definitions.indices.name(kind);
+        let index = format!("{alias}-000001");
+        if self.make(&format!("the index `{index}`"), index.clone(), &definitions.of(kind)?).await? {
+            tracing::info!(index, "created the index");
+        }
+        self.find(alias).await?.ok_or_else(|| {
+            let what = format!("the index `{index}` is there, but not under the alias `{alias}`");
+            ConnectError::NotYet(format!("{what}; if that stays so, give it the alias or remove it"))
+        })
+    }
+
+    /// Makes what is missing. Returns false if it is there already.
+    async fn make(&self, what: &str, path: String, definition: &Value) -> Result<bool, ConnectError> {
+        let reply = self.send(Request::put(path, definition.to_string().into_bytes())).await?;
+        if reply.is_there_already() {
             return Ok(false);
         }
-        let body = reply.success().map_err(ConnectError::NotYet)?;
-        let found: Value = serde_json::from_slice(&body)
-            .map_err(|error| ConnectError::NotYet(format!("the index template cannot be read: {error}")))?;
-        let version = found["index_templates"][0]["index_template"]["_meta"]["leasehold"]["version"].as_u64();
-        Ok(version.is_some_and(|version| version >= MAPPING_VERSION))
-    }
-
-    /// Makes the template for the months' indices, if it is missing or older.
-    pub(super) async fn template(&self, indices: &Indices, template: Value) -> Result<(), ConnectError> {
-        if self.has_template(indices).await? {
-            return Ok(());
-        }
-        let path = format!("_index_template/{}", indices.history);
-        let reply = self.send(Request::put(path, template.to_string().into_bytes())).await?;
-        reply.success().map(|_| ()).map_err(|why| {
+        reply.success().map(|_| true).map_err(|why| {
             ConnectError::refused(
-                format!("the index template `{}` cannot be made ({why})", indices.history),
+                format!("{what} cannot be made ({why})"),
                 "remove what stands in the way, or choose another index prefix",
             )
         })
     }
 
+    async fn template(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<(), ConnectError> {
+        let name = definitions.indices.name(kind);
+        let template = definitions.template(kind)?;
+        self.make(&format!("the index template `{name}`"), format!("_index_template/{name}"), &template).await.map(drop)
+    }
+
     /// Checks the months' indices.
     async fn months(&self, indices: &Indices) -> Result<(), ConnectError> {
         let path = format!("{}/_mapping?filter_path=*.mappings._meta", indices.months());
-        let found = self.read(path).await?;
-        found.iter().try_for_each(|(index, info)| check_version(index, info))
+        self.read(path).await?.iter().try_for_each(|(index, info)| check_version(index, info))
     }
 
-    /// The months' indices, in the order of time.
+    /// Returns the months' indices, in the order of time.
     pub(super) async fn all_months(&self, indices: &Indices) -> Result<BTreeMap<String, IndexInfo>, ConnectError> {
         self.read(format!("{}?flat_settings=true", indices.months())).await
     }
 
+    /// Reads what the server says of indices; nothing where there are none.
     async fn read(&self, path: String) -> Result<BTreeMap<String, IndexInfo>, ConnectError> {
-        let body = self.send(Request::get(path)).await?.success().map_err(ConnectError::NotYet)?;
-        serde_json::from_slice(&body)
-            .map_err(|error| ConnectError::NotYet(format!("the history's indices cannot be read: {error}")))
-    }
-
-    /// Puts the live index under the alias over all jobs, if it is not there.
-    pub(super) async fn alias(&self, indices: &Indices) -> Result<(), ConnectError> {
-        let Indices { jobs, all, .. } = indices;
-        if !self.has_alias(indices).await? {
-            let alias = alias(Kind::Jobs).to_string().into_bytes();
-            let reply = self.send(Request::put(format!("{jobs}/_alias/{all}"), alias)).await?;
-            reply.success().map_err(|why| {
-                ConnectError::refused(
-                    format!("the alias `{all}` cannot be made ({why})"),
-                    "remove what stands in the way, or choose another index prefix",
-                )
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Whether the live index is under the alias over all jobs.
-    pub(super) async fn has_alias(&self, indices: &Indices) -> Result<bool, ConnectError> {
-        let reply = self.send(Request::get(format!("{}/_alias/{}", indices.jobs, indices.all))).await?;
-        Ok(reply.status != 404)
-    }
-
-    pub(super) async fn find(&self, index: &str) -> Result<Option<IndexInfo>, ConnectError> {
-        let reply = self.send(Request::get(format!("{index}?flat_settings=true"))).await?;
+        let reply = self.send(Request::get(path)).await?;
         if reply.status == 404 {
-            return Ok(None);
+            return Ok(BTreeMap::new());
         }
         let body = reply.success().map_err(ConnectError::NotYet)?;
-        let mut found: HashMap<String, IndexInfo> = serde_json::from_slice(&body)
-            .map_err(|error| ConnectError::NotYet(format!("the index `{index}` cannot be read: {error}")))?;
-        let (name, info) = (found.keys().next().cloned(), found.remove(index));
-        if let (Some(name), None) = (name, &info) {
+        serde_json::from_slice(&body)
+            .map_err(|error| ConnectError::NotYet(format!("the indices cannot be read: {error}")))
+    }
+
+    /// Returns the one index behind an alias, with its own name.
+    pub(super) async fn find(&self, alias: &str) -> Result<Option<(String, IndexInfo)>, ConnectError> {
+        let mut found = self.read(format!("{alias}?flat_settings=true")).await?;
+        if found.contains_key(alias) {
             return Err(ConnectError::refused(
-                format!("`{index}` is not an index but another name for `{name}`"),
-                "remove the alias, or choose another index prefix",
+                format!("`{alias}` is an index, and has to be an alias of one"),
+                "stop all servers and remove the index if nobody needs what is in it, or use another index prefix",
             ));
         }
-        Ok(info)
+        if found.len() > 1 {
+            let names: Vec<String> = found.into_keys().collect();
+            return Err(ConnectError::refused(
+                format!("the alias `{alias}` is of several indices: {}", names.join(", ")),
+                "take the alias from all of them but the one that is to be written to",
+            ));
+        }
+        Ok(found.pop_first())
     }
 }
 
@@ -263,6 +244,8 @@ fn unreachable(message: &str) -> ConnectError {
 /// An index as it is.
 #[derive(Deserialize)]
 pub(super) struct IndexInfo {
+    #[serde(default)]
+    aliases: HashMap<String, Value>,
     #[serde(default)]
     pub(super) mappings: Value,
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Copies in the history: how those that are no longer a job are told and removed.
+//! Copies in the archive: how those that are no longer a job are told and removed.
 
 use std::collections::{BTreeSet, HashMap};
 

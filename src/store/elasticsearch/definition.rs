@@ -1,31 +1,22 @@
 //! What the indices are made as: their mappings from `mappings/`, with what is configurable filled in.
+//!
+//! The indices of jobs, bodies and records are reached through an alias each, so that one can be exchanged for another
+//! later. Each also has a template, so that no index with such a name can come to be with another mapping.
 
 use serde_json::{Value, json};
 
 use super::flavour::Flavour;
-use super::{ElasticsearchOptions, Indices, tombstone};
+use super::indices::{Indices, Kind};
+use super::{ConnectError, ElasticsearchOptions, tombstone};
 use crate::query::fields::FIELDS;
 
-/// The mappings' version; raised when a field is added or changed. [`super::migrate`] says how older ones get there.
-pub(super) const MAPPING_VERSION: u64 = 2;
+/// The mappings' version; raised when a field is added. [`super::migrate`] says how older indices get there.
+pub(super) const MAPPING_VERSION: u64 = 1;
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");
 /// Goes over the templates that Elasticsearch brings, and over what people make for everything.
 pub(super) const TEMPLATE_PRIORITY: u32 = 500;
-
-/// What an index holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Live jobs.
-    Jobs,
-    /// A month of the history.
-    History,
-    /// Bodies that are kept apart.
-    Bodies,
-    /// Records.
-    Records,
-}
 
 /// Makes definitions for one server.
 #[derive(Clone, Copy)]
@@ -36,39 +27,48 @@ pub(super) struct Definitions<'a> {
 }
 
 impl Definitions<'_> {
-    /// The settings, mappings and aliases of a new index.
-    pub(super) fn of(&self, kind: Kind) -> Result<Value, serde_json::Error> {
+    /// Returns the settings, mappings and aliases of a new index.
+    pub(super) fn of(&self, kind: Kind) -> Result<Value, ConnectError> {
         let text = match kind {
-            Kind::Jobs | Kind::History => JOBS,
+            Kind::Jobs | Kind::Archive => JOBS,
             Kind::Bodies => BODIES,
             Kind::Records => RECORDS,
         };
-        let mut definition: Value = serde_json::from_str(text)?;
-        if matches!(kind, Kind::Jobs | Kind::History) {
+        let mut definition: Value = serde_json::from_str(text)
+            .map_err(|error| ConnectError::refused("a mapping is not JSON", error.to_string()))?;
+        if kind.is_of_jobs() {
             definition = self.flavour.adapt(definition);
             definition["settings"]["index"]["query"] = json!({ "default_field": default_fields() });
-            definition["aliases"] = json!({ &self.indices.all: alias(kind) });
         }
+        let Indices { all, .. } = self.indices;
+        let own = self.indices.name(kind);
+        definition["aliases"] = match kind {
+            Kind::Jobs => json!({ own: {}, all: without_tombstones() }),
+            Kind::Archive => json!({ all: {} }),
+            Kind::Bodies | Kind::Records => json!({ own: {} }),
+        };
         Ok(with_options(definition, self.options))
     }
 
-    /// The template for months' indices.
-    pub(super) fn template(&self) -> Result<Value, serde_json::Error> {
+    /// Returns the template for indices of a kind. An index behind an alias gets it when it takes over, and not before.
+    pub(super) fn template(&self, kind: Kind) -> Result<Value, ConnectError> {
+        let name = self.indices.name(kind);
+        let mut template = self.of(kind)?;
+        if kind != Kind::Archive {
+            template["aliases"] = json!({});
+        }
         Ok(json!({
-            "index_patterns": [self.indices.months()],
+            "index_patterns": [name, format!("{name}-*")],
             "priority": TEMPLATE_PRIORITY,
-            "template": self.of(Kind::History)?,
+            "template": template,
             "_meta": { "leasehold": { "version": MAPPING_VERSION } },
         }))
     }
 }
 
-/// Under what condition the documents of an index are seen through the alias over all.
-pub(super) fn alias(kind: Kind) -> Value {
-    match kind {
-        Kind::Jobs => json!({ "filter": { "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } } }),
-        Kind::History | Kind::Bodies | Kind::Records => json!({}),
-    }
+/// The alias over all jobs, for the live index.
+pub(super) fn without_tombstones() -> Value {
+    json!({ "filter": { "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } } })
 }
 
 /// Where Kibana looks for a word without a field: where [`crate::query::kql`] does.

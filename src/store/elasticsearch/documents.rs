@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::Indices;
 use super::document::{Decoded, decode};
+use super::indices::Indices;
 use super::nodes::{CallError, Nodes, Reply, Request};
 use super::tombstone::{self, Tombstone};
 use crate::job::JobId;

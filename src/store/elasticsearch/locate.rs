@@ -1,6 +1,6 @@
-//! Where jobs are now, by id: in the live index, in the history, or nowhere. The rules are those of [`super::history`].
+//! Where jobs are now, by id: in the live index, in the archive, or nowhere. The rules are those of [`super::archive`].
 //!
-//! The live index is read first and in real time, and what is found in the history is read in real time too. A search
+//! The live index is read first and in real time, and what is found in the archive is read in real time too. A search
 //! only finds in which month: a copy can be searched for long before its tombstone goes. A job may move between the two
 //! reads; what does not fit together is read again.
 
@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::Indices;
+use super::archive::Month;
 use super::documents::{Present, RawDocument, Stored, mget, mget_of, parse_mget};
-use super::history::Month;
+use super::indices::Indices;
 use super::nodes::Nodes;
 use super::reader::remember;
 use super::search::{MAX_PAGE, Scope};
@@ -39,7 +39,7 @@ pub(super) enum Located {
     Nowhere(Lock),
     /// In the live index.
     Live(Versioned),
-    /// In the history.
+    /// In the archive.
     Moved(Versioned, Lock),
 }
 
@@ -97,13 +97,13 @@ impl Locator<'_> {
             }
             let mut missing = self.look_live(&mut quests).await?;
             self.search_months(&mut quests, &mut missing).await?;
-            self.look_in_history(&mut quests, missing).await?;
+            self.look_in_archive(&mut quests, missing).await?;
         }
         let restless = |id: &JobId| Err(StoreError::Unavailable(format!("`{id}` moved whenever it was read")));
         Ok(quests.into_iter().map(|quest| quest.answer.unwrap_or_else(|| restless(quest.id))).collect())
     }
 
-    /// Reads the live index. Gives those that are not in it and may be in the history.
+    /// Reads the live index. Gives those that are not in it and may be in the archive.
     async fn look_live(&self, quests: &mut [Quest<'_>]) -> Result<Vec<Missing>, StoreError> {
         let open: Vec<usize> = (0..quests.len()).filter(|quest| quests[*quest].answer.is_none()).collect();
         let ids: Vec<&JobId> = open.iter().map(|quest| quests[*quest].id).collect();
@@ -156,7 +156,7 @@ impl Locator<'_> {
         Ok(())
     }
 
-    /// Searches the history for copies of jobs: the months of each that has any.
+    /// Searches the archive for copies of jobs: the months of each that has any.
     pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Vec<Month>>, StoreError> {
         let months = self.indices.months();
         let scope = Scope { nodes: self.nodes, index: &months, deadline: self.deadline };
@@ -178,7 +178,7 @@ impl Locator<'_> {
     }
 
     /// Reads the copies. One that is gone leaves its quest open.
-    async fn look_in_history(&self, quests: &mut [Quest<'_>], missing: Vec<Missing>) -> Result<(), StoreError> {
+    async fn look_in_archive(&self, quests: &mut [Quest<'_>], missing: Vec<Missing>) -> Result<(), StoreError> {
         if missing.is_empty() {
             return Ok(());
         }

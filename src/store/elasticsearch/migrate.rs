@@ -1,48 +1,25 @@
-//! Bringing indices that an earlier version of the program made to what this one needs: what `leasehold migrate` does.
+//! Adding fields to indices that an earlier version of the program made: what `leasehold migrate` does.
 //!
-//! [`VERSIONS`] says what each version of the mappings added. Only what a server can change in place is done: fields and
-//! settings that are added, never a document written anew. Each index is marked with its new version in the same request
-//! that adds the last of it, the live index after everything else, so that a migration which ended anywhere goes on where it
-//! ended, and several at once only do the same.
+//! Only what a server can change in place is done: fields are added, and no document is written anew. Each index is
+//! marked with its new version in the request that adds its fields, the live index after everything else, so that a
+//! migration which ended anywhere goes on where it ended, and several at once only do the same.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::ElasticsearchOptions;
 use super::connect::{ConnectError, IndexInfo, Link, check_version};
-use super::definition::{Definitions, Kind, MAPPING_VERSION, alias, default_fields};
+use super::definition::{Definitions, MAPPING_VERSION, default_fields};
+use super::indices::Kind;
 use super::nodes::{Nodes, Request};
-use super::{ElasticsearchOptions, Indices};
-
-/// What a version of the mappings changed.
-enum Step {
-    /// New fields of job documents; the mapping says of which type.
-    AddJobFields(&'static [&'static str]),
-    /// Where words without a field are looked for, in Kibana.
-    SetDefaultFields,
-    /// What an index that is there cannot be given, and what follows from it.
-    OnlyNewIndices(&'static str),
-}
-
-/// The versions after the first, and their steps.
-const VERSIONS: &[(u64, &[Step])] = &[(
-    2,
-    &[
-        Step::AddJobFields(&["moved_to", "moved_at", "wait_ms", "run_time_ms"]),
-        Step::SetDefaultFields,
-        Step::OnlyNewIndices(
-            "it goes on taking dates in Kibana only with a time (`2030-01-31T00:00:00Z`): the format of a date field cannot \
-             be changed in place; months made from now on take `2030-01-31` too",
-        ),
-    ],
-)];
 
 /// How often a request's time a migration may take.
 const TIMES_A_REQUEST: u32 = 60;
 
-/// One change of one index, or of what belongs to all.
+/// One change of one index.
 struct Change {
-    /// In words.
+    /// A sentence that says it.
     what: String,
     request: Request,
 }
@@ -52,7 +29,6 @@ pub struct Migration {
     nodes: Nodes,
     options: ElasticsearchOptions,
     changes: Vec<Change>,
-    notes: Vec<String>,
 }
 
 impl Migration {
@@ -62,26 +38,30 @@ impl Migration {
     /// [`ConnectError`]; also when an index cannot be brought to what is needed.
     pub async fn plan(options: ElasticsearchOptions) -> Result<Self, ConnectError> {
         let (indices, nodes) = (options.indices()?, options.nodes()?);
-        let mut plan = Plan { changes: Vec::new(), notes: Vec::new() };
+        let mut changes = Vec::new();
         {
             let link = Link::new(&nodes, options.request_timeout.saturating_mul(TIMES_A_REQUEST));
             let flavour = link.server().await?.flavour;
-            plan.all(&link, &Definitions { flavour, indices: &indices, options: &options }).await?;
+            let definitions = Definitions { flavour, indices: &indices, options: &options };
+            let mut found: Vec<(String, IndexInfo, Kind)> = Vec::new();
+            found.extend(link.all_months(&indices).await?.into_iter().map(|(name, info)| (name, info, Kind::Archive)));
+            // The live index comes last: while it has the former version, no server starts on what is half done.
+            for kind in [Kind::Bodies, Kind::Records, Kind::Jobs] {
+                found.extend(link.find(indices.name(kind)).await?.map(|(name, info)| (name, info, kind)));
+            }
+            for (index, info, kind) in found {
+                changes.extend(changes_of(&index, &info, kind, &definitions)?);
+            }
         }
-        Ok(Self { nodes, options, changes: plan.changes, notes: plan.notes })
+        Ok(Self { nodes, options, changes })
     }
 
-    /// What is to be done, a sentence each, in order.
+    /// Returns what is to be done, a sentence each, in order.
     pub fn changes(&self) -> impl Iterator<Item = &str> {
         self.changes.iter().map(|change| change.what.as_str())
     }
 
-    /// What is to be known beside it.
-    pub fn notes(&self) -> impl Iterator<Item = &str> {
-        self.notes.iter().map(String::as_str)
-    }
-
-    /// Does it, and tells of each change that is done.
+    /// Makes the changes, and calls `done` with each that is made.
     ///
     /// # Errors
     /// The first change that could not be made. Those before it are made; the same again goes on from there.
@@ -97,97 +77,50 @@ impl Migration {
     }
 }
 
-struct Plan {
-    changes: Vec<Change>,
-    notes: Vec<String>,
-}
-
-impl Plan {
-    /// The live index comes last: while it has the former version, no server starts on what is half done.
-    async fn all(&mut self, link: &Link<'_>, definitions: &Definitions<'_>) -> Result<(), ConnectError> {
-        let indices = definitions.indices;
-        let Some(jobs) = link.find(&indices.jobs).await? else { return Ok(()) };
-        for (month, info) in link.all_months(indices).await? {
-            self.index(&month, &info, Kind::History, definitions)?;
-        }
-        for (index, kind) in [(&indices.bodies, Kind::Bodies), (&indices.records, Kind::Records)] {
-            if let Some(info) = link.find(index).await? {
-                self.index(index, &info, kind, definitions)?;
-            }
-        }
-        if !link.has_template(indices).await? {
-            let template = definitions.template().map_err(|error| broken(&error))?;
-            let what = format!("make the index template `{}`", indices.history);
-            self.change(what, format!("_index_template/{}", indices.history), &template);
-        }
-        self.index(&indices.jobs, &jobs, Kind::Jobs, definitions)?;
-        // Its filter is on a new field. Where this is as far as it gets, the next server that starts makes it.
-        if !link.has_alias(indices).await? {
-            let Indices { jobs, all, .. } = indices;
-            let what = format!("put `{jobs}` under the alias `{all}`, without what was moved");
-            self.change(what, format!("{jobs}/_alias/{all}"), &alias(Kind::Jobs));
-        }
-        Ok(())
+/// Returns the changes that an index needs; the last of them marks it with the new version.
+fn changes_of(
+    index: &str,
+    found: &IndexInfo,
+    kind: Kind,
+    definitions: &Definitions<'_>,
+) -> Result<Vec<Change>, ConnectError> {
+    if found.version().is_none_or(|version| version >= MAPPING_VERSION) {
+        return check_version(index, found).map(|()| Vec::new());
     }
-
-    fn change(&mut self, what: String, path: String, body: &Value) {
-        self.changes.push(Change { what, request: Request::put(path, body.to_string().into_bytes()) });
+    let wanted = definitions.of(kind)?;
+    let (there, needed) = (fields(&found.mappings["properties"]), fields(&wanted["mappings"]["properties"]));
+    let wrong: Vec<String> =
+        needed.iter().filter_map(|(name, needed)| difference(name, there.get(name)?, needed)).collect();
+    if !wrong.is_empty() {
+        return Err(ConnectError::refused(
+            format!("`{index}` cannot be migrated in place: {}", wrong.join("; ")),
+            "a field's type cannot be changed in an index: use another index prefix, and let the jobs of this one end \
+             under the former version",
+        ));
     }
-
-    fn index(
-        &mut self,
-        index: &str,
-        found: &IndexInfo,
-        kind: Kind,
-        definitions: &Definitions<'_>,
-    ) -> Result<(), ConnectError> {
-        let version = match found.version() {
-            Some(version) if version < MAPPING_VERSION => version,
-            _ => return check_version(index, found),
-        };
-        let wanted = definitions.of(kind).map_err(|error| broken(&error))?;
-        let is_of_jobs = matches!(kind, Kind::Jobs | Kind::History);
-        let mut added = Map::new();
-        let steps = VERSIONS.iter().filter(|(number, _)| *number > version).flat_map(|(_, steps)| *steps);
-        for step in steps.filter(|_| is_of_jobs) {
-            match step {
-                Step::AddJobFields(names) => {
-                    for name in *names {
-                        if found.mappings["properties"].get(*name).is_none() {
-                            added.insert((*name).to_owned(), wanted["mappings"]["properties"][*name].clone());
-                        }
-                    }
-                }
-                Step::SetDefaultFields => {
-                    let setting = json!({ "index.query.default_field": default_fields() });
-                    self.change(format!("set the default fields of `{index}`"), format!("{index}/_settings"), &setting);
-                }
-                Step::OnlyNewIndices(what) => self.notes.push(format!("`{index}`: {what}")),
-            }
-        }
-        let mut there = fields(&found.mappings["properties"]);
-        there.extend(fields(&Value::Object(added.clone())));
-        let wrong = differences(&there, &fields(&wanted["mappings"]["properties"]));
-        if !wrong.is_empty() {
-            return Err(ConnectError::refused(
-                format!("`{index}` cannot be migrated in place: {}", wrong.join("; ")),
-                "a field's type cannot be changed in an index: use another index prefix, and let the jobs of this one end \
-                 under the former version",
-            ));
-        }
-        let names: Vec<&str> = added.keys().map(String::as_str).collect();
-        let what = match names.as_slice() {
-            [] => format!("mark `{index}` with mapping {MAPPING_VERSION}"),
-            names => format!("add {} to `{index}`, and mark it with mapping {MAPPING_VERSION}", names.join(", ")),
-        };
-        let mapping = json!({ "_meta": wanted["mappings"]["_meta"], "properties": added });
-        self.change(what, format!("{index}/_mapping"), &mapping);
-        Ok(())
+    let change = |what, path: String, body: &Value| {
+        let request = Request::put(path, body.to_string().into_bytes());
+        Change { what, request }
+    };
+    let mut changes = Vec::new();
+    if kind.is_of_jobs() {
+        let setting = json!({ "index.query.default_field": default_fields() });
+        let what = format!("set the default fields of `{index}`");
+        changes.push(change(what, format!("{index}/_settings"), &setting));
     }
-}
-
-fn broken(error: &serde_json::Error) -> ConnectError {
-    ConnectError::refused("a mapping is not JSON", error.to_string())
+    let added: Vec<&str> = needed.keys().filter(|name| !there.contains_key(*name)).map(String::as_str).collect();
+    let what = match added.as_slice() {
+        [] => format!("mark `{index}` with mapping {MAPPING_VERSION}"),
+        names => format!("add {} to `{index}`, and mark it with mapping {MAPPING_VERSION}", names.join(", ")),
+    };
+    // Whole properties, since a field inside another is added with it; what is there already stays as it is.
+    let mut properties = wanted["mappings"]["properties"].clone();
+    if let Some(properties) = properties.as_object_mut() {
+        properties.retain(|name, _| added.iter().any(|added| added.split('.').next() == Some(name)));
+    }
+    let mapping = json!({ "_meta": wanted["mappings"]["_meta"], "properties": properties });
+    changes.push(change(what, format!("{index}/_mapping"), &mapping));
+    Ok(changes)
 }
 
 /// Every field of a mapping by its whole name, with what is said of it; a date's format apart, which may differ.
@@ -214,42 +147,48 @@ fn fields(properties: &Value) -> BTreeMap<String, Value> {
     found
 }
 
-/// What is missing or otherwise than it is wanted, in words. What is there beyond that does no harm.
-fn differences(found: &BTreeMap<String, Value>, wanted: &BTreeMap<String, Value>) -> Vec<String> {
-    let differs = |(name, wanted): (&String, &Value)| match found.get(name) {
-        None => Some(format!("it lacks `{name}`")),
-        Some(found) if found != wanted => Some(format!("`{name}` is {found} where {wanted} is needed")),
-        Some(_) => None,
-    };
-    wanted.iter().filter_map(differs).collect()
+fn difference(name: &str, found: &Value, needed: &Value) -> Option<String> {
+    (found != needed).then(|| format!("`{name}` is {found} where {needed} is needed"))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::flavour::Flavour;
     use super::*;
 
-    #[test]
-    fn every_version_up_to_this_one_has_its_steps() {
-        let numbers: Vec<u64> = VERSIONS.iter().map(|(number, _)| *number).collect();
-        assert_eq!(numbers, (2..=MAPPING_VERSION).collect::<Vec<_>>());
+    fn changes(kind: Kind, change: impl FnOnce(&mut Value)) -> Result<Vec<Change>, ConnectError> {
+        let options = ElasticsearchOptions::default();
+        let indices = options.indices().expect("names");
+        let definitions = Definitions { flavour: Flavour::Elasticsearch, indices: &indices, options: &options };
+        let mut found = definitions.of(kind).expect("JSON");
+        found["mappings"]["_meta"]["leasehold"]["version"] = 0.into();
+        change(&mut found["mappings"]["properties"]);
+        let info = json!({ "mappings": found["mappings"] });
+        changes_of("x", &serde_json::from_value(info).expect("an index"), kind, &definitions)
     }
 
     #[test]
-    fn a_field_of_another_type_is_a_difference_and_a_date_of_another_format_is_none() {
-        let wanted = fields(&json!({
-            "at": { "type": "date", "format": "strict_date_optional_time" },
-            "error": { "properties": { "code": { "type": "keyword" } } },
-            "payload": { "type": "object", "enabled": false },
-        }));
-        let found = json!({
-            "at": { "type": "date" },
-            "error": { "properties": { "code": { "type": "text" } } },
-            "payload": { "enabled": false },
-            "more": { "type": "long" },
+    fn fields_that_are_missing_are_added_also_inside_others() {
+        let changes = changes(Kind::Jobs, |properties| {
+            let top = properties.as_object_mut().expect("fields");
+            top.remove("wait_ms");
+            properties["error"]["properties"].as_object_mut().expect("fields").remove("code");
         });
-        let wrong = differences(&fields(&found), &wanted);
-        assert_eq!(wrong.len(), 1, "{wrong:?}");
-        assert!(wrong[0].contains("`error.code`"), "{wrong:?}");
-        assert_eq!(differences(&BTreeMap::new(), &wanted).len(), 4);
+        let changes = changes.expect("they can be added");
+        assert_eq!(changes.len(), 2);
+        assert_eq!(changes[1].what, "add error.code, wait_ms to `x`, and mark it with mapping 1");
+    }
+
+    #[test]
+    fn a_field_of_another_type_is_refused_and_a_date_of_another_format_is_not() {
+        let refused =
+            changes(Kind::Jobs, |properties| properties["error"]["properties"]["code"]["type"] = "text".into());
+        assert!(refused.err().is_some_and(|error| error.to_string().contains("`error.code`")));
+        let format = changes(Kind::Jobs, |properties| properties["run_at"]["format"] = "epoch_millis".into());
+        assert_eq!(
+            format.expect("nothing to add").last().map(|change| change.what.as_str()),
+            Some("mark `x` with mapping 1")
+        );
+        assert!(changes(Kind::Records, |properties| properties["more"] = json!({ "type": "long" })).is_ok());
     }
 }

@@ -1,16 +1,19 @@
 //! The store on Elasticsearch, or OpenSearch: for many machines.
 //!
 //! A job is one document of the index `{prefix}jobs` or, once it has ended some time ago, of its month's
-//! `{prefix}history-2026.11`; a long payload or result is one of `{prefix}bodies`, a record one of `{prefix}records`. A write is
+//! `{prefix}archive-2026.11`; a long payload or result is one of `{prefix}bodies`, a record one of `{prefix}records`. A write is
 //! conditional on `if_seq_no` and `if_primary_term` (`op_type=create` for a new job); a search finds candidates and may lag.
 //!
-//! In reading order: [`connect`] (the start and its checks), [`definition`] and [`migrate`] (what the indices are, and how
-//! older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`]
-//! (requests, deadlines, second tries), [`document`] and [`documents`] (a job as JSON), [`write_id`] and [`resolution`]
-//! and [`conditional`] (what a lost answer means, and what is done then), `intake`, `writer`, `batch`, `bulk` and `bodies`
-//! (the way of a write), `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's); [`history`]
-//! (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and [`archive`] (the mover); and beside the
-//! jobs, [`records`] and `audit`.
+//! In reading order:
+//!
+//! - the server: [`connect`] (the start and its checks), [`indices`], [`definition`] and [`migrate`] (what the indices are, and
+//!   how older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`] (requests, deadlines, second tries);
+//! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what a lost
+//!   answer means, and what is done then);
+//! - the way of a write: `writer`, `intake`, `batch`, `bulk` and `bodies`;
+//! - reads: `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's);
+//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and [`mover`];
+//! - beside the jobs: [`records`] and `audit`.
 //!
 //! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
 //! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
@@ -29,11 +32,12 @@ mod document;
 mod documents;
 mod flavour;
 mod health;
-mod history;
+mod indices;
 mod intake;
 pub mod kql;
 mod locate;
 mod migrate;
+mod mover;
 mod nodes;
 mod options;
 mod reader;
@@ -58,11 +62,12 @@ pub use connect::ConnectError;
 pub use migrate::Migration;
 pub use options::ElasticsearchOptions;
 
-use self::archive::Archiver;
 use self::audit::Audit;
 use self::definition::Definitions;
 use self::documents::answered;
 use self::flavour::Flavour;
+use self::indices::Indices;
+use self::mover::Mover;
 use self::nodes::{Nodes, Request};
 use self::reader::Reader;
 use self::records::Records;
@@ -83,18 +88,6 @@ const INLINE_LIMIT: usize = 4 * 1024;
 /// How long readiness may take to be found out.
 const READY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The names of the indices.
-#[derive(Clone, Debug)]
-struct Indices {
-    jobs: String,
-    bodies: String,
-    records: String,
-    /// What the names of the months' indices start with, and the name of their template.
-    history: String,
-    /// The alias over live jobs and history, for people and Kibana.
-    all: String,
-}
-
 /// A store of jobs on Elasticsearch or OpenSearch.
 pub struct ElasticsearchStore {
     nodes: Arc<Nodes>,
@@ -105,7 +98,7 @@ pub struct ElasticsearchStore {
     reader: Reader,
     records: Records,
     audit: Audit,
-    archiver: Archiver,
+    mover: Mover,
     shared: Arc<Shared>,
     read_timeout: Duration,
     closed: AtomicBool,
@@ -122,8 +115,7 @@ impl ElasticsearchStore {
         let server = connect::prepare(&nodes, &indices, &options).await?;
         tracing::info!(server = %server.flavour, version = server.version, "connected to the store");
         let definitions = Definitions { flavour: server.flavour, indices: &indices, options: &options };
-        let archiver = Archiver::new(&definitions)
-            .map_err(|error| ConnectError::refused("a mapping is not JSON", error.to_string()))?;
+        let mover = Mover::new(&definitions)?;
         let recent = Arc::new(RecentWrites::default());
         let records = Records::new(Arc::clone(&nodes), indices.records.clone(), &options);
         let shared = Arc::new(Shared {
@@ -146,7 +138,7 @@ impl ElasticsearchStore {
             ),
             records,
             audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
-            archiver,
+            mover,
             shared,
             nodes,
             indices,
@@ -230,7 +222,7 @@ impl Store for ElasticsearchStore {
 
     async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
         self.scope()?;
-        self.archiver.step(&self.shared, now, limit).await
+        self.mover.step(&self.shared, now, limit).await
     }
 
     fn has_realtime_search(&self) -> bool {

@@ -7,8 +7,8 @@ use elasticsearch::auth::Credentials;
 use elasticsearch::http::Url;
 use percent_encoding::percent_decode_str;
 
-use super::Indices;
 use super::connect::ConnectError;
+use super::indices::Indices;
 use super::nodes::{Access, Nodes};
 
 /// The longest index prefix: an index's name has at most 255 bytes.
@@ -45,7 +45,7 @@ pub struct ElasticsearchOptions {
     pub replicas: Option<u32>,
     /// After how long a write is seen by searches.
     pub refresh_interval: Duration,
-    /// How long after its end a settled job is moved to the history.
+    /// How long after its end a settled job is moved to the archive.
     pub move_after: Duration,
     /// How long a trace of a moved or removed job stays in the live index: longer than any write can be under way.
     pub tombstone_after: Duration,
@@ -101,7 +101,7 @@ impl ElasticsearchOptions {
             jobs: format!("{prefix}jobs"),
             bodies: format!("{prefix}bodies"),
             records: format!("{prefix}records"),
-            history: format!("{prefix}history"),
+            archive: format!("{prefix}archive"),
             all: format!("{prefix}all"),
         })
     }

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::Indices;
 use super::documents::Present;
+use super::indices::Indices;
 use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
 use super::locate::{Located, Locator, Wanted};
 use super::nodes::Nodes;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::Indices;
 use super::documents::{Present, RawDocument, answered};
+use super::indices::Indices;
 use super::kql;
 use super::nodes::{Nodes, Request};
 use super::reader::remember;

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Indices;
+use super::indices::Indices;
 use super::search::{Scope, Shards, complete, index_for, query, unreadable};
 use crate::clock::Timestamp;
 use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};

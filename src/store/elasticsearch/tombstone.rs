@@ -9,8 +9,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::archive::Month;
 use super::document::WriteIds;
-use super::history::Month;
 use super::write_id::WriteId;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::JobId;
@@ -28,7 +28,7 @@ const NOWHERE: &str = "nowhere";
 /// Where the job is that stood there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// In the history of a month.
+    /// In the archive of a month.
     Month(Month),
     /// It was removed.
     Nowhere,

@@ -12,12 +12,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::batch;
 use super::batch::{Batch, Task};
+use super::indices::Indices;
 use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
 use super::locate::Locator;
 use super::nodes::Nodes;
 use super::write_id::{RecentWrites, WriteIdSource};
-use super::{Indices, batch};
 use crate::clock::{Clock, SystemClock};
 use crate::job::Body;
 use crate::store::{StoreError, Write, WriteError, WriteResult};

@@ -2,22 +2,17 @@
 
 use crate::program::run;
 use crate::servers;
-
-/// The indices of version 1.
-const FORMER: [(&str, &str); 3] = [
-    ("bodies", include_str!("../store/history/mappings_1/bodies.json")),
-    ("records", include_str!("../store/history/mappings_1/records.json")),
-    ("jobs", include_str!("../store/history/mappings_1/jobs.json")),
-];
+use crate::store::archive::migrated::{MAPPINGS, make_former};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn indices_are_brought_up_to_date_once() {
     let url = servers::elasticsearch().await.url().to_owned();
     let prefix = servers::fresh_prefix("migrate");
-    for (name, definition) in FORMER {
-        let request = reqwest::Client::new().put(format!("{url}/{prefix}{name}"));
-        let answer =
-            request.header("content-type", "application/json").body(definition).send().await.expect("an answer");
+    for (name, definition) in MAPPINGS {
+        let mut definition = serde_json::from_str(definition).expect("JSON");
+        make_former(&mut definition, &format!("{prefix}{name}"));
+        let request = reqwest::Client::new().put(format!("{url}/{prefix}{name}-000001")).json(&definition);
+        let answer = request.send().await.expect("an answer");
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap_or_default());
     }
     let migrate = move |more: &[&str]| {
@@ -30,7 +25,7 @@ async fn indices_are_brought_up_to_date_once() {
     let steps = |text: &str, before: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.strip_prefix(before)).map(str::to_owned).collect()
     };
-    assert!(steps(&planned, "  ").len() >= FORMER.len(), "{planned}");
+    assert!(steps(&planned, "  ").len() >= MAPPINGS.len(), "{planned}");
     assert_eq!(steps(&planned, "  "), steps(&done, "done: "), "what is said is what is done");
     assert!(again.contains("nothing to do") && nothing == again, "{again}{nothing}");
 }

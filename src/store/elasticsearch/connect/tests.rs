@@ -20,18 +20,14 @@ fn refusal(change: impl FnOnce(&mut Value)) -> String {
 fn an_index_as_it_is_made_here_is_accepted() {
     let options = ElasticsearchOptions::default();
     let indices = options.indices().expect("names");
-    for (kind, flavour) in [
-        (Kind::Jobs, Flavour::Elasticsearch),
-        (Kind::Jobs, Flavour::OpenSearch),
-        (Kind::History, Flavour::Elasticsearch),
-        (Kind::Bodies, Flavour::Elasticsearch),
-        (Kind::Records, Flavour::Elasticsearch),
-    ] {
+    let kinds = Kind::ALL.map(|kind| (kind, Flavour::Elasticsearch));
+    for (kind, flavour) in kinds.into_iter().chain([(Kind::Jobs, Flavour::OpenSearch)]) {
         let definitions = Definitions { flavour, indices: &indices, options: &options };
         let definition = definitions.of(kind).expect("JSON");
         assert_eq!(definition["settings"]["index"]["refresh_interval"], "1000ms");
         assert_eq!(definition["settings"]["index"]["translog"]["durability"], "request");
-        let info = IndexInfo { mappings: definition["mappings"].clone(), settings: HashMap::new() };
+        let info =
+            IndexInfo { aliases: HashMap::new(), mappings: definition["mappings"].clone(), settings: HashMap::new() };
         check("x-jobs", &info).expect("an index that is accepted");
     }
     check("x-jobs", &index(|_| {})).expect("an index that is accepted");
@@ -47,7 +43,7 @@ fn an_index_that_would_break_the_promise_is_refused_with_the_way_to_mend_it() {
     assert!(blocked.contains("index.blocks.read_only_allow_delete\": null"), "{blocked}");
     let foreign = refusal(|found| found["mappings"]["_meta"] = Value::Null);
     assert!(foreign.contains("another index prefix"), "{foreign}");
-    let older = refusal(|found| found["mappings"]["_meta"]["leasehold"]["version"] = 1.into());
+    let older = refusal(|found| found["mappings"]["_meta"]["leasehold"]["version"] = 0.into());
     assert!(older.contains("leasehold migrate"), "{older}");
     let newer = refusal(|found| found["mappings"]["_meta"]["leasehold"]["version"] = 99.into());
     assert!(newer.contains("upgrade this program"), "{newer}");

@@ -15,8 +15,8 @@ on_both!(
     a_job_can_be_started_again_wherever_its_move_ended,
     a_job_can_be_removed_wherever_its_move_ended,
     a_job_cannot_be_submitted_again_wherever_its_move_ended,
-    a_return_from_the_history_is_done_or_not_done_wherever_it_ends,
-    a_removal_from_the_history_is_done_or_not_done_wherever_it_ends,
+    a_return_from_the_archive_is_done_or_not_done_wherever_it_ends,
+    a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends,
 );
 
 /// More requests than anything here takes.
@@ -82,7 +82,7 @@ async fn a_move_loses_and_doubles_nothing_wherever_it_ends(site: Site) {
         assert!(site.whole().await.values().all(is_moved));
     }
     site.archive(1_000).await;
-    assert_eq!((site.documents("jobs").await, site.documents("history-*").await), (0, jobs.len() as u64));
+    assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, jobs.len() as u64));
 }
 
 async fn a_job_can_be_started_again_wherever_its_move_ended(site: Site) {
@@ -111,7 +111,7 @@ async fn a_job_can_be_started_again_wherever_its_move_ended(site: Site) {
     }
     assert_eq!(site.archive(200).await.moved, ended.len());
     site.holds(&ended.iter().collect::<Vec<_>>()).await;
-    assert_eq!(site.documents("history-*").await, ended.len() as u64);
+    assert_eq!(site.documents("archive-*").await, ended.len() as u64);
 }
 
 async fn a_job_can_be_removed_wherever_its_move_ended(site: Site) {
@@ -125,7 +125,7 @@ async fn a_job_can_be_removed_wherever_its_move_ended(site: Site) {
     })
     .await;
     site.archive(1_000).await;
-    assert_eq!((site.documents("jobs").await, site.documents("history-*").await), (0, 0));
+    assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, 0));
 }
 
 async fn a_job_cannot_be_submitted_again_wherever_its_move_ended(site: Site) {
@@ -143,7 +143,7 @@ async fn a_job_cannot_be_submitted_again_wherever_its_move_ended(site: Site) {
     .await;
 }
 
-async fn a_return_from_the_history_is_done_or_not_done_wherever_it_ends(site: Site) {
+async fn a_return_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Site) {
     for requests in (0..10).chain([MANY]) {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
@@ -168,7 +168,7 @@ async fn a_return_from_the_history_is_done_or_not_done_wherever_it_ends(site: Si
     }
 }
 
-async fn a_removal_from_the_history_is_done_or_not_done_wherever_it_ends(site: Site) {
+async fn a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Site) {
     for requests in (0..8).chain([MANY]) {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
@@ -192,5 +192,5 @@ async fn a_removal_from_the_history_is_done_or_not_done_wherever_it_ends(site: S
         }
     }
     site.archive(1_000).await;
-    assert_eq!((site.documents("jobs").await, site.documents("history-*").await), (0, 0));
+    assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, 0));
 }

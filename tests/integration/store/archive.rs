@@ -1,8 +1,9 @@
-//! The history of the engine on a search server: wherever a job lies, and wherever its move was interrupted, it is found
+//! The archive of the engine on a search server: wherever a job lies, and wherever its move was interrupted, it is found
 //! once and is what it was.
 
+mod indices;
 mod interrupted;
-mod migrated;
+pub(crate) mod migrated;
 mod model;
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ macro_rules! on_both {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $case() {
-                    super::$case(crate::store::history::Site::on(crate::servers::elasticsearch().await).await).await;
+                    super::$case(crate::store::archive::Site::on(crate::servers::elasticsearch().await).await).await;
                 }
             )*
         }
@@ -41,7 +42,7 @@ macro_rules! on_both {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $case() {
-                    super::$case(crate::store::history::Site::on(crate::servers::opensearch().await).await).await;
+                    super::$case(crate::store::archive::Site::on(crate::servers::opensearch().await).await).await;
                 }
             )*
         }
@@ -75,7 +76,7 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn on(server: &SearchServer) -> Self {
-        let prefix = servers::fresh_prefix("history");
+        let prefix = servers::fresh_prefix("archive");
         let url = server.url().to_owned();
         let store: Arc<dyn Store> = Arc::new(connect(options(&url, &prefix)).await);
         let (mortal, proxy) = mortal(&url, &prefix).await;
@@ -185,7 +186,7 @@ async fn mortal(url: &str, prefix: &str) -> (ElasticsearchStore, FaultProxy) {
     (connect(options(&proxy.url(), prefix)).await, proxy)
 }
 
-/// Whether this version lies in the history.
+/// Whether this version lies in the archive.
 pub(crate) fn is_moved(found: &Versioned) -> bool {
     found.version.place != Place::MAIN
 }
@@ -262,7 +263,7 @@ async fn the_live_index_holds_nothing_of_moved_jobs_once_tombstones_are_cleared(
     // They stand for as long as a write can be under way.
     assert_eq!(site.archive(1).await.cleared, 0);
     assert_eq!(site.archive(2).await.cleared, 5);
-    assert_eq!((site.documents("jobs").await, site.documents("history-*").await), (0, 5));
+    assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, 5));
 }
 
 async fn a_moved_job_cannot_be_submitted_again_with_its_tombstone_or_without(site: Site) {
@@ -347,7 +348,7 @@ async fn a_moved_job_can_be_removed_and_its_id_used_again(site: Site) {
     site.holds(&[&site.ended("a")]).await;
     // What marks removals goes too.
     site.archive(9).await;
-    assert_eq!((site.documents("jobs").await, site.documents("history-*").await), (0, 1));
+    assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, 1));
 }
 
 async fn a_cursor_goes_over_jobs_that_move_meanwhile(site: Site) {
@@ -396,12 +397,12 @@ async fn the_index_of_a_past_month_goes_with_its_last_job(site: Site) {
     site.write(Write::Remove { job: job.clone(), expected: found.version }).await.expect("removed");
     site.archive(0).await;
     assert_eq!(
-        site.ask("{prefix}history-*").await.as_object().map(serde_json::Map::len),
+        site.ask("{prefix}archive-*").await.as_object().map(serde_json::Map::len),
         Some(1),
         "it is its month yet"
     );
     site.archive(months).await;
-    assert_eq!(site.ask("{prefix}history-*").await.as_object().map(serde_json::Map::len), Some(0));
+    assert_eq!(site.ask("{prefix}archive-*").await.as_object().map(serde_json::Map::len), Some(0));
 
     // A job that ended then and is moved only now still finds its month.
     site.create(&job).await;
@@ -413,6 +414,6 @@ async fn the_alias_shows_every_job_once_and_no_tombstone(site: Site) {
     site.create(&site.ended("ended")).await;
     site.create(&Arc::new(submit("waiting", plain_spec(), site.now, site.now))).await;
     site.archive(1).await;
-    assert_eq!((site.documents("jobs").await, site.documents("history-*").await), (2, 1));
+    assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (2, 1));
     assert_eq!(site.documents("all").await, 2);
 }
