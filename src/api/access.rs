@@ -237,5 +237,4 @@ impl<R: Needs> FromRequestParts<App> for Allowed<R> {
 }
 
 #[cfg(test)]
-#[path = "access/tests.rs"]
 mod tests;

@@ -323,5 +323,4 @@ fn decode(text: &str) -> Result<String, ApiError> {
 }
 
 #[cfg(test)]
-#[path = "extract/tests.rs"]
 mod tests;

@@ -16,7 +16,7 @@ use super::items::{in_order, only, sort_out};
 use super::json::{json, with_body};
 use super::trim::Fields;
 use crate::manager::{NewJob, Submitted};
-use crate::store::{Version, Versioned};
+use crate::store::{Place, Version, Versioned};
 use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use crate::wire::job::JobOut;
 use crate::wire::{BulkAnswer, CancelJob, Explanation, Job, RetryJob, SubmitItem, SubmitJob};
@@ -168,7 +168,12 @@ pub(crate) async fn explain(
 }
 
 fn entity_tag(version: Version) -> String {
-    format!("\"{}-{}-{}\"", version.place.0, version.primary_term, version.seq_no)
+    let place = match version.place {
+        Place::Main => 0,
+        Place::Other(place) => place,
+        Place::Superseded => u32::MAX,
+    };
+    format!("\"{place}-{}-{}\"", version.primary_term, version.seq_no)
 }
 
 /// Whether the client has this version already (RFC 9110, section 13.1.2).

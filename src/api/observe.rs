@@ -124,5 +124,4 @@ fn panicked(panic: &(dyn Any + Send)) -> Response {
 }
 
 #[cfg(test)]
-#[path = "observe/tests.rs"]
 mod tests;

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The longest name, in bytes. Elasticsearch takes ids of up to 512; ours leave room for prefixes.
 pub const MAX_NAME_BYTES: usize = 256;
@@ -51,8 +51,8 @@ fn check(text: &str) -> Result<(), InvalidName> {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -90,6 +90,12 @@ macro_rules! name {
         impl From<$name> for String {
             fn from(name: $name) -> String {
                 name.0.as_ref().to_owned()
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 

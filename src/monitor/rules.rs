@@ -155,5 +155,4 @@ impl Suspicion {
 }
 
 #[cfg(test)]
-#[path = "rules/tests.rs"]
 mod tests;

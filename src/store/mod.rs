@@ -50,14 +50,16 @@ impl Version {
     }
 }
 
-/// A place in which an engine keeps documents. Each place numbers its writes on its own. What the number stands for is
-/// the engine's affair.
+/// A place in which an engine keeps documents. Each place numbers its writes on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(pub u32);
-
-impl Place {
+pub enum Place {
     /// The place of live documents, and the only one of an engine that has no other.
-    pub const MAIN: Self = Self(0);
+    Main,
+    /// Another place, by a number of the engine's.
+    Other(u32),
+    /// No place: the write was accepted, and written over before its version was known. No document has such a version, so
+    /// that the next write under it meets a conflict, which says what the document is now.
+    Superseded,
 }
 
 /// A job as the store has it, and the version to write it back under.

@@ -183,7 +183,7 @@ mod tests {
         Record {
             key: RecordKey::new(RecordKind::Lease, name),
             body: Json::parse(body.to_owned()).expect("JSON"),
-            version: Version { place: crate::store::Place::MAIN, primary_term: 1, seq_no: 2 },
+            version: Version { place: crate::store::Place::Main, primary_term: 1, seq_no: 2 },
         }
     }
 

@@ -486,5 +486,4 @@ fn millis(duration: std::time::Duration) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "job/tests.rs"]
 mod tests;

@@ -210,7 +210,7 @@ struct Acknowledged {
 fn hear(acknowledged: &mut Acknowledged, line: &str) {
     let [term, seq_no, state, id] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
     let version = Version {
-        place: Place::MAIN,
+        place: Place::Main,
         primary_term: term.parse().expect("a number"),
         seq_no: seq_no.parse().expect("a number"),
     };

@@ -33,7 +33,7 @@ fn job(queue_name: &str, id: &str, priority: i64, after: i64) -> Versioned {
     let run_at = Timestamp::from_millis(START + after);
     let id = JobId::new(id).expect("an id");
     let job = Job::submit(id, Arc::new(spec), Body::Empty, (run_at, None), &Actor::system("test"), run_at);
-    Versioned { job: Arc::new(job), version: Version { place: Place::MAIN, primary_term: 1, seq_no: 1 } }
+    Versioned { job: Arc::new(job), version: Version { place: Place::Main, primary_term: 1, seq_no: 1 } }
 }
 
 impl Bench {

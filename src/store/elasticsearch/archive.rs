@@ -33,9 +33,12 @@ impl Month {
         Self::new(u32::try_from(date.year()).unwrap_or(1), date.month())
     }
 
-    /// The month whose index `place` is; none for the live index.
+    /// Returns the month whose index `place` is, if it is one of the archive.
     pub(super) fn at(place: Place) -> Option<Self> {
-        (place != Place::MAIN).then_some(Self(place.0))
+        match place {
+            Place::Other(months) => Some(Self(months)),
+            Place::Main | Place::Superseded => None,
+        }
     }
 
     const fn new(year: u32, month: u32) -> Self {
@@ -58,10 +61,10 @@ impl fmt::Display for Month {
     }
 }
 
-/// In a version, a month is the number of months since the year 0.
+/// A month is numbered by the months since the year 0.
 impl From<Month> for Place {
     fn from(month: Month) -> Self {
-        Self(month.0)
+        Self::Other(month.0)
     }
 }
 
@@ -93,15 +96,15 @@ mod tests {
     fn a_version_tells_where_its_document_lies_and_is_compared_within_one_place_only() {
         let first = Place::from(month("0001-01-01T00:00:00Z"));
         let last = Place::from(month("9999-12-31T00:00:00Z"));
-        assert_eq!(Month::at(Place::MAIN), None);
+        assert_eq!(Month::at(Place::Main), None);
         let version = |place, primary_term, seq_no| Version { place, primary_term, seq_no };
-        for place in [Place::MAIN, first, last] {
-            assert_eq!(Month::at(place).map_or(Place::MAIN, Place::from), place);
+        for place in [Place::Main, first, last] {
+            assert_eq!(Month::at(place).map_or(Place::Main, Place::from), place);
             let this = version(place, 7, 9);
             assert!(version(place, 7, 10).is_later_than(this) && version(place, 8, 0).is_later_than(this));
             assert!(!this.is_later_than(this));
         }
-        let (live, moved) = (version(Place::MAIN, 1, 5), version(first, 1, 4));
+        let (live, moved) = (version(Place::Main, 1, 5), version(first, 1, 4));
         assert!(!live.is_later_than(moved) && !moved.is_later_than(live));
     }
 }

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::bulk::{self, Action, ItemOutcome, Target};
+use super::context::WriteContext;
 use super::documents::{mget, parse_mget};
 use super::nodes::{Nodes, Request, reason};
-use super::writer::Shared;
 use crate::job::{BodyId, BodyRef, JobId, Json, NewBody};
 use crate::store::StoreError;
 
@@ -37,7 +37,7 @@ struct StoredBody {
 
 /// Writes `bodies`, each for the job named, and says of each whether it is durable.
 pub(super) async fn store(
-    shared: &Shared,
+    shared: &WriteContext,
     bodies: &[(&JobId, &NewBody)],
     deadline: Instant,
 ) -> Vec<Result<(), StoreError>> {
@@ -60,7 +60,11 @@ fn chunk_length(bodies: &[(&JobId, &NewBody)]) -> usize {
     bodies.iter().take(MAX_ITEMS).take_while(fits).count().max(1)
 }
 
-async fn store_chunk(shared: &Shared, bodies: &[(&JobId, &NewBody)], deadline: Instant) -> Vec<Result<(), StoreError>> {
+async fn store_chunk(
+    shared: &WriteContext,
+    bodies: &[(&JobId, &NewBody)],
+    deadline: Instant,
+) -> Vec<Result<(), StoreError>> {
     let mut results: Vec<Option<Result<(), StoreError>>> = vec![None; bodies.len()];
     let mut obstacle = String::new();
     loop {
@@ -86,7 +90,7 @@ async fn store_chunk(shared: &Shared, bodies: &[(&JobId, &NewBody)], deadline: I
     results.into_iter().map(|result| result.unwrap_or_else(unavailable)).collect()
 }
 
-async fn send(shared: &Shared, bodies: &[&(&JobId, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
+async fn send(shared: &WriteContext, bodies: &[&(&JobId, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
     let mut buffer = Vec::with_capacity(bodies.iter().map(|(_, body)| body.json.bytes() + 200).sum());
     for (job_id, body) in bodies {
         let id = document_id(body.reference.id);
@@ -107,7 +111,7 @@ async fn send(shared: &Shared, bodies: &[&(&JobId, &NewBody)], deadline: Instant
 }
 
 /// Removes bodies that nothing refers to any more. Tried once: a body left over takes up space and does no harm.
-pub(super) async fn remove(shared: &Shared, bodies: &[BodyId]) {
+pub(super) async fn remove(shared: &WriteContext, bodies: &[BodyId]) {
     for chunk in bodies.chunks(MAX_ITEMS) {
         let mut buffer = Vec::with_capacity(chunk.len() * 70);
         for body in chunk {

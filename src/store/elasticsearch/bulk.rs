@@ -161,7 +161,7 @@ fn outcome(item: Item) -> ItemOutcome {
     let sentence = reply.error.map_or_else(|| format!("status {}", reply.status), Cause::sentence);
     match (reply.status, reply.seq_no, reply.primary_term) {
         (200..=299, Some(seq_no), Some(primary_term)) => {
-            ItemOutcome::Done(Version { place: Place::MAIN, primary_term, seq_no })
+            ItemOutcome::Done(Version { place: Place::Main, primary_term, seq_no })
         }
         (409, ..) => ItemOutcome::Conflict,
         (400, ..) => ItemOutcome::Invalid(sentence),
@@ -186,7 +186,7 @@ mod tests {
             {"index":{"status":403,"error":{"type":"cluster_block_exception","reason":"blocked"}}},
             {"delete":{"status":503,"error":{"type":"unavailable_shards_exception","reason":"gone"}}},
             {"delete":{"_shards":{"failed":1},"_seq_no":8,"_primary_term":2,"status":200}}]}"#;
-        let version = |seq_no| Version { place: Place::MAIN, primary_term: 2, seq_no };
+        let version = |seq_no| Version { place: Place::Main, primary_term: 2, seq_no };
         assert_eq!(
             parse(body, 7),
             Ok(vec![
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_action_names_its_condition() {
-        let at = Target::at("a\"b", Version { place: Place::MAIN, primary_term: 1, seq_no: 4 });
+        let at = Target::at("a\"b", Version { place: Place::Main, primary_term: 1, seq_no: 4 });
         let line = |action: Action| serde_json::to_string(&action).expect("json");
         assert_eq!(line(Action::Index(at)), r#"{"index":{"_id":"a\"b","if_seq_no":4,"if_primary_term":1}}"#);
         assert_eq!(line(Action::Create(Target::any("a"))), r#"{"create":{"_id":"a"}}"#);

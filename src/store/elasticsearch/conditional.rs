@@ -16,27 +16,26 @@ use crate::store::{Place, StoreError, Version, WriteError, WriteResult};
 const ROUND_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest wait between two rounds.
 const LONGEST_ROUND_BACKOFF: Duration = Duration::from_secs(1);
-/// The version given for a write that was accepted and that somebody has since built upon, before its answer was known.
-/// No document has it any more, so that the next write under it meets a conflict and learns what the document is now.
-/// (The version of the document that was read must not be given: with it, the caller would overwrite what it never saw.)
-const BUILT_UPON: Version = Version { place: Place::MAIN, primary_term: 1, seq_no: 0 };
+/// The version of a write that was accepted and has been written over since, before its answer was known. (The version of
+/// the document that was read must not be given: with it, the caller would overwrite what it never saw.)
+const SUPERSEDED: Version = Version { place: Place::Superseded, primary_term: 1, seq_no: i64::MAX.unsigned_abs() };
 
 /// One write of a document that is read as `T`.
 pub(super) struct ConditionalWrite<T> {
     condition: Condition,
     write_id: WriteId,
-    step: Step<T>,
+    stage: Stage<T>,
     /// A try may have got through without an answer.
     maybe_applied: bool,
     /// What stood in the way lately.
     obstacle: String,
 }
 
-enum Step<T> {
+enum Stage<T> {
     /// To be sent.
     Send,
     /// Met a conflict; to be read back.
-    Look,
+    ReadBack,
     /// Was read back as accepted; to be confirmed by writing what was read once more.
     Confirm { version: Version, source: Box<RawValue>, lineage: Lineage },
     /// Decided.
@@ -46,7 +45,7 @@ enum Step<T> {
 }
 
 /// What was read back in a write's place.
-pub(super) struct Found<'a> {
+pub(super) struct CurrentDocument<'a> {
     pub(super) version: Version,
     pub(super) source: &'a RawValue,
     pub(super) write_id: Option<WriteId>,
@@ -65,25 +64,25 @@ pub(super) enum Content<'a> {
 
 impl<T> ConditionalWrite<T> {
     pub(super) fn new(condition: Condition, write_id: WriteId) -> Self {
-        Self { condition, write_id, step: Step::Send, maybe_applied: false, obstacle: String::new() }
+        Self { condition, write_id, stage: Stage::Send, maybe_applied: false, obstacle: String::new() }
     }
 
     pub(super) fn is_open(&self) -> bool {
-        !matches!(self.step, Step::Decided(_) | Step::Answered)
+        !matches!(self.stage, Stage::Decided(_) | Stage::Answered)
     }
 
     pub(super) fn is_to_be_sent(&self) -> bool {
-        matches!(self.step, Step::Send | Step::Confirm { .. })
+        matches!(self.stage, Stage::Send | Stage::Confirm { .. })
     }
 
     pub(super) fn is_to_be_read(&self) -> bool {
-        matches!(self.step, Step::Look)
+        matches!(self.stage, Stage::ReadBack)
     }
 
     /// What it came to, until that was taken.
     pub(super) fn decided(&self) -> Option<&WriteResult<T>> {
-        match &self.step {
-            Step::Decided(result) => Some(result),
+        match &self.stage {
+            Stage::Decided(result) => Some(result),
             _ => None,
         }
     }
@@ -93,20 +92,20 @@ impl<T> ConditionalWrite<T> {
         if self.is_open() {
             return None;
         }
-        match std::mem::replace(&mut self.step, Step::Answered) {
-            Step::Decided(result) => Some(result),
+        match std::mem::replace(&mut self.stage, Stage::Answered) {
+            Stage::Decided(result) => Some(result),
             _ => None,
         }
     }
 
     pub(super) fn decide(&mut self, result: WriteResult<T>) {
-        self.step = Step::Decided(result);
+        self.stage = Stage::Decided(result);
     }
 
     /// Decides that nothing can be found out any more.
     pub(super) fn give_up(&mut self, obstacle: &str) {
-        // A conflict that could not be looked into may be this write's own.
-        let undecided = self.maybe_applied || !matches!(self.step, Step::Send);
+        // A conflict that could not be on_read_back into may be this write's own.
+        let undecided = self.maybe_applied || !matches!(self.stage, Stage::Send);
         self.decide(Err(if undecided {
             WriteError::Unknown(obstacle.to_owned())
         } else {
@@ -131,14 +130,14 @@ impl<T> ConditionalWrite<T> {
     }
 
     /// Is to be sent, on this condition.
-    pub(super) fn aim(&mut self, condition: Condition) {
+    pub(super) fn retarget(&mut self, condition: Condition) {
         self.condition = condition;
-        self.step = Step::Send;
+        self.stage = Stage::Send;
     }
 
     /// Is open again: nothing of it was done.
     pub(super) fn reopen(&mut self) {
-        self.step = Step::Send;
+        self.stage = Stage::Send;
     }
 
     /// Notes what stands in the way.
@@ -154,8 +153,8 @@ impl<T> ConditionalWrite<T> {
     /// Begins another try: what is to be sent now, to the document `id`.
     pub(super) fn begin_try<'a>(&'a mut self, id: &'a str) -> (Action<'a>, Content<'a>) {
         self.obstacle.clear();
-        match (&self.step, self.condition) {
-            (Step::Confirm { version, source, .. }, _) => {
+        match (&self.stage, self.condition) {
+            (Stage::Confirm { version, source, .. }, _) => {
                 (Action::Index(Target::at(id, *version)), Content::Again(source))
             }
             (_, Condition::Absent) => (Action::Create(Target::any(id)), Content::Own),
@@ -168,14 +167,14 @@ impl<T> ConditionalWrite<T> {
     pub(super) fn sent(&mut self, outcome: ItemOutcome, what: impl fmt::Display) {
         match outcome {
             ItemOutcome::Done(version) => {
-                let version = match (&self.step, self.condition) {
-                    (Step::Confirm { lineage: Lineage::BuiltOnOurs, .. }, _) => BUILT_UPON,
+                let version = match (&self.stage, self.condition) {
+                    (Stage::Confirm { lineage: Lineage::BuiltOnOurs, .. }, _) => SUPERSEDED,
                     (_, Condition::Remove(expected)) => expected,
                     _ => version,
                 };
                 self.decide(Ok(version));
             }
-            ItemOutcome::Conflict => self.step = Step::Look,
+            ItemOutcome::Conflict => self.stage = Stage::ReadBack,
             ItemOutcome::Busy(obstacle) => self.obstacle = obstacle,
             ItemOutcome::Unsure(obstacle) => {
                 self.maybe_applied = true;
@@ -190,7 +189,7 @@ impl<T> ConditionalWrite<T> {
     }
 
     /// Takes note of what was read back, which is `current` as others know it.
-    pub(super) fn looked(&mut self, found: Option<Found<'_>>, current: impl FnOnce() -> Option<T>) {
+    pub(super) fn on_read_back(&mut self, found: Option<CurrentDocument<'_>>, current: impl FnOnce() -> Option<T>) {
         let read = found.as_ref().map_or(ReadBack::Missing, |found| ReadBack::Found {
             version: found.version,
             write_id: found.write_id,
@@ -200,7 +199,7 @@ impl<T> ConditionalWrite<T> {
         match (judge(self.condition, self.write_id, self.maybe_applied, read), found) {
             (Verdict::Confirm(lineage), Some(found)) => {
                 self.maybe_applied = true;
-                self.step = Step::Confirm { version: found.version, source: found.source.to_owned(), lineage };
+                self.stage = Stage::Confirm { version: found.version, source: found.source.to_owned(), lineage };
             }
             (Verdict::Conflict, _) => self.decide(Err(WriteError::Conflict(current()))),
             (Verdict::Removed, _) => {
@@ -209,7 +208,7 @@ impl<T> ConditionalWrite<T> {
                 }
             }
             (Verdict::SendAgain, _) => {
-                self.step = Step::Send;
+                self.stage = Stage::Send;
                 "the copies of the document differ".clone_into(&mut self.obstacle);
             }
             (Verdict::LookAgain | Verdict::Confirm(_), _) => {
@@ -219,7 +218,7 @@ impl<T> ConditionalWrite<T> {
     }
 }
 
-/// The pace of the rounds in which writes are sent and looked into.
+/// The pace of the rounds in which writes are sent and on_read_back into.
 pub(super) struct Rounds {
     deadline: Instant,
     backoff: Duration,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::ElasticsearchOptions;
 use super::definition::{Definitions, MAPPING_VERSION, without_tombstones};
+use super::error::ConnectError;
 use super::flavour::Server;
 use super::indices::{Indices, Kind};
 use super::nodes::{Nodes, Reply, Request, reason};
@@ -18,34 +19,6 @@ use super::nodes::{Nodes, Reply, Request, reason};
 const TIMES_A_REQUEST: u32 = 13;
 /// How long the indices' shards are waited for at a time.
 const MAX_SHARD_WAIT: Duration = Duration::from_secs(2);
-
-/// Why no store could be opened.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// It cannot be reached, or cannot serve yet. Worth trying again.
-    #[error("{0}")]
-    NotYet(String),
-    /// It will not work before somebody has changed something.
-    #[error("{what}; {mend}")]
-    Refused {
-        /// What is wrong.
-        what: String,
-        /// How to mend it.
-        mend: String,
-    },
-}
-
-impl ConnectError {
-    /// Whether the same try may succeed later, without anybody changing the configuration or the index.
-    #[must_use]
-    pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::NotYet(_))
-    }
-
-    pub(super) fn refused(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self::Refused { what: what.into(), mend: mend.into() }
-    }
-}
 
 /// Does all of it once.
 pub(super) async fn prepare(

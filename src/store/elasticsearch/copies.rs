@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use super::bulk::{self, Action, ItemOutcome, Target};
+use super::context::WriteContext;
 use super::documents::{Stored, answered, mget, mget_of, parse_mget};
 use super::nodes::Request;
 use super::search;
 use super::tombstone::Destination;
 use super::write_id::WriteId;
-use super::writer::Shared;
 use crate::job::JobId;
 use crate::store::{Place, StoreError, Version};
 
@@ -31,7 +31,7 @@ pub(super) struct Swept {
 }
 
 /// Removes copies in these versions and no others.
-pub(super) async fn remove(shared: &Shared, copies: &[Copy], deadline: Instant) -> Result<Swept, StoreError> {
+pub(super) async fn remove(shared: &WriteContext, copies: &[Copy], deadline: Instant) -> Result<Swept, StoreError> {
     if copies.is_empty() {
         return Ok(Swept::default());
     }
@@ -52,7 +52,7 @@ pub(super) async fn remove(shared: &Shared, copies: &[Copy], deadline: Instant) 
 
 /// Sends a bulk of `count` items, each of which names its index or is of the live one.
 pub(super) async fn send(
-    shared: &Shared,
+    shared: &WriteContext,
     lines: Vec<u8>,
     count: usize,
     deadline: Instant,
@@ -65,7 +65,7 @@ pub(super) async fn send(
 }
 
 /// Makes all that was written to `index` visible to searches.
-pub(super) async fn refresh(shared: &Shared, index: &str, deadline: Instant) -> Result<(), StoreError> {
+pub(super) async fn refresh(shared: &WriteContext, index: &str, deadline: Instant) -> Result<(), StoreError> {
     let request = Request::command(format!("{index}/_refresh"));
     search::refreshed(&answered(shared.nodes.call(&request, deadline).await)?)
 }
@@ -75,7 +75,7 @@ pub(super) async fn refresh(shared: &Shared, index: &str, deadline: Instant) -> 
 /// A copy is read first and the live index after it. If that has the job in another writing, or a tombstone to nowhere or
 /// to another month, then the copy read will never be the job: a tombstone to it is only written over the very writing
 /// that was copied. It is removed in the version read, so that a copy made since stays.
-pub(super) async fn sweep(shared: &Shared, ids: &[&JobId], deadline: Instant) -> Result<Swept, StoreError> {
+pub(super) async fn sweep(shared: &WriteContext, ids: &[&JobId], deadline: Instant) -> Result<Swept, StoreError> {
     let locator = shared.locator(deadline);
     let found = locator.copies(ids).await?;
     if found.is_empty() {
@@ -109,7 +109,7 @@ enum Standing {
 }
 
 async fn live(
-    shared: &Shared,
+    shared: &WriteContext,
     copies: &[(Copy, Option<WriteId>)],
     deadline: Instant,
 ) -> Result<HashMap<JobId, Standing>, StoreError> {

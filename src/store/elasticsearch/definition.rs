@@ -5,9 +5,10 @@
 
 use serde_json::{Value, json};
 
+use super::error::ConnectError;
 use super::flavour::Flavour;
 use super::indices::{Indices, Kind};
-use super::{ConnectError, ElasticsearchOptions, tombstone};
+use super::{ElasticsearchOptions, tombstone};
 use crate::query::fields::FIELDS;
 
 /// The mappings' version; raised when a field is added. [`super::migrate`] says how older indices get there.

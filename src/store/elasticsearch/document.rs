@@ -54,92 +54,96 @@ pub(super) struct Decoded {
 
 /// Reads a document.
 pub(super) fn decode(source: &RawValue) -> Result<Decoded, serde_json::Error> {
-    let stored: StoredDocument = serde_json::from_str(source.get())?;
+    let stored: JobDocument<'_> = serde_json::from_str(source.get())?;
     let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
     Ok(Decoded { job: stored.into_job()?, write_id, previous_write_id })
 }
 
-#[derive(Serialize)]
+/// A job as it is written and read. A field of a job stands here, in [`JobDocument::new`], in [`JobDocument::into_job`] and
+/// in the mapping.
+#[derive(Serialize, Deserialize)]
 struct JobDocument<'a> {
-    id: &'a str,
-    queue: &'a str,
-    kind: &'a str,
-    state: &'static str,
-    priority: i8,
+    id: JobId,
+    queue: QueueName,
+    kind: Kind,
+    state: JobState,
+    #[serde(default)]
+    priority: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<&'a str>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: &'a BTreeMap<String, String>,
+    owner: Option<Owner>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    labels: Cow<'a, BTreeMap<String, String>>,
     #[serde(with = "rfc3339")]
     run_at: Timestamp,
-    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expected_runtime_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout_ms: Option<i64>,
     max_attempts: u32,
-    attempt: u32,
-    fence: u64,
+    attempt: Attempt,
+    fence: Fence,
     retry: RetryDocument,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    resources: &'a BTreeMap<String, u64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    resources: Cow<'a, BTreeMap<String, u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     orphan_policy: Option<OrphanPolicy>,
-    #[serde(skip_serializing_if = "<[NoticeTarget]>::is_empty")]
-    notify: &'a [NoticeTarget],
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "<[NoticeTarget]>::is_empty")]
+    notify: Cow<'a, [NoticeTarget]>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<NoticeDocument<'a>>,
-    /// How many notices there are, to search for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    untold: Option<usize>,
-    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
-    watch_at: Option<Timestamp>,
+    lease: Option<LeaseDocument>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lease: Option<LeaseDocument<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    progress: Option<&'a Progress>,
+    progress: Option<Cow<'a, Progress>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     orphan: Option<OrphanDocument<'a>>,
-    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
     cancel_requested_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
     overdue_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a JobError>,
-    history: Vec<HistoryDocument<'a>>,
-    #[serde(skip_serializing_if = "is_zero")]
+    error: Option<Cow<'a, JobError>>,
+    history: Vec<EntryDocument<'a>>,
+    #[serde(default, skip_serializing_if = "is_zero")]
     history_folded: u32,
     #[serde(with = "rfc3339")]
     created_at: Timestamp,
     #[serde(with = "rfc3339")]
     updated_at: Timestamp,
-    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
     started_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
     finished_at: Option<Timestamp>,
-    /// Derived, to search and to reckon by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wait_ms: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    run_time_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    payload: Option<Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<&'a Json>,
+    payload_text: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    payload_text: Option<&'a str>,
+    payload_ref: Option<BodyRef>,
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    result: Option<Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    payload_ref: Option<&'a BodyRef>,
+    result_text: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a Json>,
+    result_ref: Option<BodyRef>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    result_text: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result_ref: Option<&'a BodyRef>,
-    write_id: WriteId,
+    write_id: Option<WriteId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_write_id: Option<WriteId>,
+    // What follows from the rest: written to be searched for, and not read.
+    /// How many notices there are.
+    #[serde(skip_deserializing, skip_serializing_if = "is_zero")]
+    untold: usize,
+    #[serde(with = "rfc3339::option", skip_deserializing, skip_serializing_if = "Option::is_none")]
+    watch_at: Option<Timestamp>,
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<i64>,
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    run_time_ms: Option<i64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -150,11 +154,11 @@ struct RetryDocument {
     jitter: f64,
 }
 
-#[derive(Serialize)]
-struct LeaseDocument<'a> {
-    worker_id: &'a str,
+#[derive(Serialize, Deserialize)]
+struct LeaseDocument {
+    worker_id: WorkerId,
     #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<&'a str>,
+    request_id: Option<RequestId>,
     #[serde(with = "rfc3339")]
     acquired_at: Timestamp,
     #[serde(with = "rfc3339")]
@@ -164,38 +168,38 @@ struct LeaseDocument<'a> {
     term_ms: i64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct OrphanDocument<'a> {
     #[serde(with = "rfc3339")]
     flagged_at: Timestamp,
-    reason: &'a str,
+    reason: Cow<'a, str>,
+    #[serde(default)]
     held: bool,
 }
 
-#[derive(Serialize)]
-struct HistoryDocument<'a> {
+#[derive(Serialize, Deserialize)]
+struct EntryDocument<'a> {
     #[serde(with = "rfc3339")]
     at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<&'static str>,
-    to: &'static str,
-    fence: u64,
-    attempt: u32,
+    from: Option<JobState>,
+    to: JobState,
+    fence: Fence,
+    attempt: Attempt,
     event: EventName,
-    actor: &'a str,
+    actor: Actor,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
+    reason: Option<Cow<'a, str>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct NoticeDocument<'a> {
     number: u32,
-    entry: HistoryDocument<'a>,
+    entry: EntryDocument<'a>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
+fn is_zero<N: Copy + Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 /// Whole milliseconds, as far as the index's `long` goes.
@@ -207,19 +211,37 @@ fn duration(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
+/// Keeps a body that is the JSON `null` apart from one that is not there.
+pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
+fn missing(what: &str) -> serde_json::Error {
+    serde::de::Error::custom(what)
+}
+
 /// The three ways a body is written; at most one is there.
-type BodyFields<'a> = (Option<&'a Json>, Option<&'a str>, Option<&'a BodyRef>);
+type BodyFields<'a> = (Option<Json>, Option<Cow<'a, str>>, Option<BodyRef>);
 
 fn body_fields(body: &Body, form: BodyForm) -> BodyFields<'_> {
     match body {
         Body::Empty => (None, None, None),
-        Body::Stored(reference) => (None, None, Some(reference)),
+        Body::Stored(reference) => (None, None, Some(*reference)),
         // A line break between JSON's tokens would end the bulk request's line.
         Body::Inline(json) if form == BodyForm::Text || json.as_str().contains('\n') => {
-            (None, Some(json.as_str()), None)
+            (None, Some(json.as_str().into()), None)
         }
-        Body::Inline(json) => (Some(json), None, None),
+        Body::Inline(json) => (Some(json.clone()), None, None),
     }
+}
+
+fn body(fields: BodyFields<'_>) -> Result<Body, serde_json::Error> {
+    Ok(match fields {
+        (_, _, Some(reference)) => Body::Stored(reference),
+        (_, Some(text), None) => Body::Inline(Json::parse(text.into_owned())?),
+        (Some(json), None, None) => Body::Inline(json),
+        (None, None, None) => Body::Empty,
+    })
 }
 
 impl<'a> JobDocument<'a> {
@@ -232,41 +254,37 @@ impl<'a> JobDocument<'a> {
         let (payload, payload_text, payload_ref) = body_fields(&job.payload, form);
         let (result, result_text, result_ref) = body_fields(job.result(), form);
         Self {
-            id: job.id.as_str(),
-            queue: spec.queue.as_str(),
-            kind: spec.kind.as_str(),
-            state: job.state.name().as_str(),
-            priority: spec.priority.get(),
-            owner: spec.owner.as_ref().map(Owner::as_str),
-            labels: &spec.labels,
+            id: job.id.clone(),
+            queue: spec.queue.clone(),
+            kind: spec.kind.clone(),
+            state: job.state.name(),
+            priority: spec.priority.get().into(),
+            owner: spec.owner.clone(),
+            labels: Cow::Borrowed(&spec.labels),
             run_at: job.run_at,
             expires_at: job.expires_at,
             expected_runtime_ms: spec.expected_runtime.map(millis),
             timeout_ms: spec.timeout.map(millis),
             max_attempts: spec.max_attempts,
-            attempt: job.attempt.get(),
-            fence: job.fence.get(),
+            attempt: job.attempt,
+            fence: job.fence,
             retry: RetryDocument::from(&spec.retry),
-            resources: &spec.resources,
+            resources: Cow::Borrowed(&spec.resources),
             orphan_policy: spec.oversight.orphan_policy,
-            notify: &spec.oversight.notify,
+            notify: Cow::Borrowed(&spec.oversight.notify),
             outbox: job.outbox.iter().map(NoticeDocument::from).collect(),
-            untold: Some(job.outbox.len()).filter(|count| *count > 0),
-            watch_at: job.watch_at(),
             lease: running.map(|running| LeaseDocument::from(&running.lease)),
-            progress: running.and_then(|running| running.progress.as_ref()),
+            progress: running.and_then(|running| running.progress.as_ref()).map(Cow::Borrowed),
             orphan: running.and_then(|running| running.orphan.as_ref()).map(OrphanDocument::from),
             cancel_requested_at: running.and_then(|running| running.cancel_requested_at),
             overdue_at: running.and_then(|running| running.overdue_at),
-            error: job.error.as_ref(),
-            history: job.history.entries().iter().map(HistoryDocument::from).collect(),
+            error: job.error.as_ref().map(Cow::Borrowed),
+            history: job.history.entries().iter().map(EntryDocument::from).collect(),
             history_folded: job.history.folded(),
             created_at: job.created_at,
             updated_at: job.updated_at,
             started_at: job.started_at,
             finished_at: job.finished_at(),
-            wait_ms: job.wait().map(millis),
-            run_time_ms: job.run_time().map(millis),
             fingerprint: spec.fingerprint.map(|fingerprint| format!("{:032x}", fingerprint.0)),
             payload,
             payload_text,
@@ -274,10 +292,70 @@ impl<'a> JobDocument<'a> {
             result,
             result_text,
             result_ref,
-            write_id: ids.own,
+            write_id: Some(ids.own),
             previous_write_id: ids.previous,
+            untold: job.outbox.len(),
+            watch_at: job.watch_at(),
+            wait_ms: job.wait().map(millis),
+            run_time_ms: job.run_time().map(millis),
         }
     }
+
+    fn into_job(self) -> Result<Job, serde_json::Error> {
+        let spec = JobSpec {
+            queue: self.queue,
+            kind: self.kind,
+            priority: Priority::new(self.priority).ok_or_else(|| missing("a priority beyond −100 to 100"))?,
+            owner: self.owner,
+            labels: self.labels.into_owned(),
+            expected_runtime: self.expected_runtime_ms.map(duration),
+            timeout: self.timeout_ms.map(duration),
+            max_attempts: self.max_attempts,
+            retry: self.retry.into(),
+            resources: self.resources.into_owned(),
+            oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
+            fingerprint: self.fingerprint.as_deref().map(fingerprint).transpose()?,
+        };
+        let finished_at = || self.finished_at.ok_or_else(|| missing("a job at its end without `finished_at`"));
+        let state = match self.state {
+            JobState::Available => State::Available,
+            JobState::Running => State::Running(Box::new(Running {
+                lease: self.lease.ok_or_else(|| missing("a running job without `lease`"))?.into(),
+                progress: self.progress.map(Cow::into_owned),
+                cancel_requested_at: self.cancel_requested_at,
+                orphan: self.orphan.map(Orphan::from),
+                overdue_at: self.overdue_at,
+            })),
+            JobState::Completed => State::Completed {
+                finished_at: finished_at()?,
+                result: body((self.result, self.result_text, self.result_ref))?,
+            },
+            JobState::Failed => State::Failed { finished_at: finished_at()? },
+            JobState::Cancelled => State::Cancelled { finished_at: finished_at()? },
+            JobState::Expired => State::Expired { finished_at: finished_at()? },
+        };
+        let entries = self.history.into_iter().map(HistoryEntry::from).collect();
+        Ok(Job {
+            id: self.id,
+            spec: Arc::new(spec),
+            payload: body((self.payload, self.payload_text, self.payload_ref))?,
+            state,
+            run_at: self.run_at,
+            expires_at: self.expires_at,
+            attempt: self.attempt,
+            fence: self.fence,
+            error: self.error.map(Cow::into_owned),
+            history: History::from_parts(entries, self.history_folded),
+            outbox: self.outbox.into_iter().map(Notice::from).collect(),
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            started_at: self.started_at,
+        })
+    }
+}
+
+fn fingerprint(hex: &str) -> Result<Fingerprint, serde_json::Error> {
+    u128::from_str_radix(hex, 16).map(Fingerprint).map_err(|_| missing("a `fingerprint` that is not hexadecimal"))
 }
 
 impl From<&RetryPolicy> for RetryDocument {
@@ -292,278 +370,55 @@ impl From<RetryDocument> for RetryPolicy {
     }
 }
 
-impl<'a> From<&'a Lease> for LeaseDocument<'a> {
-    fn from(lease: &'a Lease) -> Self {
-        Self {
-            worker_id: lease.worker_id.as_str(),
-            request_id: lease.request_id.as_ref().map(RequestId::as_str),
-            acquired_at: lease.acquired_at,
-            heartbeat_at: lease.heartbeat_at,
-            expires_at: lease.expires_at,
-            term_ms: millis(lease.term),
-        }
+impl From<&Lease> for LeaseDocument {
+    fn from(lease: &Lease) -> Self {
+        let Lease { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term } = lease.clone();
+        Self { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term_ms: millis(term) }
+    }
+}
+
+impl From<LeaseDocument> for Lease {
+    fn from(lease: LeaseDocument) -> Self {
+        let LeaseDocument { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term_ms } = lease;
+        Self { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term: duration(term_ms) }
     }
 }
 
 impl<'a> From<&'a Orphan> for OrphanDocument<'a> {
     fn from(orphan: &'a Orphan) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: &orphan.reason, held: orphan.held }
+        Self { flagged_at: orphan.flagged_at, reason: Cow::Borrowed(&orphan.reason), held: orphan.held }
     }
 }
 
-impl<'a> From<&'a HistoryEntry> for HistoryDocument<'a> {
+impl From<OrphanDocument<'_>> for Orphan {
+    fn from(orphan: OrphanDocument<'_>) -> Self {
+        Self { flagged_at: orphan.flagged_at, reason: orphan.reason.into_owned(), held: orphan.held }
+    }
+}
+
+impl<'a> From<&'a HistoryEntry> for EntryDocument<'a> {
     fn from(entry: &'a HistoryEntry) -> Self {
-        Self {
-            at: entry.at,
-            from: entry.from.map(JobState::as_str),
-            to: entry.to.as_str(),
-            fence: entry.fence.get(),
-            attempt: entry.attempt.get(),
-            event: entry.event,
-            actor: entry.actor.as_str(),
-            reason: entry.reason.as_deref(),
-        }
+        let HistoryEntry { at, from, to, fence, attempt, event, ref actor, ref reason } = *entry;
+        let reason = reason.as_deref().map(Cow::Borrowed);
+        Self { at, from, to, fence, attempt, event, actor: actor.clone(), reason }
+    }
+}
+
+impl From<EntryDocument<'_>> for HistoryEntry {
+    fn from(entry: EntryDocument<'_>) -> Self {
+        let EntryDocument { at, from, to, fence, attempt, event, actor, reason } = entry;
+        Self { at, from, to, fence, attempt, event, actor, reason: reason.map(Cow::into_owned) }
     }
 }
 
 impl<'a> From<&'a Notice> for NoticeDocument<'a> {
     fn from(notice: &'a Notice) -> Self {
-        Self { number: notice.number, entry: HistoryDocument::from(&notice.entry) }
+        Self { number: notice.number, entry: EntryDocument::from(&notice.entry) }
     }
 }
 
-/// The fields that are read. `default` marks what a job may lack.
-#[derive(Deserialize)]
-struct StoredDocument<'a> {
-    id: JobId,
-    queue: QueueName,
-    kind: Kind,
-    state: JobState,
-    #[serde(default)]
-    priority: i64,
-    #[serde(default)]
-    owner: Option<Owner>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    #[serde(with = "rfc3339")]
-    run_at: Timestamp,
-    #[serde(with = "rfc3339::option", default)]
-    expires_at: Option<Timestamp>,
-    #[serde(default)]
-    expected_runtime_ms: Option<i64>,
-    #[serde(default)]
-    timeout_ms: Option<i64>,
-    max_attempts: u32,
-    attempt: u32,
-    fence: u64,
-    retry: RetryDocument,
-    #[serde(default)]
-    resources: BTreeMap<String, u64>,
-    #[serde(default)]
-    orphan_policy: Option<OrphanPolicy>,
-    #[serde(default)]
-    notify: Vec<NoticeTarget>,
-    #[serde(default)]
-    outbox: Vec<StoredNotice>,
-    #[serde(default)]
-    lease: Option<StoredLease>,
-    #[serde(default)]
-    progress: Option<Progress>,
-    #[serde(default)]
-    orphan: Option<StoredOrphan>,
-    #[serde(with = "rfc3339::option", default)]
-    cancel_requested_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option", default)]
-    overdue_at: Option<Timestamp>,
-    #[serde(default)]
-    error: Option<JobError>,
-    history: Vec<StoredHistoryEntry>,
-    #[serde(default)]
-    history_folded: u32,
-    #[serde(with = "rfc3339")]
-    created_at: Timestamp,
-    #[serde(with = "rfc3339")]
-    updated_at: Timestamp,
-    #[serde(with = "rfc3339::option", default)]
-    started_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option", default)]
-    finished_at: Option<Timestamp>,
-    #[serde(borrow, default)]
-    fingerprint: Option<Cow<'a, str>>,
-    #[serde(default, deserialize_with = "present")]
-    payload: Option<Json>,
-    #[serde(default)]
-    payload_text: Option<String>,
-    #[serde(default)]
-    payload_ref: Option<BodyRef>,
-    #[serde(default, deserialize_with = "present")]
-    result: Option<Json>,
-    #[serde(default)]
-    result_text: Option<String>,
-    #[serde(default)]
-    result_ref: Option<BodyRef>,
-    #[serde(default)]
-    write_id: Option<WriteId>,
-    #[serde(default)]
-    previous_write_id: Option<WriteId>,
-}
-
-#[derive(Deserialize)]
-struct StoredLease {
-    worker_id: WorkerId,
-    #[serde(default)]
-    request_id: Option<RequestId>,
-    #[serde(with = "rfc3339")]
-    acquired_at: Timestamp,
-    #[serde(with = "rfc3339")]
-    heartbeat_at: Timestamp,
-    #[serde(with = "rfc3339")]
-    expires_at: Timestamp,
-    term_ms: i64,
-}
-
-#[derive(Deserialize)]
-struct StoredOrphan {
-    #[serde(with = "rfc3339")]
-    flagged_at: Timestamp,
-    reason: String,
-    #[serde(default)]
-    held: bool,
-}
-
-#[derive(Deserialize)]
-struct StoredHistoryEntry {
-    #[serde(with = "rfc3339")]
-    at: Timestamp,
-    #[serde(default)]
-    from: Option<JobState>,
-    to: JobState,
-    fence: u64,
-    attempt: u32,
-    event: EventName,
-    actor: Actor,
-    #[serde(default)]
-    reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct StoredNotice {
-    number: u32,
-    entry: StoredHistoryEntry,
-}
-
-/// Keeps a body that is the JSON `null` apart from one that is not there.
-pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
-}
-
-fn missing(what: &str) -> serde_json::Error {
-    serde::de::Error::custom(what)
-}
-
-fn body(json: Option<Json>, text: Option<String>, reference: Option<BodyRef>) -> Result<Body, serde_json::Error> {
-    Ok(match (reference, text, json) {
-        (Some(reference), _, _) => Body::Stored(reference),
-        (None, Some(text), _) => Body::Inline(Json::parse(text)?),
-        (None, None, Some(json)) => Body::Inline(json),
-        (None, None, None) => Body::Empty,
-    })
-}
-
-impl StoredDocument<'_> {
-    fn into_job(self) -> Result<Job, serde_json::Error> {
-        let spec = JobSpec {
-            queue: self.queue,
-            kind: self.kind,
-            priority: Priority::new(self.priority).ok_or_else(|| missing("a priority beyond −100 to 100"))?,
-            owner: self.owner,
-            labels: self.labels,
-            expected_runtime: self.expected_runtime_ms.map(duration),
-            timeout: self.timeout_ms.map(duration),
-            max_attempts: self.max_attempts,
-            retry: self.retry.into(),
-            resources: self.resources,
-            oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify },
-            fingerprint: self.fingerprint.map(|hex| fingerprint(&hex)).transpose()?,
-        };
-        let finished_at = || self.finished_at.ok_or_else(|| missing("a job at its end without `finished_at`"));
-        let state = match self.state {
-            JobState::Available => State::Available,
-            JobState::Running => State::Running(Box::new(Running {
-                lease: self.lease.ok_or_else(|| missing("a running job without `lease`"))?.into(),
-                progress: self.progress,
-                cancel_requested_at: self.cancel_requested_at,
-                orphan: self.orphan.map(Orphan::from),
-                overdue_at: self.overdue_at,
-            })),
-            JobState::Completed => State::Completed {
-                finished_at: finished_at()?,
-                result: body(self.result, self.result_text, self.result_ref)?,
-            },
-            JobState::Failed => State::Failed { finished_at: finished_at()? },
-            JobState::Cancelled => State::Cancelled { finished_at: finished_at()? },
-            JobState::Expired => State::Expired { finished_at: finished_at()? },
-        };
-        let entries = self.history.into_iter().map(HistoryEntry::from).collect();
-        Ok(Job {
-            id: self.id,
-            spec: Arc::new(spec),
-            payload: body(self.payload, self.payload_text, self.payload_ref)?,
-            state,
-            run_at: self.run_at,
-            expires_at: self.expires_at,
-            attempt: Attempt::new(self.attempt),
-            fence: Fence::new(self.fence),
-            error: self.error,
-            history: History::from_parts(entries, self.history_folded),
-            outbox: self.outbox.into_iter().map(Notice::from).collect(),
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-            started_at: self.started_at,
-        })
-    }
-}
-
-fn fingerprint(hex: &str) -> Result<Fingerprint, serde_json::Error> {
-    u128::from_str_radix(hex, 16).map(Fingerprint).map_err(|_| missing("a `fingerprint` that is not hexadecimal"))
-}
-
-impl From<StoredLease> for Lease {
-    fn from(lease: StoredLease) -> Self {
-        Self {
-            worker_id: lease.worker_id,
-            request_id: lease.request_id,
-            acquired_at: lease.acquired_at,
-            heartbeat_at: lease.heartbeat_at,
-            expires_at: lease.expires_at,
-            term: duration(lease.term_ms),
-        }
-    }
-}
-
-impl From<StoredOrphan> for Orphan {
-    fn from(orphan: StoredOrphan) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: orphan.reason, held: orphan.held }
-    }
-}
-
-impl From<StoredHistoryEntry> for HistoryEntry {
-    fn from(entry: StoredHistoryEntry) -> Self {
-        Self {
-            at: entry.at,
-            from: entry.from,
-            to: entry.to,
-            fence: Fence::new(entry.fence),
-            attempt: Attempt::new(entry.attempt),
-            event: entry.event,
-            actor: entry.actor,
-            reason: entry.reason,
-        }
-    }
-}
-
-impl From<StoredNotice> for Notice {
-    fn from(notice: StoredNotice) -> Self {
+impl From<NoticeDocument<'_>> for Notice {
+    fn from(notice: NoticeDocument<'_>) -> Self {
         Self { number: notice.number, entry: notice.entry.into() }
     }
 }

@@ -10,6 +10,7 @@ use super::document::{Decoded, decode};
 use super::indices::Indices;
 use super::nodes::{CallError, Nodes, Reply, Request};
 use super::tombstone::{self, Tombstone};
+use super::write_id::{KnownWrite, RecentWrites};
 use crate::job::JobId;
 use crate::store::{Place, StoreError, Version, Versioned};
 
@@ -76,7 +77,7 @@ impl<'a> RawDocument<'a> {
     /// The version it came under, in an index that is one place.
     pub(super) fn version(&self) -> Result<Version, StoreError> {
         match (self.primary_term, self.seq_no) {
-            (Some(primary_term), Some(seq_no)) => Ok(Version { place: Place::MAIN, primary_term, seq_no }),
+            (Some(primary_term), Some(seq_no)) => Ok(Version { place: Place::Main, primary_term, seq_no }),
             _ => Err(StoreError::Corrupt(format!("`{}` came without its version", self.id))),
         }
     }
@@ -100,6 +101,15 @@ impl<'a> RawDocument<'a> {
             Some(Stored::Tombstone(_)) | None => Ok(None),
         }
     }
+}
+
+/// Remembers which writes made the documents read, for the `previous_write_id` of what will be written over them.
+pub(super) fn remember<'a, 'b: 'a>(recent: &RecentWrites, found: impl Iterator<Item = &'a Present<'b>>) {
+    recent.remember(found.filter_map(|found| {
+        let write_id = found.decoded.write_id?;
+        let job = &found.decoded.job;
+        Some((&job.id, found.version, KnownWrite::of_job(write_id, job)))
+    }));
 }
 
 /// Reads documents by id, in real time. The answer is to be read with [`parse_mget`].

@@ -76,7 +76,7 @@ impl Indices {
     /// The place that an index is, by the index's own name.
     pub(super) fn place_of(&self, index: &str) -> Result<Place, StoreError> {
         if index.strip_prefix(&self.jobs).is_some_and(|number| number.starts_with('-')) {
-            return Ok(Place::MAIN);
+            return Ok(Place::Main);
         }
         let unknown = || StoreError::Corrupt(format!("`{index}` is named as the archive is and has no month"));
         self.month_of(index).map(Place::from).ok_or_else(unknown)

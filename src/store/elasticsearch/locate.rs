@@ -10,10 +10,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::archive::Month;
-use super::documents::{Present, RawDocument, Stored, mget, mget_of, parse_mget};
+use super::documents::{Present, RawDocument, Stored, mget, mget_of, parse_mget, remember};
 use super::indices::Indices;
 use super::nodes::Nodes;
-use super::reader::remember;
 use super::search::{MAX_PAGE, Scope};
 use super::tombstone::Destination;
 use super::write_id::RecentWrites;

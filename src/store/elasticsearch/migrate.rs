@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::ElasticsearchOptions;
-use super::connect::{ConnectError, IndexInfo, Link, check_version};
+use super::connect::{IndexInfo, Link, check_version};
 use super::definition::{Definitions, MAPPING_VERSION, default_fields};
+use super::error::ConnectError;
 use super::indices::Kind;
 use super::nodes::{Nodes, Request};
 

@@ -10,7 +10,7 @@
 //!   how older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`] (requests, deadlines, second tries);
 //! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what a lost
 //!   answer means, and what is done then);
-//! - the way of a write: `writer`, `intake`, `batch`, `bulk` and `bodies`;
+//! - the way of a write: `writer`, `intake`, `batch`, `task`, `bulk` and `bodies`, which share a `context`;
 //! - reads: `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's);
 //! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and [`mover`];
 //! - beside the jobs: [`records`] and `audit`.
@@ -26,10 +26,12 @@ mod bodies;
 mod bulk;
 mod conditional;
 mod connect;
+mod context;
 mod copies;
 mod definition;
 mod document;
 mod documents;
+mod error;
 mod flavour;
 mod health;
 mod indices;
@@ -45,6 +47,7 @@ mod records;
 mod resolution;
 mod search;
 mod stats;
+mod task;
 mod tombstone;
 mod write_id;
 mod writer;
@@ -58,11 +61,12 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-pub use connect::ConnectError;
+pub use error::ConnectError;
 pub use migrate::Migration;
 pub use options::ElasticsearchOptions;
 
 use self::audit::Audit;
+use self::context::WriteContext;
 use self::definition::Definitions;
 use self::documents::answered;
 use self::flavour::Flavour;
@@ -73,7 +77,7 @@ use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
 use self::write_id::{RecentWrites, WriteIdSource};
-use self::writer::{Shared, Writer};
+use self::writer::Writer;
 use super::{
     Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult,
 };
@@ -99,7 +103,7 @@ pub struct ElasticsearchStore {
     records: Records,
     audit: Audit,
     mover: Mover,
-    shared: Arc<Shared>,
+    shared: Arc<WriteContext>,
     read_timeout: Duration,
     closed: AtomicBool,
 }
@@ -118,7 +122,7 @@ impl ElasticsearchStore {
         let mover = Mover::new(&definitions)?;
         let recent = Arc::new(RecentWrites::default());
         let records = Records::new(Arc::clone(&nodes), indices.records.clone(), &options);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WriteContext {
             nodes: Arc::clone(&nodes),
             indices: indices.clone(),
             ids: WriteIdSource::new(),

@@ -19,19 +19,19 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::ConnectError;
 use super::archive::Month;
 use super::bulk::{Action, ItemOutcome, Target};
+use super::context::WriteContext;
 use super::copies::{self, sweep};
 use super::definition::Definitions;
 use super::document::WriteIds;
 use super::documents::{RawDocument, Stored, mget_of, parse_mget};
+use super::error::ConnectError;
 use super::indices::Kind;
 use super::nodes::Request;
 use super::search::Scope;
 use super::tombstone::{self, Destination};
 use super::write_id::WriteId;
-use super::writer::Shared;
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState};
 use crate::store::{Archived, StoreError, Version};
@@ -81,33 +81,38 @@ impl Mover {
     }
 
     /// Does one step: looks through a page of each thing there is to do.
-    pub(super) async fn step(&self, shared: &Shared, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
+    pub(super) async fn step(
+        &self,
+        shared: &WriteContext,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Archived, StoreError> {
         let limit = limit.min(MAX_PAGE);
-        let step = Step { mover: self, shared, now, limit, deadline: Instant::now() + self.timeout };
+        let pass = Pass { mover: self, shared, now, limit, deadline: Instant::now() + self.timeout };
         let mut archived = Archived::default();
-        step.sweep_those_that_came_back(&mut archived).await?;
-        step.clear_tombstones(&mut archived).await?;
-        step.move_settled(&mut archived).await?;
+        pass.sweep_those_that_came_back(&mut archived).await?;
+        pass.clear_tombstones(&mut archived).await?;
+        pass.move_settled(&mut archived).await?;
         if archived.moved + archived.cleared > 0 {
             // The next step must not find the same again; nor a search for longer than need be.
-            copies::refresh(shared, &shared.indices.jobs, step.deadline).await?;
+            copies::refresh(shared, &shared.indices.jobs, pass.deadline).await?;
         }
         if !archived.more {
-            step.drop_empty_months().await?;
+            pass.drop_empty_months().await?;
         }
         Ok(archived)
     }
 }
 
-struct Step<'a> {
+struct Pass<'a> {
     mover: &'a Mover,
-    shared: &'a Shared,
+    shared: &'a WriteContext,
     now: Timestamp,
     limit: usize,
     deadline: Instant,
 }
 
-impl Step<'_> {
+impl Pass<'_> {
     fn live(&self) -> Scope<'_> {
         Scope { nodes: &self.shared.nodes, index: &self.shared.indices.jobs, deadline: self.deadline }
     }

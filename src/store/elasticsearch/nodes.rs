@@ -241,9 +241,9 @@ fn judge(node: &str, reply: Reply) -> (Try, bool) {
     match reply.status {
         // Turned away at the door.
         429 => (Try::NotDone(message(&reply)), false),
-        // Said by a proxy that may have passed the request on, or by a node that has lost its cluster.
         // A search without its shards: every node would say the same.
         503 if lacks_shards(&reply.body) => (Try::Unknown(message(&reply)), false),
+        // Said by a proxy that may have passed the request on, or by a node that has lost its cluster.
         502..=504 => (Try::Unknown(message(&reply)), true),
         _ => (Try::Answered(reply), false),
     }

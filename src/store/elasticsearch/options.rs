@@ -7,7 +7,7 @@ use elasticsearch::auth::Credentials;
 use elasticsearch::http::Url;
 use percent_encoding::percent_decode_str;
 
-use super::connect::ConnectError;
+use super::error::ConnectError;
 use super::indices::Indices;
 use super::nodes::{Access, Nodes};
 

@@ -8,12 +8,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::documents::Present;
 use super::indices::Indices;
 use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
 use super::locate::{Located, Locator, Wanted};
 use super::nodes::Nodes;
-use super::write_id::{KnownWrite, RecentWrites};
+use super::write_id::RecentWrites;
 use crate::job::JobId;
 use crate::store::{StoreError, Versioned};
 
@@ -37,7 +36,7 @@ impl Piece for Question {
     }
 }
 
-struct Shared {
+struct ReadContext {
     nodes: Arc<Nodes>,
     indices: Indices,
     recent: Arc<RecentWrites>,
@@ -59,7 +58,7 @@ impl Reader {
         queue: u32,
         timeout: Duration,
     ) -> Self {
-        let shared = Arc::new(Shared { nodes, indices, recent, timeout });
+        let shared = Arc::new(ReadContext { nodes, indices, recent, timeout });
         let (intake, outlet) = intake(queue, MAX_BATCH);
         let outlet = Arc::new(outlet);
         let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
@@ -95,11 +94,11 @@ impl Reader {
     }
 }
 
-async fn work(shared: Arc<Shared>, outlet: Arc<Outlet<Question>>) {
+async fn work(shared: Arc<ReadContext>, outlet: Arc<Outlet<Question>>) {
     while let Some(questions) = outlet.take().await {
         let wanted: Vec<Wanted<'_>> =
             questions.iter().flat_map(|question| &question.ids).map(|id| Wanted { id, month: None }).collect();
-        let Shared { nodes, indices, recent, timeout } = &*shared;
+        let ReadContext { nodes, indices, recent, timeout } = &*shared;
         let deadline = Instant::now() + *timeout;
         let found = Locator { nodes, indices, recent, deadline }.locate(&wanted).await;
         match found {
@@ -118,13 +117,4 @@ async fn work(shared: Arc<Shared>, outlet: Arc<Outlet<Question>>) {
             }
         }
     }
-}
-
-/// Remembers which writes made the documents read, for the `previous_write_id` of what will be written over them.
-pub(super) fn remember<'a, 'b: 'a>(recent: &RecentWrites, found: impl Iterator<Item = &'a Present<'b>>) {
-    recent.remember(found.filter_map(|found| {
-        let write_id = found.decoded.write_id?;
-        let job = &found.decoded.job;
-        Some((&job.id, found.version, KnownWrite::of_job(write_id, job)))
-    }));
 }

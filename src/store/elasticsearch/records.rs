@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::ElasticsearchOptions;
 use super::bulk::{self, ItemOutcome};
-use super::conditional::{ConditionalWrite, Content, Found, Rounds};
+use super::conditional::{ConditionalWrite, Content, CurrentDocument, Rounds};
 use super::document::{BodyForm, WriteIds, present};
 use super::documents::{RawDocument, mget, parse_mget};
 use super::nodes::{Nodes, Request};
@@ -234,7 +234,7 @@ impl Records {
         match documents.and_then(|documents| documents.first().map(read).transpose()) {
             Ok(found) => {
                 let found = found.flatten();
-                let seen = found.as_ref().map(|found| Found {
+                let seen = found.as_ref().map(|found| CurrentDocument {
                     version: found.record.version,
                     source: found.source,
                     write_id: found.write_id,
@@ -244,7 +244,7 @@ impl Records {
                 if let Some(Present { record, write_id: Some(write_id), .. }) = &found {
                     self.remember(&record.key, record.version, *write_id);
                 }
-                task.course.looked(seen, || found.map(|found| found.record));
+                task.course.on_read_back(seen, || found.map(|found| found.record));
             }
             Err(error @ StoreError::Corrupt(_)) => task.course.decide(Err(WriteError::Refused(error))),
             Err(error) => task.course.blocked(error.to_string()),

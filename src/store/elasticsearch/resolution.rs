@@ -86,8 +86,8 @@ mod tests {
     use super::*;
     use crate::store::Place;
 
-    const EXPECTED: Version = Version { place: Place::MAIN, primary_term: 1, seq_no: 5 };
-    const LATER: Version = Version { place: Place::MAIN, primary_term: 1, seq_no: 9 };
+    const EXPECTED: Version = Version { place: Place::Main, primary_term: 1, seq_no: 5 };
+    const LATER: Version = Version { place: Place::Main, primary_term: 1, seq_no: 9 };
 
     fn found(version: Version, write_id: WriteId, previous: Option<WriteId>) -> ReadBack {
         ReadBack::Found { version, write_id: Some(write_id), previous, has_our_body: false }

@@ -6,11 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::documents::{Present, RawDocument, answered};
+use super::documents::{Present, RawDocument, answered, remember};
 use super::indices::Indices;
 use super::kql;
 use super::nodes::{Nodes, Request};
-use super::reader::remember;
 use super::tombstone;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
@@ -223,7 +222,7 @@ pub(super) async fn search(
 
 /// Leaves out the copies of jobs that are on the page as live ones too.
 fn once_each(page: Vec<Versioned>) -> impl Iterator<Item = Versioned> {
-    let is_live = |found: &Versioned| found.version.place == Place::MAIN;
+    let is_live = |found: &Versioned| found.version.place == Place::Main;
     let copied = page.iter().any(|found| !is_live(found));
     let live: HashSet<JobId> = if copied {
         page.iter().filter(|found| is_live(found)).map(|found| found.job.id.clone()).collect()

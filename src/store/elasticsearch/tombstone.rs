@@ -126,7 +126,7 @@ mod tests {
         let source = WriteIdSource::new();
         let ids = WriteIds { own: source.next(), previous: Some(source.next()) };
         let id = JobId::new("a").expect("an id");
-        let version = Version { place: Place::MAIN, primary_term: 1, seq_no: 2 };
+        let version = Version { place: Place::Main, primary_term: 1, seq_no: 2 };
         let month = Destination::Month(Month::of(Timestamp::from_millis(0)));
         for destination in [month, Destination::Nowhere] {
             let mut line = Vec::new();

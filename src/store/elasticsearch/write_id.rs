@@ -134,7 +134,7 @@ mod tests {
         let (recent, source) = (RecentWrites::default(), WriteIdSource::new());
         let job = super::super::document::tests::available(crate::job::Body::Empty);
         let id = job.id.clone();
-        let version = |seq_no| Version { place: Place::MAIN, primary_term: 1, seq_no };
+        let version = |seq_no| Version { place: Place::Main, primary_term: 1, seq_no };
         let count = 3 * GENERATION as u64;
         let written: Vec<(Version, WriteId)> = (0..count).map(|seq_no| (version(seq_no), source.next())).collect();
         recent.remember(written.iter().map(|(version, write_id)| (&id, *version, KnownWrite::of_job(*write_id, &job))));

@@ -5,21 +5,17 @@
 //! or its time is up, which is what fills the queue and turns callers away when the cluster cannot follow.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::batch;
-use super::batch::{Batch, Task};
-use super::indices::Indices;
-use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
-use super::locate::Locator;
-use super::nodes::Nodes;
-use super::write_id::{RecentWrites, WriteIdSource};
-use crate::clock::{Clock, SystemClock};
+use super::batch::{self, Batch, Submission};
+use super::context::WriteContext;
+use super::intake::{Intake, Outlet, Size, intake};
+use super::task::Task;
+use crate::clock::Clock;
 use crate::job::Body;
 use crate::store::{StoreError, Write, WriteError, WriteResult};
 
@@ -32,50 +28,16 @@ const HEAD_BYTES: usize = 1_200;
 /// About how long an entry of the history is.
 const ENTRY_BYTES: usize = 140;
 
-/// What the writer's parts share.
-pub(super) struct Shared {
-    pub(super) nodes: Arc<Nodes>,
-    pub(super) indices: Indices,
-    pub(super) ids: WriteIdSource,
-    pub(super) clock: SystemClock,
-    pub(super) recent: Arc<RecentWrites>,
-    pub(super) request_timeout: Duration,
-    /// After this long, what is not decided is reported as such.
-    pub(super) write_timeout: Duration,
-}
-
-impl Shared {
-    /// Looks for jobs until `deadline`.
-    pub(super) fn locator(&self, deadline: Instant) -> Locator<'_> {
-        Locator { nodes: &self.nodes, indices: &self.indices, recent: &self.recent, deadline }
-    }
-}
-
-/// Writes that were handed over together.
-pub(super) struct Submission {
-    pub(super) tasks: Vec<Task>,
-    pub(super) deadline: Instant,
-    pub(super) reply: oneshot::Sender<Vec<WriteResult>>,
-    pub(super) room: Room,
-    size: Size,
-}
-
-impl Piece for Submission {
-    fn size(&self) -> Size {
-        self.size
-    }
-}
-
 /// The writer.
 pub(super) struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<WriteContext>,
     intake: Intake<Submission>,
     workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// Starts `bulks_in_flight` workers on a queue with room for `queue` writes.
-    pub(super) fn start(shared: Arc<Shared>, queue: u32, bulks_in_flight: usize) -> Self {
+    pub(super) fn start(shared: Arc<WriteContext>, queue: u32, bulks_in_flight: usize) -> Self {
         let (intake, outlet) = intake(queue, MAX_BULK);
         let outlet = Arc::new(outlet);
         let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
@@ -143,7 +105,7 @@ impl Writer {
     }
 }
 
-async fn work(shared: Arc<Shared>, outlet: Arc<Outlet<Submission>>) {
+async fn work(shared: Arc<WriteContext>, outlet: Arc<Outlet<Submission>>) {
     while let Some(submissions) = outlet.take().await {
         batch::process(&shared, Batch::new(submissions)).await;
     }

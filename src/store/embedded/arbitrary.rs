@@ -20,7 +20,7 @@ use crate::store::{Place, Record, RecordKey, RecordKind, Version, Versioned};
 pub(super) fn head() -> impl Strategy<Value = Versioned> {
     (job(), any::<u64>(), any::<u64>()).prop_map(|(job, primary_term, seq_no)| Versioned {
         job: Arc::new(job),
-        version: Version { place: Place::MAIN, primary_term, seq_no },
+        version: Version { place: Place::Main, primary_term, seq_no },
     })
 }
 
@@ -30,7 +30,7 @@ pub(super) fn record() -> impl Strategy<Value = Record> {
     (record_key(), any::<i64>(), version).prop_map(|(key, body, (primary_term, seq_no))| Record {
         key,
         body: Json::of(&body).expect("JSON"),
-        version: Version { place: Place::MAIN, primary_term, seq_no },
+        version: Version { place: Place::Main, primary_term, seq_no },
     })
 }
 

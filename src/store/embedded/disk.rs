@@ -325,7 +325,7 @@ impl Disk {
             let queue = QueueName::new(queue).map_err(|error| broken(error.to_string()))?;
             finished.set(state, queue, number(&value).map_err(broken)?);
         }
-        let last = Version { place: Place::MAIN, primary_term, seq_no };
+        let last = Version { place: Place::Main, primary_term, seq_no };
         let (recent, blocks) = (self.recover_recent()?, Arc::new(self.recover_blocks()?));
         Ok(Published { live, recent, blocks, finished, last, snapshot: self.snapshot() })
     }

@@ -65,7 +65,7 @@ pub(super) fn decode_as<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(Vers
     }
     match postcard::take_from_bytes::<(u8, u64, u64, T)>(bytes) {
         Ok(((_, primary_term, seq_no, content), [])) => {
-            Ok((Version { place: Place::MAIN, primary_term, seq_no }, content))
+            Ok((Version { place: Place::Main, primary_term, seq_no }, content))
         }
         Ok((_, left)) => Err(format!("it has {} bytes too many", left.len())),
         Err(error) => Err(error.to_string()),

@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn version(seq_no: u64) -> Version {
-        Version { place: Place::MAIN, primary_term: 1, seq_no }
+        Version { place: Place::Main, primary_term: 1, seq_no }
     }
 
     fn known() -> Known<u32> {

@@ -52,7 +52,7 @@ fn full() -> Versioned {
         orphan: Some(job::Orphan { flagged_at: at(9), reason: "silent".to_owned(), held: true }),
         overdue_at: Some(at(7)),
     }));
-    Versioned { job: Arc::new(job), version: store::Version { place: store::Place::MAIN, primary_term: 4, seq_no: 11 } }
+    Versioned { job: Arc::new(job), version: store::Version { place: store::Place::Main, primary_term: 4, seq_no: 11 } }
 }
 
 fn text(out: &JobOut<'_>) -> String {

@@ -188,7 +188,7 @@ async fn mortal(url: &str, prefix: &str) -> (ElasticsearchStore, FaultProxy) {
 
 /// Whether this version lies in the archive.
 pub(crate) fn is_moved(found: &Versioned) -> bool {
-    found.version.place != Place::MAIN
+    found.version.place != Place::Main
 }
 
 /// The job, ended at `now`.

@@ -175,7 +175,7 @@ impl Model {
 
     fn version(&self, id: &JobId, expected: Expected) -> Version {
         // Out of reach, so that no write of the same batch is given it.
-        let never = Version { place: Place::MAIN, primary_term: 1, seq_no: 1 << 40 };
+        let never = Version { place: Place::Main, primary_term: 1, seq_no: 1 << 40 };
         let old = |number: u8| self.given.get(usize::from(number) % self.given.len().max(1)).copied();
         match expected {
             Expected::Current => self.jobs.get(id).map(|(_, version)| *version).or_else(|| old(0)).unwrap_or(never),

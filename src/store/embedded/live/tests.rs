@@ -9,7 +9,7 @@ use crate::job::JobSpec;
 use crate::query::dispatch_key;
 use crate::store::{Place, Version};
 
-const NO_VERSION: Version = Version { place: Place::MAIN, primary_term: 0, seq_no: 0 };
+const NO_VERSION: Version = Version { place: Place::Main, primary_term: 0, seq_no: 0 };
 
 /// Live jobs with few ids, so that some replace others.
 fn heads() -> impl Strategy<Value = Vec<Versioned>> {

@@ -47,7 +47,7 @@ fn apply_to_jobs(heads: &Memory, last: Version, writes: Vec<Write>) -> Applied {
     apply(heads, last, writes.into_iter().map(Command::Job).collect())
 }
 
-const START: Version = Version { place: Place::MAIN, primary_term: 7, seq_no: 100 };
+const START: Version = Version { place: Place::Main, primary_term: 7, seq_no: 100 };
 
 fn job() -> Job {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

@@ -116,7 +116,7 @@ fn the_bytes_of_a_job_stay_as_they_are() {
         updated_at: at(27),
         started_at: Some(at(28)),
     };
-    let version = Version { place: Place::MAIN, primary_term: 29, seq_no: 30 };
+    let version = Version { place: Place::Main, primary_term: 29, seq_no: 30 };
     let bytes = encoded(&Versioned { job: Arc::new(job), version });
     let expected =
         b"\x01\x1d\x1e\x01q\x01k\xfa\x01\x01o\x01\x01l\x01v\x01\x00\xc0\x9f\xab\x03\x01\x08\x00\t\x01\x00\x00\

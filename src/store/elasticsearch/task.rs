@@ -1,0 +1,235 @@
+//! One write of a job on its way in a batch: what is to be found out for it, what is sent, and what it came to.
+
+use std::time::Duration;
+
+use super::bulk::ItemOutcome;
+use super::conditional::{ConditionalWrite, Content, CurrentDocument};
+use super::copies::Copy;
+use super::document::{BodyForm, WriteIds, encode};
+use super::documents::Stored;
+use super::locate::{Located, Lock};
+use super::resolution::Condition;
+use super::tombstone::{self, Destination};
+use super::write_id::{RecentWrites, WriteIdSource};
+use crate::clock::Timestamp;
+use crate::job::{Body, BodyId, Job};
+use crate::store::{Place, Version, Versioned, Write, WriteError, WriteResult};
+
+/// How old an id can be that the manager has just made up, with all that a write may wait.
+const OWN_ID_AGE: Duration = Duration::from_secs(60);
+
+/// What is to be found out before a write can be sent, or answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Whether the archive has a job under the id that is to be created.
+    IsKnown,
+    /// What stands in the live index in the place of a job that is not in it.
+    Lock,
+    /// What the job is now, for the answer of a conflict.
+    Current,
+}
+
+/// One write on its way.
+pub(super) struct Task {
+    pub(super) write: Write,
+    pub(super) ids: WriteIds,
+    /// When it was handed over.
+    now: Timestamp,
+    /// The bodies that the version to be written over refers to, as far as that is known.
+    former_bodies: Box<[BodyId]>,
+    form: BodyForm,
+    pub(super) question: Option<Question>,
+    /// An earlier write of the same job in the same batch is still open.
+    pub(super) held: bool,
+    /// The copy in the archive that is to go once the write is accepted.
+    pub(super) copy: Option<Version>,
+    pub(super) course: ConditionalWrite<Versioned>,
+}
+
+impl Task {
+    pub(super) fn new(write: Write, now: Timestamp, ids: &WriteIdSource, recent: &RecentWrites) -> Self {
+        let expected = match &write {
+            Write::Create { .. } => None,
+            Write::Replace { expected, .. } | Write::Remove { expected, .. } => Some(*expected),
+        };
+        let (previous, bodies) = match expected.and_then(|expected| recent.get(&write.job().id, expected)) {
+            Some(known) => (Some(known.write_id), known.bodies),
+            None => (None, Box::default()),
+        };
+        let former_bodies = if matches!(write, Write::Replace { .. }) { bodies } else { Box::default() };
+        let ids = WriteIds { own: ids.next(), previous };
+        let copy = expected.filter(|expected| expected.place != Place::Main);
+        let (condition, question) = match expected {
+            None if is_own_id(write.job(), now) => (Condition::Absent, None),
+            None => (Condition::Absent, Some(Question::IsKnown)),
+            // What it is to be written over is yet to be found out.
+            Some(_) if copy.is_some() => (Condition::Absent, Some(Question::Lock)),
+            Some(expected) => (Condition::Replace(expected), None),
+        };
+        let course = ConditionalWrite::new(condition, ids.own);
+        Self { write, ids, now, former_bodies, form: BodyForm::Json, question, held: false, copy, course }
+    }
+
+    /// Whether it writes over what stands in place of a job, and not over a job.
+    fn takes_lock(&self) -> bool {
+        self.copy.is_some() || matches!(self.write, Write::Create { .. })
+    }
+
+    pub(super) fn is_to_be_sent(&self) -> bool {
+        !self.held && self.question.is_none() && self.course.is_to_be_sent()
+    }
+
+    pub(super) fn is_to_be_read(&self) -> bool {
+        self.question.is_none() && self.course.is_to_be_read()
+    }
+
+    /// Appends what is to be sent to a bulk.
+    pub(super) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        let (action, content) = self.course.begin_try(self.write.job().id.as_str());
+        serde_json::to_writer(&mut *buffer, &action)?;
+        buffer.push(b'\n');
+        match (content, &self.write) {
+            (Content::Again(source), _) => buffer.extend_from_slice(source.get().as_bytes()),
+            (Content::Own, Write::Create { job, .. } | Write::Replace { job, .. }) => {
+                encode(buffer, job, self.ids, self.form)?;
+            }
+            (Content::Own, Write::Remove { job, .. }) => {
+                tombstone::encode(buffer, &job.id, Destination::Nowhere, self.now, self.ids)?;
+            }
+        }
+        buffer.push(b'\n');
+        Ok(())
+    }
+
+    /// Takes note of what came of sending.
+    pub(super) fn sent(&mut self, outcome: ItemOutcome) {
+        match outcome {
+            ItemOutcome::Invalid(_) if self.form == BodyForm::Json && has_inline_body(&self.write) => {
+                self.form = BodyForm::Text;
+            }
+            outcome => self.course.sent(outcome, format_args!("job `{}`", self.write.job().id)),
+        }
+    }
+
+    /// Takes note of what was read back.
+    pub(super) fn on_read_back(&mut self, found: Option<Stored<'_>>) {
+        match found {
+            Some(Stored::Job(found)) => {
+                let seen = CurrentDocument {
+                    version: found.version,
+                    source: found.source,
+                    write_id: found.decoded.write_id,
+                    previous_write_id: found.decoded.previous_write_id,
+                    has_our_body: found.decoded.job.stored_bodies().any(|body| self.brings(body.id)),
+                };
+                self.course.on_read_back(Some(seen), || Some(found.into_versioned()));
+            }
+            Some(Stored::Tombstone(tombstone)) => {
+                let seen = CurrentDocument {
+                    version: tombstone.version,
+                    source: tombstone.source,
+                    write_id: tombstone.write_id,
+                    previous_write_id: tombstone.previous_write_id,
+                    has_our_body: false,
+                };
+                self.course.on_read_back(Some(seen), || None);
+                self.on_absent(Some(tombstone.destination));
+            }
+            None => {
+                self.course.on_read_back(None, || None);
+                self.on_absent(None);
+            }
+        }
+    }
+
+    /// It met a tombstone, or nothing. Where that is a conflict, it is not yet answered: the job may be in the archive.
+    fn on_absent(&mut self, destination: Option<Destination>) {
+        if !matches!(self.course.decided(), Some(Err(WriteError::Conflict(_)))) {
+            return;
+        }
+        if self.takes_lock() && !self.course.may_be_applied() {
+            self.question = Some(Question::Lock);
+        } else if destination == Some(Destination::Nowhere) {
+            return;
+        } else {
+            self.question = Some(Question::Current);
+        }
+        self.course.reopen();
+    }
+
+    /// Takes note of where the job is.
+    pub(super) fn located(&mut self, located: Located) {
+        let question = self.question.take();
+        let lock = match (&self.write, located) {
+            (Write::Create { .. }, Located::Nowhere(lock)) => Ok(lock),
+            (Write::Replace { expected, .. } | Write::Remove { expected, .. }, Located::Moved(found, lock))
+                if found.version == *expected =>
+            {
+                Ok(lock)
+            }
+            (_, located) => Err(located.into_job()),
+        };
+        match lock {
+            Ok(_) if question == Some(Question::Current) => {
+                self.course.decide(Err(WriteError::Unknown("the job moved while it was written".to_owned())));
+            }
+            Ok(Lock::Absent) => self.course.retarget(Condition::Absent),
+            Ok(Lock::Tombstone(version)) => self.course.retarget(Condition::Replace(version)),
+            Err(current) => self.course.decide(Err(WriteError::Conflict(current))),
+        }
+    }
+
+    /// What it came to, as its caller is told.
+    pub(super) fn take_answer(&mut self) -> Option<WriteResult> {
+        let result = self.course.take_result()?;
+        Some(match (&self.write, result) {
+            (Write::Remove { expected, .. }, Ok(_)) => Ok(*expected),
+            (_, result) => result,
+        })
+    }
+
+    /// The copy in the archive that is to go, now that the write is accepted; once.
+    pub(super) fn take_copy(&mut self) -> Option<Copy> {
+        let Some(Ok(_)) = self.course.decided() else { return None };
+        let version = self.copy.take()?;
+        Some(Copy { id: self.write.job().id.clone(), version })
+    }
+
+    fn brings(&self, body: BodyId) -> bool {
+        self.write.bodies().iter().any(|own| own.reference.id == body)
+    }
+
+    /// The bodies that nothing refers to any more, now that the write is decided.
+    pub(super) fn dead_bodies(&self) -> Vec<BodyId> {
+        let Some(result) = self.course.decided() else { return Vec::new() };
+        match (result, &self.write) {
+            (Ok(_), Write::Remove { job, .. }) => job.stored_bodies().map(|body| body.id).collect(),
+            (Ok(_), Write::Replace { job, .. }) => {
+                let kept = |former: &BodyId| job.stored_bodies().any(|body| body.id == *former);
+                self.former_bodies.iter().filter(|former| !kept(former)).copied().collect()
+            }
+            (Err(WriteError::Conflict(_) | WriteError::Refused(_)), write) => {
+                write.bodies().iter().map(|body| body.reference.id).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Whether the manager has just made up the id of a new job: then nobody else can know it, and no archive can have it.
+/// (A client's own id may look the same, but comes with a fingerprint.)
+fn is_own_id(job: &Job, now: Timestamp) -> bool {
+    let made_at = || {
+        let uuid = uuid::Uuid::try_parse(job.id.as_str()).ok().filter(|uuid| uuid.get_version_num() == 7)?;
+        let (seconds, nanos) = uuid.get_timestamp()?.to_unix();
+        let seconds = i64::try_from(seconds).ok()?;
+        Some(Timestamp::from_millis(seconds.checked_mul(1_000)?.checked_add(i64::from(nanos / 1_000_000))?))
+    };
+    let is_young = |made: Timestamp| now.since(made) < OWN_ID_AGE && made.since(now) < OWN_ID_AGE;
+    job.spec.fingerprint.is_none() && made_at().is_some_and(is_young)
+}
+
+fn has_inline_body(write: &Write) -> bool {
+    let job = write.job();
+    [&job.payload, job.result()].into_iter().any(|body| matches!(body, Body::Inline(_)))
+}
