@@ -17,7 +17,7 @@ use super::archive::Month;
 use super::bulk::{self, ItemOutcome};
 use super::definition::{TEMPLATE_PRIORITY, set_replicas};
 use super::flavour::Flavour;
-use super::nodes::{Nodes, Request, reason};
+use super::nodes::{Nodes, Request};
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
 
@@ -61,8 +61,8 @@ impl Audit {
         if entries.is_empty() {
             return Ok(());
         }
-        let link = Link { nodes, deadline: Instant::now() + timeout };
-        let form = self.form(&link).await?;
+        let deadline = Instant::now() + timeout;
+        let form = self.form(nodes, deadline).await.map_err(of_the_audit)?;
         let mut lines = String::new();
         for entry in entries {
             let index = match form {
@@ -76,7 +76,7 @@ impl Audit {
         }
         // Each line names its own index; the path needs one all the same.
         let request = Request::lines(bulk::path(&self.name, timeout / 2), lines.into_bytes());
-        let reply = nodes.call(&request, link.deadline).await.map_err(|error| unavailable(&error.message))?;
+        let reply = nodes.call(&request, deadline).await.map_err(|error| unavailable(&error.message))?;
         let outcomes = bulk::outcomes(reply.status, &reply.body, entries.len());
         for (entry, outcome) in entries.iter().zip(outcomes) {
             match outcome {
@@ -100,19 +100,19 @@ impl Audit {
     }
 
     /// What holds the entries, made if it is not there.
-    async fn form(&self, link: &Link<'_>) -> Result<Form, StoreError> {
+    async fn form(&self, nodes: &Nodes, deadline: Instant) -> Result<Form, StoreError> {
         let mut known = self.form.lock().await;
         let form = match *known {
-            None if link.has_streams().await? => {
-                self.make_stream(link).await?;
+            None if has_streams(nodes, deadline).await? => {
+                self.make_stream(nodes, deadline).await?;
                 Form::Stream { asked_to_roll_over: Instant::now() }
             }
             None => {
-                link.put(&format!("_index_template/{}", self.name), self.template(Form::Monthly)?).await?;
+                self.make_template(nodes, Form::Monthly, deadline).await?;
                 Form::Monthly
             }
             Some(Form::Stream { asked_to_roll_over }) if asked_to_roll_over.elapsed() >= ROLLOVER_PERIOD => {
-                self.roll_over(link).await?;
+                self.roll_over(nodes, deadline).await?;
                 Form::Stream { asked_to_roll_over: Instant::now() }
             }
             Some(form) => form,
@@ -121,24 +121,21 @@ impl Audit {
         Ok(form)
     }
 
-    async fn make_stream(&self, link: &Link<'_>) -> Result<(), StoreError> {
-        let template = self.template(Form::Stream { asked_to_roll_over: Instant::now() })?;
-        link.put(&format!("_index_template/{}", self.name), template).await?;
-        let path = format!("_data_stream/{}", self.name);
-        let reply = link.send(&Request::put(path, Vec::new())).await?;
-        match reply.status {
-            200..=299 => Ok(()),
-            _ if reply.is_there_already() => Ok(()),
-            status => Err(unavailable(&reason(status, &reply.body))),
-        }
+    async fn make_template(&self, nodes: &Nodes, form: Form, deadline: Instant) -> Result<(), StoreError> {
+        let request = Request::put(format!("_index_template/{}", self.name), Some(&self.template(form)?));
+        nodes.body(&request, deadline).await.map(drop)
+    }
+
+    async fn make_stream(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
+        self.make_template(nodes, Form::Stream { asked_to_roll_over: Instant::now() }, deadline).await?;
+        nodes.make(&Request::put(format!("_data_stream/{}", self.name), None), deadline).await.map(drop)
     }
 
     /// A new index behind the stream, where the present one is old or large. Nothing else on the server need do that.
-    async fn roll_over(&self, link: &Link<'_>) -> Result<(), StoreError> {
+    async fn roll_over(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
         let conditions = json!({ "conditions": { "max_age": OLDEST, "max_primary_shard_size": LARGEST } });
-        let body = conditions.to_string().into_bytes();
-        let reply = link.send(&Request::post(format!("{}/_rollover", self.name), body)).await?;
-        reply.success().map(drop).map_err(|why| unavailable(&why))
+        let request = Request::post(format!("{}/_rollover", self.name), conditions.to_string().into_bytes());
+        nodes.body(&request, deadline).await.map(drop)
     }
 
     fn template(&self, form: Form) -> Result<Value, StoreError> {
@@ -167,32 +164,23 @@ impl Audit {
     }
 }
 
-struct Link<'a> {
-    nodes: &'a Nodes,
-    deadline: Instant,
-}
-
-impl Link<'_> {
-    async fn send(&self, request: &Request) -> Result<super::nodes::Reply, StoreError> {
-        self.nodes.call(request, self.deadline).await.map_err(|error| unavailable(&error.message))
-    }
-
-    async fn put(&self, path: &str, body: Value) -> Result<(), StoreError> {
-        let reply = self.send(&Request::put(path.to_owned(), body.to_string().into_bytes())).await?;
-        reply.success().map(drop).map_err(|why| unavailable(&why))
-    }
-
-    /// Whether the server has data streams. They are a module that a small distribution lacks, and its address with it.
-    async fn has_streams(&self) -> Result<bool, StoreError> {
-        let reply = self.send(&Request::get("_data_stream".to_owned())).await?;
-        match reply.status {
-            200..=299 => Ok(true),
-            400 | 404 | 405 => Ok(false),
-            status => Err(unavailable(&reason(status, &reply.body))),
-        }
+/// Whether the server has data streams. They are a module that a small distribution lacks, and its address with it.
+async fn has_streams(nodes: &Nodes, deadline: Instant) -> Result<bool, StoreError> {
+    let reply = nodes.call(&Request::get("_data_stream".to_owned()), deadline).await;
+    let reply = reply.map_err(|error| StoreError::Unavailable(error.message))?;
+    match reply.status {
+        400 | 404 | 405 => Ok(false),
+        _ => reply.success().map(|_| true).map_err(StoreError::Unavailable),
     }
 }
 
 fn unavailable(why: &str) -> StoreError {
     StoreError::Unavailable(format!("the audit: {why}"))
+}
+
+fn of_the_audit(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(why) => unavailable(&why),
+        other => other,
+    }
 }

@@ -14,14 +14,13 @@ use tokio::time::Instant;
 
 use super::archive::Month;
 use super::bodies;
-use super::bulk;
+use super::bulk::{self, Lines};
 use super::conditional::Rounds;
 use super::context::WriteContext;
 use super::copies::{self, Copy};
 use super::documents::{mget, parse_mget};
 use super::intake::{Piece, Room, Size};
 use super::locate::{Locator, Wanted};
-use super::nodes::Request;
 use super::task::{Question, Task};
 use super::write_id::KnownWrite;
 use crate::job::{BodyId, JobId, NewBody};
@@ -155,21 +154,18 @@ async fn write_bodies(shared: &WriteContext, batch: &mut Batch) {
 /// Sends the tasks that are to be sent as one bulk.
 async fn send(shared: &WriteContext, batch: &mut Batch) {
     let deadline = batch.deadline;
-    let mut buffer = Vec::with_capacity(batch.tasks.len() * 1_500);
+    let mut lines = Lines::with_capacity(batch.tasks.len() * 1_500);
     let mut sent: Vec<&mut Task> = Vec::with_capacity(batch.tasks.len());
     for task in batch.tasks.iter_mut().filter(|task| task.is_to_be_sent()) {
-        let start = buffer.len();
-        if let Err(error) = task.append(&mut buffer) {
-            buffer.truncate(start);
-            task.course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
-            continue;
+        match task.append(&mut lines) {
+            Ok(()) => sent.push(task),
+            Err(error) => task.course.decide(Err(WriteError::Refused(error))),
         }
-        sent.push(task);
     }
     if sent.is_empty() {
         return;
     }
-    let request = Request::lines(bulk::path(&shared.indices.jobs, shared.request_timeout), buffer);
+    let request = lines.into_request(&shared.indices.jobs, shared.request_timeout);
     let reply = match shared.nodes.call(&request, deadline).await {
         Ok(reply) => reply,
         Err(error) => {

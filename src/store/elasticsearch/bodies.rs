@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::bulk::{self, Action, ItemOutcome, Target};
+use super::bulk::{Action, ItemOutcome, Lines, Target};
 use super::context::WriteContext;
 use super::documents::{mget, parse_mget};
-use super::nodes::{Nodes, Request, reason};
+use super::nodes::{Nodes, reason};
 use crate::job::{BodyId, BodyRef, JobId, Json, NewBody};
 use crate::store::StoreError;
 
@@ -91,36 +91,28 @@ async fn store_chunk(
 }
 
 async fn send(shared: &WriteContext, bodies: &[&(&JobId, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
-    let mut buffer = Vec::with_capacity(bodies.iter().map(|(_, body)| body.json.bytes() + 200).sum());
+    let mut lines = Lines::with_capacity(bodies.iter().map(|(_, body)| body.json.bytes() + 200).sum());
     for (job_id, body) in bodies {
         let id = document_id(body.reference.id);
         let document = BodyDocument { job_id: job_id.as_str(), json: body.json.as_str() };
-        let written = serde_json::to_writer(&mut buffer, &Action::Index(Target::any(&id)))
-            .map(|()| buffer.push(b'\n'))
-            .and_then(|()| serde_json::to_writer(&mut buffer, &document));
-        if let Err(error) = written {
+        let write = |bytes: &mut Vec<u8>| serde_json::to_writer(bytes, &document);
+        if let Err(error) = lines.add(&Action::Index(Target::any(&id)), Some(write)) {
             return vec![ItemOutcome::Invalid(error.to_string()); bodies.len()];
         }
-        buffer.push(b'\n');
     }
-    let request = Request::lines(bulk::path(&shared.indices.bodies, shared.request_timeout), buffer);
-    match shared.nodes.call(&request, deadline).await {
-        Ok(reply) => bulk::outcomes(reply.status, &reply.body, bodies.len()),
-        Err(error) => vec![ItemOutcome::Unsure(error.message); bodies.len()],
-    }
+    let sent = shared.send(&shared.indices.bodies, lines, deadline).await;
+    sent.unwrap_or_else(|error| vec![ItemOutcome::Unsure(error.to_string()); bodies.len()])
 }
 
 /// Removes bodies that nothing refers to any more. Tried once: a body left over takes up space and does no harm.
 pub(super) async fn remove(shared: &WriteContext, bodies: &[BodyId]) {
     for chunk in bodies.chunks(MAX_ITEMS) {
-        let mut buffer = Vec::with_capacity(chunk.len() * 70);
+        let mut lines = Lines::with_capacity(chunk.len() * 70);
         for body in chunk {
-            let id = document_id(*body);
-            if serde_json::to_writer(&mut buffer, &Action::Delete(Target::any(&id))).is_ok() {
-                buffer.push(b'\n');
-            }
+            // An id is always JSON; were it not, the body would stay behind.
+            let _ = lines.delete(Target::any(&document_id(*body)));
         }
-        let request = Request::lines(bulk::path(&shared.indices.bodies, shared.request_timeout), buffer);
+        let request = lines.into_request(&shared.indices.bodies, shared.request_timeout);
         let deadline = Instant::now() + shared.request_timeout;
         let left = match shared.nodes.try_call(&request, deadline).await {
             Ok(reply) if reply.status == 200 => continue,

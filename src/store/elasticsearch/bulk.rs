@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::nodes::reason;
-use crate::store::{Place, Version};
+use super::nodes::{Request, reason};
+use crate::store::{Place, StoreError, Version};
 
 /// What of the answer is asked for: it is as long as the request otherwise.
 const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
@@ -58,6 +58,65 @@ impl<'a> Target<'a> {
     /// The document `id` while it has `version`.
     pub(super) fn at(id: &'a str, version: Version) -> Self {
         Self { if_seq_no: Some(version.seq_no), if_primary_term: Some(version.primary_term), ..Self::any(id) }
+    }
+}
+
+/// The lines of a bulk request.
+#[derive(Default)]
+pub(super) struct Lines {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Lines {
+    /// Starts a bulk of about so many bytes.
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), count: 0 }
+    }
+
+    /// Adds an action that has no document.
+    pub(super) fn delete(&mut self, target: Target<'_>) -> Result<(), StoreError> {
+        self.add(&Action::Delete(target), None::<fn(&mut Vec<u8>) -> _>)
+    }
+
+    /// Adds an action and, as a line of its own, the document that `write` appends. Nothing is added after an error.
+    pub(super) fn add(
+        &mut self,
+        action: &Action<'_>,
+        write: Option<impl FnOnce(&mut Vec<u8>) -> Result<(), serde_json::Error>>,
+    ) -> Result<(), StoreError> {
+        let start = self.bytes.len();
+        let mut written = serde_json::to_writer(&mut self.bytes, action);
+        if let Some(write) = write {
+            self.bytes.push(b'\n');
+            written = written.and_then(|()| write(&mut self.bytes));
+        }
+        if let Err(error) = written {
+            self.bytes.truncate(start);
+            return Err(StoreError::Corrupt(error.to_string()));
+        }
+        self.bytes.push(b'\n');
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Adds an action and a document that is there already.
+    pub(super) fn add_source(&mut self, action: &Action<'_>, source: &str) -> Result<(), StoreError> {
+        let append = |bytes: &mut Vec<u8>| {
+            bytes.extend_from_slice(source.as_bytes());
+            Ok(())
+        };
+        self.add(action, Some(append))
+    }
+
+    /// How many items it has.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The request, to the index behind `alias`.
+    pub(super) fn into_request(self, alias: &str, timeout: std::time::Duration) -> Request {
+        Request::lines(path(alias, timeout), self.bytes)
     }
 }
 

@@ -136,7 +136,7 @@ impl<'a> Link<'a> {
 
     /// Makes what is missing. Returns false if it is there already.
     async fn make(&self, what: &str, path: String, definition: &Value) -> Result<bool, ConnectError> {
-        let reply = self.send(Request::put(path, definition.to_string().into_bytes())).await?;
+        let reply = self.send(Request::put(path, Some(definition))).await?;
         if reply.is_there_already() {
             return Ok(false);
         }

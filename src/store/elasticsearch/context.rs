@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::bulk::{self, ItemOutcome, Lines};
 use super::indices::Indices;
 use super::locate::Locator;
 use super::nodes::Nodes;
 use super::write_id::{RecentWrites, WriteIdSource};
 use crate::clock::SystemClock;
+use crate::store::StoreError;
 
 /// What the parts of the writer, the mover and the bodies work with.
 pub(super) struct WriteContext {
@@ -24,6 +26,23 @@ pub(super) struct WriteContext {
 }
 
 impl WriteContext {
+    /// Sends a bulk to the index behind `alias`, and returns what came of each item.
+    pub(super) async fn send(
+        &self,
+        alias: &str,
+        lines: Lines,
+        deadline: Instant,
+    ) -> Result<Vec<ItemOutcome>, StoreError> {
+        let count = lines.count();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        match self.nodes.call(&lines.into_request(alias, self.request_timeout), deadline).await {
+            Ok(reply) => Ok(bulk::outcomes(reply.status, &reply.body, count)),
+            Err(error) => Err(StoreError::Unavailable(error.message)),
+        }
+    }
+
     /// Looks for jobs until `deadline`.
     pub(super) fn locator(&self, deadline: Instant) -> Locator<'_> {
         Locator { nodes: &self.nodes, indices: &self.indices, recent: &self.recent, deadline }

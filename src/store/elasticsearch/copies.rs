@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
-use super::bulk::{self, Action, ItemOutcome, Target};
+use super::bulk::{ItemOutcome, Lines, Target};
 use super::context::WriteContext;
-use super::documents::{Stored, answered, mget, mget_of, parse_mget};
+use super::documents::{Stored, mget, mget_of, parse_mget};
 use super::nodes::Request;
 use super::search;
 use super::tombstone::Destination;
@@ -32,17 +32,12 @@ pub(super) struct Swept {
 
 /// Removes copies in these versions and no others.
 pub(super) async fn remove(shared: &WriteContext, copies: &[Copy], deadline: Instant) -> Result<Swept, StoreError> {
-    if copies.is_empty() {
-        return Ok(Swept::default());
-    }
-    let mut lines = Vec::with_capacity(copies.len() * 120);
+    let mut lines = Lines::with_capacity(copies.len() * 120);
     for Copy { id, version } in copies {
         let index = shared.indices.of_place(version.place);
-        let action = Action::Delete(Target::at(id.as_str(), *version).in_index(&index));
-        serde_json::to_writer(&mut lines, &action).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        lines.push(b'\n');
+        lines.delete(Target::at(id.as_str(), *version).in_index(&index))?;
     }
-    let outcomes = send(shared, lines, copies.len(), deadline).await?;
+    let outcomes = shared.send(&shared.indices.jobs, lines, deadline).await?;
     let is_gone = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Done(_));
     let removed = outcomes.iter().filter(is_gone).count();
     // Another version is another's business; or it is gone already.
@@ -50,24 +45,10 @@ pub(super) async fn remove(shared: &WriteContext, copies: &[Copy], deadline: Ins
     Ok(Swept { removed, left: copies.len() - removed - conflicts })
 }
 
-/// Sends a bulk of `count` items, each of which names its index or is of the live one.
-pub(super) async fn send(
-    shared: &WriteContext,
-    lines: Vec<u8>,
-    count: usize,
-    deadline: Instant,
-) -> Result<Vec<ItemOutcome>, StoreError> {
-    let request = Request::lines(bulk::path(&shared.indices.jobs, shared.request_timeout), lines);
-    match shared.nodes.call(&request, deadline).await {
-        Ok(reply) => Ok(bulk::outcomes(reply.status, &reply.body, count)),
-        Err(error) => Err(StoreError::Unavailable(error.message)),
-    }
-}
-
 /// Makes all that was written to `index` visible to searches.
 pub(super) async fn refresh(shared: &WriteContext, index: &str, deadline: Instant) -> Result<(), StoreError> {
     let request = Request::command(format!("{index}/_refresh"));
-    search::refreshed(&answered(shared.nodes.call(&request, deadline).await)?)
+    search::refreshed(&shared.nodes.body(&request, deadline).await?)
 }
 
 /// Removes those copies of `ids` that a search finds and that are not the job, nor on the way to be.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::document::{Decoded, decode};
 use super::indices::Indices;
-use super::nodes::{CallError, Nodes, Reply, Request};
+use super::nodes::{Nodes, Request};
 use super::tombstone::{self, Tombstone};
 use super::write_id::{KnownWrite, RecentWrites};
 use crate::job::JobId;
@@ -126,7 +126,7 @@ pub(super) async fn mget(
     let body = serde_json::to_vec(&Body { ids }).map_err(|error| StoreError::Corrupt(error.to_string()))?;
     // No `filter_path`: it would have the server write the documents anew, and payloads come back as they were given.
     let request = Request::post(format!("{index}/_mget?realtime=true"), body);
-    answered(nodes.call(&request, deadline).await)
+    nodes.body(&request, deadline).await
 }
 
 /// Reads documents of several indices by index and id, in real time. The answer is to be read with [`parse_mget`].
@@ -146,7 +146,7 @@ pub(super) async fn mget_of(
     }
     let docs = documents.iter().map(|(index, id)| Address { _index: index, _id: id.as_str() }).collect();
     let body = serde_json::to_vec(&Body { docs }).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    answered(nodes.call(&Request::post("_mget?realtime=true".to_owned(), body), deadline).await)
+    nodes.body(&Request::post("_mget?realtime=true".to_owned(), body), deadline).await
 }
 
 /// The documents of an `_mget`'s answer, in the order asked.
@@ -158,9 +158,4 @@ pub(super) fn parse_mget(body: &[u8], expected: usize) -> Result<Vec<RawDocument
         return Err(StoreError::Unavailable(format!("a multi-get of {expected} was answered with {count}")));
     }
     Ok(reply.docs)
-}
-
-/// The body of a good answer.
-pub(super) fn answered(reply: Result<Reply, CallError>) -> Result<bytes::Bytes, StoreError> {
-    reply.map_err(|error| error.message).and_then(Reply::success).map_err(StoreError::Unavailable)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 
 use crate::store::StoreError;
 
@@ -43,15 +44,16 @@ pub(super) trait Piece: Send + 'static {
 /// Room in the queue, given back when dropped: that is when the piece it was taken for has been answered.
 pub(super) type Room = Arc<OwnedSemaphorePermit>;
 
-/// The side that puts in.
+/// The side that puts in, and the workers on the other side.
 pub(super) struct Intake<P> {
     sender: Mutex<Option<mpsc::UnboundedSender<P>>>,
     room: Arc<Semaphore>,
     capacity: u32,
+    workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// The side that takes out, shared by the workers.
-pub(super) struct Outlet<P> {
+struct Outlet<P> {
     waiting: tokio::sync::Mutex<Waiting<P>>,
     bound: Size,
 }
@@ -63,14 +65,35 @@ struct Waiting<P> {
 }
 
 /// An intake for `capacity` units of room, and its outlet, whose batches keep within `bound`.
-pub(super) fn intake<P: Piece>(capacity: u32, bound: Size) -> (Intake<P>, Outlet<P>) {
+fn intake<P: Piece>(capacity: u32, bound: Size) -> (Intake<P>, Outlet<P>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let room = Arc::new(Semaphore::new(capacity as usize));
+    let (sender, room) = (Mutex::new(Some(sender)), Arc::new(Semaphore::new(capacity as usize)));
     let waiting = tokio::sync::Mutex::new(Waiting { receiver, held: None });
-    (Intake { sender: Mutex::new(Some(sender)), room, capacity }, Outlet { waiting, bound })
+    (Intake { sender, room, capacity, workers: Mutex::default() }, Outlet { waiting, bound })
 }
 
 impl<P: Piece> Intake<P> {
+    /// Starts workers on a queue with room for `capacity` units. Each does `work` with one batch within `bound` at a time.
+    pub(super) fn start<F: Future<Output = ()> + Send>(
+        capacity: u32,
+        bound: Size,
+        workers: usize,
+        work: impl Fn(Vec<P>) -> F + Clone + Send + 'static,
+    ) -> Self {
+        let (mut intake, outlet) = intake(capacity, bound);
+        let outlet = Arc::new(outlet);
+        let worker = |_| {
+            let (outlet, work) = (Arc::clone(&outlet), work.clone());
+            tokio::spawn(async move {
+                while let Some(batch) = outlet.take().await {
+                    work(batch).await;
+                }
+            })
+        };
+        *intake.workers.get_mut() = (0..workers.max(1)).map(worker).collect();
+        intake
+    }
+
     /// Takes room for `units`, or for all there is when that is less: a caller who brings more than the queue is long
     /// gets its turn when nobody else waits.
     pub(super) fn room(&self, units: usize) -> Result<Room, StoreError> {
@@ -85,16 +108,22 @@ impl<P: Piece> Intake<P> {
         self.sender.lock().as_ref().ok_or_else(closed)?.send(piece).map_err(|_| closed())
     }
 
-    /// Lets nothing in any more. What is in is still taken out.
-    pub(super) fn close(&self) {
+    /// Lets nothing in any more, and waits until the workers have done what is in.
+    pub(super) async fn close(&self) {
         self.sender.lock().take();
+        let workers = std::mem::take(&mut *self.workers.lock());
+        for worker in workers {
+            if let Err(error) = worker.await {
+                tracing::error!("a worker of the store has failed: {error}");
+            }
+        }
     }
 }
 
 impl<P: Piece> Outlet<P> {
     /// Waits for a piece, and takes with it all that are waiting, as far as they make one batch. None when the intake
     /// is closed and empty.
-    pub(super) async fn take(&self) -> Option<Vec<P>> {
+    async fn take(&self) -> Option<Vec<P>> {
         let mut waiting = self.waiting.lock().await;
         let first = match waiting.held.take() {
             Some(held) => held,
@@ -133,7 +162,7 @@ mod tests {
         for items in [4, 5, 2, 20, 1] {
             intake.put(Items(items)).expect("an open intake");
         }
-        intake.close();
+        intake.close().await;
         let mut batches = Vec::new();
         while let Some(batch) = outlet.take().await {
             batches.push(batch.iter().map(|piece| piece.0).collect::<Vec<_>>());

@@ -13,7 +13,7 @@ use super::archive::Month;
 use super::documents::{Present, RawDocument, Stored, mget, mget_of, parse_mget, remember};
 use super::indices::Indices;
 use super::nodes::Nodes;
-use super::search::{MAX_PAGE, Scope};
+use super::search::{MAX_PAGE, Scope, page};
 use super::tombstone::Destination;
 use super::write_id::RecentWrites;
 use crate::job::JobId;
@@ -159,12 +159,8 @@ impl Locator<'_> {
     pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Vec<Month>>, StoreError> {
         let months = self.indices.months();
         let scope = Scope { nodes: self.nodes, index: &months, deadline: self.deadline };
-        let body = json!({
-            "query": { "ids": { "values": ids } },
-            "size": MAX_PAGE,
-            "_source": false,
-            "track_total_hits": false,
-        });
+        let mut body = page(&json!({ "ids": { "values": ids } }), MAX_PAGE);
+        body["_source"] = json!(false);
         let read = |hits: &[RawDocument<'_>]| {
             let mut copies: HashMap<JobId, Vec<Month>> = HashMap::with_capacity(hits.len());
             for hit in hits {

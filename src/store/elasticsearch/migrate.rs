@@ -100,7 +100,7 @@ fn changes_of(
         ));
     }
     let change = |what, path: String, body: &Value| {
-        let request = Request::put(path, body.to_string().into_bytes());
+        let request = Request::put(path, Some(body));
         Change { what, request }
     };
     let mut changes = Vec::new();

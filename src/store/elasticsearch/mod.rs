@@ -58,7 +58,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 pub use error::ConnectError;
@@ -68,11 +68,10 @@ pub use options::ElasticsearchOptions;
 use self::audit::Audit;
 use self::context::WriteContext;
 use self::definition::Definitions;
-use self::documents::answered;
 use self::flavour::Flavour;
 use self::indices::Indices;
 use self::mover::Mover;
-use self::nodes::{Nodes, Request};
+use self::nodes::{Nodes, Reply, Request};
 use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
@@ -83,7 +82,7 @@ use super::{
 };
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, JobId, Json};
-use crate::query::stats::{GroupBy, Stats, StatsRequest};
+use crate::query::stats::{GroupBy, MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
@@ -187,14 +186,14 @@ impl Store for ElasticsearchStore {
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        search::count(self.scope()?, &self.indices, filter, by).await
+        stats::count(self.scope()?, &self.indices, filter, by).await
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
         if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
             return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
         }
-        stats::stats(self.scope()?, &self.indices, request).await
+        stats::stats(self.scope()?, &self.indices, request, MAX_ROWS).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
@@ -220,7 +219,7 @@ impl Store for ElasticsearchStore {
         let scope = self.scope()?;
         let (whole, records) = (self.indices.whole(), &self.indices.records);
         let request = Request::command(format!("{records},{whole}/_refresh"));
-        let body = answered(scope.nodes.call(&request, scope.deadline).await)?;
+        let body = scope.nodes.body(&request, scope.deadline).await?;
         search::refreshed(&body)
     }
 
@@ -242,18 +241,15 @@ impl Store for ElasticsearchStore {
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
-        #[derive(Deserialize)]
-        struct Health {
-            status: String,
-        }
         let scope = self.scope()?;
         let deadline = scope.deadline.min(Instant::now() + READY_TIMEOUT);
         let Indices { jobs, bodies, records, .. } = &self.indices;
         let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
-        let body = answered(scope.nodes.try_call(&request, deadline).await)?;
-        let health: Health = serde_json::from_slice(&body)
+        let reply = scope.nodes.try_call(&request, deadline).await.map_err(|error| error.message);
+        let body = reply.and_then(Reply::success).map_err(StoreError::Unavailable)?;
+        let health: Value = serde_json::from_slice(&body)
             .map_err(|error| StoreError::Unavailable(format!("not an answer about health: {error}")))?;
-        if health.status == "red" {
+        if health["status"] == "red" {
             return Err(StoreError::Unavailable("a part of the index is missing (its health is red)".to_owned()));
         }
         Ok(())

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::archive::Month;
-use super::bulk::{Action, ItemOutcome, Target};
+use super::bulk::{Action, ItemOutcome, Lines, Target};
 use super::context::WriteContext;
 use super::copies::{self, sweep};
 use super::definition::Definitions;
@@ -29,7 +29,7 @@ use super::documents::{RawDocument, Stored, mget_of, parse_mget};
 use super::error::ConnectError;
 use super::indices::Kind;
 use super::nodes::Request;
-use super::search::Scope;
+use super::search::{Scope, page};
 use super::tombstone::{self, Destination};
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
@@ -123,13 +123,10 @@ impl Pass<'_> {
             { "terms": { "history.from": ended() } },
             { "term": { "history.to": JobState::Available.as_str() } },
         ] } });
-        let mut body = json!({
-            "query": { "nested": { "path": "history", "query": came_back, "score_mode": "none" } },
-            "sort": [{ "id": "asc" }],
-            "size": self.limit,
-            "_source": false,
-            "track_total_hits": false,
-        });
+        let came_back = json!({ "nested": { "path": "history", "query": came_back, "score_mode": "none" } });
+        let mut body = page(&came_back, self.limit);
+        body["sort"] = json!([{ "id": "asc" }]);
+        body["_source"] = json!(false);
         if let Some(after) = self.mover.resume.lock().take() {
             body["search_after"] = json!([after]);
         }
@@ -148,15 +145,11 @@ impl Pass<'_> {
     /// Takes away tombstones that have stood long enough.
     async fn clear_tombstones(&self, archived: &mut Archived) -> Result<(), StoreError> {
         let until = self.now.minus(self.mover.tombstone_after).as_millis();
-        let body = json!({
-            "query": { "bool": { "filter": [
-                { "exists": { "field": tombstone::FIELD } },
-                { "range": { tombstone::SINCE: { "lte": until, "format": "epoch_millis" } } },
-            ] } },
-            "size": self.limit,
-            "seq_no_primary_term": true,
-            "track_total_hits": false,
-        });
+        let old = json!({ "bool": { "filter": [
+            { "exists": { "field": tombstone::FIELD } },
+            { "range": { tombstone::SINCE: { "lte": until, "format": "epoch_millis" } } },
+        ] } });
+        let body = page(&old, self.limit);
         let indices = &self.shared.indices;
         let read = |hits: &[RawDocument<'_>]| {
             let mut found = Vec::with_capacity(hits.len());
@@ -182,7 +175,7 @@ impl Pass<'_> {
         let due = found.iter().filter(|found| !(keeps_removed && found.2 == Destination::Nowhere));
         let mut bulk = Lines::default();
         for (id, version, _) in due {
-            bulk.add(&Action::Delete(Target::at(id.as_str(), *version)), None)?;
+            bulk.delete(Target::at(id.as_str(), *version))?;
         }
         archived.cleared += self.send(bulk).await?.iter().filter(|outcome| is_done(outcome)).count();
         Ok(())
@@ -214,19 +207,15 @@ impl Pass<'_> {
 
     async fn find_settled(&self) -> Result<Vec<Moving>, StoreError> {
         let until = self.now.minus(self.mover.move_after).as_millis();
-        let body = json!({
-            "query": { "bool": {
-                "filter": [
-                    { "terms": { "state": ended() } },
-                    { "range": { "finished_at": { "lte": until, "format": "epoch_millis" } } },
-                ],
-                "must_not": { "exists": { "field": "untold" } },
-            } },
-            "sort": [{ "finished_at": "asc" }],
-            "size": self.limit,
-            "seq_no_primary_term": true,
-            "track_total_hits": false,
-        });
+        let settled = json!({ "bool": {
+            "filter": [
+                { "terms": { "state": ended() } },
+                { "range": { "finished_at": { "lte": until, "format": "epoch_millis" } } },
+            ],
+            "must_not": { "exists": { "field": "untold" } },
+        } });
+        let mut body = page(&settled, self.limit);
+        body["sort"] = json!([{ "finished_at": "asc" }]);
         let indices = &self.shared.indices;
         let read = |hits: &[RawDocument<'_>]| {
             let mut found = Vec::with_capacity(hits.len());
@@ -261,10 +250,12 @@ impl Pass<'_> {
         let mut bulk = Lines::default();
         for moving in &copied {
             let ids = WriteIds { own: self.shared.ids.next(), previous: moving.write_id };
-            let mut line = Vec::with_capacity(200);
-            tombstone::encode(&mut line, &moving.id, Destination::Month(moving.month), self.now, ids)
-                .map_err(corrupt)?;
-            bulk.add(&Action::Index(Target::at(moving.id.as_str(), moving.version)), Some(&line))?;
+            let action = Action::Index(Target::at(moving.id.as_str(), moving.version));
+            let destination = Destination::Month(moving.month);
+            bulk.add(
+                &action,
+                Some(|bytes: &mut Vec<u8>| tombstone::encode(bytes, &moving.id, destination, self.now, ids)),
+            )?;
         }
         let outcomes = self.send(bulk).await?;
         archived.moved += outcomes.iter().filter(|outcome| is_done(outcome)).count();
@@ -286,7 +277,7 @@ impl Pass<'_> {
         for moving in chunk {
             let index = self.shared.indices.of_month(moving.month);
             let action = Action::Create(Target::any(moving.id.as_str()).in_index(&index));
-            bulk.add(&action, Some(moving.source.as_bytes()))?;
+            bulk.add_source(&action, &moving.source)?;
         }
         let outcomes = self.send(bulk).await?;
         if outcomes.iter().any(|outcome| !matches!(outcome, ItemOutcome::Done(_) | ItemOutcome::Conflict)) {
@@ -318,7 +309,7 @@ impl Pass<'_> {
                 continue;
             }
             let target = Target::at(moving.id.as_str(), present.version).in_index(index);
-            bulk.add(&Action::Index(target), Some(moving.source.as_bytes()))?;
+            bulk.add_source(&Action::Index(target), &moving.source)?;
             same.push(*moving);
         }
         if !others.is_empty() {
@@ -328,11 +319,8 @@ impl Pass<'_> {
         Ok(same.into_iter().zip(outcomes).filter(|(_, outcome)| is_done(outcome)).map(|(moving, _)| moving).collect())
     }
 
-    async fn send(&self, bulk: Lines) -> Result<Vec<ItemOutcome>, StoreError> {
-        if bulk.count == 0 {
-            return Ok(Vec::new());
-        }
-        copies::send(self.shared, bulk.bytes, bulk.count, self.deadline).await
+    async fn send(&self, lines: Lines) -> Result<Vec<ItemOutcome>, StoreError> {
+        self.shared.send(&self.shared.indices.jobs, lines, self.deadline).await
     }
 
     /// Makes a month's index if it is missing. The whole definition is given, so that nothing hangs on the template.
@@ -341,16 +329,9 @@ impl Pass<'_> {
             return Ok(());
         }
         let index = self.shared.indices.of_month(month);
-        let request = Request::put(index.clone(), self.mover.month.to_string().into_bytes());
-        let reply = self.shared.nodes.call(&request, self.deadline).await;
-        let reply = reply.map_err(|error| StoreError::Unavailable(error.message))?;
-        match reply.status {
-            200..=299 => tracing::info!(index, "created the index"),
-            _ if reply.is_there_already() => {}
-            _ => {
-                let why = reply.success().err().unwrap_or_default();
-                return Err(StoreError::Unavailable(format!("the index `{index}` cannot be created ({why})")));
-            }
+        let request = Request::put(index.clone(), Some(&self.mover.month));
+        if self.shared.nodes.make(&request, self.deadline).await? {
+            tracing::info!(index, "created the index");
         }
         self.mover.months.lock().insert(month);
         Ok(())
@@ -382,7 +363,7 @@ impl Pass<'_> {
     async fn drop_if_empty(&self, month: Month) -> Result<(), StoreError> {
         let index = self.shared.indices.of_month(month);
         self.mover.months.lock().remove(&month);
-        let closed = self.json(Request::put(format!("{index}/_block/write"), Vec::new())).await;
+        let closed = self.json(Request::put(format!("{index}/_block/write"), None)).await;
         let is_empty = match closed {
             Ok(_) => self.is_empty(&index).await,
             Err(error) => Err(error),
@@ -392,8 +373,8 @@ impl Pass<'_> {
             tracing::info!(index, "removed the index of a month without jobs");
             return Ok(());
         }
-        let open = json!({ "index.blocks.write": null }).to_string().into_bytes();
-        self.json(Request::put(format!("{index}/_settings"), open)).await?;
+        let open = json!({ "index.blocks.write": null });
+        self.json(Request::put(format!("{index}/_settings"), Some(&open))).await?;
         is_empty.map(|_| ())
     }
 
@@ -404,28 +385,7 @@ impl Pass<'_> {
     }
 
     async fn json(&self, request: Request) -> Result<Value, StoreError> {
-        let body = super::documents::answered(self.shared.nodes.call(&request, self.deadline).await)?;
-        serde_json::from_slice(&body).map_err(|error| StoreError::Unavailable(format!("not an answer: {error}")))
-    }
-}
-
-/// A bulk request's lines.
-#[derive(Default)]
-struct Lines {
-    bytes: Vec<u8>,
-    count: usize,
-}
-
-impl Lines {
-    fn add(&mut self, action: &Action<'_>, document: Option<&[u8]>) -> Result<(), StoreError> {
-        serde_json::to_writer(&mut self.bytes, action).map_err(corrupt)?;
-        self.bytes.push(b'\n');
-        if let Some(document) = document {
-            self.bytes.extend_from_slice(document);
-            self.bytes.push(b'\n');
-        }
-        self.count += 1;
-        Ok(())
+        self.shared.nodes.json(&request, self.deadline).await
     }
 }
 
@@ -441,9 +401,4 @@ fn ended() -> Vec<&'static str> {
 fn came_back(job: &Job) -> bool {
     let restart = |from: JobState, to: JobState| from.is_final() && to == JobState::Available;
     job.history.entries().iter().any(|entry| entry.from.is_some_and(|from| restart(from, entry.to)))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the signature that map_err asks for")]
-fn corrupt(error: serde_json::Error) -> StoreError {
-    StoreError::Corrupt(error.to_string())
 }

@@ -17,9 +17,11 @@ use elasticsearch::http::headers::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, Hea
 use elasticsearch::http::transport::{SingleNodeConnectionPool, Transport, TransportBuilder};
 use elasticsearch::http::{Method, Url};
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::health::{Health, pick};
+use crate::store::StoreError;
 
 /// The first wait before a request is sent again, doubled with every further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -48,9 +50,10 @@ impl Request {
         Self { method: Method::Post, path, body: None, content_type: "application/json" }
     }
 
-    /// One that puts a JSON body.
-    pub(super) fn put(path: String, body: Vec<u8>) -> Self {
-        Self { method: Method::Put, path, body: Some(body.into()), content_type: "application/json" }
+    /// One that puts a JSON body, or nothing but its path.
+    pub(super) fn put(path: String, body: Option<&Value>) -> Self {
+        let body = body.map(|body| body.to_string().into());
+        Self { method: Method::Put, path, body, content_type: "application/json" }
     }
 
     /// One that deletes what is at its path.
@@ -202,6 +205,29 @@ impl Nodes {
             }
         }
         Err(failed)
+    }
+
+    /// Sends `request` as [`Nodes::call`] does and returns the body of a good answer.
+    pub(super) async fn body(&self, request: &Request, deadline: Instant) -> Result<Bytes, StoreError> {
+        let reply = self.call(request, deadline).await.map_err(|error| StoreError::Unavailable(error.message))?;
+        reply.success().map_err(StoreError::Unavailable)
+    }
+
+    /// Sends `request` as [`Nodes::call`] does and reads the body of a good answer.
+    pub(super) async fn json(&self, request: &Request, deadline: Instant) -> Result<Value, StoreError> {
+        let body = self.body(request, deadline).await?;
+        serde_json::from_slice(&body).map_err(|error| StoreError::Unavailable(format!("not an answer: {error}")))
+    }
+
+    /// Makes what may be there already, as when several processes start at once. Returns whether it was missing.
+    pub(super) async fn make(&self, request: &Request, deadline: Instant) -> Result<bool, StoreError> {
+        let reply = self.call(request, deadline).await.map_err(|error| StoreError::Unavailable(error.message))?;
+        if reply.is_there_already() {
+            return Ok(false);
+        }
+        let path = &request.path;
+        let refused = |why| StoreError::Unavailable(format!("`{path}` cannot be made ({why})"));
+        reply.success().map(|_| true).map_err(refused)
     }
 
     fn any_live(&self) -> bool {

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::indices::Indices;
-use super::intake::{Intake, Outlet, Piece, Room, Size, intake};
+use super::intake::{Intake, Piece, Room, Size};
 use super::locate::{Located, Locator, Wanted};
 use super::nodes::Nodes;
 use super::write_id::RecentWrites;
@@ -46,7 +44,6 @@ struct ReadContext {
 /// The reader.
 pub(super) struct Reader {
     intake: Intake<Question>,
-    workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Reader {
@@ -58,11 +55,12 @@ impl Reader {
         queue: u32,
         timeout: Duration,
     ) -> Self {
-        let shared = Arc::new(ReadContext { nodes, indices, recent, timeout });
-        let (intake, outlet) = intake(queue, MAX_BATCH);
-        let outlet = Arc::new(outlet);
-        let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
-        Self { intake, workers: Mutex::new((0..IN_FLIGHT).map(worker).collect()) }
+        let context = Arc::new(ReadContext { nodes, indices, recent, timeout });
+        let intake = Intake::start(queue, MAX_BATCH, IN_FLIGHT, move |questions| {
+            let context = Arc::clone(&context);
+            async move { answer(&context, questions).await }
+        });
+        Self { intake }
     }
 
     /// Reads jobs, in the order asked.
@@ -84,36 +82,28 @@ impl Reader {
 
     /// Lets nothing in any more and waits until everything asked is answered.
     pub(super) async fn close(&self) {
-        self.intake.close();
-        let workers = std::mem::take(&mut *self.workers.lock());
-        for worker in workers {
-            if let Err(error) = worker.await {
-                tracing::error!("a reader of the store has failed: {error}");
-            }
-        }
+        self.intake.close().await;
     }
 }
 
-async fn work(shared: Arc<ReadContext>, outlet: Arc<Outlet<Question>>) {
-    while let Some(questions) = outlet.take().await {
-        let wanted: Vec<Wanted<'_>> =
-            questions.iter().flat_map(|question| &question.ids).map(|id| Wanted { id, month: None }).collect();
-        let ReadContext { nodes, indices, recent, timeout } = &*shared;
-        let deadline = Instant::now() + *timeout;
-        let found = Locator { nodes, indices, recent, deadline }.locate(&wanted).await;
-        match found {
-            Ok(found) => {
-                let mut found = found.into_iter().map(|found| found.map(Located::into_job));
-                for Question { ids, reply, _room } in questions {
-                    // Taken to the end even after an error: the next question's documents come after it.
-                    let own: Vec<_> = found.by_ref().take(ids.len()).collect();
-                    let _gone = reply.send(own.into_iter().collect());
-                }
+async fn answer(context: &ReadContext, questions: Vec<Question>) {
+    let wanted: Vec<Wanted<'_>> =
+        questions.iter().flat_map(|question| &question.ids).map(|id| Wanted { id, month: None }).collect();
+    let ReadContext { nodes, indices, recent, timeout } = context;
+    let deadline = Instant::now() + *timeout;
+    let found = Locator { nodes, indices, recent, deadline }.locate(&wanted).await;
+    match found {
+        Ok(found) => {
+            let mut found = found.into_iter().map(|found| found.map(Located::into_job));
+            for Question { ids, reply, _room } in questions {
+                // Taken to the end even after an error: the next question's documents come after it.
+                let own: Vec<_> = found.by_ref().take(ids.len()).collect();
+                let _gone = reply.send(own.into_iter().collect());
             }
-            Err(error) => {
-                for question in questions {
-                    let _gone = question.reply.send(Err(error.clone()));
-                }
+        }
+        Err(error) => {
+            for question in questions {
+                let _gone = question.reply.send(Err(error.clone()));
             }
         }
     }

@@ -3,6 +3,7 @@
 //! They are written seldom, so each write is a request of its own; but what an answer means, and what is done when none
 //! comes, is what it is for jobs ([`super::conditional`]).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use tokio::sync::{Semaphore, TryAcquireError};
 use tokio::time::Instant;
 
 use super::ElasticsearchOptions;
-use super::bulk::{self, ItemOutcome};
+use super::bulk::{self, ItemOutcome, Lines};
 use super::conditional::{ConditionalWrite, Content, CurrentDocument, Rounds};
 use super::document::{BodyForm, WriteIds, present};
 use super::documents::{RawDocument, mget, parse_mget};
-use super::nodes::{Nodes, Request};
+use super::nodes::Nodes;
 use super::resolution::Condition;
-use super::search::Scope;
+use super::search::{Scope, page};
 use super::write_id::{KnownWrite, RecentWrites, WriteId, WriteIdSource};
 use crate::job::{Json, RecordName};
 use crate::store::record::too_many;
@@ -32,31 +33,18 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How many records one request lists.
 const PAGE: usize = 1_000;
 
-/// A record as a document.
-#[derive(Serialize)]
+/// A record as a document, as it is written and read.
+#[derive(Serialize, Deserialize)]
 struct RecordDocument<'a> {
-    kind: &'static str,
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<&'a Json>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_text: Option<&'a str>,
-    write_id: WriteId,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    previous_write_id: Option<WriteId>,
-}
-
-#[derive(Deserialize)]
-struct StoredRecord {
-    kind: String,
+    kind: Cow<'a, str>,
     name: RecordName,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     body: Option<Json>,
-    #[serde(default)]
-    body_text: Option<String>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_text: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     write_id: Option<WriteId>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     previous_write_id: Option<WriteId>,
 }
 
@@ -71,8 +59,12 @@ struct Present<'a> {
 fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a>>, StoreError> {
     let Some(source) = document.source()? else { return Ok(None) };
     let corrupt = |error: String| StoreError::Corrupt(format!("the record `{}`: {error}", document.id));
-    let stored: StoredRecord = serde_json::from_str(source.get()).map_err(|error| corrupt(error.to_string()))?;
-    let text = stored.body_text.map(Json::parse).transpose().map_err(|error| corrupt(error.to_string()))?;
+    let stored: RecordDocument<'_> = serde_json::from_str(source.get()).map_err(|error| corrupt(error.to_string()))?;
+    let text = stored
+        .body_text
+        .map(|text| Json::parse(text.into_owned()))
+        .transpose()
+        .map_err(|error| corrupt(error.to_string()))?;
     let body = text.or(stored.body).ok_or_else(|| corrupt("it has no body".to_owned()))?;
     let key = RecordKey::new(stored.kind.parse().map_err(corrupt)?, stored.name);
     let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
@@ -117,27 +109,25 @@ impl Task {
     }
 
     /// What is to be sent, as a bulk of one.
-    fn lines(&mut self) -> Result<Vec<u8>, serde_json::Error> {
+    fn lines(&mut self) -> Result<Lines, StoreError> {
+        let mut lines = Lines::default();
         let (action, content) = self.course.begin_try(&self.id);
-        let mut lines = serde_json::to_vec(&action)?;
-        lines.push(b'\n');
         match (content, self.write.body()) {
-            (Content::Again(source), _) => lines.extend_from_slice(source.get().as_bytes()),
+            (Content::Again(source), _) => lines.add_source(&action, source.get())?,
             (Content::Own, Some(body)) => {
                 let key = self.write.key();
                 let document = RecordDocument {
-                    kind: key.kind.as_str(),
-                    name: key.name.as_str(),
-                    body: (self.form == BodyForm::Json).then_some(body),
-                    body_text: (self.form == BodyForm::Text).then_some(body.as_str()),
-                    write_id: self.ids.own,
+                    kind: key.kind.as_str().into(),
+                    name: key.name.clone(),
+                    body: (self.form == BodyForm::Json).then(|| body.clone()),
+                    body_text: (self.form == BodyForm::Text).then(|| body.as_str().into()),
+                    write_id: Some(self.ids.own),
                     previous_write_id: self.ids.previous,
                 };
-                serde_json::to_writer(&mut lines, &document)?;
+                lines.add(&action, Some(|bytes: &mut Vec<u8>| serde_json::to_writer(bytes, &document)))?;
             }
-            (Content::Own, None) => return Ok(lines),
+            (Content::Own, None) => lines.add(&action, None::<fn(&mut Vec<u8>) -> _>)?,
         }
-        lines.push(b'\n');
         Ok(lines)
     }
 
@@ -187,7 +177,7 @@ impl Records {
                 self.send(&mut task, deadline).await;
             }
             if task.course.is_to_be_read() {
-                self.look(&mut task, deadline).await;
+                self.read_back(&mut task, deadline).await;
             }
             if let Some(result) = task.course.take_result() {
                 break result;
@@ -205,12 +195,9 @@ impl Records {
     async fn send(&self, task: &mut Task, deadline: Instant) {
         let lines = match task.lines() {
             Ok(lines) => lines,
-            Err(error) => {
-                return task.course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
-            }
+            Err(error) => return task.course.decide(Err(WriteError::Refused(error))),
         };
-        let request = Request::lines(bulk::path(&self.index, self.request_timeout), lines);
-        match self.nodes.call(&request, deadline).await {
+        match self.nodes.call(&lines.into_request(&self.index, self.request_timeout), deadline).await {
             Ok(reply) => {
                 task.course.maybe_applied(reply.maybe_repeated);
                 for outcome in bulk::outcomes(reply.status, &reply.body, 1) {
@@ -225,7 +212,7 @@ impl Records {
     }
 
     /// Reads back what met a conflict.
-    async fn look(&self, task: &mut Task, deadline: Instant) {
+    async fn read_back(&self, task: &mut Task, deadline: Instant) {
         let reply = match mget(&self.nodes, &self.index, &[&task.id], deadline).await {
             Ok(reply) => reply,
             Err(error) => return task.course.blocked(error.to_string()),
@@ -277,21 +264,16 @@ impl Records {
         let mut records: Vec<Record> = Vec::new();
         // Ends: every round adds a page, or is the last.
         while records.len() <= MAX_RECORDS {
-            let mut body = json!({
-                "query": { "bool": { "filter": [{ "term": { "kind": kind.as_str() } }] } },
-                "sort": [{ "name": "asc" }],
-                "size": PAGE,
-                "seq_no_primary_term": true,
-                "track_total_hits": false,
-            });
+            let mut body = page(&json!({ "bool": { "filter": [{ "term": { "kind": kind.as_str() } }] } }), PAGE);
+            body["sort"] = json!([{ "name": "asc" }]);
             if let Some(last) = records.last() {
                 body["search_after"] = json!([last.key.name.as_str()]);
             }
-            let page = |hits: &[RawDocument<'_>]| {
+            let read_page = |hits: &[RawDocument<'_>]| {
                 let found = hits.iter().map(read).collect::<Result<Vec<_>, StoreError>>()?;
                 Ok(found.into_iter().flatten().map(|found| self.take(found)).collect::<Vec<_>>())
             };
-            let page = scope.hits(&body, page).await?;
+            let page = scope.hits(&body, read_page).await?;
             let found = page.len();
             records.extend(page);
             if found < PAGE && records.len() <= MAX_RECORDS {

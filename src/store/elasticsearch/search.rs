@@ -1,12 +1,12 @@
-//! Searches and counts: the query language's part for [`Filter`], [`Sort`] and [`GroupField`].
+//! Searches: the query language's part for [`Filter`] and [`Sort`].
 
 use std::collections::HashSet;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::documents::{Present, RawDocument, answered, remember};
+use super::documents::{Present, RawDocument, remember};
 use super::indices::Indices;
 use super::kql;
 use super::nodes::{Nodes, Request};
@@ -15,15 +15,11 @@ use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
 use crate::job::JobId;
 use crate::query::fields::{Field, FieldType};
-use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortKey, SortValue};
+use crate::query::{Direction, Filter, Search, Sort, SortKey, SortValue};
 use crate::store::{Place, StoreError, Versioned};
 
 /// The most hits that one request may ask for (the server's `index.max_result_window`).
 pub(super) const MAX_PAGE: usize = 10_000;
-/// The most groups in one request.
-const GROUPS_PER_PAGE: usize = 1_000;
-/// The most groups in all.
-const MAX_GROUPS: usize = 1_000_000;
 
 /// Where the jobs of a filter are: all those that have not ended are in the live index.
 pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
@@ -107,14 +103,14 @@ fn search_after(sort: Sort, key: &SortKey) -> Value {
     values.chain([json!(key.id().as_str())]).collect()
 }
 
+/// One page of hits, which come with their versions and uncounted.
+pub(super) fn page(query: &Value, size: usize) -> Value {
+    json!({ "query": query, "size": size, "seq_no_primary_term": true, "track_total_hits": false })
+}
+
 fn search_body(search: &Search, after: Option<&SortKey>, size: usize) -> Value {
-    let mut body = json!({
-        "query": query(&search.filter),
-        "sort": order(search.sort),
-        "size": size,
-        "seq_no_primary_term": true,
-        "track_total_hits": false,
-    });
+    let mut body = page(&query(&search.filter), size);
+    body["sort"] = order(search.sort);
     if let Some(after) = after {
         body["search_after"] = search_after(search.sort, after);
     }
@@ -158,7 +154,7 @@ impl Scope<'_> {
             _ => format!("{}/{api}", self.index),
         };
         let body = serde_json::to_vec(body).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        answered(self.nodes.call(&Request::post(path, body), self.deadline).await)
+        self.nodes.body(&Request::post(path, body), self.deadline).await
     }
 }
 
@@ -203,12 +199,12 @@ pub(super) async fn search(
     // Ends: every round goes a page further, or is the last.
     while jobs.len() < search.limit {
         let size = (search.limit - jobs.len()).min(MAX_PAGE);
-        let page = |hits: &[RawDocument<'_>]| {
+        let read_page = |hits: &[RawDocument<'_>]| {
             let found = hits.iter().map(|hit| hit.job(indices)).collect::<Result<Vec<_>, StoreError>>()?;
             remember(recent, found.iter().flatten());
             Ok(found.into_iter().flatten().map(Present::into_versioned).collect::<Vec<_>>())
         };
-        let page = scope.hits(&search_body(search, after.as_ref(), size), page).await?;
+        let page = scope.hits(&search_body(search, after.as_ref(), size), read_page).await?;
         // The page's end is decided on what came, before what came twice is taken out.
         let found = page.len();
         after = page.last().map(|last| search.sort.key(&last.job));
@@ -241,107 +237,6 @@ pub(super) fn refreshed(body: &[u8]) -> Result<(), StoreError> {
     }
     let reply: RefreshReply = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
     complete(&reply.shards, false)
-}
-
-#[derive(Deserialize)]
-struct CountReply {
-    count: u64,
-    #[serde(rename = "_shards")]
-    shards: Shards,
-}
-
-#[derive(Deserialize)]
-struct GroupReply {
-    timed_out: bool,
-    #[serde(rename = "_shards")]
-    shards: Shards,
-    aggregations: Aggregations,
-}
-
-#[derive(Deserialize)]
-struct Aggregations {
-    groups: Groups,
-}
-
-#[derive(Deserialize)]
-struct Groups {
-    #[serde(default)]
-    after_key: Option<Value>,
-    buckets: Vec<Bucket>,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Bucket {
-    key: Map<String, Value>,
-    doc_count: u64,
-}
-
-fn group_body(filter: &Filter, by: &[GroupField], after: Option<&Value>) -> Value {
-    let source = |field: &GroupField| {
-        let name = field.as_str();
-        json!({ name: { "terms": { "field": name, "missing_bucket": true } } })
-    };
-    let sources: Vec<Value> = by.iter().map(source).collect();
-    let mut composite = json!({ "size": GROUPS_PER_PAGE, "sources": sources });
-    if let Some(after) = after {
-        composite["after"] = after.clone();
-    }
-    json!({
-        "query": query(filter),
-        "size": 0,
-        "track_total_hits": false,
-        "aggs": { "groups": { "composite": composite } },
-    })
-}
-
-fn group(by: &[GroupField], bucket: &Bucket) -> Group {
-    let value = |field: &GroupField| bucket.key.get(field.as_str()).and_then(Value::as_str).map(str::to_owned);
-    Group { values: by.iter().map(value).collect(), count: bucket.doc_count }
-}
-
-/// Counts jobs by group, most first. A job that moves is counted twice from when its copy is seen until its tombstone is,
-/// a refresh later.
-pub(super) async fn count(
-    scope: Scope<'_>,
-    indices: &Indices,
-    filter: &Filter,
-    by: &[GroupField],
-) -> Result<Vec<Group>, StoreError> {
-    let index = index_for(filter, indices);
-    let scope = Scope { index: &index, ..scope };
-    if by.is_empty() {
-        let reply = scope.post("_count", &json!({ "query": query(filter) })).await?;
-        let reply: CountReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
-        complete(&reply.shards, false)?;
-        return Ok(vec![Group { values: Vec::new(), count: reply.count }]);
-    }
-    let fields = distinct(by);
-    let mut groups = Vec::new();
-    let mut after = None;
-    while groups.len() < MAX_GROUPS {
-        let reply = scope.post("_search", &group_body(filter, &fields, after.as_ref())).await?;
-        let reply: GroupReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
-        complete(&reply.shards, reply.timed_out)?;
-        let page = reply.aggregations.groups;
-        groups.extend(page.buckets.iter().map(|bucket| group(by, bucket)));
-        after = page.after_key;
-        if page.buckets.len() < GROUPS_PER_PAGE || after.is_none() {
-            groups.sort_unstable_by(Group::most_first);
-            return Ok(groups);
-        }
-    }
-    Err(StoreError::Unavailable(format!("there are more than {MAX_GROUPS} groups to count")))
-}
-
-/// The fields without repetition: the server takes each but once.
-fn distinct(by: &[GroupField]) -> Vec<GroupField> {
-    let mut fields: Vec<GroupField> = Vec::with_capacity(by.len());
-    for field in by {
-        if !fields.contains(field) {
-            fields.push(*field);
-        }
-    }
-    fields
 }
 
 #[cfg(test)]

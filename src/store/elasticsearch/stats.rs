@@ -1,4 +1,4 @@
-//! Figures about jobs, by aggregations over stored fields: counts are exact, percentiles are the server's estimates
+//! Counts and statistics of jobs, by aggregations over stored fields: counts are exact, percentiles are the server's estimates
 //! (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests", 2019).
 
 use serde::Deserialize;
@@ -7,9 +7,13 @@ use serde_json::{Map, Value, json};
 use super::indices::Indices;
 use super::search::{Scope, Shards, complete, index_for, query, unreadable};
 use crate::clock::Timestamp;
-use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};
+use crate::query::fields::Field;
+use crate::query::stats::{Durations, Figures, GroupBy, Percent, Stats, StatsRequest, StatsRow};
+use crate::query::{Filter, Group, GroupField};
 use crate::store::StoreError;
 
+/// The most groups that are counted.
+const MAX_GROUPS: usize = 1_000_000;
 /// The most rows in one request.
 const ROWS_PER_PAGE: usize = 1_000;
 
@@ -89,11 +93,32 @@ struct PercentileValue {
     value: Option<f64>,
 }
 
-/// Reckons the figures; `None` when there are too many rows.
+/// Counts jobs by group, most first. A job that moves is counted twice from when its copy is seen until its tombstone is,
+/// a refresh later.
+pub(super) async fn count(
+    scope: Scope<'_>,
+    indices: &Indices,
+    filter: &Filter,
+    by: &[GroupField],
+) -> Result<Vec<Group>, StoreError> {
+    let by = by.iter().filter_map(|field| Field::named(field.as_str())).map(GroupBy::Field).collect();
+    let request = StatsRequest { filter: filter.clone(), by, ..StatsRequest::default() };
+    let Some(Stats { total, rows }) = stats(scope, indices, &request, MAX_GROUPS).await? else {
+        return Err(StoreError::Unavailable(format!("there are more than {MAX_GROUPS} groups to count")));
+    };
+    if !request.has_rows() {
+        return Ok(vec![Group { values: Vec::new(), count: total.count }]);
+    }
+    let groups = rows.into_iter().map(|row| Group { values: row.values, count: row.figures.count });
+    Ok(groups.collect())
+}
+
+/// Computes statistics; `None` when there are more than `most` rows.
 pub(super) async fn stats(
     scope: Scope<'_>,
     indices: &Indices,
     request: &StatsRequest,
+    most: usize,
 ) -> Result<Option<Stats>, StoreError> {
     let index = index_for(&request.filter, indices);
     let scope = Scope { index: &index, ..scope };
@@ -112,7 +137,7 @@ pub(super) async fn stats(
         }
         let Some(page) = rows else { break };
         let found = page.buckets.len();
-        if stats.rows.len() + found > MAX_ROWS {
+        if stats.rows.len() + found > most {
             return Ok(None);
         }
         stats.rows.extend(page.buckets.into_iter().map(|bucket| row(bucket, request)));
@@ -251,5 +276,17 @@ mod tests {
         assert_eq!((row.figures.count, row.figures.wait.count, row.figures.wait.mean), (3, 2, Some(2.0)));
         assert_eq!(row.figures.wait.percentiles, [Some(1.5), Some(3.0), Some(3.0)]);
         assert_eq!((row.figures.run_time.mean, row.figures.run_time.max), (None, None));
+    }
+
+    #[test]
+    fn groups_are_in_the_order_of_the_fields_and_may_lack_a_value() {
+        let fields = [GroupField::State, GroupField::Owner, GroupField::State];
+        let by = fields.iter().filter_map(|field| Field::named(field.as_str())).map(GroupBy::Field).collect();
+        let request = StatsRequest { by, ..StatsRequest::default() };
+        assert_eq!(sources(&request).len(), fields.len());
+        let bucket = json!({ "key": { "by0": "running", "by1": null, "by2": "running" }, "doc_count": 3 });
+        let row = row(serde_json::from_value(bucket).expect("a bucket"), &request);
+        assert_eq!(row.values, [Some("running".to_owned()), None, Some("running".to_owned())]);
+        assert_eq!(row.figures.count, 3);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bulk::ItemOutcome;
+use super::bulk::{ItemOutcome, Lines};
 use super::conditional::{ConditionalWrite, Content, CurrentDocument};
 use super::copies::Copy;
 use super::document::{BodyForm, WriteIds, encode};
@@ -13,7 +13,7 @@ use super::tombstone::{self, Destination};
 use super::write_id::{RecentWrites, WriteIdSource};
 use crate::clock::Timestamp;
 use crate::job::{Body, BodyId, Job};
-use crate::store::{Place, Version, Versioned, Write, WriteError, WriteResult};
+use crate::store::{Place, StoreError, Version, Versioned, Write, WriteError, WriteResult};
 
 /// How old an id can be that the manager has just made up, with all that a write may wait.
 const OWN_ID_AGE: Duration = Duration::from_secs(60);
@@ -83,22 +83,20 @@ impl Task {
         self.question.is_none() && self.course.is_to_be_read()
     }
 
-    /// Appends what is to be sent to a bulk.
-    pub(super) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-        let (action, content) = self.course.begin_try(self.write.job().id.as_str());
-        serde_json::to_writer(&mut *buffer, &action)?;
-        buffer.push(b'\n');
-        match (content, &self.write) {
-            (Content::Again(source), _) => buffer.extend_from_slice(source.get().as_bytes()),
-            (Content::Own, Write::Create { job, .. } | Write::Replace { job, .. }) => {
-                encode(buffer, job, self.ids, self.form)?;
-            }
-            (Content::Own, Write::Remove { job, .. }) => {
-                tombstone::encode(buffer, &job.id, Destination::Nowhere, self.now, self.ids)?;
-            }
+    /// Adds what is to be sent to a bulk.
+    pub(super) fn append(&mut self, lines: &mut Lines) -> Result<(), StoreError> {
+        let (write, ids, form, now) = (&self.write, self.ids, self.form, self.now);
+        let (action, content) = self.course.begin_try(write.job().id.as_str());
+        match content {
+            Content::Again(source) => lines.add_source(&action, source.get()),
+            Content::Own => lines.add(
+                &action,
+                Some(|bytes: &mut Vec<u8>| match write {
+                    Write::Create { job, .. } | Write::Replace { job, .. } => encode(bytes, job, ids, form),
+                    Write::Remove { job, .. } => tombstone::encode(bytes, &job.id, Destination::Nowhere, now, ids),
+                }),
+            ),
         }
-        buffer.push(b'\n');
-        Ok(())
     }
 
     /// Takes note of what came of sending.

@@ -5,8 +5,9 @@
 //! write id of its own.
 
 use std::fmt;
+use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::archive::Month;
@@ -43,30 +44,28 @@ impl fmt::Display for Destination {
     }
 }
 
-impl Serialize for Destination {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            NOWHERE => Ok(Self::Nowhere),
+            month => Month::parse(month).map(Self::Month).ok_or_else(|| format!("`{month}` is no month")),
+        }
     }
 }
 
-#[derive(Serialize)]
-struct TombstoneDocument<'a> {
+/// A tombstone as it is written and read.
+#[derive(Serialize, Deserialize)]
+struct TombstoneDocument {
     /// The first field: [`START`].
-    moved_to: Destination,
-    id: &'a str,
+    moved_to: String,
+    id: JobId,
     #[serde(with = "rfc3339")]
     moved_at: Timestamp,
-    write_id: WriteId,
     #[serde(skip_serializing_if = "Option::is_none")]
-    previous_write_id: Option<WriteId>,
-}
-
-#[derive(Deserialize)]
-struct StoredTombstone {
-    moved_to: String,
-    #[serde(default)]
     write_id: Option<WriteId>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     previous_write_id: Option<WriteId>,
 }
 
@@ -89,10 +88,10 @@ pub(super) fn encode(
     ids: WriteIds,
 ) -> Result<(), serde_json::Error> {
     let document = TombstoneDocument {
-        moved_to: destination,
-        id: id.as_str(),
+        moved_to: destination.to_string(),
+        id: id.clone(),
         moved_at,
-        write_id: ids.own,
+        write_id: Some(ids.own),
         previous_write_id: ids.previous,
     };
     serde_json::to_writer(buffer, &document)
@@ -105,12 +104,8 @@ pub(super) fn is_tombstone(source: &RawValue) -> bool {
 
 /// Reads a tombstone that came under `version`.
 pub(super) fn decode(source: &RawValue, version: Version) -> Result<Tombstone<'_>, serde_json::Error> {
-    let stored: StoredTombstone = serde_json::from_str(source.get())?;
-    let unknown = || serde::de::Error::custom(format!("`{}` is no month", stored.moved_to));
-    let destination = match stored.moved_to.as_str() {
-        NOWHERE => Destination::Nowhere,
-        month => Destination::Month(Month::parse(month).ok_or_else(unknown)?),
-    };
+    let stored: TombstoneDocument = serde_json::from_str(source.get())?;
+    let destination = stored.moved_to.parse().map_err(serde::de::Error::custom)?;
     let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
     Ok(Tombstone { version, source, destination, write_id, previous_write_id })
 }

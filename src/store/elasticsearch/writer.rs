@@ -6,14 +6,12 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::batch::{self, Batch, Submission};
 use super::context::WriteContext;
-use super::intake::{Intake, Outlet, Size, intake};
+use super::intake::{Intake, Size};
 use super::task::Task;
 use crate::clock::Clock;
 use crate::job::Body;
@@ -30,19 +28,19 @@ const ENTRY_BYTES: usize = 140;
 
 /// The writer.
 pub(super) struct Writer {
-    shared: Arc<WriteContext>,
+    context: Arc<WriteContext>,
     intake: Intake<Submission>,
-    workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// Starts `bulks_in_flight` workers on a queue with room for `queue` writes.
-    pub(super) fn start(shared: Arc<WriteContext>, queue: u32, bulks_in_flight: usize) -> Self {
-        let (intake, outlet) = intake(queue, MAX_BULK);
-        let outlet = Arc::new(outlet);
-        let worker = |_| tokio::spawn(work(Arc::clone(&shared), Arc::clone(&outlet)));
-        let workers = Mutex::new((0..bulks_in_flight.max(1)).map(worker).collect());
-        Self { shared, intake, workers }
+    pub(super) fn start(context: Arc<WriteContext>, queue: u32, bulks_in_flight: usize) -> Self {
+        let of_workers = Arc::clone(&context);
+        let intake = Intake::start(queue, MAX_BULK, bulks_in_flight, move |submissions| {
+            let context = Arc::clone(&of_workers);
+            async move { batch::process(&context, Batch::new(submissions)).await }
+        });
+        Self { context, intake }
     }
 
     /// Hands `writes` over and waits for their answers.
@@ -57,7 +55,7 @@ impl Writer {
         };
         // Everything is in the queue before the first wait, so that a caller who goes away leaves nothing undone.
         let mut waiting = Vec::new();
-        let deadline = Instant::now() + self.shared.write_timeout;
+        let deadline = Instant::now() + self.context.write_timeout;
         for (tasks, size) in self.split(writes) {
             let count = tasks.len();
             let (reply, answer) = oneshot::channel();
@@ -80,14 +78,14 @@ impl Writer {
         let mut parts = Vec::new();
         let mut tasks = Vec::with_capacity(writes.len().min(MAX_BULK.items));
         let mut size = Size::default();
-        let now = self.shared.clock.now();
+        let now = self.context.clock.now();
         for write in writes {
             let with_next = Size { items: size.items + 1, bytes: size.bytes + bytes(&write) };
             if !tasks.is_empty() && !with_next.fits(MAX_BULK) {
                 parts.push((std::mem::take(&mut tasks), std::mem::take(&mut size)));
             }
             size = Size { items: size.items + 1, bytes: size.bytes + bytes(&write) };
-            tasks.push(Task::new(write, now, &self.shared.ids, &self.shared.recent));
+            tasks.push(Task::new(write, now, &self.context.ids, &self.context.recent));
         }
         parts.push((tasks, size));
         parts
@@ -95,19 +93,7 @@ impl Writer {
 
     /// Lets nothing in any more and waits until everything handed over is answered.
     pub(super) async fn close(&self) {
-        self.intake.close();
-        let workers = std::mem::take(&mut *self.workers.lock());
-        for worker in workers {
-            if let Err(error) = worker.await {
-                tracing::error!("a writer to the store has failed: {error}");
-            }
-        }
-    }
-}
-
-async fn work(shared: Arc<WriteContext>, outlet: Arc<Outlet<Submission>>) {
-    while let Some(submissions) = outlet.take().await {
-        batch::process(&shared, Batch::new(submissions)).await;
+        self.intake.close().await;
     }
 }
 

@@ -34,7 +34,7 @@ fn only_what_live_jobs_alone_can_satisfy_is_looked_for_in_the_live_index_alone()
     let indices = crate::store::elasticsearch::ElasticsearchOptions::default().indices().expect("names");
     let no_tombstones = json!({ "bool": { "must_not": { "exists": { "field": "moved_to" } } } });
     assert_eq!(index_for(&filter(), &indices), "leasehold-jobs");
-    assert_eq!(index_for(&Filter::default(), &indices), "leasehold-jobs,leasehold-history-*");
+    assert_eq!(index_for(&Filter::default(), &indices), "leasehold-jobs,leasehold-archive-*");
     assert_eq!(query(&Filter::default()), json!({ "bool": { "filter": [no_tombstones] } }));
 
     let asked = |query: &str| {
@@ -47,7 +47,7 @@ fn only_what_live_jobs_alone_can_satisfy_is_looked_for_in_the_live_index_alone()
     // A tombstone has no state, and so none of those.
     let parts = query(&live)["bool"]["filter"].as_array().cloned().expect("parts");
     assert!(parts.contains(&no_tombstones));
-    assert_eq!(index_for(&asked("state: completed"), &indices), "leasehold-jobs,leasehold-history-*");
+    assert_eq!(index_for(&asked("state: completed"), &indices), "leasehold-jobs,leasehold-archive-*");
 }
 
 #[test]
@@ -88,16 +88,4 @@ fn a_search_that_lacks_a_shard_is_an_error() {
     assert!(complete(&Shards { failed: 0 }, false).is_ok());
     assert!(complete(&Shards { failed: 1 }, false).is_err());
     assert!(complete(&Shards { failed: 0 }, true).is_err());
-}
-
-#[test]
-fn groups_are_in_the_order_of_the_fields_and_may_lack_a_value() {
-    let bucket: Bucket = serde_json::from_value(json!({
-        "key": { "owner": null, "state": "running" },
-        "doc_count": 3,
-    }))
-    .expect("a bucket");
-    let group = group(&[GroupField::State, GroupField::Owner, GroupField::State], &bucket);
-    assert_eq!(group.values, [Some("running".to_owned()), None, Some("running".to_owned())]);
-    assert_eq!(distinct(&[GroupField::State, GroupField::Owner, GroupField::State]).len(), 2);
 }
