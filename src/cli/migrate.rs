@@ -9,8 +9,8 @@ use super::settings::Settings;
 use crate::store::elasticsearch::Migration;
 
 const HOW_IT_WORKS: &str = "\
-Stop all servers, monitors and their workers' calls first: those of the former version do not know what the new one writes. \
-Only fields and settings are added; no document is written anew. It can be run again at any time, \
+Stop all servers, monitors and their workers' calls first: those of the former version do not know what the new one \
+writes. Only fields and settings are added; no document is written anew. It can be run again at any time, \
 also after it was interrupted, and does what is left.
 
 Exit status: 0 when everything is as it should be, 1 when something cannot be done in place or the server refuses.

@@ -57,17 +57,17 @@ pub enum Place {
     Main,
     /// Another place, by a number of the engine's.
     Other(u32),
-    /// No place: the write was accepted, and written over before its version was known. No document has such a version, so
-    /// that the next write under it meets a conflict, which says what the document is now.
+    /// No place: the write was accepted, and written over before its version was known. No document has such a version,
+    /// so that the next write under it meets a conflict, which says what the document is now.
     Superseded,
 }
 
-/// A job as the store has it, and the version to write it back under.
+/// A job as it is stored, with the version to write it back under.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versioned {
-    /// The document.
+    /// The job.
     pub job: Arc<Job>,
-    /// Its version as last read or written.
+    /// The version that was last read or written.
     pub version: Version,
 }
 
@@ -78,29 +78,29 @@ pub enum Write {
     Create {
         /// The job.
         job: Arc<Job>,
-        /// The bodies that it refers to.
+        /// The bodies that the job refers to.
         bodies: Vec<NewBody>,
     },
     /// Writes a job over the version `expected` and no other.
     Replace {
         /// The job.
         job: Arc<Job>,
-        /// The version it was read under.
+        /// The version under which the job was read.
         expected: Version,
-        /// The bodies that it refers to and its former version did not.
+        /// The bodies that the job refers to and its former version did not.
         bodies: Vec<NewBody>,
     },
     /// Removes the version `expected` of a job and no other, with its bodies.
     Remove {
         /// The job as it was read.
         job: Arc<Job>,
-        /// The version it was read under.
+        /// The version under which the job was read.
         expected: Version,
     },
 }
 
 impl Write {
-    /// The job written.
+    /// Returns the job that is written or removed.
     #[must_use]
     pub fn job(&self) -> &Arc<Job> {
         match self {
@@ -108,7 +108,7 @@ impl Write {
         }
     }
 
-    /// The bodies written with it.
+    /// Returns the bodies that are written with the job.
     #[must_use]
     pub fn bodies(&self) -> &[NewBody] {
         match self {
@@ -121,114 +121,116 @@ impl Write {
 /// Why a write of a job, or of a record as `T`, was not acknowledged.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError<T = Versioned> {
-    /// Somebody else wrote first. Normal traffic, not a failure. Holds the document as it is now, read in real time;
-    /// none when there is no such document.
+    /// Another writer was first, which is normal traffic and not a failure. Holds the document as it is now, read in
+    /// real time; `None` when there is no such document.
     #[error("the document has another version")]
     Conflict(Option<T>),
-    /// Not written: the store refused or could not be reached.
+    /// The document was not written: the store refused it or could not be reached.
     #[error(transparent)]
     Refused(#[from] StoreError),
-    /// It may have been written or not, and could not be found out in time.
+    /// The document may have been written or not, which could not be found out in time.
     #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
 }
 
-/// Why the store did not do what it was asked.
+/// Why a store did not do what it was called for.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The queue of waiting writes is full; try again after a while.
+    /// The queue of waiting writes is full; the caller may try again later.
     #[error("the store has more waiting than it takes; try again in {} ms", retry_after.as_millis())]
     Overloaded {
-        /// How long to wait.
+        /// How long the caller should wait before it tries again.
         retry_after: Duration,
     },
-    /// The store cannot be reached or has failed.
+    /// The store cannot be reached, or has failed.
     #[error("the store is not available: {0}")]
     Unavailable(String),
-    /// This engine cannot do it, however often it is asked.
+    /// This engine does not support the operation.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// What is stored is not what this program writes.
+    /// The store holds something that this program does not write.
     #[error("the store holds something unexpected: {0}")]
     Corrupt(String),
 }
 
-/// What a step of [`Store::archive`] came to.
+/// The result of one step of [`Store::archive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Archived {
-    /// How many jobs were moved to where ended jobs are kept.
+    /// How many jobs were moved to the archive.
     pub moved: usize,
-    /// How many marks of former moves and removals were taken away, which nobody can need any more.
+    /// How many marks of former moves and removals were cleared away, which no write can need any more.
     pub cleared: usize,
     /// How many copies were removed that an interrupted move or return had left behind.
     pub stale: usize,
-    /// How many jobs were left for another time, because they could not be moved now.
+    /// How many jobs could not be moved now and are left for a later step.
     pub left: usize,
-    /// Whether there is more to do at once.
+    /// Whether another step would find more to do at once.
     pub more: bool,
 }
 
-/// What a write came to: the new version, or why not. A removal gives the version it removed.
+/// The result of a write: the new version (for a removal the version removed), or why it was not accepted.
 pub type WriteResult<T = Versioned> = Result<Version, WriteError<T>>;
 
 /// A store of jobs and records.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Does every write on its own condition, and answers each, in order, once it is durable. Dropping the future does
-    /// not undo what was handed over.
+    /// Does every write on its own condition and returns the results in order, once all are durable. Dropping the
+    /// future does not undo what was handed over.
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult>;
 
-    /// Reads jobs in real time: what was acknowledged is seen. In the order asked; `None` where there is none.
+    /// Reads jobs in real time: every acknowledged write is seen. Returns them in the order of `ids`; `None` where
+    /// there is no job.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError>;
 
-    /// Reads bodies that are kept apart, in the order asked; `None` for one whose job has been removed since.
+    /// Reads bodies that are kept apart, in the order of `references`; `None` for one whose job has been removed since.
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError>;
 
-    /// Finds jobs. What it finds may be behind what was acknowledged, unless [`Store::has_realtime_search`].
+    /// Finds jobs. The result may lag behind acknowledged writes, unless [`Store::has_realtime_search`].
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError>;
 
-    /// Counts jobs by group; with no field, one group of all. May be behind as [`Store::search`] may. Most first.
+    /// Counts jobs by group, the largest group first; without a field, all jobs are one group. The counts may lag as
+    /// [`Store::search`] may.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
 
-    /// Reckons figures about jobs; `None` when that makes more rows than are reckoned
-    /// ([`MAX_ROWS`](crate::query::stats::MAX_ROWS)). May be behind as [`Store::search`] may.
+    /// Computes statistics of jobs; `None` when they would have more rows than
+    /// [`MAX_ROWS`](crate::query::stats::MAX_ROWS). They may lag as [`Store::search`] may.
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError>;
 
-    /// Does one write of a record on its condition, and answers once it is durable. When the future is dropped before
-    /// that, it may be done or not.
+    /// Does one write of a record on its condition and returns once it is durable. When the future is dropped before
+    /// that, the write may be done or not.
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record>;
 
-    /// Reads a record in real time: what was acknowledged is seen.
+    /// Reads a record in real time: every acknowledged write is seen.
     async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
 
-    /// Lists the records of a kind, by name. May be behind as [`Store::search`] may: then a record just written is
-    /// missing or comes in a former version, under which it can no longer be written.
+    /// Lists the records of a kind, by name. The list may lag as [`Store::search`] may: then a record just written is
+    /// missing, or comes in a former version, under which it can no longer be written.
     ///
     /// # Errors
-    /// When there are more than [`MAX_RECORDS`], besides what any read can meet.
+    /// [`StoreError`] of any read, and when there are more than [`MAX_RECORDS`].
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
 
-    /// Adds entries to the audit, and answers once they are durable. One that is there already is left as it is, as far as
-    /// the store can tell: after a failure, entries may come again.
+    /// Adds entries to the audit, and answers once they are durable. One that is there already is left as it is, as far
+    /// as the store can tell: after a failure, entries may come again.
     ///
     /// # Errors
     /// When not all of them could be added; some may have been.
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
 
-    /// Makes what was acknowledged visible to searches. Costly where searches lag; not for the hot path.
+    /// Makes every acknowledged write visible to searches. This is costly where searches lag, and not for the hot path.
     ///
     /// # Errors
-    /// Why it could not.
+    /// [`StoreError`] when the store cannot do it now.
     async fn refresh(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Keeps what lives apart from what has ended: moves up to `limit` jobs that were settled some time before `now` to
-    /// where ended jobs are kept, and clears up after former moves. To callers a moved job is the same job, with
-    /// another version. Nothing to do for a store that keeps them apart by itself.
+    /// Moves up to `limit` jobs that were settled some time before `now` from the live jobs to the archive, and clears
+    /// up after former moves. To callers a moved job is the same job, with another version. A store that keeps ended
+    /// jobs apart by itself has nothing to do.
     ///
     /// # Errors
-    /// Why it could not go on. What was done until then is done, and what was half done is completed by the next step.
+    /// [`StoreError`] when the step could not go on. What is half done is completed by the next step.
     async fn archive(&self, _now: Timestamp, _limit: usize) -> Result<Archived, StoreError> {
         Ok(Archived::default())
     }
@@ -239,15 +241,15 @@ pub trait Store: Send + Sync + 'static {
     /// Returns whether nobody but this process writes to the store.
     fn is_exclusive(&self) -> bool;
 
-    /// The longest body, in bytes, that is better kept in the job's document than apart.
+    /// Returns the length in bytes of the longest body that is better kept in the job's document than apart.
     fn inline_limit(&self) -> usize;
 
-    /// Asks whether the store could serve now.
+    /// Checks that the store can serve now.
     ///
     /// # Errors
-    /// Why not.
+    /// [`StoreError`] says why it cannot.
     async fn ready(&self) -> Result<(), StoreError>;
 
-    /// Finishes what was handed over and gives the store up; later calls are refused.
+    /// Finishes what was handed over and closes the store; later calls are refused.
     async fn close(&self);
 }

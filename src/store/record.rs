@@ -19,24 +19,24 @@ use crate::job::{Json, RecordName};
 /// The most records of one kind that [`super::Store::records`] lists; with more, it fails.
 pub const MAX_RECORDS: usize = 10_000;
 
-/// What a record is.
+/// What a record is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordKind {
-    /// The term for which one of several processes does something that only one should.
+    /// The lease of a process that does what only one of several may do.
     Lease,
     /// The settings of a queue.
     Queue,
-    /// Somebody who wants to be told of what happens.
+    /// A subscription to events of jobs.
     Subscription,
-    /// Anything that is set once for all.
+    /// A setting of the whole installation.
     Setting,
 }
 
 impl RecordKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Lease, Self::Queue, Self::Subscription, Self::Setting];
 
-    /// The word for it, in the index.
+    /// Returns the kind's word, as it stands in the index.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,58 +64,58 @@ impl FromStr for RecordKind {
     }
 }
 
-/// Which record. In the order of kinds, then of names.
+/// The key of a record. Keys are ordered by kind, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
-    /// What it is.
+    /// The record's kind.
     pub kind: RecordKind,
-    /// Its name among those of its kind.
+    /// The record's name, unique among those of its kind.
     pub name: RecordName,
 }
 
 impl RecordKey {
-    /// The record of `kind` called `name`.
+    /// Makes the key of the record of `kind` called `name`.
     #[must_use]
     pub fn new(kind: RecordKind, name: RecordName) -> Self {
         Self { kind, name }
     }
 }
 
-/// As `kind/name`, which no other record has: no kind has a `/`.
+/// Writes `kind/name`, which is unique, since no kind has a `/`.
 impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind, self.name)
     }
 }
 
-/// A record as the store has it, and the version to write it back under.
+/// A record as it is stored, with the version to write it back under.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Which one.
+    /// The record's key.
     pub key: RecordKey,
-    /// What it says.
+    /// The record's content.
     pub body: Json,
-    /// Its version as last read or written.
+    /// The version that was last read or written.
     pub version: Version,
 }
 
 impl Record {
-    /// Reads the body as what it stands for.
+    /// Parses the body as a `T`.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when it is something else.
+    /// [`StoreError::Corrupt`] when the body is not a `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, StoreError> {
         serde_json::from_str(self.body.as_str())
             .map_err(|error| StoreError::Corrupt(format!("the record `{}`: {error}", self.key)))
     }
 
-    /// The write of `body` over this version.
+    /// Returns the write of `body` over this version.
     #[must_use]
     pub fn replaced_by(&self, body: Json) -> RecordWrite {
         RecordWrite::Replace { key: self.key.clone(), body, expected: self.version }
     }
 
-    /// The removal of this version.
+    /// Returns the removal of this version.
     #[must_use]
     pub fn removal(&self) -> RecordWrite {
         RecordWrite::Remove { key: self.key.clone(), expected: self.version }
@@ -127,31 +127,31 @@ impl Record {
 pub enum RecordWrite {
     /// Writes a record that must not exist yet.
     Create {
-        /// Which one.
+        /// The record's key.
         key: RecordKey,
-        /// What it is to say.
+        /// The record's new content.
         body: Json,
     },
     /// Writes a record over the version `expected` and no other.
     Replace {
-        /// Which one.
+        /// The record's key.
         key: RecordKey,
-        /// What it is to say.
+        /// The record's new content.
         body: Json,
-        /// The version it was read under.
+        /// The version under which the record was read.
         expected: Version,
     },
     /// Removes the version `expected` of a record and no other.
     Remove {
-        /// Which one.
+        /// The record's key.
         key: RecordKey,
-        /// The version it was read under.
+        /// The version under which the record was read.
         expected: Version,
     },
 }
 
 impl RecordWrite {
-    /// Which record.
+    /// Returns the key of the record.
     #[must_use]
     pub fn key(&self) -> &RecordKey {
         match self {
@@ -159,7 +159,7 @@ impl RecordWrite {
         }
     }
 
-    /// What the record is to say; nothing for a removal.
+    /// Returns the record's new content; `None` for a removal.
     #[must_use]
     pub fn body(&self) -> Option<&Json> {
         match self {
@@ -169,7 +169,7 @@ impl RecordWrite {
     }
 }
 
-/// What is told of more records of one kind than are listed.
+/// The error for more records of one kind than can be listed.
 pub(super) fn too_many(kind: RecordKind) -> StoreError {
     StoreError::Corrupt(format!("there are more than {MAX_RECORDS} records of the kind `{kind}`"))
 }

@@ -1,9 +1,9 @@
 //! What Kibana is given to show: its queries and fields are those of the real index, and it is installed through
 //! Kibana's own call.
 //!
-//! Kibana itself is not brought up here: it comes as a Docker image or a distribution of its own only. What it does with
-//! these objects is reduced to what can be held against the server: their queries run, and their fields exist and can be
-//! sorted and grouped by as the objects ask.
+//! Kibana itself is not brought up here: it comes as a Docker image or a distribution of its own only. What it does
+//! with these objects is reduced to what can be held against the server: their queries run, and their fields exist and
+//! can be sorted and grouped by as the objects ask.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
 //! The audit: a data stream where the server has them, an index a month otherwise.
 //!
-//! Both are called `{prefix}audit` by whoever reads them: the stream is, the indices have it as an alias. Which of the two
-//! it is is found out when the first entry comes, so that a server where nobody wants an audit has nothing of it.
+//! Both are called `{prefix}audit` by whoever reads them: the stream is, the indices have it as an alias. Which of the
+//! two it is is found out when the first entry comes, so that a server where nobody wants an audit has nothing of it.
 //!
-//! An entry is created under its own id, so that one that comes again is turned away: within the index that is written to,
-//! which for a stream is the latest. Entries that come again after a stream has rolled over are there twice.
+//! An entry is created under its own id, so that one that comes again is turned away: within the index that is written
+//! to, which for a stream is the latest. Entries that come again after a stream has rolled over are there twice.
 
 use std::fmt::Write as _;
 use std::time::Duration;

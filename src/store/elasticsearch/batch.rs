@@ -273,7 +273,8 @@ async fn settle(shared: &WriteContext, batch: &mut Batch) {
     batch.answer();
 }
 
-/// Removes the copies in the archive of which a job has come back or was removed. Tried once: what is left is found later.
+/// Removes the copies in the archive of which a job has come back or was removed. Tried once: what is left is found
+/// later.
 async fn remove_copies(shared: &WriteContext, batch: &mut Batch) {
     let comes_back = |task: &Task| task.copy.is_some() && matches!(task.write, Write::Replace { .. });
     let some_come_back =

@@ -9,8 +9,8 @@ use crate::store::{Place, StoreError, Version};
 const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
                       items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason";
 
-/// The path of a bulk request to the index behind `alias`; without the alias, nothing is written. The server gives up on
-/// an item whose shard is not there after `timeout`, so that it answers before the client gives up on it.
+/// The path of a bulk request to the index behind `alias`; without the alias, nothing is written. The server gives up
+/// on an item whose shard is not there after `timeout`, so that it answers before the client gives up on it.
 pub(super) fn path(alias: &str, timeout: std::time::Duration) -> String {
     let timeout = timeout.as_millis().max(1);
     format!("{alias}/_bulk?require_alias=true&timeout={timeout}ms&filter_path={WANTED}")

@@ -16,8 +16,8 @@ use crate::store::{Place, StoreError, Version, WriteError, WriteResult};
 const ROUND_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest wait between two rounds.
 const LONGEST_ROUND_BACKOFF: Duration = Duration::from_secs(1);
-/// The version of a write that was accepted and has been written over since, before its answer was known. (The version of
-/// the document that was read must not be given: with it, the caller would overwrite what it never saw.)
+/// The version of a write that was accepted and has been written over since, before its answer was known. (The version
+/// of the document that was read must not be given: with it, the caller would overwrite what it never saw.)
 const SUPERSEDED: Version = Version { place: Place::Superseded, primary_term: 1, seq_no: i64::MAX.unsigned_abs() };
 
 /// One write of a document that is read as `T`.
@@ -229,8 +229,8 @@ impl Rounds {
         Self { deadline, backoff: ROUND_BACKOFF }
     }
 
-    /// Waits before the next round, if something stands in the way: what only waits to be confirmed, or to be written in
-    /// another form, need not wait. Gives whether there is time for another round at all.
+    /// Waits before the next round, if something stands in the way: what only waits to be confirmed, or to be written
+    /// in another form, need not wait. Gives whether there is time for another round at all.
     pub(super) async fn next(&mut self, blocked: bool) -> bool {
         let now = Instant::now();
         if now >= self.deadline {

@@ -14,8 +14,8 @@ use super::flavour::Server;
 use super::indices::{Indices, Kind};
 use super::nodes::{Nodes, Reply, Request, reason};
 
-/// How many times a request's time it may take: one to find the server, two for each index, one for each template, one for
-/// the months, and one for the shards.
+/// How many times a request's time it may take: one to find the server, two for each index, one for each template, one
+/// for the months, and one for the shards.
 const TIMES_A_REQUEST: u32 = 13;
 /// How long the indices' shards are waited for at a time.
 const MAX_SHARD_WAIT: Duration = Duration::from_secs(2);
@@ -62,8 +62,8 @@ impl<'a> Link<'a> {
             )),
             403 => Err(ConnectError::refused(
                 format!("the credentials do not suffice ({})", reason(403, &reply.body)),
-                "they need the cluster privileges `monitor` and `manage_index_templates`, and on all indices that start \
-                 with the prefix `manage`, `read` and `write`",
+                "they need the cluster privileges `monitor` and `manage_index_templates`, and on all indices that \
+                 start with the prefix `manage`, `read` and `write`",
             )),
             500.. => {
                 Err(ConnectError::NotYet(format!("the store cannot serve: {}", reason(reply.status, &reply.body))))
@@ -88,8 +88,8 @@ impl<'a> Link<'a> {
         Ok(server)
     }
 
-    /// Waits for the indices' shards. Who makes an index waits for them anyway, but not who comes second and finds it made
-    /// a moment ago.
+    /// Waits for the indices' shards. Who makes an index waits for them anyway, but not who comes second and finds it
+    /// made a moment ago.
     async fn until_searchable(&self, indices: &Indices, patience: Duration) -> Result<(), ConnectError> {
         let Indices { jobs, bodies, records, .. } = indices;
         let patience = patience.min(MAX_SHARD_WAIT).as_millis();
@@ -105,8 +105,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Checks the index behind an alias, after making both if they are missing. Several processes may start at once: who
-    /// comes second finds them made.
+    /// Checks the index behind an alias, after making both if they are missing. Several processes may start at once:
+    /// who comes second finds them made.
     async fn index(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<(), ConnectError> {
         let alias = definitions.indices.name(kind);
         let (index, found) = match self.find(alias).await? {

@@ -53,9 +53,9 @@ pub(super) async fn refresh(shared: &WriteContext, index: &str, deadline: Instan
 
 /// Removes those copies of `ids` that a search finds and that are not the job, nor on the way to be.
 ///
-/// A copy is read first and the live index after it. If that has the job in another writing, or a tombstone to nowhere or
-/// to another month, then the copy read will never be the job: a tombstone to it is only written over the very writing
-/// that was copied. It is removed in the version read, so that a copy made since stays.
+/// A copy is read first and the live index after it. If that has the job in another writing, or a tombstone to nowhere
+/// or to another month, then the copy read will never be the job: a tombstone to it is only written over the very
+/// writing that was copied. It is removed in the version read, so that a copy made since stays.
 pub(super) async fn sweep(shared: &WriteContext, ids: &[&JobId], deadline: Instant) -> Result<Swept, StoreError> {
     let locator = shared.locator(deadline);
     let found = locator.copies(ids).await?;

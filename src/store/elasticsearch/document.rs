@@ -25,8 +25,8 @@ use crate::job::{
 pub(super) enum BodyForm {
     /// As the JSON they are, where that is possible.
     Json,
-    /// As a string that holds the JSON: for what JSON allows and Elasticsearch does not take, such as the same key twice in
-    /// an object or a number of a thousand digits.
+    /// As a string that holds the JSON: for what JSON allows and Elasticsearch does not take, such as the same key
+    /// twice in an object or a number of a thousand digits.
     Text,
 }
 
@@ -59,8 +59,8 @@ pub(super) fn decode(source: &RawValue) -> Result<Decoded, serde_json::Error> {
     Ok(Decoded { job: stored.into_job()?, write_id, previous_write_id })
 }
 
-/// A job as it is written and read. A field of a job stands here, in [`JobDocument::new`], in [`JobDocument::into_job`] and
-/// in the mapping.
+/// A job as it is written and read. A field of a job stands here, in [`JobDocument::new`], in [`JobDocument::into_job`]
+/// and in the mapping.
 #[derive(Serialize, Deserialize)]
 struct JobDocument<'a> {
     id: JobId,

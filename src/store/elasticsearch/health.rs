@@ -39,8 +39,8 @@ impl Health {
     }
 }
 
-/// Picks the node for the next request, `turn` counting requests: the live ones in turn. A node that has rested is tried
-/// by one request, while the others keep to the live ones. With none live, the one whose rest ends first.
+/// Picks the node for the next request, `turn` counting requests: the live ones in turn. A node that has rested is
+/// tried by one request, while the others keep to the live ones. With none live, the one whose rest ends first.
 pub(super) fn pick(nodes: &mut [Health], turn: usize, now: Instant) -> usize {
     let rested = nodes.iter().position(|node| node.resting_until.is_some_and(|until| until <= now));
     if let Some(index) = rested {

@@ -73,7 +73,8 @@ fn intake<P: Piece>(capacity: u32, bound: Size) -> (Intake<P>, Outlet<P>) {
 }
 
 impl<P: Piece> Intake<P> {
-    /// Starts workers on a queue with room for `capacity` units. Each does `work` with one batch within `bound` at a time.
+    /// Starts workers on a queue with room for `capacity` units. Each does `work` with one batch within `bound` at a
+    /// time.
     pub(super) fn start<F: Future<Output = ()> + Send>(
         capacity: u32,
         bound: Size,

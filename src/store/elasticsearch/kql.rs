@@ -1,9 +1,9 @@
 //! A query in Kibana's language as Elasticsearch's query DSL.
 //!
-//! The form is the one that Kibana gives it for the type of each field, so that a search in Kibana and one through the API
-//! ask the server the same. `query_string` stands only where Kibana needs it too: for wildcards in what is not a keyword.
-//! What is different on purpose is said in `docs/kql.md`: times have their format with them, values without a field are looked for
-//! in named fields, and what can find nothing is `match_none`.
+//! The form is the one that Kibana gives it for the type of each field, so that a search in Kibana and one through the
+//! API ask the server the same. `query_string` stands only where Kibana needs it too: for wildcards in what is not a
+//! keyword. What is different on purpose is said in `docs/kql.md`: times have their format with them, values without a
+//! field are looked for in named fields, and what can find nothing is `match_none`.
 
 use std::borrow::Cow;
 
@@ -249,7 +249,8 @@ fn test(field: String, asked: &Test, is_keyword: bool, times: Times) -> Dsl {
     }
 }
 
-/// A value without a field. The fields are named: what Kibana leaves to the index's settings is the same on every index so.
+/// A value without a field. The fields are named: what Kibana leaves to the index's settings is the same on every index
+/// so.
 fn anywhere(value: &Value) -> Dsl {
     let fields = FIELDS.iter().filter(|field| field.default).map(|field| field.name);
     match value {

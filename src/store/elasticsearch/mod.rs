@@ -1,23 +1,26 @@
 //! The store on Elasticsearch, or OpenSearch: for many machines.
 //!
 //! A job is one document of the index `{prefix}jobs` or, once it has ended some time ago, of its month's
-//! `{prefix}archive-2026.11`; a long payload or result is one of `{prefix}bodies`, a record one of `{prefix}records`. A write is
-//! conditional on `if_seq_no` and `if_primary_term` (`op_type=create` for a new job); a search finds candidates and may lag.
+//! `{prefix}archive-2026.11`; a long payload or result is one of `{prefix}bodies`, a record one of `{prefix}records`. A
+//! write is conditional on `if_seq_no` and `if_primary_term` (`op_type=create` for a new job); a search finds
+//! candidates and may lag.
 //!
 //! In reading order:
 //!
-//! - the server: [`connect`] (the start and its checks), [`indices`], [`definition`] and [`migrate`] (what the indices are, and
-//!   how older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`] (requests, deadlines, second tries);
-//! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what a lost
-//!   answer means, and what is done then);
+//! - the server: [`connect`] (the start and its checks), [`indices`], [`definition`] and [`migrate`] (what the indices
+//!   are, and how older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`] (requests,
+//!   deadlines, second tries);
+//! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what
+//!   a lost answer means, and what is done then);
 //! - the way of a write: `writer`, `intake`, `batch`, `task`, `bulk` and `bodies`, which share a `context`;
 //! - reads: `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's);
-//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and [`mover`];
+//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and
+//!   [`mover`];
 //! - beside the jobs: [`records`] and `audit`.
 //!
-//! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with the
-//! same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it is
-//! sent twice.
+//! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with
+//! the same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it
+//! is sent twice.
 
 mod archive;
 mod audit;

@@ -1,9 +1,9 @@
 //! The mover: keeps the live index small by moving settled jobs to the archive, a page at a time.
 //!
 //! A move is three conditional writes, any of which can be the last one done: the copy is created in its month and made
-//! visible to searches; the job, if it is still the very writing that was copied, is replaced by a tombstone; the tombstone
-//! goes when no write can be under way any more that met the job itself. After each of them the job is found once, by
-//! the rules of [`super::archive`], and the next step goes on where the one before ended:
+//! visible to searches; the job, if it is still the very writing that was copied, is replaced by a tombstone; the
+//! tombstone goes when no write can be under way any more that met the job itself. After each of them the job is found
+//! once, by the rules of [`super::archive`], and the next step goes on where the one before ended:
 //!
 //! - a copy is there already: if it is of the same writing it is confirmed by writing it once more, since what was read
 //!   back may not be on every replica; if not, it is stale and goes;

@@ -89,8 +89,8 @@ fn unmapped_type(kind: FieldType) -> &'static str {
     }
 }
 
-/// What `search_after` takes for the job with `key`. A job without the field has the value that the server itself gives to
-/// those that it sorts last.
+/// What `search_after` takes for the job with `key`. A job without the field has the value that the server itself gives
+/// to those that it sorts last.
 fn search_after(sort: Sort, key: &SortKey) -> Value {
     let is_descending = matches!(sort, Sort::By(_, Direction::Descending));
     let (last, last_number) = if is_descending { (i64::MIN, "-Infinity") } else { (i64::MAX, "Infinity") };

@@ -1,5 +1,5 @@
-//! Counts and statistics of jobs, by aggregations over stored fields: counts are exact, percentiles are the server's estimates
-//! (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests", 2019).
+//! Counts and statistics of jobs, by aggregations over stored fields: counts are exact, percentiles are the server's
+//! estimates (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests", 2019).
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -93,8 +93,8 @@ struct PercentileValue {
     value: Option<f64>,
 }
 
-/// Counts jobs by group, most first. A job that moves is counted twice from when its copy is seen until its tombstone is,
-/// a refresh later.
+/// Counts jobs by group, most first. A job that moves is counted twice from when its copy is seen until its tombstone
+/// is, a refresh later.
 pub(super) async fn count(
     scope: Scope<'_>,
     indices: &Indices,

@@ -1,8 +1,8 @@
 //! Tombstones: what stands in the live index where a job stood that was moved or removed.
 //!
-//! It has no state, so that nothing that looks for jobs to run or to watch over can meet it, and every search that could
-//! leaves it out ([`FIELD`]). It is a document like any other as far as conditional writes and lost answers go, with a
-//! write id of its own.
+//! It has no state, so that nothing that looks for jobs to run or to watch over can meet it, and every search that
+//! could leaves it out ([`FIELD`]). It is a document like any other as far as conditional writes and lost answers go,
+//! with a write id of its own.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! The archive of the engine on a search server: wherever a job lies, and wherever its move was interrupted, it is found
-//! once and is what it was.
+//! The archive of the engine on a search server: wherever a job lies, and wherever its move was interrupted, it is
+//! found once and is what it was.
 
 mod indices;
 mod interrupted;

@@ -1,5 +1,5 @@
-//! What the engine on a search server makes of answers that never come, come late or come in half, and of a primary that
-//! dies: an acknowledged write is there, once, and a writer without rivals never hears of a conflict.
+//! What the engine on a search server makes of answers that never come, come late or come in half, and of a primary
+//! that dies: an acknowledged write is there, once, and a writer without rivals never hears of a conflict.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

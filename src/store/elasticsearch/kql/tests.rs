@@ -108,7 +108,8 @@ fn the_history_in_braces_and_by_a_name_with_wildcards() {
         "history: { to: \"running\" and actor: w-1 }",
         &json!({ "nested": { "path": "history", "query": both, "score_mode": "none" } }),
     );
-    let nested = json!({ "path": "history", "query": { "term": { "history.actor": { "value": "w-1" } } }, "score_mode": "none" });
+    let actor = json!({ "term": { "history.actor": { "value": "w-1" } } });
+    let nested = json!({ "path": "history", "query": actor, "score_mode": "none" });
     compiles("*actor: w-1", &one(json!({ "nested": nested })));
     let inside = one(json!({ "term": { "history.actor": { "value": "w-1" } } }));
     compiles(
