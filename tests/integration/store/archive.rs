@@ -177,6 +177,8 @@ fn options(url: &str, prefix: &str) -> ElasticsearchOptions {
     ElasticsearchOptions {
         urls: vec![url.to_owned()],
         index_prefix: prefix.to_owned(),
+        // Searches see what was refreshed by a test or by the store itself, and nothing because time has passed.
+        refresh_interval: HOUR,
         ..ElasticsearchOptions::default()
     }
 }
