@@ -1,7 +1,7 @@
 //! The audit: a file a month in the data directory, `audit/2030-01.ndjson`, an entry a line.
 //!
-//! Lines are only ever added, and synced before they count. A line that a crash has cut short is ended and left; its entry
-//! comes again. Entries that come again are there twice, under the same `event.id`.
+//! Lines are only ever added, and synced before they count. A line that a crash has cut short is ended and left; its
+//! entry comes again. Entries that come again are there twice, under the same `event.id`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

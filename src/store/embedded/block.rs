@@ -6,20 +6,16 @@
 //! marked as dead in it, and the block goes with its last job.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
-use fjall::{Slice, Snapshot};
-
-use super::Corrupt;
 use super::column::{Ids, Ints, Names};
-use super::disk::Disk;
+use super::error::Corrupt;
 use super::narrow::Narrowed;
-use super::stored::{state_code, state_of};
+use super::stored::state_code;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobState, Kind, Owner, Priority, QueueName};
+use crate::job::Job;
 use crate::query::kql::Span;
-use crate::query::{Direction, GroupField, Sort, SortField, SortValues};
-use crate::store::{StoreError, Versioned};
+use crate::query::{Direction, GroupField, Sort, SortField};
+use crate::store::Versioned;
 
 /// A column's number on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,10 +55,11 @@ impl Column {
 }
 
 /// The columns of numbers that searches are ordered and bounded by.
-const SPANS: [Column; 5] = [Column::CreatedAt, Column::UpdatedAt, Column::RunAt, Column::FinishedAt, Column::Priority];
+pub(super) const SPANS: [Column; 5] =
+    [Column::CreatedAt, Column::UpdatedAt, Column::RunAt, Column::FinishedAt, Column::Priority];
 
 /// The columns of names, and the field that each is of.
-const NAMES: [(Column, GroupField); 3] =
+pub(super) const NAMES: [(Column, GroupField); 3] =
     [(Column::Queue, GroupField::Queue), (Column::Kind, GroupField::Kind), (Column::Owner, GroupField::Owner)];
 
 /// A block, as far as it is kept in memory: about a hundred bytes for thousands of jobs.
@@ -75,7 +72,7 @@ pub(super) struct Block {
     /// How many of them have left.
     pub(super) dead: u32,
     /// The smallest and the largest number in each of [`SPANS`].
-    spans: [Span; SPANS.len()],
+    pub(super) spans: [Span; SPANS.len()],
 }
 
 /// All blocks, in the order of their numbers.
@@ -237,179 +234,5 @@ fn number_in(job: &Job, column: Column) -> i64 {
         // Every settled job has ended.
         Column::FinishedAt => job.finished_at().unwrap_or(job.updated_at).as_millis(),
         _ => i64::from(job.spec.priority.get()),
-    }
-}
-
-/// Reads the columns of one block.
-pub(super) struct Reader<'a> {
-    pub(super) disk: &'a Disk,
-    pub(super) snapshot: &'a Arc<Snapshot>,
-    pub(super) block: &'a Block,
-}
-
-impl Reader<'_> {
-    fn bytes(&self, column: Column) -> Result<Slice, StoreError> {
-        let number = self.block.number;
-        let found = self.disk.column(self.snapshot, column, number)?;
-        found.ok_or_else(|| StoreError::Corrupt(format!("block {number} has no column {column:?}")))
-    }
-
-    fn rows(&self) -> usize {
-        self.block.rows as usize
-    }
-
-    fn ints(&self, column: Column) -> Result<Ints, StoreError> {
-        Ok(Ints::read(self.bytes(column)?, 0, self.rows())?)
-    }
-
-    /// The column of names of a field; none for the state, which is no name.
-    pub(super) fn group(&self, field: GroupField) -> Result<Option<Names>, StoreError> {
-        let column = NAMES.into_iter().find(|(_, of)| *of == field);
-        column.map(|(column, _)| self.names(column)).transpose()
-    }
-
-    fn names(&self, column: Column) -> Result<Names, StoreError> {
-        Ok(Names::read(self.bytes(column)?, self.rows())?)
-    }
-
-    /// The ids.
-    pub(super) fn ids(&self) -> Result<Ids, StoreError> {
-        Ok(Ids::read(self.bytes(Column::Id)?, self.rows())?)
-    }
-
-    /// The states.
-    pub(super) fn states(&self) -> Result<States, StoreError> {
-        Ok(States(self.ints(Column::State)?))
-    }
-
-    fn dead(&self) -> Result<Option<Slice>, StoreError> {
-        if self.block.dead == 0 { Ok(None) } else { self.bytes(Column::Dead).map(Some) }
-    }
-
-    /// The rows of those that satisfy all that their columns tell, in rising order.
-    pub(super) fn select(&self, wanted: &Narrowed) -> Result<Vec<u32>, StoreError> {
-        let mut rows: Vec<u32> = match self.dead()? {
-            None => (0..self.block.rows).collect(),
-            Some(dead) => (0..self.block.rows).filter(|row| !has_bit(&dead, *row)).collect(),
-        };
-        let filter = &wanted.filter;
-        self.keep_named(&mut rows, Column::Queue, filter.queues.iter().map(QueueName::as_str))?;
-        self.keep_named(&mut rows, Column::Kind, filter.kinds.iter().map(Kind::as_str))?;
-        self.keep_named(&mut rows, Column::Owner, filter.owners.iter().map(Owner::as_str))?;
-        if !filter.states.is_empty() && !rows.is_empty() {
-            let states = self.ints(Column::State)?;
-            let admitted: Vec<i64> = filter.states.iter().map(|state| i64::from(state_code(*state))).collect();
-            rows.retain(|row| admitted.contains(&states.get(*row as usize)));
-        }
-        let asked = [wanted.created_at, wanted.updated_at, wanted.run_at, wanted.finished_at];
-        for ((asked, there), column) in asked.into_iter().zip(self.block.spans).zip(SPANS) {
-            let all_within = asked.and(there) == there;
-            if !all_within && !rows.is_empty() {
-                let times = self.ints(column)?;
-                rows.retain(|row| asked.contains(times.get(*row as usize)));
-            }
-        }
-        Ok(rows)
-    }
-
-    fn keep_named<'n>(
-        &self,
-        rows: &mut Vec<u32>,
-        column: Column,
-        wanted: impl Iterator<Item = &'n str> + Clone,
-    ) -> Result<(), StoreError> {
-        if wanted.clone().next().is_none() || rows.is_empty() {
-            return Ok(());
-        }
-        let names = self.names(column)?;
-        let is_wanted = |name: &str| wanted.clone().any(|wanted| wanted == name);
-        let admitted: Vec<bool> = names.all().map(|name| name.is_some_and(is_wanted)).collect();
-        if admitted.contains(&true) {
-            rows.retain(|row| admitted.get(names.code(*row as usize)).copied().unwrap_or(false));
-        } else {
-            rows.clear();
-        }
-        Ok(())
-    }
-
-    /// What jobs are ordered by, as far as an order needs it.
-    pub(super) fn values(&self, sort: Sort) -> Result<Values, StoreError> {
-        let needed = |field| match sort {
-            Sort::Dispatch => matches!(field, SortField::Priority | SortField::RunAt),
-            Sort::By(by, _) => by == field,
-        };
-        let column = |field, column| if needed(field) { self.ints(column).map(Some) } else { Ok(None) };
-        Ok(Values {
-            created_at: column(SortField::CreatedAt, Column::CreatedAt)?,
-            updated_at: column(SortField::UpdatedAt, Column::UpdatedAt)?,
-            run_at: column(SortField::RunAt, Column::RunAt)?,
-            finished_at: column(SortField::FinishedAt, Column::FinishedAt)?,
-            priority: column(SortField::Priority, Column::Priority)?,
-        })
-    }
-
-    /// The row of a job that is in the block and has not left it.
-    pub(super) fn row_of(&self, id: &str, created_at: Timestamp) -> Result<Option<u32>, StoreError> {
-        let times = self.ints(Column::CreatedAt)?;
-        let ids = self.ids()?;
-        let dead = self.dead()?;
-        let is_it = |row: &u32| {
-            times.get(*row as usize) == created_at.as_millis()
-                && ids.is(*row as usize, id)
-                && !dead.as_ref().is_some_and(|dead| has_bit(dead, *row))
-        };
-        Ok((0..self.block.rows).find(is_it))
-    }
-
-    /// What the block becomes when these rows, which are in it, leave it.
-    pub(super) fn without(&self, rows: &[u32]) -> Result<Leaving, StoreError> {
-        let mut dead = self.dead()?.map_or_else(Vec::new, |dead| dead.to_vec());
-        dead.resize(self.rows().div_ceil(8), 0);
-        for row in rows {
-            dead[*row as usize / 8] |= 1 << (row % 8);
-        }
-        let block = Block { dead: dead.iter().map(|byte| byte.count_ones()).sum(), ..self.block.clone() };
-        let is_empty = block.dead >= block.rows;
-        Ok(Leaving { block, dead: (!is_empty).then_some(dead) })
-    }
-}
-
-fn has_bit(bits: &[u8], row: u32) -> bool {
-    bits.get(row as usize / 8).is_some_and(|byte| byte & (1 << (row % 8)) != 0)
-}
-
-/// The states of a block's jobs.
-pub(super) struct States(Ints);
-
-impl States {
-    /// The state in a row.
-    pub(super) fn get(&self, row: u32) -> Result<JobState, Corrupt> {
-        let code = u8::try_from(self.0.get(row as usize)).unwrap_or(u8::MAX);
-        state_of(code).map_err(|why| Corrupt(format!("a block of finished jobs: {why}")))
-    }
-}
-
-/// What a block's jobs are ordered by.
-pub(super) struct Values {
-    created_at: Option<Ints>,
-    updated_at: Option<Ints>,
-    run_at: Option<Ints>,
-    finished_at: Option<Ints>,
-    priority: Option<Ints>,
-}
-
-impl Values {
-    /// Those in a row; what was not asked for has no meaning.
-    pub(super) fn get(&self, row: u32) -> SortValues {
-        let number = |column: &Option<Ints>| column.as_ref().map_or(0, |column| column.get(row as usize));
-        let time = |column| Timestamp::from_millis(number(column));
-        SortValues {
-            created_at: time(&self.created_at),
-            updated_at: time(&self.updated_at),
-            run_at: time(&self.run_at),
-            finished_at: Some(time(&self.finished_at)),
-            priority: Priority::new(number(&self.priority)).unwrap_or_default(),
-            watch_at: None,
-        }
     }
 }

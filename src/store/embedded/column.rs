@@ -10,7 +10,7 @@ use std::ops::Range;
 use fjall::Slice;
 use uuid::Uuid;
 
-use super::Corrupt;
+use super::error::Corrupt;
 use crate::job::JobId;
 
 /// Stands in for the length of a name that is missing.

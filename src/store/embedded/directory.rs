@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::OpenError;
+use super::error::OpenError;
 
 /// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 3;
@@ -56,8 +56,8 @@ impl Directory {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Returns where the database is. Where there is none yet, `create` makes one in the directory it is given, which takes
-    /// its place once it is whole.
+    /// Returns where the database is. Where there is none yet, `create` makes one in the directory it is given, which
+    /// takes its place once it is whole.
     pub(super) fn database(
         &self,
         create: impl FnOnce(&Path) -> Result<(), fjall::Error>,

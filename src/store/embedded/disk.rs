@@ -10,9 +10,9 @@
 //! | `records` | kind, name | a record |
 //! | `meta` | see [`MetaKey`] | one number |
 //!
-//! A job is in exactly one of `live` and `done`, and exactly while it is in `done`, it is either in `recent` or alive in
-//! one block. Opening reads `live`, `recent` with its jobs, which has a bound, what is kept in memory of the blocks,
-//! and `meta`: it takes as long as the live jobs do, however long the history is.
+//! A job is in exactly one of `live` and `done`, and exactly while it is in `done`, it is either in `recent` or alive
+//! in one block. Opening reads `live`, `recent` with its jobs, which has a bound, what is kept in memory of the blocks,
+//! and `meta`: it takes as long as the live jobs do, however many have finished.
 //!
 //! A batch is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
 //! [`Disk::commit`] returns when the journal is synced. The journal's files are synced, and so is their directory,
@@ -30,10 +30,11 @@ use fjall::{
 
 use super::block::{Block, Blocks, Column, Leaving, NewBlock};
 use super::directory::Directory;
+use super::error::{Corrupt, OpenError};
 use super::live::Live;
 use super::machine::{Change, Effects};
 use super::state::{Finished, FinishedCount, Published, Recent};
-use super::{Corrupt, EmbeddedOptions, OpenError, records, stored};
+use super::{records, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Place, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
@@ -51,6 +52,21 @@ const SMALL_MEMTABLE_BYTES: u64 = 8 << 20;
 
 /// Bodies from this size on are not moved when their keyspace is compacted.
 const SEPARATE_BODY_BYTES: u32 = 4 << 10;
+
+/// The options that a store is opened with.
+#[derive(Clone, Debug)]
+pub struct EmbeddedOptions {
+    /// The size of the cache of what was read from disk, in bytes.
+    pub cache_bytes: u64,
+    /// The number of finished jobs in a block of their index. Up to twice as many are kept in memory.
+    pub block_jobs: usize,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 64 << 20, block_jobs: 4_096 }
+    }
+}
 
 /// An open database, in a directory that this process holds.
 pub(super) struct Disk {
@@ -124,8 +140,8 @@ impl Disk {
     }
 
     /// Makes a batch durable, with the counts that it changes and what it takes out of blocks. When this fails, whether
-    /// the batch is on disk is unknown, and so is what a later batch would be written after: an `fsync` that failed once
-    /// may have dropped what it could not write, and the next one would not tell. The caller must stop.
+    /// the batch is on disk is unknown, and so is what a later batch would be written after: an `fsync` that failed
+    /// once may have dropped what it could not write, and the next one would not report it. The caller must stop.
     pub(super) fn commit(
         &self,
         effects: &Effects,

@@ -13,11 +13,12 @@ use std::thread;
 
 use fjall::Snapshot;
 
-use super::block::{Block, Blocks, Reader};
+use super::block::{Block, Blocks};
 use super::disk::Disk;
 use super::groups::Groups;
 use super::narrow::Narrowed;
 use super::page::Sink;
+use super::reader::Reader;
 use super::stored;
 use crate::job::{JobId, JobState};
 use crate::query::{Filter, GroupField, Sort, SortKey};

@@ -148,8 +148,8 @@ impl Live {
         Some(Box::new(self.waiting(filter).chain(running()).chain(ended)))
     }
 
-    /// The available jobs of the filter's queues; of each priority only the part that is due between the filter's times,
-    /// however many wait before or after.
+    /// The available jobs of the filter's queues; of each priority only the part that is due between the filter's
+    /// times, however many wait before or after.
     fn waiting<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a Versioned> + use<'a> {
         let first = filter.run_after.map(|earliest| (earliest.plus(MOMENT), JobId::first()));
         let first = first.map_or(Bound::Unbounded, Bound::Included);

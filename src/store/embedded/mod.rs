@@ -3,10 +3,10 @@
 //! In reading order:
 //! - `machine`: what a batch of commands makes of the store, a pure function.
 //! - `state`: what readers see. `live`: the jobs in memory with their indexes.
-//! - `writer`: the one thread that commits batches.
-//! - `disk` and `directory`: where everything is kept. `stored`: a job on disk. `records`: a record on disk. `audit`: the
-//!   audit's files.
-//! - `block` and `column`: the index of finished jobs.
+//! - `engine`: how a batch is committed. `writer`: the one thread that commits batches.
+//! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
+//! - `stored`: a job on disk. `records`: a record on disk. `audit`: the audit's files.
+//! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics.
 //!
@@ -25,12 +25,15 @@ mod block;
 mod column;
 mod directory;
 mod disk;
+mod engine;
+mod error;
 mod finished;
 mod groups;
 mod live;
 mod machine;
 mod narrow;
 mod page;
+mod reader;
 mod records;
 mod scan;
 mod state;
@@ -38,8 +41,7 @@ mod stats;
 mod stored;
 mod writer;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -58,8 +60,10 @@ use crate::store::{
 use audit::Audit;
 use directory::Directory;
 use disk::Disk;
+pub use disk::EmbeddedOptions;
+use engine::Engine;
+pub use error::OpenError;
 use narrow::Narrowed;
-use state::Engine;
 use writer::Queue;
 
 /// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,
@@ -67,99 +71,11 @@ use writer::Queue;
 /// a hundred bytes in the journal and a second look-up to read: the two meet at a few hundred bytes.
 const INLINE_LIMIT: usize = 512;
 
-/// How many searches, counts and additions to the audit work at once on what is on disk; the others wait their turn, so
-/// that they leave a core to writes.
+/// How many searches and counts read the disk at once; the others wait their turn, so that they leave a core to writes.
 const SCANS: u32 = 2;
 
-/// How many reads look something up on disk at once; the others wait their turn.
+/// How many look-ups on disk and additions to the audit are under way at once; the others wait their turn.
 const LOOKUPS: u32 = 64;
-
-/// The options that a store is opened with.
-#[derive(Clone, Debug)]
-pub struct EmbeddedOptions {
-    /// The size of the cache of what was read from disk, in bytes.
-    pub cache_bytes: u64,
-    /// The number of finished jobs in a block of their index. Up to twice as many are kept in memory.
-    pub block_jobs: usize,
-}
-
-impl Default for EmbeddedOptions {
-    fn default() -> Self {
-        Self { cache_bytes: 64 << 20, block_jobs: 4_096 }
-    }
-}
-
-/// Why a data directory could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process has the directory open.
-    #[error(
-        "the data directory {} is in use by {}: stop that one first, or choose another directory",
-        directory.display(),
-        holder.map_or_else(|| "another process".to_owned(), |pid| format!("the process {pid}"))
-    )]
-    InUse {
-        /// The data directory.
-        directory: PathBuf,
-        /// The id of that process, if it is known.
-        holder: Option<u32>,
-    },
-    /// Another version wrote the directory, in a format that this one does not read.
-    #[error(
-        "the data directory {} has format {found}, and this version reads format {known} only: use the version that \
-         wrote it, or choose another directory",
-        directory.display()
-    )]
-    UnknownFormat {
-        /// The data directory.
-        directory: PathBuf,
-        /// The format of the directory.
-        found: u32,
-        /// The format that this version reads.
-        known: u32,
-    },
-    /// The directory has a database, and no readable file that says in which format.
-    #[error(
-        "the data directory {} has a database but no readable format file beside it: it is not one of this program's, \
-         or is damaged; restore it from a backup, or choose another directory",
-        directory.display()
-    )]
-    NoFormat {
-        /// The data directory.
-        directory: PathBuf,
-    },
-    /// The directory holds something that this program does not write.
-    #[error("the data directory {} is damaged: {what}", directory.display())]
-    Corrupt {
-        /// The data directory.
-        directory: PathBuf,
-        /// What is damaged, and how.
-        what: String,
-    },
-    /// A file of the directory could not be read or written.
-    #[error("cannot {doing} the data directory {}: {source}", directory.display())]
-    Io {
-        /// What failed.
-        doing: &'static str,
-        /// The data directory.
-        directory: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// The database in the directory could not be opened.
-    #[error("cannot open the database in the data directory {}: {source}", directory.display())]
-    Database {
-        /// The data directory.
-        directory: PathBuf,
-        /// The error of the database.
-        source: fjall::Error,
-    },
-}
-
-/// What is stored is not what this program writes; holds what is wrong, and how.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Corrupt(String);
 
 /// A store in a directory of this machine.
 pub struct EmbeddedStore {

@@ -1,7 +1,7 @@
-//! How a [`Record`] of the store lies on disk: as a job does ([`super::stored`]), with its body as content. Its key is the number of its kind and then its name, so that those of one kind lie together, in
-//! the order of their names.
+//! How a [`Record`] of the store lies on disk: as a job does ([`super::stored`]), with its body as content. Its key is
+//! the number of its kind and then its name, so that those of one kind lie together, in the order of their names.
 
-use super::Corrupt;
+use super::error::Corrupt;
 use super::stored::{decode_as, encode_as};
 use crate::job::{Json, RecordName};
 use crate::store::{Record, RecordKey, RecordKind};

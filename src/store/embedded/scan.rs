@@ -8,12 +8,13 @@ use std::sync::Arc;
 use fjall::Snapshot;
 
 use super::block::Blocks;
+use super::engine::Engine;
 use super::finished::Finished;
 use super::groups::Groups;
 use super::live::Shard;
 use super::narrow::Narrowed;
 use super::page::{Page, Sink};
-use super::state::{Engine, Published};
+use super::state::Published;
 use crate::job::JobState;
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};

@@ -1,5 +1,5 @@
-//! Statistics about jobs, in one pass over those that match. Memory is bounded: by the rows, and by how much the values of
-//! all rows together take; of more than a few, a row keeps a histogram with three digits instead of each.
+//! Statistics about jobs, in one pass over those that match. Memory is bounded: by the rows, and by how much the values
+//! of all rows together take; of more than a few, a row keeps a histogram with three digits instead of each.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::engine::Engine;
 use super::scan;
-use super::state::Engine;
 use crate::clock::Timestamp;
 use crate::job::Job;
 use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};

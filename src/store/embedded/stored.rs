@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Corrupt;
+use super::error::Corrupt;
 use crate::clock::Timestamp;
 use crate::job::{
     Attempt, Body, BodyRef, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease,

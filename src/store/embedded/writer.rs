@@ -10,8 +10,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use super::engine::{Engine, undecided};
 use super::machine::{Command, Outcomes};
-use super::state::{Engine, undecided};
 use crate::job::Json;
 use crate::store::{Record, RecordWrite, StoreError, Write, WriteResult};
 

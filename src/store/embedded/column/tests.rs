@@ -13,7 +13,8 @@ proptest! {
     fn numbers_are_read_as_they_were_written(values in prop::collection::vec(any_number(), 0..40)) {
         let mut bytes = b"before".to_vec();
         Ints::encode(values.iter().copied(), &mut bytes);
-        let column = Ints::read(Slice::from(bytes), 6, values.len()).map_err(|Corrupt(what)| TestCaseError::fail(what))?;
+        let column = Ints::read(Slice::from(bytes), 6, values.len());
+        let column = column.map_err(|Corrupt(what)| TestCaseError::fail(what))?;
         prop_assert_eq!((0..values.len()).map(|row| column.get(row)).collect::<Vec<_>>(), values);
     }
 

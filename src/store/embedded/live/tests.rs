@@ -71,7 +71,8 @@ proptest! {
         for head in &heads {
             live.remove(&head.job.id);
         }
-        prop_assert!(live.all().iter().all(|shard| shard.is_empty()) && live.available.is_empty() && live.counts.is_empty());
+        prop_assert!(live.all().iter().all(|shard| shard.is_empty()));
+        prop_assert!(live.available.is_empty() && live.counts.is_empty());
         prop_assert!(live.by_worker.is_empty() && live.by_request.is_empty());
     }
 }

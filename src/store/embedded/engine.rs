@@ -1,0 +1,163 @@
+//! Commits: each batch is decided, made durable, shown to readers and answered, in this order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::block::{Block, Leaving, NewBlock};
+use super::disk::Disk;
+use super::machine::{self, Applied, Command, Effects, Heads, Outcomes};
+use super::reader::Reader;
+use super::state::{FinishedCount, Published};
+use crate::job::JobId;
+use crate::store::{Record, RecordKey, StoreError, Versioned, WriteError};
+
+/// The disk, and the state that readers see.
+pub(super) struct Engine {
+    pub(super) published: RwLock<Published>,
+    pub(super) disk: Disk,
+    /// How many finished jobs make a block.
+    pub(super) block_jobs: usize,
+}
+
+impl Engine {
+    /// Decides a batch, makes it durable, shows it to readers, and returns the answers. Only the writer calls this, one
+    /// batch after the other. No lock is held while the disk is written to, but a shared one while documents are looked
+    /// up.
+    ///
+    /// # Errors
+    /// When the batch could not be made durable: then none of its answers holds, and the caller must stop.
+    pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Committed, StoreError> {
+        let (Applied { outcomes, effects }, counts, leaving) = {
+            let published = self.published.read();
+            let known = Known { published: &published, disk: &self.disk };
+            let applied = machine::apply(&known, published.last, commands);
+            if applied.effects.last == published.last {
+                return Ok(Committed { outcomes: applied.outcomes, _effects: applied.effects });
+            }
+            let counts = published.finished.after(&applied.effects);
+            let leaving = self.leaving(&published, &applied.effects)?;
+            (applied, counts, leaving)
+        };
+        self.disk.commit(&effects, &counts, &leaving)?;
+        self.publish(&effects, counts, leaving);
+        Ok(Committed { outcomes, _effects: effects })
+    }
+
+    /// Returns what becomes of the blocks whose jobs a batch removes or starts again.
+    fn leaving(&self, published: &Published, effects: &Effects) -> Result<Vec<Leaving>, StoreError> {
+        let mut rows: BTreeMap<u32, (&Block, Vec<u32>)> = BTreeMap::new();
+        for (id, change) in &effects.heads {
+            let Some(before) = change.before.as_ref().filter(|before| before.job.is_settled()) else { continue };
+            if published.recent.get(id).is_some() {
+                continue;
+            }
+            let mut found = false;
+            for block in published.blocks.created_at(before.job.created_at) {
+                let reader = Reader { disk: &self.disk, snapshot: &published.snapshot, block };
+                if let Some(row) = reader.row_of(id.as_str(), before.job.created_at)? {
+                    rows.entry(block.number).or_insert_with(|| (block, Vec::new())).1.push(row);
+                    found = true;
+                    break;
+                }
+            }
+            if !found {
+                // No reason to stop the store: searches did not find the job either.
+                tracing::error!(job = %id, "a finished job that leaves is in no block");
+            }
+        }
+        let leave = |(block, rows): (&Block, Vec<u32>)| {
+            Reader { disk: &self.disk, snapshot: &published.snapshot, block }.without(&rows)
+        };
+        rows.into_values().map(leave).collect()
+    }
+
+    fn publish(&self, effects: &Effects, counts: Vec<FinishedCount>, leaving: Vec<Leaving>) {
+        let snapshot = self.disk.snapshot();
+        let mut published = self.published.write();
+        published.last = effects.last;
+        published.snapshot = snapshot;
+        if !leaving.is_empty() {
+            let blocks = Arc::make_mut(&mut published.blocks);
+            leaving.into_iter().for_each(|leaving| blocks.put(leaving.block));
+        }
+        for (state, queue, count) in counts {
+            published.finished.set(state, queue, count);
+        }
+        for (id, change) in &effects.heads {
+            // `effects` still holds what this displaces, so nothing is freed under the lock.
+            match &change.after {
+                Some(head) if !head.job.is_settled() => {
+                    published.recent.remove(id);
+                    published.live.put(head.clone());
+                }
+                Some(head) => {
+                    published.live.remove(id);
+                    published.recent.put(head.clone());
+                }
+                None => {
+                    published.live.remove(id);
+                    published.recent.remove(id);
+                }
+            }
+        }
+    }
+
+    /// Puts those that ended first in a block when two blocks of them are in memory. Only the writer calls this.
+    ///
+    /// # Errors
+    /// When the block could not be written: then the caller must stop, as after a batch.
+    pub(super) fn put_in_block(&self) -> Result<(), StoreError> {
+        let (heads, number) = {
+            let published = self.published.read();
+            if published.recent.len() < 2 * self.block_jobs {
+                return Ok(());
+            }
+            let heads: Vec<Versioned> = published.recent.heads().take(self.block_jobs).cloned().collect();
+            (heads, published.blocks.next())
+        };
+        let new = NewBlock::of(number, &heads);
+        self.disk.put_block(&new, heads.iter().map(|head| head.version.seq_no))?;
+        let snapshot = self.disk.snapshot();
+        let mut published = self.published.write();
+        published.snapshot = snapshot;
+        Arc::make_mut(&mut published.blocks).put(new.block);
+        for head in &heads {
+            // `heads` still holds what this takes out, so nothing is freed under the lock.
+            published.recent.remove(&head.job.id);
+        }
+        Ok(())
+    }
+}
+
+/// A durable batch.
+pub(super) struct Committed {
+    /// The answers to its commands.
+    pub(super) outcomes: Outcomes,
+    /// Freed by the caller once it has answered.
+    _effects: Effects,
+}
+
+struct Known<'a> {
+    published: &'a Published,
+    disk: &'a Disk,
+}
+
+impl Heads for Known<'_> {
+    fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError> {
+        match self.published.in_memory(id) {
+            Some(head) => Ok(Some(head.clone())),
+            None => self.disk.finished(&self.published.snapshot, id),
+        }
+    }
+
+    fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        self.disk.record(&self.published.snapshot, key)
+    }
+}
+
+/// Returns the answer to every command of a batch that could not be made durable.
+pub(super) fn undecided<T>(failure: &StoreError) -> WriteError<T> {
+    WriteError::Unknown(failure.to_string())
+}
