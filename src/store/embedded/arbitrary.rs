@@ -45,8 +45,8 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
     let places = (name(JobId::new), spec(), body(), state());
     let numbers = (time(), option::of(time()), any::<u32>(), any::<u64>(), time(), time(), option::of(time()));
     let notice = (any::<u32>(), entry()).prop_map(|(number, entry)| Notice { number, entry });
-    let told = prop::collection::vec(notice, 0..3);
-    let rest = (option::of((".*", ".*")), prop::collection::vec(entry(), 0..5), any::<u32>(), told);
+    let outbox = prop::collection::vec(notice, 0..3);
+    let rest = (option::of((".*", ".*")), prop::collection::vec(entry(), 0..5), any::<u32>(), outbox);
     (places, numbers, rest).prop_map(|((id, spec, payload, state), numbers, (error, entries, folded, outbox))| {
         let (run_at, expires_at, attempt, fence, created_at, updated_at, started_at) = numbers;
         Job {

@@ -1,6 +1,6 @@
 //! Finished jobs in blocks, column by column: their index.
 //!
-//! A block holds what filters and orders ask of some thousand finished jobs, each property in a column of its own
+//! A block holds what filters and orders need of some thousand finished jobs, each property in a column of its own
 //! ([`super::column`]), so that a search reads the few bytes a job that it needs and passes over blocks whose times or
 //! names rule all of it out. A block is written once. A job that leaves it, since it was removed or started again, is
 //! marked as dead in it, and the block goes with its last job.
@@ -95,7 +95,7 @@ pub(super) struct Leaving {
 }
 
 impl Blocks {
-    /// The number of the next block. Numbers come again when the last blocks are gone, which nothing minds.
+    /// Returns the number of the next block. Numbers come again when the last blocks are gone, which nothing minds.
     pub(super) fn next(&self) -> u32 {
         self.list.last().map_or(0, |block| block.number + 1)
     }
@@ -109,19 +109,19 @@ impl Blocks {
         }
     }
 
-    /// How many finished jobs are in blocks.
+    /// Returns how many finished jobs are in blocks.
     pub(super) fn jobs(&self) -> u64 {
         self.list.iter().map(|block| u64::from(block.rows - block.dead)).sum()
     }
 
-    /// The blocks in which a job created then could be.
+    /// Returns the blocks in which a job created then could be.
     pub(super) fn created_at(&self, at: Timestamp) -> impl Iterator<Item = &Block> {
         // What was done lately is most likely to be touched again.
         self.list.iter().rev().filter(move |block| block.spans[0].contains(at.as_millis()))
     }
 
-    /// The blocks in which a job that is asked for could be, those first whose best could be the best of all in the
-    /// order, each with the ranks of its first and last in it.
+    /// Returns the blocks in which a job that is wanted could be, those first whose first job could be the first of all
+    /// in the order, each with the ranks of its first and last in it.
     pub(super) fn candidates(&self, wanted: &Narrowed, sort: Sort) -> Vec<(i64, i64, &Block)> {
         let candidates = self.list.iter().filter(|block| block.may_have(wanted));
         let ranked = candidates.map(|block| {
@@ -136,11 +136,11 @@ impl Blocks {
 
 impl Block {
     fn may_have(&self, wanted: &Narrowed) -> bool {
-        let asked = [wanted.created_at, wanted.updated_at, wanted.run_at, wanted.finished_at];
-        asked.iter().zip(&self.spans).all(|(asked, there)| !asked.and(*there).is_empty())
+        let spans = [wanted.created_at, wanted.updated_at, wanted.run_at, wanted.finished_at];
+        spans.iter().zip(&self.spans).all(|(span, there)| !span.and(*there).is_empty())
     }
 
-    /// Ranks that no job in the block comes before, and after.
+    /// Returns the ranks that no job in the block comes before, and after.
     fn ranks(&self, sort: Sort) -> (i64, i64) {
         let (field, direction) = match sort {
             Sort::Dispatch => (SortField::Priority, Direction::Descending),
@@ -162,7 +162,7 @@ impl Block {
         }
     }
 
-    /// What is kept of it on disk.
+    /// Returns what is kept of the block on disk.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(8 + SPANS.len() * 16);
         bytes.extend_from_slice(&self.rows.to_le_bytes());
@@ -174,7 +174,7 @@ impl Block {
         bytes
     }
 
-    /// Reads what is kept of the block `number`.
+    /// Reads what is kept on disk of the block `number`.
     pub(super) fn decode(number: u32, bytes: &[u8]) -> Result<Self, Corrupt> {
         let broken = || Corrupt(format!("the head of block {number} has {} bytes", bytes.len()));
         let (rows, rest) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;
@@ -194,7 +194,7 @@ impl Block {
 }
 
 impl NewBlock {
-    /// A block of these jobs.
+    /// Makes a block of these jobs.
     pub(super) fn of(number: u32, heads: &[Versioned]) -> Self {
         let jobs = || heads.iter().map(|head| &*head.job);
         let mut columns = Vec::with_capacity(Column::ALL.len());

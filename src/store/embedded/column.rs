@@ -63,7 +63,7 @@ impl Ints {
         Ok(Self { bytes, start: start + Self::HEAD, width, least })
     }
 
-    /// The number in a row; in one that is not there, the smallest.
+    /// Returns the number in a row; in one that is not there, the smallest.
     pub(super) fn get(&self, row: usize) -> i64 {
         let offset = match self.width {
             1 => self.chunk(row).map(|[byte]| u64::from(byte)),
@@ -135,17 +135,17 @@ impl Names {
         Ok(Self { bytes, names, codes })
     }
 
-    /// The name's number in a row.
+    /// Returns the number of the name in a row.
     pub(super) fn code(&self, row: usize) -> usize {
         usize::try_from(self.codes.get(row)).unwrap_or(usize::MAX)
     }
 
-    /// All names, by number.
+    /// Returns all names, by number.
     pub(super) fn all(&self) -> impl Iterator<Item = Option<&str>> {
         self.names.iter().map(|range| range.clone().and_then(|range| std::str::from_utf8(&self.bytes[range]).ok()))
     }
 
-    /// The name in a row.
+    /// Returns the name in a row.
     pub(super) fn get(&self, row: usize) -> Result<Option<&str>, Corrupt> {
         let range = self.names.get(self.code(row)).ok_or_else(|| broken("a row names what has no number"))?;
         Ok(range.clone().and_then(|range| std::str::from_utf8(&self.bytes[range]).ok()))
@@ -187,7 +187,7 @@ impl Ids {
         if long_enough { Ok(Self { bytes, rows }) } else { Err(broken("a column of ids is cut short")) }
     }
 
-    /// The id in a row.
+    /// Returns the id in a row.
     pub(super) fn get(&self, row: usize) -> Result<JobId, Corrupt> {
         let id = self.raw(row).ok_or_else(|| broken("a row has no id"))?;
         if self.has_uuids() {

@@ -80,7 +80,7 @@ pub(super) struct Disk {
     /// How many stored jobs that have finished were read.
     jobs_read: AtomicU64,
     db: Database,
-    /// Last, so that it is let go when the database is closed.
+    /// Last, so that it is released when the database is closed.
     _directory: Directory,
 }
 
@@ -203,7 +203,7 @@ impl Disk {
         batch.commit().map_err(failed)
     }
 
-    /// A column of a block.
+    /// Reads a column of a block.
     pub(super) fn column(
         &self,
         snapshot: &Snapshot,
@@ -213,19 +213,19 @@ impl Disk {
         snapshot.get(&self.blocks, column_key(column, number)).map_err(failed)
     }
 
-    /// What is on disk now, unmoved by later commits.
+    /// Returns what is on disk now, unmoved by later commits.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::new(self.db.snapshot())
     }
 
-    /// A finished job.
+    /// Reads a finished job.
     pub(super) fn finished(&self, snapshot: &Snapshot, id: &JobId) -> Result<Option<Versioned>, StoreError> {
         let Some(bytes) = snapshot.get(&self.done, id.as_str()).map_err(failed)? else { return Ok(None) };
         self.has_read(1);
         Ok(Some(stored::decode(id, &bytes)?))
     }
 
-    /// A body that is kept apart.
+    /// Reads a body that is kept apart.
     pub(super) fn body(&self, snapshot: &Snapshot, reference: &BodyRef) -> Result<Option<Json>, StoreError> {
         let Some(bytes) = snapshot.get(&self.bodies, reference.id.0.as_bytes()).map_err(failed)? else {
             return Ok(None);
@@ -235,13 +235,13 @@ impl Disk {
         Ok(Some(Json::parse(text).map_err(|error| broken(error.to_string()))?))
     }
 
-    /// A record.
+    /// Reads a record.
     pub(super) fn record(&self, snapshot: &Snapshot, key: &RecordKey) -> Result<Option<Record>, StoreError> {
         let Some(bytes) = snapshot.get(&self.records, records::key(key)).map_err(failed)? else { return Ok(None) };
         Ok(Some(records::decode(key, &bytes)?))
     }
 
-    /// The records of a kind, by name.
+    /// Reads the records of a kind, by name.
     pub(super) fn records(&self, snapshot: &Snapshot, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         let mut found = Vec::new();
         for entry in snapshot.prefix(&self.records, records::key_prefix(kind)) {
@@ -254,17 +254,17 @@ impl Disk {
         Ok(found)
     }
 
-    /// So many more stored jobs that have finished were read.
+    /// Counts so many more finished jobs as read.
     pub(super) fn has_read(&self, jobs: u64) {
         self.jobs_read.fetch_add(jobs, Ordering::Relaxed);
     }
 
-    /// How many stored jobs that have finished were read since it was opened.
+    /// Returns how many finished jobs were read since the store was opened.
     pub(super) fn jobs_read(&self) -> u64 {
         self.jobs_read.load(Ordering::Relaxed)
     }
 
-    /// The finished jobs with ids in `range`.
+    /// Reads the finished jobs with ids in `range`.
     pub(super) fn all_finished(
         &self,
         snapshot: &Snapshot,
@@ -273,7 +273,7 @@ impl Disk {
         snapshot.range::<&str, _>(&self.done, range).map(|entry| entry.into_inner().map_err(failed))
     }
 
-    /// Whether the database still takes writes.
+    /// Fails when the database takes no more writes.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.db.persist(PersistMode::Buffer).map_err(failed)
     }
@@ -354,7 +354,7 @@ impl Disk {
             let read = self.done.get(id.as_str())?.map(|bytes| stored::decode(&id, &bytes));
             match read {
                 Some(Ok(head)) => drop(recent.put(head)),
-                // Whoever asks for it hears of it; the others are served.
+                // A read of this job fails; the other jobs are served.
                 Some(Err(Corrupt(what))) => tracing::error!(what, "a finished job cannot be read"),
                 None => tracing::error!(%id, "a job that has finished lately is not stored"),
             }

@@ -24,21 +24,21 @@ use crate::job::{JobId, JobState};
 use crate::query::{Filter, GroupField, Sort, SortKey};
 use crate::store::{StoreError, Versioned};
 
-/// Up to one in so many finished jobs is looked up by itself: a look-up costs about so many times what a job costs when
-/// all are read one after the other.
+/// How many times a look-up costs what a job costs when all are read one after the other: up to one in so many finished
+/// jobs is looked up.
 const LOOKUP_COST: u64 = 4;
 
-/// So many jobs are looked up for a page before all are read: the first are often enough.
+/// How many jobs are looked up for a page before all are read: the first are often enough.
 const LOOKUPS_FOR_A_PAGE: u64 = 8_192;
 
 /// How many matches travel together from the threads that read, and how many such batches may wait.
 const MATCHES_AT_ONCE: usize = 256;
 const MATCHES_WAITING: usize = 4;
 
-/// After so many stored jobs a thread that reads lets others go first.
+/// How many stored jobs a thread reads before it lets others go first.
 const JOBS_BETWEEN_YIELDS: usize = 1_024;
 
-/// The finished jobs that are in blocks at one moment, and what is asked of them.
+/// The finished jobs that are in blocks at one moment, and which of them are wanted.
 pub(super) struct Finished<'a> {
     pub(super) disk: &'a Disk,
     pub(super) snapshot: &'a Arc<Snapshot>,

@@ -31,7 +31,7 @@ const SHARDS: usize = 4_096;
 pub(super) type Shard = HashMap<JobId, Versioned>;
 
 /// All live jobs, in parts that can be held on to: a search that goes over all of them takes hold of every part at one
-/// moment, and the writer copies a part before it changes it while somebody holds it.
+/// moment, and the writer copies a part before it changes it while a search holds it.
 #[derive(Debug)]
 struct ById {
     shards: Vec<Arc<Shard>>,

@@ -100,7 +100,7 @@ fn after(span: Span) -> Option<Timestamp> {
 
 /// The last moment of a span; none when it has no end.
 fn at_most(span: Span) -> Option<Timestamp> {
-    // One at the end of all time still asks for a value.
+    // A span up to the end of all time still needs a value.
     (span.last < i64::MAX).then(|| Timestamp::from_millis(span.last))
 }
 

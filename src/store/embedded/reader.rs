@@ -37,7 +37,7 @@ impl Reader<'_> {
         Ok(Ints::read(self.bytes(column)?, 0, self.rows())?)
     }
 
-    /// The column of names of a field; none for the state, which is no name.
+    /// Reads the column of names of a field; none for the state, which is no name.
     pub(super) fn group(&self, field: GroupField) -> Result<Option<Names>, StoreError> {
         let column = NAMES.into_iter().find(|(_, of)| *of == field);
         column.map(|(column, _)| self.names(column)).transpose()
@@ -47,12 +47,12 @@ impl Reader<'_> {
         Ok(Names::read(self.bytes(column)?, self.rows())?)
     }
 
-    /// The ids.
+    /// Reads the ids.
     pub(super) fn ids(&self) -> Result<Ids, StoreError> {
         Ok(Ids::read(self.bytes(Column::Id)?, self.rows())?)
     }
 
-    /// The states.
+    /// Reads the states.
     pub(super) fn states(&self) -> Result<States, StoreError> {
         Ok(States(self.ints(Column::State)?))
     }
@@ -61,7 +61,7 @@ impl Reader<'_> {
         if self.block.dead == 0 { Ok(None) } else { self.bytes(Column::Dead).map(Some) }
     }
 
-    /// The rows of those that satisfy all that their columns tell, in rising order.
+    /// Returns the rows of the jobs that match as far as their columns say, in rising order.
     pub(super) fn select(&self, wanted: &Narrowed) -> Result<Vec<u32>, StoreError> {
         let mut rows: Vec<u32> = match self.dead()? {
             None => (0..self.block.rows).collect(),
@@ -76,12 +76,12 @@ impl Reader<'_> {
             let admitted: Vec<i64> = filter.states.iter().map(|state| i64::from(state_code(*state))).collect();
             rows.retain(|row| admitted.contains(&states.get(*row as usize)));
         }
-        let asked = [wanted.created_at, wanted.updated_at, wanted.run_at, wanted.finished_at];
-        for ((asked, there), column) in asked.into_iter().zip(self.block.spans).zip(SPANS) {
-            let all_within = asked.and(there) == there;
+        let spans = [wanted.created_at, wanted.updated_at, wanted.run_at, wanted.finished_at];
+        for ((span, there), column) in spans.into_iter().zip(self.block.spans).zip(SPANS) {
+            let all_within = span.and(there) == there;
             if !all_within && !rows.is_empty() {
                 let times = self.ints(column)?;
-                rows.retain(|row| asked.contains(times.get(*row as usize)));
+                rows.retain(|row| span.contains(times.get(*row as usize)));
             }
         }
         Ok(rows)
@@ -107,7 +107,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What jobs are ordered by, as far as an order needs it.
+    /// Reads what jobs are ordered by, as far as an order needs it.
     pub(super) fn values(&self, sort: Sort) -> Result<Values, StoreError> {
         let needed = |field| match sort {
             Sort::Dispatch => matches!(field, SortField::Priority | SortField::RunAt),
@@ -123,7 +123,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The row of a job that is in the block and has not left it.
+    /// Returns the row of a job that is in the block and has not left it.
     pub(super) fn row_of(&self, id: &str, created_at: Timestamp) -> Result<Option<u32>, StoreError> {
         let times = self.ints(Column::CreatedAt)?;
         let ids = self.ids()?;
@@ -136,7 +136,7 @@ impl Reader<'_> {
         Ok((0..self.block.rows).find(is_it))
     }
 
-    /// What the block becomes when these rows, which are in it, leave it.
+    /// Returns what the block becomes when these rows leave it.
     pub(super) fn without(&self, rows: &[u32]) -> Result<Leaving, StoreError> {
         let mut dead = self.dead()?.map_or_else(Vec::new, |dead| dead.to_vec());
         dead.resize(self.rows().div_ceil(8), 0);
@@ -157,7 +157,7 @@ fn has_bit(bits: &[u8], row: u32) -> bool {
 pub(super) struct States(Ints);
 
 impl States {
-    /// The state in a row.
+    /// Returns the state in a row.
     pub(super) fn get(&self, row: u32) -> Result<JobState, Corrupt> {
         let code = u8::try_from(self.0.get(row as usize)).unwrap_or(u8::MAX);
         state_of(code).map_err(|why| Corrupt(format!("a block of finished jobs: {why}")))
@@ -174,7 +174,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Those in a row; what was not asked for has no meaning.
+    /// Returns those in a row; what was not read has no meaning.
     pub(super) fn get(&self, row: u32) -> SortValues {
         let number = |column: &Option<Ints>| column.as_ref().map_or(0, |column| column.get(row as usize));
         let time = |column| Timestamp::from_millis(number(column));

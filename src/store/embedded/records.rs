@@ -6,7 +6,7 @@ use super::stored::{decode_as, encode_as};
 use crate::job::{Json, RecordName};
 use crate::store::{Record, RecordKey, RecordKind};
 
-/// The key of a record.
+/// Returns the key of a record.
 pub(super) fn key(key: &RecordKey) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + key.name.as_str().len());
     bytes.push(key.kind as u8);
@@ -14,12 +14,12 @@ pub(super) fn key(key: &RecordKey) -> Vec<u8> {
     bytes
 }
 
-/// What the keys of all records of a kind start with, and no others.
+/// Returns what the keys of all records of a kind start with, and no others.
 pub(super) const fn key_prefix(kind: RecordKind) -> [u8; 1] {
     [kind as u8]
 }
 
-/// Which record has this key.
+/// Returns which record has this key.
 pub(super) fn key_of(bytes: &[u8]) -> Result<RecordKey, Corrupt> {
     let broken = |why: String| Corrupt(format!("the key {:?} of a record: {why}", bytes.escape_ascii().to_string()));
     let (kind, name) = bytes.split_first().ok_or_else(|| broken("it is empty".to_owned()))?;

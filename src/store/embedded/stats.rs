@@ -31,7 +31,7 @@ pub(super) fn stats(engine: &Engine, request: &StatsRequest) -> Result<Option<St
     if tallies.is_too_much() {
         return Ok(None);
     }
-    Ok(Some(tallies.told()))
+    Ok(Some(tallies.into_stats()))
 }
 
 /// A row's interval and group.
@@ -52,7 +52,7 @@ impl<'r> Tallies<'r> {
 
     fn add(&mut self, job: &Job) {
         let at = self.request.over.map(|over| over.row(job));
-        // A job without the time that is asked for is left out.
+        // A job without the time that rows go by is left out.
         if at == Some(None) {
             return;
         }
@@ -68,7 +68,7 @@ impl<'r> Tallies<'r> {
         self.rows.len() > MAX_ROWS || self.bytes > MAX_BYTES
     }
 
-    fn told(self) -> Stats {
+    fn into_stats(self) -> Stats {
         let percentiles = self.request.percentiles.as_deref();
         let row = |((at, values), tally): (Key, Tally)| StatsRow { at, values, figures: tally.figures(percentiles) };
         let mut rows: Vec<StatsRow> = self.rows.into_iter().map(row).collect();
@@ -77,7 +77,7 @@ impl<'r> Tallies<'r> {
     }
 }
 
-/// What is known of some jobs.
+/// The values of the jobs of a row.
 #[derive(Default)]
 struct Tally {
     count: u64,
@@ -97,7 +97,7 @@ impl Tally {
     }
 
     fn figures(self, percentiles: Option<&[Percent]>) -> Figures {
-        let durations = |values: Values| percentiles.map(|asked| values.durations(asked)).unwrap_or_default();
+        let durations = |values: Values| percentiles.map(|wanted| values.durations(wanted)).unwrap_or_default();
         Figures { count: self.count, wait: durations(self.wait), run_time: durations(self.run_time) }
     }
 }
@@ -134,11 +134,11 @@ impl Values {
         self.kept.bytes().saturating_sub(before)
     }
 
-    fn durations(self, asked: &[Percent]) -> Durations {
+    fn durations(self, wanted: &[Percent]) -> Durations {
         if self.count == 0 {
-            return Durations { percentiles: vec![None; asked.len()], ..Durations::default() };
+            return Durations { percentiles: vec![None; wanted.len()], ..Durations::default() };
         }
-        let percentiles = self.kept.percentiles(asked);
+        let percentiles = self.kept.percentiles(wanted);
         Durations {
             count: self.count,
             mean: Some(self.sum as f64 / self.count as f64),
@@ -171,18 +171,18 @@ impl Kept {
     }
 
     /// The least value that at least so many in a hundred do not exceed.
-    fn percentiles(self, asked: &[Percent]) -> Vec<f64> {
+    fn percentiles(self, wanted: &[Percent]) -> Vec<f64> {
         match self {
             Self::Few(mut values) => {
                 values.sort_unstable();
                 let rank =
                     |percent: &Percent| (percent.get() / 100.0 * values.len() as f64).ceil().max(1.0) as usize - 1;
-                asked.iter().map(|percent| values.get(rank(percent)).map_or(0.0, |value| *value as f64)).collect()
+                wanted.iter().map(|percent| values.get(rank(percent)).map_or(0.0, |value| *value as f64)).collect()
             }
             Self::Many(histogram) => {
                 let value =
                     |percent: &Percent| histogram.value_at_percentile(percent.get()).min(histogram.max()) as f64;
-                asked.iter().map(value).collect()
+                wanted.iter().map(value).collect()
             }
         }
     }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn few_values_are_told_as_they_are() {
+    fn few_values_are_given_as_they_are() {
         let durations = values([40, 10, 30, 20]).0.durations(&Percent::usual());
         assert_eq!((durations.count, durations.mean, durations.max), (4, Some(25.0), Some(40.0)));
         assert_eq!(durations.percentiles, [Some(20.0), Some(40.0), Some(40.0)]);
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn many_values_take_bounded_room_and_are_told_to_three_digits() {
+    fn many_values_take_bounded_room_and_are_given_to_three_digits() {
         let (values, bytes) = values((1..=100_000_u64).map(|number| number * 1_000));
         assert!(bytes < 256 << 10, "{bytes}");
         let durations = values.durations(&Percent::usual());
-        for (told, exact) in durations.percentiles.iter().zip([5e7, 9.5e7, 9.9e7]) {
-            let told = told.expect("a value");
-            assert!((told - exact).abs() <= exact / 500.0, "{told} for {exact}");
+        for (rounded, exact) in durations.percentiles.iter().zip([5e7, 9.5e7, 9.9e7]) {
+            let rounded = rounded.expect("a value");
+            assert!((rounded - exact).abs() <= exact / 500.0, "{rounded} for {exact}");
         }
         assert_eq!(durations.max, Some(1e8));
     }

@@ -21,7 +21,7 @@ use crate::job::{
 };
 use crate::store::{Place, Version, Versioned};
 
-/// The format of what is stored. Another shape gets another number, by which the two are told apart.
+/// The format of what is stored. Another layout gets another number, so that the two are distinguished.
 const FORMAT: u8 = 1;
 
 /// Writes `head` over what `buffer` held.
@@ -72,12 +72,12 @@ pub(super) fn decode_as<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(Vers
     }
 }
 
-/// The number of a state on disk.
+/// Returns the number of a state on disk.
 pub(super) const fn state_code(state: JobState) -> u8 {
     state as u8
 }
 
-/// The state with this number on disk.
+/// Returns the state with this number on disk.
 pub(super) fn state_of(code: u8) -> Result<JobState, String> {
     JobState::ALL.get(usize::from(code)).copied().ok_or_else(|| format!("no state has the number {code}"))
 }

@@ -27,7 +27,7 @@ const BATCH_ITEMS: usize = 4_096;
 /// The same in bytes.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// How long a refused caller is told to wait: several batches.
+/// How long a refused caller should wait before it tries again: several batches.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// About how many bytes a job takes without its bodies, or a record.

@@ -1,5 +1,5 @@
 //! The query language on the embedded store, whose indexes answer what they can: the same jobs as the evaluator finds
-//! among all, however the question is put, and never more records read than there are finished jobs.
+//! among all, however the question is put, and never more stored jobs read than there are finished jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{jobs, queries, seed};
 
 /// Few enough for dozens of blocks.
 const BLOCK_JOBS: usize = 16;
-/// How many jobs are asked, and how many queries are made up.
+/// How many jobs are searched, and how many queries are made up.
 const JOBS: usize = 300;
 const QUERIES: u32 = 1_000;
 
@@ -166,28 +166,28 @@ async fn the_embedded_store_and_the_evaluator_find_the_same_jobs() {
 async fn every_index_gives_the_same_jobs_alone_and_beside_what_has_none() {
     let stored = Stored::fresh().await;
     for (number, one) in INDEXED.iter().enumerate() {
-        let mut asked = vec![(*one).to_owned(), format!("not {one}")];
+        let mut queries = vec![(*one).to_owned(), format!("not {one}")];
         for other in UNINDEXED {
-            asked.push(format!("{one} and {other}"));
-            asked.push(format!("{one} or {other}"));
-            asked.push(format!("{one} and not {other}"));
-            asked.push(format!("not {one} and {other}"));
-            asked.push(format!("not ({one} or {other})"));
+            queries.push(format!("{one} and {other}"));
+            queries.push(format!("{one} or {other}"));
+            queries.push(format!("{one} and not {other}"));
+            queries.push(format!("not {one} and {other}"));
+            queries.push(format!("not ({one} or {other})"));
         }
         for other in &INDEXED[number + 1..] {
-            asked.push(format!("{one} and {other}"));
-            asked.push(format!("{one} or {other}"));
-            asked.push(format!("({one} or {other}) and {}", UNINDEXED[number % UNINDEXED.len()]));
-            asked.push(format!("{one} and not {other}"));
+            queries.push(format!("{one} and {other}"));
+            queries.push(format!("{one} or {other}"));
+            queries.push(format!("({one} or {other}) and {}", UNINDEXED[number % UNINDEXED.len()]));
+            queries.push(format!("{one} and not {other}"));
         }
-        for query in asked {
+        for query in queries {
             stored.agree(&query).await.unwrap_or_else(|difference| panic!("seed {}: {difference}", seed()));
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_index_knows_is_not_looked_up_in_records() {
+async fn what_an_index_knows_is_not_looked_up_in_stored_jobs() {
     let stored = Stored::fresh().await;
     for (query, wanted) in [
         ("state: failed", 0),

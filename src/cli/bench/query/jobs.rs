@@ -14,7 +14,7 @@ const QUEUES: u32 = 50;
 const KINDS: u32 = 20;
 const OWNERS: u32 = 200;
 const WORKERS: u32 = 100;
-/// How far back the history goes.
+/// How far back the first job was created.
 const SPAN: Duration = Duration::from_hours(30 * 24);
 /// One in so many expires before it is started, fails, or waits for its time.
 const EXPIRED: u64 = 5_000;

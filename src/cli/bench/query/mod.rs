@@ -1,7 +1,7 @@
 //! How long queries take over many ended jobs: filters on indexed fields, counts, full scans, other orders.
 //!
-//! A store is filled through its own write path and asked in this process, so that what is measured is the store and
-//! not the way to it; a server that is named is asked for what it has.
+//! A store is filled through its own write path and queried in this process, so that what is measured is the store and
+//! not the way to it; a server that is named is queried for what it has.
 
 pub(super) mod jobs;
 
@@ -34,11 +34,11 @@ const FILL_BATCH: usize = 2_000;
 const FILLS_AT_ONCE: usize = 4;
 /// How many jobs a list shows.
 const LIMIT: usize = 100;
-/// How often each question is asked, once more before to warm up, and for how long altogether.
+/// How often each query runs, once more before to warm up, and for how long altogether.
 const RUNS: usize = 25;
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
 
-/// What is asked.
+/// A query and what is wanted of it.
 struct Question {
     name: &'static str,
     kql: String,
@@ -65,25 +65,25 @@ struct Answered {
 /// Measures, and says how it went.
 pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     let jobs = args.jobs.unwrap_or(DEFAULT_JOBS);
-    let (mut asker, what, filled) = if args.server.is_some() {
+    let (mut source, what, filled) = if args.server.is_some() {
         let target = Target::prepare(args).await?;
         let connection = Connection::open(&target.address).await.map_err(Failure::Failed)?;
-        (Asker::Server(Box::new(connection)), target.what, None)
+        (Source::Server(Box::new(connection)), target.what, None)
     } else {
         let directory = target::scratch_directory().map_err(Failure::Failed)?;
         let store = open(args, directory.path().to_owned()).await?;
         let took = fill(&*store, jobs, args.live.unwrap_or(DEFAULT_LIVE).min(jobs)).await.map_err(Failure::Failed)?;
-        (Asker::Store { store, _directory: directory }, format!("{} store", args.store.as_str()), took)
+        (Source::Store { store, _directory: directory }, format!("{} store", args.store.as_str()), took)
     };
     let mut answered = Vec::new();
     for question in questions(SystemClock::default().now()) {
-        answered.push(asker.measure(question).await.map_err(Failure::Failed)?);
+        answered.push(source.measure(question).await.map_err(Failure::Failed)?);
     }
-    asker.close().await;
+    source.close().await;
     tell(args, &what, jobs, filled, &answered)
 }
 
-/// Opens the store that is asked for; an embedded one in `fresh` if no directory is named.
+/// Opens the store that the arguments name; an embedded one in `fresh` if no directory is named.
 pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failure> {
     let run: u32 = rand::random();
     let settings = EngineSettings {
@@ -160,8 +160,8 @@ fn questions(now: Timestamp) -> Vec<Question> {
     questions
 }
 
-/// Who is asked.
-enum Asker {
+/// The store or the server that answers.
+enum Source {
     Store { store: Arc<dyn Store>, _directory: tempfile::TempDir },
     Server(Box<Connection>),
 }
@@ -178,22 +178,22 @@ struct Items {
     items: Vec<IgnoredAny>,
 }
 
-impl Asker {
+impl Source {
     async fn measure(&mut self, question: Question) -> Result<Answered, String> {
-        let found = self.ask(&question).await?;
+        let found = self.run(&question).await?;
         let mut took = Vec::new();
         let begun = Instant::now();
         while took.len() < RUNS && (took.len() < 3 || begun.elapsed() < LONG_ENOUGH) {
-            let asked_at = Instant::now();
-            self.ask(&question).await?;
-            took.push(asked_at.elapsed());
+            let begun_at = Instant::now();
+            self.run(&question).await?;
+            took.push(begun_at.elapsed());
         }
         took.sort();
         Ok(Answered { question, found, took })
     }
 
     /// How many are found.
-    async fn ask(&mut self, question: &Question) -> Result<u64, String> {
+    async fn run(&mut self, question: &Question) -> Result<u64, String> {
         match self {
             Self::Store { store, .. } => {
                 let expression = Arc::new(Expression::parse(&question.kql).map_err(|error| error.render())?);
@@ -273,7 +273,7 @@ fn tell(
             "questions": answered.iter().map(question).collect::<Vec<_>>(),
         }));
     }
-    let mut rows = vec![vec!["scenario".to_owned(), "query".to_owned()], vec!["asked".to_owned(), what.to_owned()]];
+    let mut rows = vec![vec!["scenario".to_owned(), "query".to_owned()], vec!["queried".to_owned(), what.to_owned()]];
     if let Some(took) = filled {
         let mut text = String::new();
         let rate = f64::from(jobs) / took.as_secs_f64().max(0.001);

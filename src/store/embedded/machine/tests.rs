@@ -161,7 +161,7 @@ fn jobs_and_records_in_one_batch_are_decided_apart_under_versions_of_one_count()
 }
 
 #[test]
-fn a_record_that_comes_and_goes_or_is_only_looked_at_is_no_change() {
+fn a_record_that_comes_and_goes_or_is_only_read_is_no_change() {
     let key = RecordKey::new(RecordKind::Lease, RecordName::system("leader"));
     let create = RecordWrite::Create { key: key.clone(), body: Json::parse("1".to_owned()).expect("JSON") };
     let came_and_went = RecordWrite::Remove { key: key.clone(), expected: Version { seq_no: 101, ..START } };

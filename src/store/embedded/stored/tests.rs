@@ -56,7 +56,8 @@ fn each_state_has_a_number_of_its_own_for_good() {
     assert!(state_of(6).is_err());
 }
 
-/// Whoever changes these bytes changes what is on disk: then the format is another one, here and of the directory.
+/// A change of these bytes is a change of what is on disk: then the format gets another number, here and in the
+/// directory.
 #[test]
 fn the_bytes_of_a_job_stay_as_they_are() {
     let at = Timestamp::from_millis;
