@@ -1,4 +1,4 @@
-//! Time: a millisecond timestamp, and the clock that services are handed.
+//! Time: a millisecond timestamp, and the clock that services get.
 //!
 //! Nothing below the services reads a clock. Transitions and the store's state machine get `now` as an argument, so
 //! that tests choose it and a replay gives the same answer.
@@ -21,33 +21,33 @@ impl Timestamp {
     /// The last millisecond of the year 9999, for the same reason.
     pub const MAX: Self = Self(253_402_300_799_999);
 
-    /// A timestamp from milliseconds since the epoch, held within [`Timestamp::MIN`] and [`Timestamp::MAX`].
+    /// Makes a timestamp from milliseconds since the epoch, limited to [`Timestamp::MIN`] and [`Timestamp::MAX`].
     #[must_use]
     pub fn from_millis(millis: i64) -> Self {
         Self(millis.clamp(Self::MIN.0, Self::MAX.0))
     }
 
-    /// Milliseconds since the epoch.
+    /// Returns the milliseconds since the epoch.
     #[must_use]
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
-    /// This time and `duration` more, held at [`Timestamp::MAX`].
+    /// Adds `duration`, up to [`Timestamp::MAX`].
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         Self::from_millis(self.0.saturating_add(millis))
     }
 
-    /// This time and `duration` less, held at [`Timestamp::MIN`].
+    /// Subtracts `duration`, down to [`Timestamp::MIN`].
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         Self::from_millis(self.0.saturating_sub(millis))
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// Returns the time since `earlier`; zero when this is not later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
@@ -68,7 +68,7 @@ impl Timestamp {
         }
     }
 
-    /// RFC 3339 in UTC with milliseconds, as the API and the job index write times.
+    /// Returns RFC 3339 in UTC with milliseconds, as the API and the job index write times.
     #[must_use]
     pub fn to_rfc3339(self) -> String {
         DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
@@ -133,9 +133,9 @@ pub mod rfc3339 {
     }
 }
 
-/// Where a service reads the time.
+/// Tells a service the time.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -154,18 +154,18 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to, for tests where time is the subject.
+/// A clock that moves only when a test advances it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that stands at `now`.
+    /// Makes a clock that shows `now`.
     #[must_use]
     pub fn at(now: Timestamp) -> Self {
         Self(AtomicI64::new(now.as_millis()))
     }
 
-    /// Moves the clock on.
+    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         let millis = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
         self.0.fetch_add(millis, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What sort of place an IP address leads to.
+//! The class of an IP address.
 //!
 //! The tables follow IANA's special-purpose address registries (RFC 6890). What they do not name is public in IPv4;
 //! in IPv6 only 2000::/3 is, since nothing else is given out for the public Internet.
@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// What sort of place an address leads to.
+/// The class of an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AddressClass {
-    /// Somewhere on the public Internet.
+    /// An address on the public Internet.
     Public,
     /// This machine.
     Loopback,
@@ -23,19 +23,19 @@ pub enum AddressClass {
     Shared,
     /// A private network (RFC 4193).
     UniqueLocal,
-    /// A cloud's service that hands out a machine's credentials.
+    /// A cloud's metadata service, which hands out the machine's credentials.
     Metadata,
-    /// No address: many systems take it for this machine.
+    /// The unspecified address, which many systems take for this machine.
     Unspecified,
-    /// Many machines.
+    /// A multicast group.
     Multicast,
-    /// Every machine of the link.
+    /// Every machine on the link.
     Broadcast,
-    /// For examples in texts.
+    /// An address for documentation.
     Documentation,
-    /// For measurements in laboratories.
+    /// An address for benchmarks.
     Benchmark,
-    /// Anything else that no public server has.
+    /// Any other address that no public server has.
     Reserved,
 }
 
@@ -44,7 +44,7 @@ use AddressClass::{
     UniqueLocal, Unspecified,
 };
 
-/// The first network that has an address is its class.
+/// The first network that contains an address gives its class.
 #[rustfmt::skip]
 const V4: [(Ipv4Net, AddressClass); 26] = [
     (v4([169, 254, 169, 254], 32), Metadata),  // AWS, Azure, Google, DigitalOcean, Oracle and others
@@ -75,7 +75,7 @@ const V4: [(Ipv4Net, AddressClass); 26] = [
     (v4([240, 0, 0, 0], 4), Reserved),
 ];
 
-/// The first network that has an address is its class; an address in none is reserved.
+/// The first network that contains an address gives its class; an address in none is reserved.
 #[rustfmt::skip]
 const V6: [(Ipv6Net, AddressClass); 14] = [
     (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128), Metadata),   // AWS
@@ -110,7 +110,7 @@ const fn v6(segments: [u16; 8], prefix: u8) -> Ipv6Net {
 }
 
 impl AddressClass {
-    /// The class of an address. One of IPv6 that stands for one of IPv4 is of that one's class.
+    /// Returns the class of an address. An IPv6 address that stands for an IPv4 address has the class of that address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         match address {
@@ -119,7 +119,7 @@ impl AddressClass {
         }
     }
 
-    /// Whether it is a place in somebody's own network, which a policy may open as a whole.
+    /// Whether the address is in a private network, which a policy may allow as a whole.
     #[must_use]
     pub const fn is_private(self) -> bool {
         matches!(self, Loopback | Private | LinkLocal | Shared | UniqueLocal)

@@ -8,28 +8,28 @@ use super::target::RefusedTarget;
 /// Why a call has no answer. No message names more of the target's URL than its host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The policy forbids it. Nothing was sent.
+    /// The policy refuses the target. Nothing was sent.
     #[error("the target is refused: {0}")]
     Refused(#[from] RefusedTarget),
     /// The request cannot be sent as it is. Nothing was sent.
     #[error("the request cannot be sent: {0}")]
     Unsendable(String),
-    /// The host's name has no address, or nobody could be asked.
+    /// The host's name has no address, or no resolver answered.
     #[error("{host} cannot be resolved: {reason}")]
     Unresolvable {
         /// The host in the URL.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         reason: String,
     },
-    /// No connection could be made: nobody listens, or TLS does not come about. The request was not sent.
+    /// No connection could be made: no server listens, or TLS failed. The request was not sent.
     #[error("no connection: {0}")]
     Unreachable(String),
-    /// The answer was not whole in this time. The request may have been carried out.
+    /// The answer was not complete within this time. The request may have been carried out.
     #[error("no whole answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
-    /// The connection ended before the answer was whole, or the answer was no HTTP. The request may have been carried
-    /// out.
+    /// The connection ended before the answer was complete, or the answer was not HTTP. The request may have been
+    /// carried out.
     #[error("the answer broke off: {0}")]
     Broken(String),
     /// Too many calls are under way. Nothing was sent.
@@ -38,7 +38,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the same call may succeed later, without anybody changing it or the policy.
+    /// Whether the same call may succeed later, under the same policy.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
@@ -47,7 +47,7 @@ impl CallError {
         }
     }
 
-    /// What the HTTP client's error means.
+    /// Classifies the HTTP client's error.
     pub(super) fn of(error: &reqwest::Error) -> Self {
         let mut innermost: &dyn Error = error;
         // A chain of causes has an end.

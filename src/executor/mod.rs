@@ -53,17 +53,16 @@ const CARRIAGE: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
-/// How much calls may take.
+/// The limits of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a connection may take to be made, with the name's resolution and the TLS handshake.
+    /// The longest time to connect, including name resolution and the TLS handshake.
     pub connect_timeout: Duration,
-    /// The longest a call may take, whatever it asks for.
+    /// The longest time of a call, whatever its own timeout.
     pub max_timeout: Duration,
-    /// How much of an answer's body is read, in bytes; the rest is left unread. An answer's headers have the HTTP
-    /// client's bounds: 100 of them, and 408 KiB.
+    /// How much of an answer's body is read, in bytes. Its headers are limited by the HTTP client, to 100 and 408 KiB.
     pub max_answer_bytes: usize,
-    /// How many calls may be under way at once.
+    /// The largest number of calls at once.
     pub max_concurrent: usize,
 }
 
@@ -78,42 +77,42 @@ impl Default for Limits {
     }
 }
 
-/// One call.
+/// An HTTP call.
 #[derive(Clone, Debug)]
 pub struct HttpCall {
-    /// Any but `CONNECT` and `TRACE`.
+    /// The method: any but `CONNECT` and `TRACE`.
     pub method: Method,
-    /// Whom to call.
+    /// The target.
     pub url: TargetUrl,
-    /// The request's headers, but for those that say how a message is carried.
+    /// The request's headers, except those that control the connection or the framing.
     pub headers: HeaderMap,
     /// The request's body.
     pub body: Bytes,
-    /// How long it may take until the answer is whole; at most [`Limits::max_timeout`].
+    /// The time until the answer must be complete; at most [`Limits::max_timeout`].
     pub timeout: Duration,
 }
 
-/// What came back, whatever its status. A redirect is an answer like another.
+/// The answer to a call, whatever its status. A redirect is an answer like any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
     /// The status.
     pub status: StatusCode,
-    /// When the other side wants to be asked again, if it said so.
+    /// The `Retry-After` header, if there is one.
     pub retry_after: Option<RetryAfter>,
-    /// The body, as far as it was read; compressed if the other side compressed it unasked.
+    /// The body, as far as it was read. It is compressed if the server compressed it without being asked to.
     pub body: Bytes,
     /// Whether the body was longer than [`Limits::max_answer_bytes`].
     pub truncated: bool,
-    /// How long it took.
+    /// The duration of the call.
     pub took: Duration,
 }
 
-/// The header of this name (RFC 9110, section 10.2.3).
+/// The `Retry-After` header (RFC 9110, section 10.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// So much later than now.
+    /// A delay from now.
     In(Duration),
-    /// From then on.
+    /// A time.
     At(Timestamp),
 }
 
@@ -128,12 +127,12 @@ impl RetryAfter {
     }
 }
 
-/// No HTTP client can be made on this machine.
+/// The HTTP client could not be made on this machine.
 #[derive(Debug, thiserror::Error)]
 #[error("no HTTP client can be made: {0}")]
 pub struct NoHttpClient(#[from] reqwest::Error);
 
-/// Makes calls. Cheap to clone: clones share connections and limits.
+/// Makes HTTP calls. Clones are cheap and share connections and limits.
 #[derive(Clone)]
 pub struct HttpExecutor {
     http: reqwest::Client,
@@ -143,7 +142,7 @@ pub struct HttpExecutor {
 }
 
 impl HttpExecutor {
-    /// An executor that asks the operating system for addresses.
+    /// Makes an executor that resolves names with the operating system.
     ///
     /// # Errors
     /// [`NoHttpClient`] when TLS cannot be set up.
@@ -151,7 +150,7 @@ impl HttpExecutor {
         Self::with_resolver(policy, limits, Arc::new(SystemResolver::default()))
     }
 
-    /// An executor that asks `resolver` for addresses; it checks them all the same.
+    /// Makes an executor that resolves names with `resolver`, and checks the addresses.
     ///
     /// # Errors
     /// [`NoHttpClient`] when TLS cannot be set up.
@@ -182,16 +181,16 @@ impl HttpExecutor {
         Ok(Self { http, policy, limits, permits })
     }
 
-    /// The policy that it keeps to.
+    /// Returns the policy.
     #[must_use]
     pub fn policy(&self) -> &TargetPolicy {
         &self.policy
     }
 
-    /// Makes one call, once. It waits for its turn as long as the call itself may take.
+    /// Makes one call, once. Waits for a free place for at most the call's own timeout.
     ///
     /// # Errors
-    /// [`CallError`] when there is no whole answer; a status of any kind is an answer.
+    /// [`CallError`] when there is no complete answer; any status is an answer.
     pub async fn call(&self, call: &HttpCall) -> Result<HttpAnswer, CallError> {
         // The client asks its resolver for names only, so an address in the URL is checked here or nowhere.
         self.policy.check(&call.url)?;

@@ -1,4 +1,4 @@
-//! From names to addresses, and the check that stands between the two.
+//! Resolves names to addresses, and checks the addresses.
 //!
 //! The check is the HTTP client's only way to an address: it resolves a name once for a connection, and connects to
 //! what came out. So a name that leads elsewhere a moment later (DNS rebinding) leads nowhere.
@@ -14,18 +14,18 @@ use tokio::sync::Semaphore;
 use super::error::CallError;
 use super::target::TargetPolicy;
 
-/// How many of a name's addresses are looked at; a name with more is used as if it had these only.
+/// How many of a name's addresses are used.
 const MAX_ADDRESSES: usize = 32;
 /// How many lookups run at once. Each takes a thread until the system's resolver gives up.
 const MAX_LOOKUPS: usize = 16;
 
-/// Finds a name's addresses.
+/// Resolves names to addresses.
 #[async_trait]
 pub trait Resolve: Send + Sync + 'static {
-    /// The addresses of `host`.
+    /// Returns the addresses of `host`.
     ///
     /// # Errors
-    /// When it has none, or nobody could be asked.
+    /// When the name has no address, or no resolver answers.
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>>;
 }
 
@@ -55,7 +55,7 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// Resolves, and lets nothing through unless everything passes.
+/// Resolves a name, and refuses it unless the policy allows every address.
 #[derive(Clone)]
 pub(super) struct CheckedResolver {
     pub(super) resolver: Arc<dyn Resolve>,

@@ -1,4 +1,4 @@
-//! What may be called: the form of a target's URL, and the policy for where it leads.
+//! Which targets may be called: the form of a target's URL, and the policy for the addresses that it leads to.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use url::Host;
 
 use super::address::AddressClass;
 
-/// The longest URL that is taken, in bytes.
+/// The longest accepted URL, in bytes.
 pub const MAX_URL_BYTES: usize = 4096;
 
 /// Names that lead to a cloud's metadata service from within that cloud.
@@ -24,24 +24,24 @@ const METADATA_NAMES: [&str; 6] = [
     "instance-data.ec2.internal",
 ];
 
-/// Why a text is no target.
+/// Why a text is not a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
-    /// Longer than [`MAX_URL_BYTES`].
+    /// The text is longer than [`MAX_URL_BYTES`].
     #[error("is longer than {MAX_URL_BYTES} bytes")]
     TooLong,
-    /// No URL.
+    /// The text is not a URL.
     #[error("is not a URL: {0}")]
     Unreadable(String),
-    /// Neither `http` nor `https`.
+    /// The scheme is neither `http` nor `https`.
     #[error("must begin with http:// or https://")]
     Scheme,
-    /// A name or a password before the host: they belong in a header.
+    /// The URL contains a user name or a password, which belong in a header.
     #[error("must not have a user name or a password in it")]
     Credentials,
 }
 
-/// The URL of something that is to be called: `http` or `https`, and no credentials in it.
+/// The URL of a target: `http` or `https`, without credentials.
 ///
 /// The parser is the WHATWG's, so that every spelling of an IP address (`127.1`, `0x7f000001`, `[::ffff:7f00:1]`) has
 /// become the address itself before anybody looks at it. A URL may itself be a secret; so its path is not printed.
@@ -50,7 +50,7 @@ pub enum InvalidTarget {
 pub struct TargetUrl(Url);
 
 impl TargetUrl {
-    /// Reads one.
+    /// Parses a URL.
     ///
     /// # Errors
     /// [`InvalidTarget`] says what is wrong with it.
@@ -68,13 +68,13 @@ impl TargetUrl {
         Ok(Self(url))
     }
 
-    /// The whole URL.
+    /// Returns the whole URL.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// The host, which can be printed.
+    /// Returns the host, which may be printed.
     #[must_use]
     pub fn host(&self) -> &str {
         self.0.host_str().unwrap_or_default()
@@ -107,9 +107,9 @@ impl From<TargetUrl> for String {
 /// An exception from a policy's refusals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedTarget {
-    /// This name, wherever in a network of our own it leads.
+    /// Allows this name, whichever private address it resolves to.
     Host(String),
-    /// These addresses, whatever name leads there.
+    /// Allows these addresses, whichever name resolves to them.
     Network(IpNet),
 }
 
@@ -138,46 +138,45 @@ impl fmt::Display for AllowedTarget {
     }
 }
 
-/// Which targets may be called. Public addresses always may, and others only as far as this says.
+/// Which targets may be called. Public addresses are always allowed, others only as this policy says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetPolicy {
-    /// Whether to call private addresses: this machine's, its links' and its networks'. Metadata services, multicast
-    /// and what no server can have stay refused.
+    /// Whether private addresses are allowed: this machine's, its links' and its networks'. Metadata services,
+    /// multicast and reserved addresses stay refused.
     pub allow_private: bool,
-    /// Exceptions. A metadata service is called only when its address is among them.
+    /// Further allowed targets. A metadata service is called only if its address is among them.
     pub allow: Vec<AllowedTarget>,
 }
 
-/// Why a target is not called. Nothing was sent to it.
+/// Why a target was not called. Nothing was sent to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedTarget {
-    /// The name stands for such a place.
+    /// The name itself is refused.
     #[error("{host} is a {class} name")]
     Name {
         /// The host in the URL.
         host: String,
-        /// What sort of place it is.
+        /// The class of the address.
         class: AddressClass,
     },
-    /// The host is, or resolves to, such an address. The message leaves the address out: whoever may name targets need
-    /// not learn what this network's names resolve to.
+    /// The host is, or resolves to, a refused address. The message leaves the address out, so that users who name
+    /// targets do not learn what this network's names resolve to.
     #[error("{host} leads to a {class} address")]
     Address {
         /// The host in the URL.
         host: String,
         /// The address that was refused.
         address: IpAddr,
-        /// What sort of place it is.
+        /// The class of the address.
         class: AddressClass,
     },
 }
 
 impl TargetPolicy {
-    /// Checks what can be told of a target without resolving its name. Passing says nothing yet about where a name
-    /// leads; that is checked at each call.
+    /// Checks a target without resolving its name. The addresses that a name resolves to are checked at each call.
     ///
     /// # Errors
-    /// [`RefusedTarget`] when it is never called under this policy.
+    /// [`RefusedTarget`] when this policy never allows the target.
     pub fn check(&self, target: &TargetUrl) -> Result<(), RefusedTarget> {
         match target.0.host() {
             Some(Host::Domain(name)) => self.check_name(name),

@@ -6,11 +6,11 @@ use super::scan::Scans;
 use crate::clock::Timestamp;
 use crate::manager::ManagerError;
 
-/// How many steps one run takes: with a page each, more jobs than end in a minute.
+/// The largest number of pages in one run: more jobs than end in a minute.
 const MAX_STEPS: usize = 500;
 
 impl Scans {
-    /// Lets the store take step after step until there is nothing more to do now.
+    /// Archives page after page until the store has nothing left to archive.
     pub(super) async fn archive(&self, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
         let mut report = Report::default();
         for _ in 0..MAX_STEPS {

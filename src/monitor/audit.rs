@@ -1,17 +1,17 @@
-//! The audit: what the jobs' histories say, kept for good.
+//! The audit: a permanent copy of the jobs' histories.
 //!
-//! A job's history is part of the job: it is written with it and removed with it. Who wants to know for longer has it
-//! copied, entry by entry, into the store's audit ([`crate::store::audit`]). Nothing waits for that: the entries are read
-//! out of histories that are written already.
+//! A job's history is part of the job: it is written with it and removed with it. The audit ([`crate::store::audit`])
+//! keeps a copy of every entry for longer. No request waits for it: the entries are read from histories that are
+//! already written.
 //!
-//! A pass looks at all jobs written since the last pass began, less [`LATENESS`] and the clocks' skew, in the order of
-//! their last writes: one that is written meanwhile moves ahead and is found again. Of each it hands over the entries
-//! since then, in pages. How far it is, is a record in the store, written after the pages it covers; so that a monitor
-//! that dies is followed by one that hands over some entries again, under the same ids, and leaves none out. With no
-//! record, all histories there are are handed over.
+//! A pass reads all jobs written since the last pass began, less [`LATENESS`] and the clocks' skew, in the order of
+//! their last writes: a job that is written meanwhile moves ahead and is found again. It copies each job's entries
+//! since then, in pages. Its position is a record in the store, written after the pages that it covers. So the
+//! successor of a monitor that died copies some entries again, under the same ids, and leaves none out. Without a
+//! position, every history is copied.
 //!
-//! What can be missing: entries in the middle of a history of more than fifty that were folded away before a pass came by,
-//! and jobs that were removed before one did.
+//! The audit can miss entries in the middle of a history of more than fifty that were folded away before a pass, and
+//! jobs that were removed before one.
 
 mod ecs;
 
@@ -32,7 +32,7 @@ use crate::store::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store
 
 /// The record's name.
 const NAME: &str = "audit";
-/// How much later than its own time says a write can be found: what a write takes, and a refresh.
+/// How much later than its own time a write can be found: the duration of a write and of a refresh.
 const LATENESS: Duration = Duration::from_secs(30);
 /// How many pages one run reads.
 const MAX_PAGES: usize = 50;
@@ -50,10 +50,10 @@ struct Position {
 /// A pass over the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Pass {
-    /// When it began.
+    /// When the pass began.
     #[serde(with = "rfc3339")]
     began: Timestamp,
-    /// Jobs last written before this time have been looked at.
+    /// Jobs that were last written before this time have been read.
     #[serde(with = "rfc3339")]
     reached: Timestamp,
 }
@@ -68,7 +68,7 @@ pub struct Auditor {
     store: Arc<dyn Store>,
     /// How long after its time an entry may be found for the first time.
     lateness: Duration,
-    /// Whether the next run is to begin once more.
+    /// Whether the next run forgets the position.
     anew: AtomicBool,
     /// The number and time of the last entry that was copied of each job, as far as the next pass finds it again: it is
     /// not copied twice.
@@ -76,13 +76,13 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    /// One for a store whose writers' clocks are apart by no more than `skew`.
+    /// Makes an auditor for a store whose writers' clocks differ by no more than `skew`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, skew: Duration) -> Self {
         Self { store, lateness: LATENESS + skew, anew: AtomicBool::new(false), handed_over: Mutex::default() }
     }
 
-    /// The same, which begins once more with all the histories there are, if `anew`.
+    /// If `anew`, makes the first run copy every history again.
     #[must_use]
     pub fn beginning(mut self, anew: bool) -> Self {
         self.anew = AtomicBool::new(anew);
@@ -98,8 +98,8 @@ impl Auditor {
         }
     }
 
-    /// Copies the transitions up to `now` that are not in the audit yet, for as long as it may act, or as many as one run
-    /// reads.
+    /// Copies the transitions up to `now` that are not in the audit yet, for as long as it may act, or as many as one
+    /// run reads.
     ///
     /// # Errors
     /// The store's. What was copied before the error is in the audit.

@@ -5,45 +5,45 @@ use std::time::Duration;
 use crate::job::{JobState, OrphanPolicy};
 use crate::store::Store;
 
-/// When something is done again and again.
+/// When a scan runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// After so long; a second at least.
+    /// The time from one run to the next, at least a second.
     Every(Duration),
-    /// As a cron expression with seconds says, in UTC: `*/5 * * * * *`.
+    /// A cron expression with seconds, in UTC: `*/5 * * * * *`.
     Cron(String),
 }
 
-/// The monitor's settings. What is `None` depends on the store: one that other machines write to as well has more than
-/// one clock, and more than one monitor.
+/// The monitor's settings. The default of a setting that is `None` depends on the store: a shared store has more than
+/// one clock and more than one monitor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MonitorConfig {
-    /// When jobs are looked through for flags, time limits and start deadlines.
+    /// When jobs are checked for orphans, time limits and start deadlines.
     pub scans: Schedule,
-    /// How often jobs are recovered whose lease is over. What a recovery takes hangs on it, and it costs one search in
-    /// an index.
+    /// The time between scans for expired leases. A shorter one recovers jobs sooner; each scan costs one search in the
+    /// index.
     pub recovery_period: Duration,
-    /// How often jobs are removed that ended long ago.
+    /// The time between scans for jobs that ended longer ago than they are kept.
     pub retention_period: Duration,
-    /// How often settled jobs are moved out of the live ones' way, where the store does not do so by itself.
+    /// The time between moves of settled jobs to the archive, on a store that does not archive by itself.
     pub archive_period: Duration,
-    /// How long a lease must have been over before its job is taken away.
+    /// How long a lease must have been expired before its job is recovered.
     pub orphan_grace: Duration,
-    /// How far the clocks of two machines may be apart; 5 s where there are several, 0 where there is one.
+    /// How far the clocks of two machines may differ; by default 5 s on a shared store, otherwise 0.
     pub clock_skew: Option<Duration>,
-    /// How old a heartbeat looks abandoned; half the job's lease, and never less than that.
+    /// The age at which a heartbeat is stale; by default, and at least, half the lease's term.
     pub heartbeat_stale: Option<Duration>,
-    /// What becomes of a job whose lease is over, where neither it nor its queue says so.
+    /// What happens to a job whose lease has expired, unless the job or its queue has a policy.
     pub orphan_policy: OrphanPolicy,
-    /// How long jobs are kept that have ended.
+    /// How long ended jobs are kept.
     pub retention: Retention,
-    /// For how long a submission can be repeated and gives the same job: none is removed earlier.
+    /// For how long a repeated submission finds the same job: no ended job is removed earlier.
     pub idempotency_window: Duration,
-    /// How often the audit is brought up to date; no audit is kept when not said.
+    /// The time between updates of the audit; `None` keeps no audit.
     pub audit_period: Option<Duration>,
-    /// Whether the audit begins once more with all the histories there are, when this monitor first leads.
+    /// Whether the first update by this monitor copies every history again.
     pub audit_anew: bool,
-    /// How long a leader may act without having renewed its lease; 3 s where there may be other monitors.
+    /// How long a leader may act without renewing its lease; by default 3 s where there may be other monitors.
     pub term: Option<Duration>,
 }
 
@@ -67,7 +67,7 @@ impl Default for MonitorConfig {
     }
 }
 
-/// The clock skew allowed for where several machines write leases.
+/// The allowed clock skew where several machines write leases.
 const SHARED_SKEW: Duration = Duration::from_secs(5);
 /// A leader's term where another could take over.
 const SHARED_TERM: Duration = Duration::from_secs(3);
@@ -84,30 +84,30 @@ impl MonitorConfig {
     }
 }
 
-/// How long jobs are kept after their end, by the state they ended in; `None` is for ever.
+/// How long jobs are kept after their end, by their final state; `None` keeps them for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Completed jobs.
+    /// How long completed jobs are kept.
     pub completed: Option<Duration>,
-    /// Failed jobs.
+    /// How long failed jobs are kept.
     pub failed: Option<Duration>,
-    /// Cancelled jobs.
+    /// How long cancelled jobs are kept.
     pub cancelled: Option<Duration>,
-    /// Expired jobs.
+    /// How long expired jobs are kept.
     pub expired: Option<Duration>,
 }
 
 impl Retention {
-    /// Everything is kept for ever.
+    /// Keeps every job for ever.
     pub const FOR_EVER: Self = Self { completed: None, failed: None, cancelled: None, expired: None };
 
-    /// The same for every state.
+    /// Keeps the jobs of every state for the same time.
     #[must_use]
     pub const fn all(age: Option<Duration>) -> Self {
         Self { completed: age, failed: age, cancelled: age, expired: age }
     }
 
-    /// How long jobs are kept that ended in `state`; for ever, when it is no final state.
+    /// Returns how long jobs in `state` are kept; `None` for a state that is not final.
     #[must_use]
     pub const fn of(&self, state: JobState) -> Option<Duration> {
         match state {

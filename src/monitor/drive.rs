@@ -1,5 +1,4 @@
-//! What a moment of the timetable sets off: a scan, if this process leads, the scan's time has come, and the one before
-//! has ended.
+//! Runs a scan at a moment of the timetable, if this process leads, the scan is due, and its last run has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +13,11 @@ use super::scan::{Scan, Scans};
 use super::trouble::Trouble;
 use crate::clock::{Clock, Timestamp};
 
-/// A moment may come so much too early: the timetable's own clock looks twice a second.
+/// How much too early a moment may come: the timetable's own clock ticks twice a second.
 const EARLY: Duration = Duration::from_millis(500);
-/// The wait after a scan that failed; doubles with every further one.
+/// The wait after a failed run; it doubles with every further failure.
 const FIRST_REST: Duration = Duration::from_secs(1);
-/// How long at most.
+/// The longest wait after a failed run.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// Runs the scans.

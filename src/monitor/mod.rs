@@ -1,12 +1,14 @@
-//! The monitor: finds what its worker does no longer look after, tells of it, and recovers it.
+//! The monitor: finds jobs that their workers have abandoned, reports them, and recovers them.
 //!
-//! In reading order: [`config`], [`rules`] (what is to be done about one job: a pure function of the job, the time and
-//! the rules), [`scan`], [`retention`] and [`archive`] (finding such jobs and doing it, a bounded number at a time),
-//! [`audit`] (keeping what happened for good), [`leader`] (of several monitors one acts), [`timetable`] and [`drive`] (when).
+//! In reading order: [`config`], [`rules`] (the action that one job needs: a pure function of the job, the time and the
+//! rules), [`pages`] and [`scan`] (finding such jobs and acting on them, a bounded number at a time), [`retention`],
+//! [`archive`] and [`audit`] (the other scans), [`report`] (what a run did), [`leader`] (one of several monitors acts),
+//! [`timetable`] and [`drive`] (when scans run), [`trouble`] (logging failures that repeat).
 //!
-//! What it relies on: every job says by itself when to look at it next ([`Job::watch_at`](crate::job::Job::watch_at)),
-//! so that a scan is one search by time; and everything it does is a conditional write, decided again on a read right
-//! before it. So a monitor that is slow, late, doubled or wrong about who leads costs conflicts and never a job.
+//! Two properties keep it safe. Every job has the time of its next check
+//! ([`Job::watch_at`](crate::job::Job::watch_at)), so that a scan is one search by time. Every change is a conditional
+//! write, decided again on a read right before it. So a monitor that is slow, late, doubled or wrong about who leads
+//! costs conflicts and never a job.
 
 mod archive;
 pub mod audit;
@@ -41,7 +43,7 @@ use drive::Driver;
 use leader::{Leader, Leadership};
 use timetable::Timetable;
 
-/// A monitor at work.
+/// A running monitor.
 pub struct Monitor {
     leadership: Arc<Leadership>,
     driver: Arc<Driver>,
@@ -51,10 +53,10 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts a monitor on the current tokio runtime: it stands for leadership, and scans while it leads.
+    /// Starts a monitor on the current tokio runtime. It competes for leadership, and scans while it leads.
     ///
     /// # Errors
-    /// When the configuration has a schedule that is none.
+    /// [`InvalidSchedule`] when the configured schedule cannot be parsed.
     pub async fn start(
         manager: Manager,
         store: Arc<dyn Store>,
@@ -75,13 +77,13 @@ impl Monitor {
         Ok(Self { leadership, driver, timetable, stopping, candidate })
     }
 
-    /// Whether it acts.
+    /// Whether this monitor leads, and so acts.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.leadership.holds_at(Instant::now())
     }
 
-    /// Ends the scans and gives the leadership back, so that another monitor need not wait for its term to end. To be
+    /// Ends the scans and releases the leadership, so that another monitor need not wait for its term to end. Must be
     /// called before the manager is shut down.
     pub async fn shutdown(self) {
         self.timetable.stop().await;

@@ -9,8 +9,8 @@ pub(super) const PAGE: usize = 1_000;
 /// Whether this process may still act. It is checked between a page's search and what is done about its jobs.
 pub(super) type MayAct<'a> = &'a (dyn Fn() -> bool + Send + Sync);
 
-/// The pages of one search, smallest first. Each round of a loop takes the [`next`](Self::next) search and notes what it
-/// found with [`passed`](Self::passed).
+/// The pages of one search, smallest first. Each round of a loop takes the [`next`](Self::next) search and notes what
+/// it found with [`passed`](Self::passed).
 pub(super) struct Pages {
     search: Search,
     left: usize,

@@ -1,8 +1,8 @@
-//! What is to be done about one job: a pure function of the job, the time and the rules.
+//! The action that one job needs: a pure function of the job, the time and the rules.
 //!
-//! Times in a job were written by the clock of whatever machine its manager ran on. So what takes something away – a
-//! lease, an attempt, the chance to start – waits for as long as two clocks may be apart. A flag takes nothing away and
-//! a heartbeat takes it off.
+//! Times in a job were written by the clock of the machine on which its manager ran. So an action that takes something
+//! away – a lease, an attempt, the chance to start – waits for as long as two clocks may differ. A flag takes nothing
+//! away, and a heartbeat removes it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::config::MonitorConfig;
 use crate::clock::Timestamp;
 use crate::job::{Actor, Change, Job, OrphanPolicy, Recovery, Refusal, Running, State};
 
-/// By what jobs are judged.
+/// The times by which jobs are judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     orphan_grace: Duration,
@@ -19,7 +19,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules of a configuration, on a store that is this process's own or one that others write to as well.
+    /// Makes the rules of a configuration, for a store that only this process writes to, or for a shared one.
     #[must_use]
     pub fn of(config: &MonitorConfig, own_store: bool) -> Self {
         Self {
@@ -29,37 +29,37 @@ impl Rules {
         }
     }
 
-    /// How long after its end a lease is taken for over, whichever clock wrote it.
+    /// Returns how long after its end a lease counts as expired, whichever clock wrote it.
     #[must_use]
     pub fn grace(&self) -> Duration {
         self.orphan_grace.max(self.clock_skew)
     }
 
-    /// How far two clocks may be apart.
+    /// Returns how far two clocks may differ.
     #[must_use]
     pub const fn clock_skew(&self) -> Duration {
         self.clock_skew
     }
 
-    /// How old a heartbeat under a lease of this term is stale. A worker that is well sends one at each third of it, so
-    /// that less than half says nothing.
+    /// The age at which a heartbeat under a lease of this term is stale. A healthy worker sends one at each third of
+    /// the term, so that an age of less than half means nothing.
     fn stale_after(&self, term: Duration) -> Duration {
         self.heartbeat_stale.unwrap_or_default().max(term / 2) + self.clock_skew
     }
 }
 
-/// What is to be done about a job.
+/// An action on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nobody started it in time.
+    /// Expires a job that no worker started in time.
     Expire,
-    /// Its lease is over for good: it is taken from its worker.
+    /// Takes a job from its worker, since its lease has expired for longer than the grace.
     Recover,
-    /// Its attempt has taken longer than it may. The worker itself had the grace to say so.
+    /// Ends an attempt that has exceeded its time limit. The worker had the grace to report that itself.
     TimeOut,
-    /// It looks abandoned.
+    /// Flags a job as an orphan.
     Flag(Suspicion),
-    /// It takes longer than expected, which is told once for each lease.
+    /// Marks a job that takes longer than expected, once for each lease.
     MarkOverdue,
 }
 
@@ -68,11 +68,11 @@ pub enum Action {
 pub enum Suspicion {
     /// Its lease has expired.
     LeaseExpired,
-    /// It takes longer than expected, and its worker has been silent.
+    /// It takes longer than expected, and its worker has sent no heartbeat.
     Silent,
 }
 
-/// What is to be done about a job now, the most important first; after that it is asked again.
+/// Returns the most important action that a job needs now. After the action, the next decision may return another.
 #[must_use]
 pub fn decide(job: &Job, now: Timestamp, rules: &Rules) -> Option<Action> {
     match &job.state {
@@ -109,15 +109,15 @@ fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -
     (unflagged && overdue && silent).then_some(Action::Flag(Suspicion::Silent))
 }
 
-/// Who the monitor is in histories.
+/// Returns the actor that histories name for the monitor.
 #[must_use]
 pub fn actor() -> Actor {
     Actor::system("monitor")
 }
 
 impl Action {
-    /// Does it. `policy` is what becomes of the job where its own rule says nothing, `chance` a random number from 0 to
-    /// 1 for the backoff.
+    /// Applies the action. `policy` decides what happens to an orphan, `chance` is a random number from 0 to 1 for the
+    /// backoff.
     pub(super) fn apply(
         self,
         job: &Job,
@@ -138,7 +138,7 @@ impl Action {
 }
 
 impl Suspicion {
-    /// What it rests on, in words.
+    /// Describes the evidence.
     fn evidence(self, job: &Job) -> Result<String, Refusal> {
         let running = job.running()?;
         let lease = &running.lease;

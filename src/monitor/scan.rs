@@ -1,8 +1,8 @@
-//! Finding jobs that something is to be done about, and doing it.
+//! Finds the jobs that need an action, and takes it.
 //!
-//! A scan asks for jobs whose `watch_at` has come, page by page, and hands those with something to do to the manager,
-//! which reads each anew right before it writes. Pages, and pages a run, are bounded; the next run goes on where a run
-//! had to stop.
+//! A scan searches for jobs whose `watch_at` has passed, page by page, and gives those that need an action to the
+//! manager, which reads each again right before it writes. Pages, and pages in a run, are bounded; the next run
+//! continues where a run had to stop.
 
 use std::collections::HashMap;
 
@@ -68,7 +68,7 @@ impl Scan {
     }
 }
 
-/// The scans, over one manager.
+/// The scans of one monitor.
 pub struct Scans {
     pub(super) manager: Manager,
     pub(super) rules: Rules,
@@ -76,12 +76,12 @@ pub struct Scans {
     pub(super) retention: Retention,
     pub(super) idempotency_window: std::time::Duration,
     auditor: Option<Auditor>,
-    /// Where the next run of a scan goes on.
+    /// Where the next run of a scan continues.
     resume: Mutex<HashMap<Scan, SortKey>>,
 }
 
 impl Scans {
-    /// The scans of a configuration, on a store that is this process's own or one that others write to as well.
+    /// Makes the scans of a configuration, for a store that only this process writes to, or for a shared one.
     #[must_use]
     pub fn new(manager: Manager, config: &MonitorConfig, own_store: bool) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Scans {
         }
     }
 
-    /// The same, which keep an audit.
+    /// Adds the audit to the scans.
     #[must_use]
     pub fn with_audit(mut self, auditor: Auditor) -> Self {
         self.auditor = Some(auditor);
@@ -105,7 +105,7 @@ impl Scans {
     /// Runs a scan once.
     ///
     /// # Errors
-    /// When jobs cannot be searched for. What was done until then is done.
+    /// The store's, when jobs cannot be searched. Actions taken before the error remain.
     pub async fn run_once(&self, scan: Scan, now: Timestamp) -> Result<Report, ManagerError> {
         self.run_while(scan, now, &|| true).await
     }
@@ -163,7 +163,7 @@ impl Scans {
         decide(job, now, &self.rules).filter(|action| scan.does(*action))
     }
 
-    /// What becomes of a job whose lease is over: its own rule goes first, then its queue's.
+    /// What happens to a job whose lease has expired: its own policy takes precedence over its queue's.
     fn policy(&self, job: &Job) -> OrphanPolicy {
         let own = job.spec.oversight.orphan_policy;
         own.or_else(|| self.manager.orphan_policy_of(&job.spec.queue)).unwrap_or(self.policy)

@@ -1,8 +1,8 @@
-//! When scans run: `tokio-cron-scheduler` says when a moment has come, the driver what is due then.
+//! When scans run: `tokio-cron-scheduler` signals the moments, and the driver decides which scans are due.
 //!
-//! A period is a cron expression for every second and a look at how long the last start was ago, and not a repeated
-//! task of the scheduler's: that one reckons from moment to moment, and never comes again once a machine was held up
-//! for longer than its period.
+//! A period is a cron expression for every second and a check of the time since the last start. The scheduler's own
+//! repeated tasks are not used: they count from moment to moment, and stop for good once the machine was suspended for
+//! longer than their period.
 
 use std::sync::{Arc, Weak};
 
@@ -14,13 +14,13 @@ use super::scan::Scan;
 
 const EVERY_SECOND: &str = "* * * * * *";
 
-/// A schedule that is none.
+/// A scan schedule that could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSchedule {
-    /// The expression cannot be read.
+    /// The cron expression cannot be parsed.
     #[error("`{0}` is not a cron expression with seconds, such as */10 * * * * *")]
     Cron(String),
-    /// The scheduler does not start.
+    /// The scheduler could not be started.
     #[error("the scheduler does not start: {0}")]
     Scheduler(String),
 }
@@ -29,7 +29,7 @@ pub enum InvalidSchedule {
 pub(super) struct Timetable(JobScheduler);
 
 impl Timetable {
-    /// Starts to tell the driver when moments have come, for as long as there is one.
+    /// Starts to signal moments to the driver, for as long as the driver exists.
     pub(super) async fn start(driver: &Arc<Driver>, config: &MonitorConfig) -> Result<Self, InvalidSchedule> {
         let cannot = |error: JobSchedulerError| InvalidSchedule::Scheduler(error.to_string());
         let scheduler = JobScheduler::new().await.map_err(cannot)?;
@@ -44,7 +44,7 @@ impl Timetable {
         Ok(Self(scheduler))
     }
 
-    /// No further moment comes.
+    /// Stops the signals.
     pub(super) async fn stop(mut self) {
         if let Err(error) = self.0.shutdown().await {
             tracing::debug!(%error, "the scheduler did not stop");

@@ -1,6 +1,5 @@
-//! Every field of a job that can be asked for, sorted or grouped by, or is at least kept: one table for the query
-//! language, the list of fields that the API gives, and the documentation. A test holds it against the mapping of the
-//! job index.
+//! Every field of a job: whether queries, orders and groups can use it. One table serves the query language, the API's
+//! list of fields, and the documentation. A test compares it with the mapping of the job index.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,44 +8,44 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::job::{Body, EventName, HistoryEntry, Job, JobState, Lease, Orphan, OrphanPolicy, Owner, Running, State};
 
-/// The list of a job's transitions, whose entries are asked for together: `history: { to: running and fence: 2 }`.
+/// The list of a job's transitions. A query tests its entries one by one: `history: { to: running and fence: 2 }`.
 pub const HISTORY: &str = "history";
-/// The map of labels; `labels.team` is one of them.
+/// The map of labels; `labels.team` is one label.
 pub const LABELS: &str = "labels";
-/// Texts of error codes, reasons and labels that are longer, in UTF-16 units, are kept and cannot be found.
+/// The longest error code, reason or label that a query can find, in UTF-16 units. Longer ones are stored only.
 pub const LONGEST_KEYWORD: usize = 1024;
 
-/// How a field can be asked for.
+/// The type of a field, which decides how queries compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldType {
-    /// A text that is compared as a whole, to the letter.
+    /// A text that is compared as a whole; upper and lower case differ.
     Keyword {
-        /// The longest that can be found, in UTF-16 units.
+        /// The longest text that a query can find, in UTF-16 units.
         longest: Option<usize>,
     },
     /// A text that is found by its words.
     Text,
     /// A time.
     Date,
-    /// A whole number between these.
+    /// A whole number within bounds.
     Integer {
-        /// The smallest.
+        /// The smallest number.
         least: i64,
-        /// The largest.
+        /// The largest number.
         most: i64,
     },
-    /// A number.
+    /// A floating-point number.
     Number,
     /// `true` or `false`.
     Flag,
     /// A map of keywords.
     Labels,
-    /// Kept, and not to be asked for.
+    /// A value that is stored and that queries cannot use.
     Kept,
 }
 
 impl FieldType {
-    /// Its name, as the API and the documentation have it.
+    /// Returns the name of the type in the API and in the documentation.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -62,57 +61,57 @@ impl FieldType {
     }
 }
 
-/// A field's value in one job.
+/// The value of a field in one job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FieldValue<'a> {
-    /// Of a keyword or a text.
+    /// The value of a keyword or a text.
     Text(&'a str),
-    /// Of a date.
+    /// The value of a date.
     Time(Timestamp),
-    /// Of an integer.
+    /// The value of an integer.
     Integer(i64),
-    /// Of a number.
+    /// The value of a number.
     Number(f64),
-    /// Of a boolean.
+    /// The value of a boolean.
     Flag(bool),
 }
 
-/// How to come by a field's value.
+/// Where the value of a field is found.
 #[derive(Clone, Copy, Debug)]
 pub enum Access {
-    /// From the job.
+    /// The job has it.
     Job(for<'a> fn(&'a Job) -> Option<FieldValue<'a>>),
-    /// From an entry of its history.
+    /// Each entry of the history has one.
     History(for<'a> fn(&'a HistoryEntry) -> Option<FieldValue<'a>>),
-    /// From its labels.
+    /// The labels have it.
     Labels,
-    /// Not for queries.
+    /// Queries have no access.
     None,
 }
 
 /// A field of a job. Two are equal when their names are.
 #[derive(Clone, Copy)]
 pub struct Field {
-    /// Its name, the same in the API, in the index and in queries.
+    /// The name, which is the same in the API, in the index and in queries.
     pub name: &'static str,
-    /// How it can be asked for.
+    /// The type of the field.
     pub kind: FieldType,
-    /// What it says.
+    /// The meaning of the field, as users read it.
     pub meaning: &'static str,
-    /// A query for it; for what is only kept, a value.
+    /// An example of a query; of a value if the field is stored only.
     pub example: &'static str,
     /// Whether lists can be ordered by it.
     pub sortable: bool,
-    /// Whether counts and figures can be grouped by it.
+    /// Whether counts and statistics can be grouped by it.
     pub groupable: bool,
-    /// Whether a value without a field is looked for here.
+    /// Whether a value without a field name is searched for in this field.
     pub default: bool,
-    /// Where its value is.
+    /// Where the value is found.
     pub access: Access,
 }
 
 impl Field {
-    /// The field of this name.
+    /// Finds the field of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         FIELDS.iter().find(|field| field.name == name)
@@ -130,14 +129,14 @@ impl Field {
         })
     }
 
-    /// Whether a query can ask for it.
+    /// Whether a query can use it.
     #[must_use]
     pub fn is_searchable(&self) -> bool {
         self.kind != FieldType::Kept
     }
 
-    /// Its value in `job` as far as it is indexed: what a query finds, a list is ordered by and figures are grouped by.
-    /// Of a field of the history's entries there is none, since there are many.
+    /// Returns its value in `job` as far as it is indexed: what queries find, and what orders and groups use. A field
+    /// of the history's entries has many values, so this returns none.
     #[must_use]
     pub fn value<'a>(&self, job: &'a Job) -> Option<FieldValue<'a>> {
         let Access::Job(get) = self.access else { return None };
@@ -147,7 +146,7 @@ impl Field {
         })
     }
 
-    /// The values that it can have, where they are few.
+    /// Returns the values that the field can have, if they are few.
     #[must_use]
     pub fn values(&self) -> Vec<&'static str> {
         match self.name {
@@ -159,7 +158,7 @@ impl Field {
         }
     }
 
-    /// The list that it is a part of, if it is.
+    /// Returns the list whose entries have this field, if any.
     #[must_use]
     pub fn nested_in(&self) -> Option<&'static str> {
         matches!(self.access, Access::History(_)).then_some(HISTORY)
@@ -220,81 +219,131 @@ const SHORT: FieldType = FieldType::Integer { least: i16::MIN as i64, most: i16:
 use Access::{History, Job as Of};
 use FieldType::{Date, Number, Text};
 
-/// All fields.
+/// Every field of a job.
 #[rustfmt::skip]
 pub static FIELDS: &[Field] = &[
-    Field::new("id", KEYWORD, Of(|job| text(job.id.as_str())), "The job's id, unique in the store.", "id: nightly-7").sortable().by_default(),
-    Field::new("queue", KEYWORD, Of(|job| text(job.spec.queue.as_str())), "The queue that the job waits in.", "queue: reports").sortable().groupable().by_default(),
-    Field::new("kind", KEYWORD, Of(|job| text(job.spec.kind.as_str())), "The sort of work, which names the handler.", "kind: (render or encode)").sortable().groupable().by_default(),
-    Field::new("state", KEYWORD, Of(|job| text(job.state.name().as_str())), "The job's state: available, running, completed, failed, cancelled or expired.", "state: running").sortable().groupable().by_default(),
-    Field::new("owner", KEYWORD, Of(|job| job.spec.owner.as_ref().map(Owner::as_str).and_then(text)), "The person or team that the job belongs to.", "owner: team-*").sortable().groupable().by_default(),
-    Field::new(LABELS, FieldType::Labels, Access::Labels, "The labels that the submitter set; one label is `labels.` and its name.", "labels.team: blue").groupable().by_default(),
-    Field::new("priority", SHORT, Of(|job| integer(job.spec.priority.get())), "The priority, from -100 to 100; jobs with a higher one are claimed first.", "priority >= 50").sortable().groupable(),
-    Field::new("run_at", Date, Of(|job| time(job.run_at)), "The earliest time at which the job is claimed.", "run_at < now-1h").sortable(),
-    Field::new("expires_at", Date, Of(|job| job.expires_at.and_then(time)), "The time at which the job expires if no attempt has begun.", "expires_at <= now+10m").sortable(),
-    Field::new("created_at", Date, Of(|job| time(job.created_at)), "When the job was submitted.", "created_at >= now-7d/d").sortable(),
-    Field::new("updated_at", Date, Of(|job| time(job.updated_at)), "When the job was last written.", "updated_at > now-5m").sortable(),
-    Field::new("started_at", Date, Of(|job| job.started_at.and_then(time)), "When the latest attempt began.", "started_at < now-1d").sortable(),
-    Field::new("finished_at", Date, Of(|job| job.finished_at().and_then(time)), "When the job ended.", "finished_at: \"2030-01-31\"").sortable(),
-    Field::new("wait_ms", LONG, Of(|job| duration(job.wait()?)), "The time from when the job was due until its latest attempt began, in milliseconds.", "wait_ms > 60000").sortable(),
-    Field::new("run_time_ms", LONG, Of(|job| duration(job.run_time()?)), "The duration of the attempt that ended the job, in milliseconds.", "run_time_ms >= 3600000").sortable(),
-    Field::new("cancel_requested_at", Date, Of(|job| running(job)?.cancel_requested_at.and_then(time)), "When cancellation of the running job was requested.", "cancel_requested_at: *").sortable(),
-    Field::new("overdue_at", Date, Of(|job| running(job)?.overdue_at.and_then(time)), "When the attempt was found to take longer than expected.", "overdue_at: *").sortable(),
-    Field::new("watch_at", Date, Of(|job| job.watch_at().and_then(time)), "When the monitor checks the job next.", "watch_at <= now").sortable(),
-    Field::new("expected_runtime_ms", LONG, Of(|job| duration(job.spec.expected_runtime?)), "The expected duration of an attempt, in milliseconds.", "expected_runtime_ms < 60000").sortable(),
-    Field::new("timeout_ms", LONG, Of(|job| duration(job.spec.timeout?)), "The time limit of an attempt, in milliseconds.", "not timeout_ms: *").sortable(),
-    Field::new("max_attempts", LONG, Of(|job| integer(job.spec.max_attempts)), "The number of attempts that the job may have.", "max_attempts: 1").sortable().groupable(),
-    Field::new("attempt", LONG, Of(|job| integer(job.attempt.get())), "The number of claims that count as attempts.", "attempt > 1").sortable().groupable(),
-    Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())), "The number of times the job was ever claimed.", "fence: 0").sortable(),
+    Field::new("id", KEYWORD, Of(|job| text(job.id.as_str())),
+        "The job's id, unique in the store.", "id: nightly-7").sortable().by_default(),
+    Field::new("queue", KEYWORD, Of(|job| text(job.spec.queue.as_str())),
+        "The queue that the job waits in.", "queue: reports").sortable().groupable().by_default(),
+    Field::new("kind", KEYWORD, Of(|job| text(job.spec.kind.as_str())),
+        "The sort of work, which names the handler.", "kind: (render or encode)").sortable().groupable().by_default(),
+    Field::new("state", KEYWORD, Of(|job| text(job.state.name().as_str())),
+        "Available, running, completed, failed, cancelled or expired.", "state: running")
+        .sortable().groupable().by_default(),
+    Field::new("owner", KEYWORD, Of(|job| job.spec.owner.as_ref().map(Owner::as_str).and_then(text)),
+        "The person or team that the job belongs to.", "owner: team-*").sortable().groupable().by_default(),
+    Field::new(LABELS, FieldType::Labels, Access::Labels,
+        "The submitter's labels; one label is `labels.` and its name.", "labels.team: blue").groupable().by_default(),
+    Field::new("priority", SHORT, Of(|job| integer(job.spec.priority.get())),
+        "The priority, from -100 to 100; the highest is claimed first.", "priority >= 50").sortable().groupable(),
+    Field::new("run_at", Date, Of(|job| time(job.run_at)),
+        "The earliest time at which the job is claimed.", "run_at < now-1h").sortable(),
+    Field::new("expires_at", Date, Of(|job| job.expires_at.and_then(time)),
+        "The time at which the job expires if no attempt has begun.", "expires_at <= now+10m").sortable(),
+    Field::new("created_at", Date, Of(|job| time(job.created_at)),
+        "When the job was submitted.", "created_at >= now-7d/d").sortable(),
+    Field::new("updated_at", Date, Of(|job| time(job.updated_at)),
+        "When the job was last written.", "updated_at > now-5m").sortable(),
+    Field::new("started_at", Date, Of(|job| job.started_at.and_then(time)),
+        "When the latest attempt began.", "started_at < now-1d").sortable(),
+    Field::new("finished_at", Date, Of(|job| job.finished_at().and_then(time)),
+        "When the job ended.", "finished_at: \"2030-01-31\"").sortable(),
+    Field::new("wait_ms", LONG, Of(|job| duration(job.wait()?)),
+        "The time from due to the start of the latest attempt, in milliseconds.", "wait_ms > 60000").sortable(),
+    Field::new("run_time_ms", LONG, Of(|job| duration(job.run_time()?)),
+        "The duration of the attempt that ended the job, in milliseconds.", "run_time_ms >= 3600000").sortable(),
+    Field::new("cancel_requested_at", Date, Of(|job| running(job)?.cancel_requested_at.and_then(time)),
+        "When cancellation of the running job was requested.", "cancel_requested_at: *").sortable(),
+    Field::new("overdue_at", Date, Of(|job| running(job)?.overdue_at.and_then(time)),
+        "When the attempt was found to take longer than expected.", "overdue_at: *").sortable(),
+    Field::new("watch_at", Date, Of(|job| job.watch_at().and_then(time)),
+        "When the monitor checks the job next.", "watch_at <= now").sortable(),
+    Field::new("expected_runtime_ms", LONG, Of(|job| duration(job.spec.expected_runtime?)),
+        "The expected duration of an attempt, in milliseconds.", "expected_runtime_ms < 60000").sortable(),
+    Field::new("timeout_ms", LONG, Of(|job| duration(job.spec.timeout?)),
+        "The time limit of an attempt, in milliseconds.", "not timeout_ms: *").sortable(),
+    Field::new("max_attempts", LONG, Of(|job| integer(job.spec.max_attempts)),
+        "The number of attempts that the job may have.", "max_attempts: 1").sortable().groupable(),
+    Field::new("attempt", LONG, Of(|job| integer(job.attempt.get())),
+        "The number of claims that count as attempts.", "attempt > 1").sortable().groupable(),
+    Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())),
+        "The number of times the job was ever claimed.", "fence: 0").sortable(),
     Field::kept("retry", "How long the job waits between attempts.", "{\"base_ms\": 1000}"),
     Field::kept("resources", "What the job needs of a machine.", "{\"memory_mib\": 512}"),
-    Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())), "What the monitor does when the lease expires: requeue, fail or flag.", "orphan_policy: flag").sortable().groupable(),
+    Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())),
+        "What happens when the lease expires: requeue, fail or flag.", "orphan_policy: flag").sortable().groupable(),
     Field::kept("notify", "The receivers of the job's notifications.", "[{\"url\": \"https://example.org/hook\"}]"),
     Field::kept("outbox", "The events whose notifications are not submitted yet.", "[{\"number\": 3}]"),
-    Field::new("untold", LONG, Of(|job| untold(job)), "The number of events whose notifications are not submitted yet.", "untold > 0").sortable(),
-    Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())), "The worker that holds the lease.", "lease.worker_id: worker-7").sortable().groupable().by_default(),
-    Field::new("lease.request_id", KEYWORD, Of(|job| text(lease(job)?.request_id.as_ref()?.as_str())), "The id of the claim request that acquired the lease.", "lease.request_id: c-19"),
-    Field::new("lease.acquired_at", Date, Of(|job| time(lease(job)?.acquired_at)), "When the lease was acquired.", "lease.acquired_at < now-1h").sortable(),
-    Field::new("lease.heartbeat_at", Date, Of(|job| time(lease(job)?.heartbeat_at)), "When the worker last sent a heartbeat.", "lease.heartbeat_at < now-2m").sortable(),
-    Field::new("lease.expires_at", Date, Of(|job| time(lease(job)?.expires_at)), "When the lease expires.", "lease.expires_at <= now").sortable(),
-    Field::new("lease.term_ms", LONG, Of(|job| duration(lease(job)?.term)), "The term of the lease, which each heartbeat renews, in milliseconds.", "lease.term_ms > 60000").sortable(),
-    Field::new("progress.percent", Number, Of(|job| running(job)?.progress.as_ref()?.percent.map(FieldValue::Number)), "The progress of the attempt, from 0 to 100.", "progress.percent >= 99.5").sortable(),
+    Field::new("untold", LONG, Of(|job| untold(job)),
+        "The number of events whose notifications are not submitted yet.", "untold > 0").sortable(),
+    Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())),
+        "The worker that holds the lease.", "lease.worker_id: worker-7").sortable().groupable().by_default(),
+    Field::new("lease.request_id", KEYWORD, Of(|job| text(lease(job)?.request_id.as_ref()?.as_str())),
+        "The id of the claim request that acquired the lease.", "lease.request_id: c-19"),
+    Field::new("lease.acquired_at", Date, Of(|job| time(lease(job)?.acquired_at)),
+        "When the lease was acquired.", "lease.acquired_at < now-1h").sortable(),
+    Field::new("lease.heartbeat_at", Date, Of(|job| time(lease(job)?.heartbeat_at)),
+        "When the worker last sent a heartbeat.", "lease.heartbeat_at < now-2m").sortable(),
+    Field::new("lease.expires_at", Date, Of(|job| time(lease(job)?.expires_at)),
+        "When the lease expires.", "lease.expires_at <= now").sortable(),
+    Field::new("lease.term_ms", LONG, Of(|job| duration(lease(job)?.term)),
+        "The term of the lease, which each heartbeat renews, in milliseconds.", "lease.term_ms > 60000").sortable(),
+    Field::new("progress.percent", Number, Of(|job| running(job)?.progress.as_ref()?.percent.map(FieldValue::Number)),
+        "The progress of the attempt, from 0 to 100.", "progress.percent >= 99.5").sortable(),
     Field::kept("progress.message", "The progress of the attempt, in words.", "\"page 7 of 12\""),
-    Field::new("orphan.flagged_at", Date, Of(|job| time(orphan(job)?.flagged_at)), "When the job was flagged as an orphan.", "orphan.flagged_at: *").sortable(),
-    Field::new("orphan.reason", BOUNDED, Of(|job| text(&orphan(job)?.reason)), "Why the job was flagged as an orphan.", "orphan.reason: *heartbeat*").by_default(),
-    Field::new("orphan.held", FieldType::Flag, Of(|job| Some(FieldValue::Flag(orphan(job)?.held))), "Whether the orphan is left to a person to decide on.", "orphan.held: true"),
-    Field::new("error.code", BOUNDED, Of(|job| text(&job.error.as_ref()?.code)), "The code of the latest attempt's error.", "error.code: timeout").sortable().groupable().by_default(),
-    Field::new("error.message", Text, Of(|job| text(&job.error.as_ref()?.message)), "The message of the latest attempt's error, found by its words.", "error.message: \"out of memory\"").by_default(),
-    Field::new("error.message.keyword", BOUNDED, Of(|job| text(&job.error.as_ref()?.message)), "The same message, compared as a whole.", "error.message.keyword: \"exit status 1\""),
+    Field::new("orphan.flagged_at", Date, Of(|job| time(orphan(job)?.flagged_at)),
+        "When the job was flagged as an orphan.", "orphan.flagged_at: *").sortable(),
+    Field::new("orphan.reason", BOUNDED, Of(|job| text(&orphan(job)?.reason)),
+        "Why the job was flagged as an orphan.", "orphan.reason: *heartbeat*").by_default(),
+    Field::new("orphan.held", FieldType::Flag, Of(|job| Some(FieldValue::Flag(orphan(job)?.held))),
+        "Whether the orphan is left to a person to decide on.", "orphan.held: true"),
+    Field::new("error.code", BOUNDED, Of(|job| text(&job.error.as_ref()?.code)),
+        "The latest error's code.", "error.code: timeout").sortable().groupable().by_default(),
+    Field::new("error.message", Text, Of(|job| text(&job.error.as_ref()?.message)),
+        "The latest error's message, found by its words.", "error.message: \"out of memory\"").by_default(),
+    Field::new("error.message.keyword", BOUNDED, Of(|job| text(&job.error.as_ref()?.message)),
+        "The same message, compared as a whole.", "error.message.keyword: \"exit status 1\""),
     Field::kept("payload", "The job's input.", "{\"page\": 7}"),
     Field::kept("payload_text", "The same as text, where the index cannot take the JSON.", "\"[1e999]\""),
     Field::kept("payload_ref.id", "The id of an input that is stored apart from the job.", "\"0b6c…\""),
-    Field::new("payload_ref.bytes", LONG, Of(|job| stored(&job.payload)), "The size of an input that is stored apart from the job, in bytes.", "payload_ref.bytes > 100000").sortable(),
+    Field::new("payload_ref.bytes", LONG, Of(|job| stored(&job.payload)),
+        "The size of an input that is stored apart from the job, in bytes.", "payload_ref.bytes > 100000").sortable(),
     Field::kept("result", "The job's result.", "{\"pages\": 12}"),
     Field::kept("result_text", "The same as text, where the index cannot take the JSON.", "\"[1e999]\""),
     Field::kept("result_ref.id", "The id of a result that is stored apart from the job.", "\"9f21…\""),
-    Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())), "The size of a result that is stored apart from the job, in bytes.", "result_ref.bytes > 100000").sortable(),
-    Field::new("history.at", Date, History(|entry| time(entry.at)), "The time of a transition.", "history: { to: failed and at > now-1d }"),
-    Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())), "The event: submitted, claimed, retried, released and so on.", "history: { event: released }"),
-    Field::new("history.from", KEYWORD, History(|entry| entry.from.map(JobState::as_str).and_then(text)), "The state before the transition; none for the submission.", "history: { from: running and to: available }"),
-    Field::new("history.to", KEYWORD, History(|entry| text(entry.to.as_str())), "The state after the transition.", "history: { to: running }"),
-    Field::new("history.fence", LONG, History(|entry| unsigned(entry.fence.get())), "The fence after the transition.", "history: { to: running and fence > 3 }"),
-    Field::new("history.attempt", LONG, History(|entry| integer(entry.attempt.get())), "The number of attempts after the transition.", "history: { to: failed and attempt: 1 }"),
-    Field::new("history.actor", KEYWORD, History(|entry| text(entry.actor.as_str())), "Who made the transition.", "history: { to: running and actor: w-1 }"),
-    Field::new("history.reason", BOUNDED, History(|entry| entry.reason.as_deref().and_then(text)), "The reason of the transition, if one was given.", "history: { reason: *lease* }"),
-    Field::new("history_folded", LONG, Of(|job| folded(job)), "The number of entries that were left out of the middle of the history.", "history_folded > 0"),
-    Field::kept("fingerprint", "The hash that tells a repeated submission from a different one under the same id.", "\"5f3a…\""),
+    Field::new("result_ref.bytes", LONG, Of(|job| stored(job.result())),
+        "The size of a result that is stored apart from the job, in bytes.", "result_ref.bytes > 100000").sortable(),
+    Field::new("history.at", Date, History(|entry| time(entry.at)),
+        "The time of a transition.", "history: { to: failed and at > now-1d }"),
+    Field::new("history.event", KEYWORD, History(|entry| text(entry.event.as_str())),
+        "The event: submitted, claimed, retried, released and so on.", "history: { event: released }"),
+    Field::new("history.from", KEYWORD, History(|entry| entry.from.map(JobState::as_str).and_then(text)),
+        "The state before the transition; none for the submission.", "history: { from: running and to: available }"),
+    Field::new("history.to", KEYWORD, History(|entry| text(entry.to.as_str())),
+        "The state after the transition.", "history: { to: running }"),
+    Field::new("history.fence", LONG, History(|entry| unsigned(entry.fence.get())),
+        "The fence after the transition.", "history: { to: running and fence > 3 }"),
+    Field::new("history.attempt", LONG, History(|entry| integer(entry.attempt.get())),
+        "The number of attempts after the transition.", "history: { to: failed and attempt: 1 }"),
+    Field::new("history.actor", KEYWORD, History(|entry| text(entry.actor.as_str())),
+        "Who made the transition.", "history: { to: running and actor: w-1 }"),
+    Field::new("history.reason", BOUNDED, History(|entry| entry.reason.as_deref().and_then(text)),
+        "The reason of the transition, if one was given.", "history: { reason: *lease* }"),
+    Field::new("history_folded", LONG, Of(|job| folded(job)),
+        "The number of entries that were left out of the middle of the history.", "history_folded > 0"),
+    Field::kept("fingerprint", "The hash that tells a repeated submission from a different one.", "\"5f3a…\""),
     Field::kept("write_id", "The id of the write that made this version of the document.", "\"1c77…\""),
     Field::kept("previous_write_id", "The id of the write that made the version before.", "\"1c76…\""),
 ];
 
-/// Whether a text is short enough to be found.
+/// Whether a text is short enough for a query to find it.
 #[must_use]
 pub fn fits(text: &str, longest: usize) -> bool {
     text.len() <= longest || text.encode_utf16().count() <= longest
 }
 
-/// The one of `names` that is perhaps meant by `name`, which is none of them.
+/// Returns the one of `names` that is spelled most like `name`, if any is similar.
 #[must_use]
 pub fn closest<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let name = name.to_lowercase();

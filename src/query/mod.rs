@@ -1,5 +1,6 @@
-//! What can be asked of a store: which jobs ([`Filter`]), in which order ([`sort`]), from where on ([`Cursor`]); and the
-//! query language that people ask in ([`kql`]), on one table of [`fields`]; and which figures ([`stats`]).
+//! What a store can be searched for: which jobs ([`Filter`]), in which order ([`sort`]), from where on ([`Cursor`]).
+//! Users write queries in Kibana's language ([`kql`]), over one table of [`fields`]; [`stats`] has counts and
+//! durations.
 
 pub mod fields;
 pub mod kql;
@@ -18,53 +19,53 @@ use self::kql::Expression;
 use crate::clock::Timestamp;
 use crate::job::{Job, JobState, Kind, Owner, QueueName, RequestId, State, WorkerId};
 
-/// A query, and the moment that it calls now: the same for all pages of a list's one search.
+/// A KQL query with the time that its `now` stands for: the same for all pages of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The query.
+    /// The parsed query.
     pub expression: Arc<Expression>,
-    /// The moment.
+    /// The time that `now` stands for.
     pub now: Timestamp,
 }
 
-/// Which jobs: all that satisfy every part. An empty list or `None` leaves a part open; a list is satisfied by any of
+/// Selects the jobs that satisfy every part. An empty list or `None` selects every job; a list is satisfied by any of
 /// its members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// In one of these states.
+    /// Selects jobs in one of these states.
     pub states: Vec<JobState>,
-    /// In one of these queues.
+    /// Selects jobs in one of these queues.
     pub queues: Vec<QueueName>,
-    /// Of one of these kinds.
+    /// Selects jobs of one of these kinds.
     pub kinds: Vec<Kind>,
-    /// Belonging to one of these owners.
+    /// Selects jobs of one of these owners.
     pub owners: Vec<Owner>,
-    /// Due at this time or before.
+    /// Selects jobs that are due at this time or before.
     pub run_at_most: Option<Timestamp>,
-    /// Due after this time.
+    /// Selects jobs that are due after this time.
     pub run_after: Option<Timestamp>,
-    /// With something to do for the monitor at this time or before ([`Job::watch_at`]).
+    /// Selects jobs that the monitor checks at this time or before ([`Job::watch_at`]).
     pub watch_at_most: Option<Timestamp>,
-    /// Ended at this time or before.
+    /// Selects jobs that ended at this time or before.
     pub finished_at_most: Option<Timestamp>,
-    /// Ended after this time.
+    /// Selects jobs that ended after this time.
     pub finished_after: Option<Timestamp>,
-    /// Last written after this time.
+    /// Selects jobs that were last written after this time.
     pub updated_after: Option<Timestamp>,
-    /// Whether it is flagged as an orphan.
+    /// Selects jobs that are flagged as orphans, or those that are not.
     pub orphaned: Option<bool>,
-    /// Whether somebody is yet to be told of something that happened to it.
+    /// Selects jobs with pending notices, or those without.
     pub untold: Option<bool>,
-    /// As a query says.
+    /// Selects the jobs that this KQL query matches.
     pub query: Option<Query>,
-    /// Running under a lease of this worker.
+    /// Selects jobs that run under a lease of this worker.
     pub worker_id: Option<WorkerId>,
-    /// Running under a lease taken by this claim call.
+    /// Selects jobs that run under a lease which this claim request acquired.
     pub request_id: Option<RequestId>,
 }
 
 impl Filter {
-    /// Whether `job` is one of those asked for.
+    /// Whether the filter selects `job`.
     #[must_use]
     pub fn matches(&self, job: &Job) -> bool {
         fn any<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
@@ -88,8 +89,7 @@ impl Filter {
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
 
-    /// Whether no settled job ([`Job::is_settled`]) can match, and none that has ended unless its end is yet to be told
-    /// of.
+    /// Whether no settled job ([`Job::is_settled`]) can match, and no ended job unless it has pending notices.
     #[must_use]
     pub fn only_live(&self) -> bool {
         self.worker_id.is_some()
@@ -101,25 +101,25 @@ impl Filter {
     }
 }
 
-/// Where a list goes on: after the job with this key, in the order it was listed in.
+/// Where a list continues: after the job with this key, in the order of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
-    /// The order.
+    /// The order of the list.
     pub sort: Sort,
-    /// The last job of the page before.
+    /// The key of the last job on the page before.
     pub after: SortKey,
 }
 
-/// A search.
+/// A search for jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// Which jobs.
+    /// Selects the jobs.
     pub filter: Filter,
-    /// In which order.
+    /// The order of the answer.
     pub sort: Sort,
-    /// After which one; the cursor's own order must be `sort`.
+    /// Begins after the job with this key, which must be a key of `sort`.
     pub after: Option<SortKey>,
-    /// How many at most.
+    /// The largest number of jobs in the answer.
     pub limit: usize,
 }
 
@@ -127,21 +127,21 @@ pub struct Search {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupField {
-    /// The state.
+    /// Groups by state.
     State,
-    /// The queue.
+    /// Groups by queue.
     Queue,
-    /// The kind.
+    /// Groups by kind.
     Kind,
-    /// The owner; jobs without one are their own group.
+    /// Groups by owner; jobs without one are a group of their own.
     Owner,
 }
 
 impl GroupField {
-    /// All of them.
+    /// Every field that counts can be grouped by.
     pub const ALL: [Self; 4] = [Self::State, Self::Queue, Self::Kind, Self::Owner];
 
-    /// Its name, the same in the API and in the index.
+    /// Returns the name, which is the same in the API and in the index.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -152,7 +152,7 @@ impl GroupField {
         }
     }
 
-    /// The job's group.
+    /// Returns the job's value of this field; none if it has no value.
     #[must_use]
     pub fn value(self, job: &Job) -> Option<&str> {
         match self {
@@ -174,12 +174,12 @@ impl FromStr for GroupField {
     }
 }
 
-/// How many jobs there are in one group.
+/// The number of jobs in one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The group's values, one for each field asked for, in that order.
+    /// The group's values, one for each requested field, in that order.
     pub values: Vec<Option<String>>,
-    /// How many jobs are in it.
+    /// The number of jobs in the group.
     pub count: u64,
 }
 

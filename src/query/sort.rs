@@ -1,8 +1,8 @@
-//! The order of a list, and a job's place in it.
+//! The order of a list, and the key of a job in that order.
 //!
-//! Every order is total, with the job's id as its last word, and the same on every engine: texts are in the order of their
-//! UTF-8 bytes, and jobs without the field come last in either direction. A few fields are *kept*: stores have them at hand
-//! without the job.
+//! Every order is total, since the job's id decides between equals, and the same on every engine: texts are compared by
+//! their UTF-8 bytes, and jobs without the field come last in either direction. A few fields are *kept*: stores have
+//! their values in memory without the job.
 
 use std::cmp::Reverse;
 use std::str::FromStr;
@@ -16,32 +16,32 @@ use crate::job::{Job, JobId, Priority};
 /// A field that a list can be ordered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SortField {
-    /// When it was submitted.
+    /// When the job was submitted.
     CreatedAt,
-    /// When it was last written.
+    /// When the job was last written.
     UpdatedAt,
-    /// When it is or was due.
+    /// When the job is or was due.
     RunAt,
-    /// When it ended; jobs that have not ended come last in either direction.
+    /// When the job ended; jobs that have not ended come last in either direction.
     FinishedAt,
-    /// How urgent it is.
+    /// The priority.
     Priority,
-    /// When the monitor looks at it next; jobs that it need not look at come last in either direction.
+    /// When the monitor checks the job next; jobs that it need not check come last in either direction.
     WatchAt,
-    /// Any other that the table calls sortable.
+    /// Any other field that the table calls sortable.
     Other(OtherField),
 }
 
-/// A field that can be sorted by and is not kept.
+/// A sortable field that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OtherField(&'static Field);
 
 impl SortField {
-    /// Those that are kept.
+    /// The fields that are kept.
     pub const KEPT: [Self; 6] =
         [Self::CreatedAt, Self::UpdatedAt, Self::RunAt, Self::FinishedAt, Self::Priority, Self::WatchAt];
 
-    /// All of them.
+    /// Returns every sortable field.
     #[must_use]
     pub fn all() -> Vec<Self> {
         FIELDS.iter().filter_map(Self::of).collect()
@@ -52,7 +52,7 @@ impl SortField {
         kept.or_else(|| field.sortable.then_some(Self::Other(OtherField(field))))
     }
 
-    /// Its name, the same in the API and in the index.
+    /// Returns the name, which is the same in the API and in the index.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -102,20 +102,20 @@ impl<'de> Deserialize<'de> for SortField {
     }
 }
 
-/// What a job can be ordered by, for a store that keeps it apart from the job.
+/// The values of the kept fields of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortValues {
-    /// When it was submitted.
+    /// When the job was submitted.
     pub created_at: Timestamp,
-    /// When it was last written.
+    /// When the job was last written.
     pub updated_at: Timestamp,
-    /// When it is or was due.
+    /// When the job is or was due.
     pub run_at: Timestamp,
-    /// When it ended, if it has.
+    /// When the job ended, if it has.
     pub finished_at: Option<Timestamp>,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
-    /// When the monitor looks at it next, if ever.
+    /// When the monitor checks the job next, if ever.
     pub watch_at: Option<Timestamp>,
 }
 
@@ -132,13 +132,13 @@ impl From<&Job> for SortValues {
     }
 }
 
-/// Which way a list is ordered.
+/// The direction of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Smallest first.
+    /// The smallest value comes first.
     Ascending,
-    /// Largest first.
+    /// The largest value comes first.
     Descending,
 }
 
@@ -146,9 +146,9 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
-    /// The order in which jobs are handed out: highest priority, then earliest `run_at`.
+    /// The order in which jobs are claimed: highest priority, then earliest `run_at`.
     Dispatch,
-    /// By one field.
+    /// Orders by one field.
     By(SortField, Direction),
 }
 
@@ -287,19 +287,19 @@ const fn bits_in_order(bits: i64) -> i64 {
 }
 
 impl SortKey {
-    /// The key of the job `id` with these ranks, which [`Sort::ranks`] gives.
+    /// Makes the key of the job `id` from the ranks that [`Sort::ranks`] returns.
     #[must_use]
     pub const fn new(ranks: (i64, i64), id: JobId) -> Self {
         Self { ranks, text: None, id }
     }
 
-    /// The part before the id, in an order by fields that are kept.
+    /// Returns the part before the id, in an order by kept fields.
     #[must_use]
     pub const fn ranks(&self) -> (i64, i64) {
         self.ranks
     }
 
-    /// The tiebreak: the job's id.
+    /// Returns the job's id, which decides between equals.
     #[must_use]
     pub const fn id(&self) -> &JobId {
         &self.id

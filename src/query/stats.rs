@@ -1,4 +1,5 @@
-//! Figures about jobs: how many, how long they waited and how long they took, in all and by group, over time or not.
+//! Statistics of jobs: how many there are, how long they waited and how long they ran, in total, by group and over
+//! time.
 
 use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
@@ -8,15 +9,15 @@ use super::fields::{Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, fits}
 use crate::clock::Timestamp;
 use crate::job::Job;
 
-/// The most rows that are reckoned.
+/// The largest number of rows in an answer.
 pub const MAX_ROWS: usize = 10_000;
-/// The most fields to group by.
+/// The largest number of fields to group by.
 pub const MAX_GROUPINGS: usize = 8;
-/// The most percentiles to reckon.
+/// The largest number of percentiles in a request.
 pub const MAX_PERCENTILES: usize = 10;
-/// The shortest interval.
+/// The shortest interval, in milliseconds.
 const MIN_INTERVAL_MS: i64 = 1_000;
-/// The longest interval: ten years of days.
+/// The longest interval, in milliseconds: ten years.
 const MAX_INTERVAL_MS: i64 = 3_652 * 86_400_000;
 
 /// What jobs are grouped by.
@@ -29,7 +30,7 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
-    /// The job's group; none for a job without a value.
+    /// Returns the job's group; none for a job without a value.
     #[must_use]
     pub fn value(&self, job: &Job) -> Option<String> {
         match self {
@@ -43,7 +44,7 @@ impl GroupBy {
         }
     }
 
-    /// Its name, the same in the API and in the index.
+    /// Returns the name, which is the same in the API and in the index.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -74,13 +75,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Its length in milliseconds.
+    /// Returns the length in milliseconds.
     #[must_use]
     pub const fn as_millis(self) -> i64 {
         self.millis
     }
 
-    /// When the one begins that `time` lies in.
+    /// Returns the beginning of the interval that contains `time`.
     #[must_use]
     pub fn start(self, time: Timestamp) -> Timestamp {
         Timestamp::from_millis(time.as_millis().div_euclid(self.millis).saturating_mul(self.millis))
@@ -107,14 +108,14 @@ impl FromStr for Interval {
 /// Rows over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// Which of a job's times; a job without it is left out.
+    /// The field with the time; a job without a value is left out.
     time: &'static Field,
-    /// How long each row is.
+    /// The length of each row.
     pub interval: Interval,
 }
 
 impl Histogram {
-    /// Rows over the time that the field `time` says.
+    /// Makes rows over the times of the field `time`.
     ///
     /// # Errors
     /// When it is not a field with a time.
@@ -123,13 +124,13 @@ impl Histogram {
         Field::find(time, is_time, "give the time of a row", "").map(|time| Self { time, interval })
     }
 
-    /// The field's name.
+    /// Returns the field's name.
     #[must_use]
     pub const fn field(&self) -> &'static str {
         self.time.name
     }
 
-    /// When the row begins that `job` belongs to.
+    /// Returns the beginning of the row that `job` belongs to.
     #[must_use]
     pub fn row(&self, job: &Job) -> Option<Timestamp> {
         match self.time.value(job)? {
@@ -144,13 +145,13 @@ impl Histogram {
 pub struct Percent(f64);
 
 impl Percent {
-    /// The number.
+    /// Returns the percentage.
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0
     }
 
-    /// Those that are told when nothing is said.
+    /// Returns the percentiles of a request that names none.
     #[must_use]
     pub fn usual() -> Vec<Self> {
         [50.0, 95.0, 99.0].map(Self).to_vec()
@@ -171,69 +172,69 @@ impl std::fmt::Display for Percent {
     }
 }
 
-/// Which figures are asked for.
+/// A request for statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsRequest {
-    /// About which jobs.
+    /// Selects the jobs.
     pub filter: Filter,
-    /// In groups of those that agree in all of these.
+    /// The fields to group by.
     pub by: Vec<GroupBy>,
-    /// Over time.
+    /// The intervals to divide the jobs into, if any.
     pub over: Option<Histogram>,
-    /// How long jobs waited and took, with these percentiles; when `None`, jobs are only counted.
+    /// The percentiles of the durations; when `None`, jobs are only counted.
     pub percentiles: Option<Vec<Percent>>,
 }
 
 impl StatsRequest {
-    /// Whether there are rows beside what is told of all jobs together.
+    /// Whether the answer has rows beside the total.
     #[must_use]
     pub fn has_rows(&self) -> bool {
         !self.by.is_empty() || self.over.is_some()
     }
 }
 
-/// How long something took, over the jobs of which it is known.
+/// How long something took, over the jobs for which this is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Durations {
-    /// Of how many jobs it is known.
+    /// The number of jobs for which the duration is known.
     pub count: u64,
     /// The mean, in milliseconds.
     pub mean: Option<f64>,
     /// The longest, in milliseconds.
     pub max: Option<f64>,
-    /// The percentiles asked for, in that order, in milliseconds. Approximate on every engine: of many values, the rank
-    /// of what is told can be off by about one in a hundred.
+    /// The requested percentiles, in that order, in milliseconds. They are approximate on every engine: over many
+    /// values, the rank can be off by about one in a hundred.
     pub percentiles: Vec<Option<f64>>,
 }
 
-/// What is told of some jobs.
+/// The statistics of some jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// How many there are.
+    /// The number of jobs.
     pub count: u64,
-    /// How long their latest attempts let them wait.
+    /// How long the jobs waited for their latest attempts after they were due.
     pub wait: Durations,
-    /// How long the attempts took that they ended with.
+    /// How long the attempts took that ended the jobs.
     pub run_time: Durations,
 }
 
-/// What is told of one group, in one interval.
+/// The statistics of one group in one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsRow {
-    /// When the interval begins; none when there are none.
+    /// The beginning of the interval; none in a request without intervals.
     pub at: Option<Timestamp>,
-    /// The group's values, one for each field asked for, in that order.
+    /// The group's values, one for each requested field, in that order.
     pub values: Vec<Option<String>>,
-    /// What is told of it.
+    /// The statistics of the row.
     pub figures: Figures,
 }
 
-/// Figures about jobs.
+/// The answer to a [`StatsRequest`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Of all of them.
+    /// The statistics of all jobs together.
     pub total: Figures,
-    /// Of each group and interval that has any: the earliest interval first, in it the group with the most jobs first.
+    /// The rows that have jobs: the earliest interval first, and within it the group with the most jobs first.
     pub rows: Vec<StatsRow>,
 }
 

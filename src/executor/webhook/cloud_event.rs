@@ -9,31 +9,31 @@ use crate::clock::{Timestamp, rfc3339};
 /// The media type of the structured form.
 pub(super) const CONTENT_TYPE: &str = "application/cloudevents+json";
 
-/// An event as a receiver of CloudEvents gets it.
+/// A CloudEvent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloudEvent {
-    /// `1.0`.
+    /// The version of the specification: `1.0`.
     pub specversion: String,
-    /// Unique within the source: the same in every delivery of the event.
+    /// The event's id: unique within the source, and the same in every delivery.
     pub id: String,
-    /// Which installation it comes from: a URI reference.
+    /// The installation that the event comes from: a URI reference.
     pub source: String,
-    /// `dev.leasehold.job.` and the event's name.
+    /// The type: `dev.leasehold.job.` and the event's name.
     #[serde(rename = "type")]
     pub event_type: String,
     /// The job's id.
     pub subject: String,
-    /// When it happened.
+    /// When the event happened.
     #[serde(with = "rfc3339")]
     pub time: Timestamp,
-    /// `application/json`.
+    /// The media type of the data: `application/json`.
     pub datacontenttype: String,
     /// What happened.
     pub data: EventData,
 }
 
 impl CloudEvent {
-    /// The event in this form.
+    /// Makes the CloudEvent of an event.
     #[must_use]
     pub fn of(event: &JobEvent, origin: &Origin) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! Webhooks: what a receiver is sent about a job, how it is signed, and what its answer means. All pure.
+//! Webhooks: the messages that receivers get, their signatures, and the meaning of a receiver's answer. All pure.
 //!
-//! In reading order: [`JobEvent`] (what happened), [`render`] (what it looks like to a receiver:
-//! [`CloudEvent`]s, messages for Slack, alerts for Alertmanager), [`signature`] (Standard Webhooks), and [`Verdict`]
-//! (what an answer means for the delivery).
+//! In reading order: [`JobEvent`] (what happened), [`render`] (the message in a receiver's format: [`CloudEvent`]s,
+//! messages for Slack, alerts for Alertmanager), [`signature`] (Standard Webhooks), and [`Verdict`] (what an answer
+//! means for the delivery).
 
 mod alertmanager;
 mod cloud_event;
@@ -30,7 +30,7 @@ use super::{HttpCall, TargetUrl};
 use crate::clock::Timestamp;
 use crate::job::NoticeFormat;
 
-/// What a receiver of this format is sent of the event.
+/// Renders the event in a receiver's format.
 #[must_use]
 pub fn render(format: NoticeFormat, event: &JobEvent, origin: &Origin) -> Message {
     let (content_type, body) = match format {
@@ -45,30 +45,31 @@ fn json(value: &impl Serialize) -> Bytes {
     serde_json::to_vec(value).expect("texts and numbers under names become JSON").into()
 }
 
-/// An event as it is sent.
+/// A rendered event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its media type.
+    /// The media type.
     pub content_type: &'static str,
-    /// Its bytes.
+    /// The body.
     pub body: Bytes,
 }
 
-/// Who is told of events, and how.
+/// A receiver of events.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// Where it listens.
+    /// The URL that messages are posted to.
     pub url: TargetUrl,
-    /// What it understands.
+    /// The format of the messages.
     pub format: NoticeFormat,
-    /// What it is signed with: one secret, or old and new ones while they are being changed. None: unsigned.
+    /// The secrets that sign messages: the current one, and the former one after a rotation. Without one, messages are
+    /// not signed.
     pub secrets: Vec<Secret>,
-    /// How long it may take to answer.
+    /// The time within which it must answer.
     pub timeout: Duration,
 }
 
 impl Receiver {
-    /// The call that delivers the event. Each try is signed anew, with `now`, and has the event's id.
+    /// Makes the call that delivers the event. Each try has the event's id, and a signature over the time `now`.
     #[must_use]
     pub fn delivery(&self, event: &JobEvent, origin: &Origin, now: Timestamp) -> HttpCall {
         let message = render(self.format, event, origin);

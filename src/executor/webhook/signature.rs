@@ -29,34 +29,34 @@ const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 /// How many bytes a new secret has: as many as the hash.
 const NEW_SECRET_BYTES: usize = 32;
 const SIGNATURE_PREFIX: &str = "v1,";
-/// How many signatures of one message are looked at.
+/// How many signatures of one message are checked.
 const MAX_SIGNATURES: usize = 16;
 
-/// Why a text is no secret.
+/// Why a text is not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSecret {
-    /// Neither `whsec_` and base64 nor base64 alone.
+    /// The text is neither base64 nor `whsec_` and base64.
     #[error("is not `whsec_` followed by base64")]
     Form,
-    /// Too short to be safe, or longer than the standard has it.
+    /// The secret is too short to be safe, or longer than the standard allows.
     #[error("must have 24 to 64 bytes")]
     Length,
 }
 
-/// What a receiver shares with the server, to know its messages by. Never printed by `Debug`.
+/// A secret that a receiver shares with the server, to verify messages. `Debug` never prints it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// A new one.
+    /// Makes a random secret.
     #[must_use]
     pub fn generate() -> Self {
         let bytes: [u8; NEW_SECRET_BYTES] = rand::random();
         Self(bytes.to_vec())
     }
 
-    /// The secret as it is handed to the receiver: `whsec_` and base64.
+    /// Returns the secret as the receiver gets it: `whsec_` and base64.
     #[must_use]
     pub fn reveal(&self) -> String {
         format!("{SECRET_PREFIX}{}", BASE64.encode(&self.0))
@@ -104,7 +104,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The headers of one try to deliver a message. Without a secret there is an id and a time, and no signature.
+/// Returns the headers of one try to deliver a message. Without a secret they have an id and a time, and no signature.
 #[must_use]
 pub fn headers(id: Uuid, now: Timestamp, body: &[u8], secrets: &[Secret]) -> HeaderMap {
     let (id, seconds) = (id.to_string(), now.as_millis().div_euclid(1000));
@@ -117,24 +117,24 @@ pub fn headers(id: Uuid, now: Timestamp, body: &[u8], secrets: &[Secret]) -> Hea
     headers
 }
 
-/// Why a message is not to be trusted.
+/// Why a message cannot be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSignature {
     /// A header is missing or unreadable.
     #[error("a header is missing or unreadable")]
     Header,
-    /// Signed too long ago, or in the future: perhaps a message that somebody sends again.
+    /// The message was signed too long ago or in the future: it may be a replay.
     #[error("signed too long ago, or in the future")]
     Time,
-    /// No signature fits.
+    /// No signature is valid for the body.
     #[error("no signature fits")]
     Mismatch,
 }
 
-/// Checks a message for its receiver: that one of `secrets` signed this body, at a time near `now`.
+/// Verifies, for a receiver, that one of `secrets` signed this body at a time near `now`.
 ///
 /// # Errors
-/// [`InvalidSignature`] says why the message is not to be trusted.
+/// [`InvalidSignature`] says why the message cannot be trusted.
 pub fn verify(secrets: &[Secret], headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), InvalidSignature> {
     let header = |name: HeaderName| headers.get(name).ok_or(InvalidSignature::Header);
     let text = |name: HeaderName| header(name)?.to_str().map_err(|_| InvalidSignature::Header);

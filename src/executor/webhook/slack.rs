@@ -70,7 +70,8 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// Escapes the three characters that Slack gives a meaning (<https://docs.slack.dev/messaging/formatting-message-text>).
+/// Escapes the three characters that Slack gives a meaning
+/// (<https://docs.slack.dev/messaging/formatting-message-text>).
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

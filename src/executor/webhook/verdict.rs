@@ -1,4 +1,4 @@
-//! What an answer means for the delivery of a webhook.
+//! The meaning of a receiver's answer for the delivery.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use http::StatusCode;
 use crate::clock::Timestamp;
 use crate::executor::{CallError, HttpAnswer, RetryAfter};
 
-/// The longest that a receiver can put a delivery off for.
+/// The longest delay that a receiver can request with `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What becomes of a delivery after a try.
+/// The result of a try to deliver.
 ///
-/// As Standard Webhooks has it: 2xx is delivered, 410 means that the receiver is no more, and everything else is tried
-/// again, since a receiver that is set up wrongly (a redirect, a 401, a 404) is often mended before the tries are used
-/// up. Only what this side refuses to send is not tried again: it would be refused again.
+/// It follows Standard Webhooks: 2xx is delivered, 410 means that the receiver is gone, and any other answer is tried
+/// again, since a misconfigured receiver (a redirect, a 401, a 404) is often repaired before the tries are used up.
+/// Only a call that this side refuses to send is not tried again: it would be refused again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The receiver has it.
+    /// The receiver has the message.
     Delivered,
-    /// The receiver is gone for good (410): it is to be told nothing any more, and its owner is to be told that.
+    /// The receiver is gone for good (410): it gets no further messages, and its owner is informed.
     Gone,
-    /// To be tried again.
+    /// The delivery is tried again.
     Retry {
-        /// No sooner than after this, if the receiver said so; at most [`MAX_RETRY_AFTER`].
+        /// The shortest delay, if the receiver requested one; at most [`MAX_RETRY_AFTER`].
         after: Option<Duration>,
     },
-    /// The target or the request is not allowed: not to be tried again, and to be reported.
+    /// The target or the request is not allowed. The delivery is not tried again, and is reported.
     Refused,
 }
 
 impl Verdict {
-    /// The verdict on the outcome of a call that ended at `now`.
+    /// Returns the verdict on a call that ended at `now`.
     #[must_use]
     pub fn of(outcome: &Result<HttpAnswer, CallError>, now: Timestamp) -> Self {
         match outcome {

@@ -1,5 +1,5 @@
-//! A transition in the terms of the Elastic Common Schema (ECS 8.17), so that whoever looks at other logs finds their way:
-//! `event.action`, `event.outcome`, `user.name`, `labels`. What the schema has no field for is under `leasehold`.
+//! A transition in the terms of the Elastic Common Schema (ECS 8.17), as in other logs: `event.action`,
+//! `event.outcome`, `user.name`, `labels`. Values without a field in the schema are under `leasehold`.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use crate::store::AuditEntry;
 /// The version of the schema.
 const VERSION: &str = "8.17.0";
 
-/// The entry of a job's transition with this number.
+/// Makes the audit entry of a job's transition with this number.
 pub(super) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry {
     // The two parts name the transition for good; a number has no `/`.
     let id = format!("{number}/{}", job.id);
@@ -48,7 +48,7 @@ pub(super) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry 
     AuditEntry { id, at: entry.at, document }
 }
 
-/// Without what there is not.
+/// Removes the fields that are null.
 fn present(mut object: Value) -> Value {
     if let Value::Object(fields) = &mut object {
         fields.retain(|_, value| !value.is_null());
@@ -61,7 +61,7 @@ fn message(job: &Job, entry: &HistoryEntry) -> String {
     format!("job {} of the queue {}: {what} by {}", job.id, job.spec.queue, entry.actor)
 }
 
-/// What sort of event it is, of those that the schema has for processes.
+/// The schema's type of the event, among those for processes.
 const fn kind(event: EventName) -> &'static str {
     match event {
         EventName::Claimed => "start",
@@ -76,7 +76,7 @@ const fn kind(event: EventName) -> &'static str {
     }
 }
 
-/// How it went for the job: a `retried` that ends an attempt is that attempt's failure.
+/// The outcome for the job: a `retried` that ends an attempt is that attempt's failure.
 fn outcome(entry: &HistoryEntry) -> &'static str {
     match entry.event {
         EventName::Submitted | EventName::Claimed | EventName::Completed => "success",

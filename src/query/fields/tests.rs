@@ -100,7 +100,7 @@ fn the_documentation_has_the_table() {
     }
     let default: Vec<String> =
         FIELDS.iter().filter(|field| field.default).map(|field| format!("`{}`", field.name)).collect();
-    assert!(documentation.contains(&format!("looks in these fields: {} |", default.join(", "))));
+    assert!(documentation.contains(&format!("searches these fields: {} |", default.join(", "))));
 }
 
 #[test]

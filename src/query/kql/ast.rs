@@ -1,11 +1,11 @@
-//! What a query says, before it is known which fields there are.
+//! The syntax tree of a query, before its names are matched with fields.
 
 use std::fmt::{self, Write};
 
 use super::pattern::Pattern;
 
-/// Where something begins in the text, in bytes. It does not make two queries different: one that was printed and read
-/// again is equal to itself.
+/// The position in the text at which something begins, in bytes. Positions are all equal to each other, so that a query
+/// that is printed and parsed again is equal to the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByteOffset(pub usize);
 
@@ -20,11 +20,11 @@ impl Eq for ByteOffset {}
 /// A query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// All of them hold: `a and b`.
+    /// Every part matches: `a and b`.
     And(Vec<Self>),
-    /// One of them holds: `a or b`.
+    /// At least one part matches: `a or b`.
     Or(Vec<Self>),
-    /// It does not hold: `not a`.
+    /// The part does not match: `not a`.
     Not(Box<Self>),
     /// A field has a value, `state: running`; without a field, some field has it.
     Is {
@@ -37,16 +37,16 @@ pub enum Node {
     Range {
         /// The field.
         field: Literal,
-        /// To which side.
+        /// The comparison.
         operator: Operator,
-        /// Of what.
+        /// The bound.
         value: Literal,
     },
-    /// One element of a list has it all: `history: { to: running and actor: w-1 }`.
+    /// One entry of a list matches: `history: { to: running and actor: w-1 }`.
     Nested {
         /// The list's name.
         path: Literal,
-        /// What is said of the element.
+        /// The query that the entry must match.
         inside: Box<Self>,
     },
 }
@@ -54,9 +54,9 @@ pub enum Node {
 /// A name or a value, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Literal {
-    /// What it is.
+    /// The name or value.
     pub value: Value,
-    /// Where it begins.
+    /// The position at which it begins.
     pub offset: ByteOffset,
 }
 
@@ -89,7 +89,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// As it is written.
+    /// Returns the operator as queries write it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Operator {
         }
     }
 
-    /// Whether something that stands so to the bound is asked for.
+    /// Whether a value in this order to the bound matches.
     #[must_use]
     pub fn admits(self, ordering: std::cmp::Ordering) -> bool {
         match self {
@@ -113,7 +113,7 @@ impl Operator {
 }
 
 impl Value {
-    /// The text of it; `None` for a pattern and for `null`.
+    /// Returns the text; `None` for a pattern and for `null`.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -132,14 +132,14 @@ impl Value {
 }
 
 impl Node {
-    /// What an empty query says: `*: *`.
+    /// Returns the tree of an empty query: `*: *`.
     #[must_use]
     pub fn everything() -> Self {
         let any = || Literal { value: Value::Pattern(Pattern::any()), offset: ByteOffset::default() };
         Self::Is { field: Some(any()), value: any() }
     }
 
-    /// How many levels of `and`, `or`, `not` and `{ }` are inside one another.
+    /// Returns the depth of the nesting of `and`, `or`, `not` and `{ }`.
     #[must_use]
     pub fn depth(&self) -> usize {
         match self {
@@ -151,7 +151,7 @@ impl Node {
 }
 
 impl fmt::Display for Node {
-    /// Writes it so that it reads as the same query again.
+    /// Writes the query so that parsing it gives an equal one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::And(nodes) => joined(f, nodes, " and "),

@@ -1,8 +1,9 @@
-//! Times in queries: ISO 8601, whole or cut short, milliseconds since the epoch, and arithmetic on these and on `now`.
+//! Times in queries: ISO 8601, complete or shortened, milliseconds since the epoch, and arithmetic on these and on
+//! `now`.
 //!
-//! As Elasticsearch reads them with `strict_date_optional_time||epoch_millis`: a time that is cut short is the first
-//! moment of what it names, or the last where a comparison says "up to and with" or "after". A missing month or day is
-//! the first in either case. The same goes for what `/d` and its like round to.
+//! They are read as Elasticsearch does with `strict_date_optional_time||epoch_millis`: a shortened time is the first
+//! millisecond of the period that it names, or the last in the comparisons `<=` and `>`. A missing month or day is the
+//! first in either case. Rounding with `/d` and the other units follows the same rule.
 
 use chrono::{DateTime, Datelike, Days, Duration, FixedOffset, Months, NaiveDate, NaiveDateTime, NaiveTime, Utc};
 use chrono::{LocalResult, Offset, TimeZone, Timelike};
@@ -20,7 +21,7 @@ const MAX_STEPS: usize = 16;
 /// The longest that clocks were ever put forward by at once, in hours: the day that Samoa left out in 2011.
 const LONGEST_GAP: i64 = 25;
 
-/// The zone that a time without one is in, and that days begin in.
+/// The time zone of times that name none, which also decides when days begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone(Rules);
 
@@ -39,7 +40,7 @@ impl Default for Zone {
 }
 
 impl Zone {
-    /// Reads `Z`, `UTC`, `+02:00`, `+0200`, `+02`, or the name of a place, such as `Europe/Berlin`.
+    /// Parses `Z`, `UTC`, `+02:00`, `+0200`, `+02`, or the name of a place such as `Europe/Berlin`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.eq_ignore_ascii_case("utc") {
@@ -51,7 +52,7 @@ impl Zone {
         fixed.or_else(named).map(Self)
     }
 
-    /// As Elasticsearch takes it: `+02:00`, `Europe/Berlin`.
+    /// Returns the name that Elasticsearch takes: `+02:00`, `Europe/Berlin`.
     #[must_use]
     pub fn name(self) -> String {
         match self.0 {
@@ -75,8 +76,9 @@ impl Zone {
         time.with_timezone(&offset)
     }
 
-    /// When the clocks show that there. Where they show it twice, as when summer ends, the time with the offset `before` is
-    /// meant, or else the first. Where they never do, as when it begins, they show as much later as they were put forward.
+    /// When the clocks show that there. Where they show it twice, as when summer ends, the time with the offset
+    /// `before` is meant, or else the first. Where they never do, as when it begins, they show as much later as they
+    /// were put forward.
     fn when(self, local: NaiveDateTime, before: Option<FixedOffset>) -> Option<DateTime<FixedOffset>> {
         let place = match self.0 {
             Rules::Fixed(offset) => return offset.from_local_datetime(&local).single(),
@@ -103,7 +105,7 @@ impl Zone {
     }
 }
 
-/// A time as a query names it.
+/// A time in a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
     start: Start,
@@ -138,19 +140,19 @@ enum Unit {
     Second,
 }
 
-/// Which end of what is named is meant.
+/// The first or the last millisecond of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its first millisecond.
+    /// The first millisecond.
     First,
-    /// Its last.
+    /// The last millisecond.
     Last,
 }
 
 impl Moment {
-    /// Reads a time, which is in `zone` unless it says otherwise.
+    /// Parses a time, which is in `zone` unless it names another one.
     ///
-    /// `None` when it is not a time, or not one between the years 1 and 9999.
+    /// Returns `None` when the text is not a time between the years 1 and 9999.
     #[must_use]
     pub fn parse(text: &str, zone: Zone) -> Option<Self> {
         let (start, steps) = if let Some(math) = text.strip_prefix("now") {
@@ -168,13 +170,13 @@ impl Moment {
         moment.checked(today, End::First).and(moment.checked(today, End::Last)).map(|_| moment)
     }
 
-    /// Whether it moves on with the clock.
+    /// Whether the time depends on `now`.
     #[must_use]
     pub fn is_relative(&self) -> bool {
         self.start == Start::Now
     }
 
-    /// When that is.
+    /// Returns the time when the present is `now`.
     #[must_use]
     pub fn at(&self, now: Timestamp, end: End) -> Timestamp {
         // Was within bounds when it was read; a clock that has moved on since may have pushed it out.
@@ -202,8 +204,8 @@ impl Moment {
 }
 
 impl Unit {
-    /// Days and what is longer are those of the calendar, hours and what is shorter those of a stopwatch: they differ when
-    /// clocks are put forward or back.
+    /// Days and what is longer are those of the calendar, hours and what is shorter those of a stopwatch: they differ
+    /// when clocks are put forward or back.
     fn add(self, time: DateTime<FixedOffset>, count: i32, zone: Zone) -> Option<DateTime<FixedOffset>> {
         let local = time.naive_local();
         let months = |each: u32| {
@@ -338,7 +340,7 @@ fn epoch(text: &str) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     Some((time, time))
 }
 
-/// Whether it is a number, which Kibana sends without a zone.
+/// Whether the text is a number of milliseconds since the epoch, which Kibana sends without a zone.
 #[must_use]
 pub fn is_epoch(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())

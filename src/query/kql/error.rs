@@ -1,29 +1,29 @@
-//! What is wrong with a query, where, and what would be right.
+//! A mistake in a query, its position, and a suggestion.
 
 use std::fmt;
 
-/// How many characters of a long query are shown on either side of the place.
+/// How many characters of a long query are shown on either side of the position.
 const SHOWN_AROUND: usize = 60;
 
-/// Why a query cannot be asked.
+/// A mistake in a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KqlError {
-    /// Where, in characters from the start.
+    /// The position of the mistake, in characters from the start.
     pub position: usize,
-    /// What is wrong, in a sentence without its end.
+    /// A description of the mistake, without a full stop.
     pub problem: String,
-    /// What could stand there, where it is the form that is wrong.
+    /// What the grammar allows at this position; empty if the mistake is not one of grammar.
     pub expected: Vec<&'static str>,
-    /// What was perhaps meant.
+    /// A suggestion of what was meant.
     pub suggestion: Option<String>,
-    /// The query's line with that place in it, shortened on both sides where it is long.
+    /// The line of the query that contains the position, shortened on both sides if it is long.
     line: String,
-    /// Where in the line, in characters.
+    /// The position in the line, in characters.
     column: usize,
 }
 
 impl KqlError {
-    /// A problem at a byte of `query`.
+    /// Makes an error at a byte of `query`.
     #[must_use]
     pub(super) fn at(query: &str, byte: usize, problem: impl Into<String>) -> Self {
         let byte = (0..=byte.min(query.len())).rev().find(|byte| query.is_char_boundary(*byte)).unwrap_or(0);
@@ -48,19 +48,19 @@ impl KqlError {
         }
     }
 
-    /// With what could stand there instead.
+    /// Adds what the grammar allows at the position.
     #[must_use]
     pub(super) fn expecting(self, expected: Vec<&'static str>) -> Self {
         Self { expected, ..self }
     }
 
-    /// With what was perhaps meant.
+    /// Adds a suggestion.
     #[must_use]
     pub(super) fn suggesting(self, suggestion: impl Into<String>) -> Self {
         Self { suggestion: Some(suggestion.into()), ..self }
     }
 
-    /// The whole of it for a terminal: the sentence, the query, a caret under the place.
+    /// Returns the error for a terminal: the message, the query, and a caret under the position.
     #[must_use]
     pub fn render(&self) -> String {
         format!("{self}\n  {}\n  {}^", self.line, " ".repeat(self.column))

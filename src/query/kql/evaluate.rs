@@ -1,4 +1,4 @@
-//! A query answered for one job, as Elasticsearch answers it for the job's document.
+//! Whether a query matches one job, by the same rules as Elasticsearch applies to the job's document.
 
 use super::ast::{Operator, Value};
 use super::bounds::Span;
@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::job::{HistoryEntry, Job};
 use crate::query::fields::{Access, Field, FieldType, FieldValue, LONGEST_KEYWORD, fits};
 
-/// What a query is asked of.
+/// What a query is evaluated on.
 #[derive(Clone, Copy)]
 pub(super) enum Subject<'a> {
     Job(&'a Job),

@@ -1,12 +1,12 @@
-//! Kibana's query language (KQL), the one way to ask for jobs: `state: running and not owner: (team-a or team-b)`.
+//! Kibana's query language (KQL), in which users select jobs: `state: running and not owner: (team-a or team-b)`.
 //!
-//! An [`Expression`] is read once and then answered in two places with the same meaning: by [`Expression::matches`]
-//! for a job in memory, and by the query that `store::elasticsearch::kql` makes of it. `docs/kql.md` describes the
-//! language and names what is different from Kibana on purpose.
+//! An [`Expression`] is parsed once and then evaluated in two places with the same meaning: by [`Expression::matches`]
+//! for a job in memory, and by Elasticsearch, for which `store::elasticsearch::kql` compiles it. `docs/kql.md`
+//! describes the language and names the deliberate differences from Kibana.
 //!
-//! In reading order: [`ast`] (what a query says), [`parse`] (from text to that), [`plan`] (which field is asked what),
-//! `evaluate` (the answer for one job), [`bounds`] (what a store can look up); [`pattern`], [`date`], [`number`] and
-//! [`words`] read the values; [`error`] says what is wrong and where.
+//! In reading order: [`ast`] (the syntax tree), [`parse`] (from text to the tree), [`plan`] (which field is compared
+//! with what), `evaluate` (whether one job matches), [`bounds`] (what a store can look up). [`pattern`], [`date`],
+//! [`number`] and [`words`] parse the values; [`error`] describes a mistake and its position.
 
 pub mod ast;
 pub mod bounds;
@@ -34,11 +34,11 @@ use crate::job::Job;
 
 /// The longest query, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// How many levels of `and`, `or`, `not` and `{ }` may be inside one another: Elasticsearch takes no more than thirty,
-/// of which the fields themselves need some.
+/// The deepest nesting of `and`, `or`, `not` and `{ }`. Elasticsearch accepts thirty levels, of which the fields
+/// themselves need some.
 pub const MAX_DEPTH: usize = 20;
 
-/// A query that can be asked.
+/// A parsed query.
 #[derive(Clone, Debug)]
 pub struct Expression {
     text: Box<str>,
@@ -48,18 +48,18 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Reads a query; times without a zone are in UTC.
+    /// Parses a query; times without a zone are in UTC.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// [`KqlError`] describes the mistake and its position.
     pub fn parse(text: &str) -> Result<Self, KqlError> {
         Self::parse_in(text, Zone::default())
     }
 
-    /// Reads a query; times without a zone are in `zone`, and days begin there.
+    /// Parses a query; times without a zone are in `zone`, and days begin as they do there.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// [`KqlError`] describes the mistake and its position.
     pub fn parse_in(text: &str, zone: Zone) -> Result<Self, KqlError> {
         if text.len() > MAX_BYTES {
             return Err(KqlError::at(text, MAX_BYTES, format!("the query is longer than {MAX_BYTES} bytes")));
@@ -72,37 +72,37 @@ impl Expression {
         Ok(Self { text: text.into(), zone, node, plan })
     }
 
-    /// The query as it was given.
+    /// Returns the text of the query.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The zone of times without one.
+    /// Returns the zone of times without one.
     #[must_use]
     pub fn zone(&self) -> Zone {
         self.zone
     }
 
-    /// What it says.
+    /// Returns the syntax tree.
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// What it asks of which field.
+    /// Returns the plan: which field is compared with what.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Whether `job` is one of those asked for, at the time `now`.
+    /// Whether the query matches `job` at the time `now`.
     #[must_use]
     pub fn matches(&self, job: &Job, now: Timestamp) -> bool {
         self.plan.holds(Subject::Job(job), now)
     }
 
-    /// What all jobs that it finds at the time `now` have in common.
+    /// Returns what all jobs that match at the time `now` have in common.
     #[must_use]
     pub fn bounds(&self, now: Timestamp) -> Bounds {
         Bounds::of(&self.plan, now)

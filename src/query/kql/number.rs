@@ -17,7 +17,7 @@ pub struct Decimal {
 }
 
 impl Decimal {
-    /// Reads `5`, `-0.5`, `1e3` and their like.
+    /// Parses a decimal number such as `5`, `-0.5` or `1e3`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (sign, digits) = match text.as_bytes().first()? {
@@ -46,7 +46,7 @@ impl Decimal {
         Some(Self { floor, whole, float: text.parse().ok()? })
     }
 
-    /// How a whole number stands to this one.
+    /// Compares a whole number with this one.
     #[must_use]
     pub fn order_of(&self, number: i64) -> Ordering {
         match i128::from(number).cmp(&self.floor) {
@@ -55,13 +55,13 @@ impl Decimal {
         }
     }
 
-    /// How a floating-point number stands to this one. Zero with a minus is below the one without, as in the index.
+    /// Compares a floating-point number with this one. Negative zero is below zero, as in the index.
     #[must_use]
     pub fn order_of_float(&self, number: f64) -> Ordering {
         number.total_cmp(&self.float)
     }
 
-    /// How it stands to a range of whole numbers: below all, among them, above all.
+    /// Compares this number with a range of whole numbers: less than all, within the range, or greater than all.
     #[must_use]
     pub fn side_of(&self, least: i64, most: i64) -> Ordering {
         if self.order_of(least).is_gt() {

@@ -1,4 +1,4 @@
-//! Patterns with `*`, which stands for any text, also for none.
+//! Patterns with `*`, which matches any text, including the empty one.
 
 /// A text with wildcards: the pieces between them, at least two.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,20 +7,20 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of these pieces with a wildcard between each two; `None` when there are fewer than two, which is a
-    /// text without a wildcard.
+    /// Makes the pattern of these pieces with a wildcard between each two; `None` when there are fewer than two, which
+    /// is a text without a wildcard.
     #[must_use]
     pub fn new(pieces: Vec<String>) -> Option<Self> {
         (pieces.len() >= 2).then_some(Self { pieces })
     }
 
-    /// The pattern `*`.
+    /// Returns the pattern `*`.
     #[must_use]
     pub fn any() -> Self {
         Self { pieces: vec![String::new(), String::new()] }
     }
 
-    /// The pieces between the wildcards.
+    /// Returns the pieces between the wildcards.
     #[must_use]
     pub fn pieces(&self) -> &[String] {
         &self.pieces
@@ -32,7 +32,7 @@ impl Pattern {
         matches!(&self.pieces[..], [one, other] if one.is_empty() && other.is_empty())
     }
 
-    /// What comes before the only wildcard, if that stands at the end.
+    /// Returns the text before the only wildcard, if that is at the end.
     #[must_use]
     pub fn prefix(&self) -> Option<&str> {
         match &self.pieces[..] {
@@ -41,14 +41,14 @@ impl Pattern {
         }
     }
 
-    /// With `change` made to each piece.
+    /// Returns the pattern with `change` applied to each piece.
     #[must_use]
     pub fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self { pieces: self.pieces.iter().map(|piece| change(piece)).collect() }
     }
 
-    /// Whether `text` is one of those it stands for. Takes time in proportion to both lengths: each piece is looked for
-    /// once, from where the one before it was first found.
+    /// Whether `text` matches. Takes time in proportion to both lengths: each piece is searched for once, from the
+    /// first match of the piece before.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &self.pieces[..] else { return false };

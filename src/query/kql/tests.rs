@@ -221,7 +221,10 @@ proptest! {
     }
 
     #[test]
-    fn a_negation_finds_the_others(field in "(state|kind|priority|run_at|labels.team|error.message|lease|n*)", value in "(5|running|\\*|b\\*|now|\"a\")") {
+    fn a_negation_finds_the_others(
+        field in "(state|kind|priority|run_at|labels.team|error.message|lease|n*)",
+        value in "(5|running|\\*|b\\*|now|\"a\")",
+    ) {
         if let (Ok(one), Ok(other)) =
             (Expression::parse(&format!("{field}: {value}")), Expression::parse(&format!("not {field}: {value}")))
         {

@@ -1,14 +1,14 @@
-//! Texts taken apart into words, as Elasticsearch's standard analyzer does it: by the boundaries of Unicode's annex 29,
-//! in small letters.
+//! Splits texts into words as Elasticsearch's standard analyzer does: at the boundaries of Unicode's annex 29, in lower
+//! case.
 
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::pattern::Pattern;
 
-/// Longer words are cut, by UTF-16 units.
+/// The longest word, in UTF-16 units; longer words are split.
 const MAX_WORD: usize = 255;
 
-/// The words of a text in order.
+/// Returns the words of a text in order.
 #[must_use]
 pub fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
@@ -29,7 +29,7 @@ pub fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// In small letters, one for each.
+/// Returns the text in lower case, one character for each.
 #[must_use]
 pub fn small_letters(text: &str) -> String {
     text.chars().map(small).collect()
@@ -83,16 +83,16 @@ fn cut(word: &str) -> Vec<String> {
     parts
 }
 
-/// One of the parts of a value with wildcards in a field that is not a keyword: any of them may be what is found.
+/// A part of a value with wildcards, in a field that is not a keyword. One matching part is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Words without wildcards, as far as they stand together: with one space between each two.
+    /// Consecutive words without wildcards, separated by one space.
     Words(String),
-    /// One word with wildcards.
+    /// A single word with wildcards.
     Pattern(Pattern),
 }
 
-/// Takes a pattern apart at its white space.
+/// Splits a pattern at its white space.
 #[must_use]
 pub fn parts(pattern: &Pattern) -> Vec<Part> {
     let mut parts = Vec::new();

@@ -136,8 +136,8 @@ fn seed() -> u64 {
     std::env::var("LEASEHOLD_KQL_SEED").map_or(SEED, |seed| seed.parse().expect("LEASEHOLD_KQL_SEED is a number"))
 }
 
-/// Whether the query asks for labels otherwise than by a whole value. OpenSearch has another type of field for them, which
-/// has no bound on their length and other ideas of their parts and order.
+/// Whether the query asks for labels otherwise than by a whole value. OpenSearch has another type of field for them,
+/// which has no bound on their length and other ideas of their parts and order.
 fn asks_for_parts_of_labels(plan: &Plan) -> bool {
     let in_part = |clause: &Clause| match &clause.target {
         Target::Field(field) => field.name == LABELS && !matches!(clause.test, Test::Equals(_)),

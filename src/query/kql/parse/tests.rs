@@ -259,8 +259,8 @@ fn an_error_says_what_could_stand_there() {
     let error = parse("state:(running or )").expect_err("a value is missing");
     assert_eq!(
         error.render(),
-        "`)` cannot stand here (at character 19); expected a value, `(` or `not`; where `)` is meant as such, write `\\)` or \
-         use quotes\n  state:(running or )\n                    ^"
+        "`)` cannot stand here (at character 19); expected a value, `(` or `not`; where `)` is meant as such, write \
+         `\\)` or use quotes\n  state:(running or )\n                    ^"
     );
     let error = parse("a and").and(parse("a and ")).expect_err("something is missing");
     assert_eq!(
