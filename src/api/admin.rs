@@ -13,11 +13,11 @@ use super::extract::{JobPath, JsonBody, Query};
 use super::jobs::job_as_written;
 use super::json::json;
 use super::lists::{decode_cursor, encode_cursor, limit, parse, values};
-use crate::job::Actor;
-use crate::manager::{BULK_ORDER, BulkAction, BulkBounds, BulkPreview, BulkReport, ORPHAN_ORDER};
+use crate::job::{Actor, Then};
+use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
 use crate::wire::admin::{ChangeFailure, JobSummary, Ordered, OrphanedJob};
-use crate::wire::{AdminRelease, ChangeMany, Job, ManyChanged, OrphanList, ReleaseMany};
+use crate::wire::{AdminRelease, BulkChange, BulkReport, Job, OrphanList};
 
 /// How long one call changes jobs before it answers where to go on.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);
@@ -82,26 +82,25 @@ pub(crate) async fn release(
 /// A dry run, which it is unless `dry_run` is false, counts the jobs and shows a few. Otherwise they are gone through
 /// page by page, each decided anew on what it is right then; one that is no longer among those asked for is skipped. A
 /// call takes about ten seconds at most: with `done` false, the same again with `cursor` goes on.
-#[utoipa::path(post, path = "/v1/admin/jobs/release", tag = "admin", request_body = ReleaseMany,
-    responses((status = 200, description = "What it came to, or would be about", body = ManyChanged)))]
+#[utoipa::path(post, path = "/v1/admin/jobs/release", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "What it came to, or would be about", body = BulkReport)))]
 pub(crate) async fn release_many(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
-    JsonBody(order): JsonBody<ReleaseMany>,
+    JsonBody(order): JsonBody<BulkChange>,
 ) -> Result<Response, ApiError> {
-    let (action, order) = order.into_parts();
-    bulk_change(&app, caller, action, order).await
+    bulk_change(&app, caller, BulkAction::Release(Then::Requeue), order).await
 }
 
 /// Calls many jobs off; running ones are asked to stop.
 ///
 /// As for releasing many: a dry run unless `dry_run` is false, and bounded in time.
-#[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = ChangeMany,
-    responses((status = 200, description = "What it came to, or would be about", body = ManyChanged)))]
+#[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "What it came to, or would be about", body = BulkReport)))]
 pub(crate) async fn cancel_many(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
-    JsonBody(order): JsonBody<ChangeMany>,
+    JsonBody(order): JsonBody<BulkChange>,
 ) -> Result<Response, ApiError> {
     bulk_change(&app, caller, BulkAction::Cancel, order).await
 }
@@ -109,18 +108,18 @@ pub(crate) async fn cancel_many(
 /// Starts many failed, cancelled or expired jobs again, each with a fresh budget of attempts.
 ///
 /// As for releasing many: a dry run unless `dry_run` is false, and bounded in time.
-#[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = ChangeMany,
-    responses((status = 200, description = "What it came to, or would be about", body = ManyChanged)))]
+#[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "What it came to, or would be about", body = BulkReport)))]
 pub(crate) async fn retry_many(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
-    JsonBody(order): JsonBody<ChangeMany>,
+    JsonBody(order): JsonBody<BulkChange>,
 ) -> Result<Response, ApiError> {
     bulk_change(&app, caller, BulkAction::Retry, order).await
 }
 
-async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: ChangeMany) -> Result<Response, ApiError> {
-    let Ordered { selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
+async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: BulkChange) -> Result<Response, ApiError> {
+    let Ordered { action, selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
     let answer = match order {
         None => previewed(&app.manager.preview(action, &selection).await?),
         Some(order) => {
@@ -132,8 +131,8 @@ async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: Change
     Ok(json(StatusCode::OK, &answer))
 }
 
-fn previewed(preview: &BulkPreview) -> ManyChanged {
-    ManyChanged {
+fn previewed(preview: &BulkPreview) -> BulkReport {
+    BulkReport {
         dry_run: true,
         matched: preview.matched,
         sample: preview.sample.iter().map(JobSummary::from).collect(),
@@ -146,12 +145,12 @@ fn previewed(preview: &BulkPreview) -> ManyChanged {
     }
 }
 
-fn changed(report: BulkReport) -> ManyChanged {
+fn changed(report: manager::BulkReport) -> BulkReport {
     let failure = |(id, error)| {
         let (_, error) = ApiError::from(error).into_item();
         ChangeFailure { id: String::from(id), error }
     };
-    ManyChanged {
+    BulkReport {
         dry_run: false,
         matched: report.matched,
         sample: Vec::new(),

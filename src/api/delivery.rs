@@ -20,7 +20,7 @@ use serde::ser::Serializer;
 use super::error::ApiError;
 use super::json::{to_bytes, with_body};
 use crate::manager::{Claimed, JobView};
-use crate::wire::job::JobOut;
+use crate::wire::job::JobAnswer;
 
 /// The answer to a claim.
 pub(crate) fn deliver(claimed: Claimed) -> Result<Response, ApiError> {
@@ -35,7 +35,7 @@ struct ClaimOut<'a> {
 }
 
 fn jobs_out<S: Serializer>(jobs: &[JobView], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(jobs.iter().map(JobOut::from))
+    serializer.collect_seq(jobs.iter().map(JobAnswer::from))
 }
 
 /// A body of one piece that holds on to the jobs it tells of.

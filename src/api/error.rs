@@ -131,7 +131,7 @@ impl ApiError {
         Self::from(Invalid::field(field, message))
     }
 
-    /// The answer lacks a role.
+    /// A refusal because the caller's token lacks a role.
     pub(crate) fn lacks(role: Role) -> Self {
         Self::new(Code::Forbidden, format!("the token has not the role `{}`, which this call needs", role.as_str()))
     }

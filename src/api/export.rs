@@ -29,7 +29,7 @@ use crate::manager::Manager;
 use crate::query::{Search, Sort};
 use crate::store::Versioned;
 use crate::wire::Job;
-use crate::wire::job::JobOut;
+use crate::wire::job::JobAnswer;
 
 /// How many jobs are read together.
 const PAGE: usize = 200;
@@ -148,7 +148,7 @@ impl Export {
         }
         let mut lines = Vec::new();
         for view in self.manager.view(some).await? {
-            self.fields.write(&JobOut::from(&view), &mut lines)?;
+            self.fields.write(&JobAnswer::from(&view), &mut lines)?;
             lines.push(b'\n');
         }
         Ok(Some(Bytes::from(lines)))

@@ -110,16 +110,19 @@ fn expect_media_type(parts: &Parts, wanted: &'static str) -> Result<(), ApiError
     }
 }
 
-/// The JSON body of a call about one job.
-pub(crate) struct JsonBody<T>(pub(crate) T);
+/// A JSON body of at most `MAX` bytes.
+pub(crate) struct JsonBody<T, const MAX: usize = MAX_SINGLE_BYTES>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
+/// The JSON body of a bulk call.
+pub(crate) type BulkBody<T> = JsonBody<T, MAX_BULK_BYTES>;
+
+impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for JsonBody<T, MAX> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         expect_media_type(&parts, "application/json")?;
-        let read = read(&parts, body, MAX_SINGLE_BYTES, app).await?;
+        let read = read(&parts, body, MAX, app).await?;
         parse(&read.bytes).map(Self)
     }
 }
@@ -137,20 +140,6 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJsonBody<T> {
             return Ok(Self(T::default()));
         }
         expect_media_type(&parts, "application/json")?;
-        parse(&read.bytes).map(Self)
-    }
-}
-
-/// The JSON body of a bulk call.
-pub(crate) struct BulkBody<T>(pub(crate) T);
-
-impl<T: DeserializeOwned> FromRequest<App> for BulkBody<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let (parts, body) = request.into_parts();
-        expect_media_type(&parts, "application/json")?;
-        let read = read(&parts, body, MAX_BULK_BYTES, app).await?;
         parse(&read.bytes).map(Self)
     }
 }

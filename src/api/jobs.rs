@@ -18,8 +18,8 @@ use super::trim::Fields;
 use crate::manager::{NewJob, Submitted};
 use crate::store::{Place, Version, Versioned};
 use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
-use crate::wire::job::JobOut;
-use crate::wire::{BulkAnswer, CancelJob, Explanation, Job, RetryJob, SubmitItem, SubmitJob};
+use crate::wire::job::JobAnswer;
+use crate::wire::{BulkAnswer, ChangeReason, Explanation, Job, SubmitItem, SubmitJob};
 
 /// The header under which a submission can be repeated.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -48,7 +48,7 @@ pub(crate) async fn submit(
     let job = job.into_new_job()?;
     let Submitted { job, created } = only(app.manager.submit(&caller, vec![job]).await)?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut response = json(status, &JobOut::from(&job));
+    let mut response = json(status, &JobAnswer::from(&job));
     let id = utf8_percent_encode(job.versioned.job.id.as_str(), ESCAPED);
     if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{id}")) {
         response.headers_mut().insert(LOCATION, location);
@@ -141,7 +141,7 @@ pub(crate) async fn get(
         StatusCode::NOT_MODIFIED.into_response()
     } else {
         let mut text = Vec::new();
-        fields.write(&JobOut::from(&job), &mut text)?;
+        fields.write(&JobAnswer::from(&job), &mut text)?;
         with_body(StatusCode::OK, Body::from(text))
     };
     if let Ok(tag) = HeaderValue::try_from(tag) {
@@ -188,7 +188,7 @@ fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
 /// Calls a job off.
 ///
 /// One that waits is cancelled at once. One that runs is asked to stop: its worker hears of it with its next heartbeat.
-#[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<CancelJob>,
+#[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<ChangeReason>,
     params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job as it is then", body = Job),
@@ -198,7 +198,7 @@ pub(crate) async fn cancel(
     Allowed { caller, .. }: Allowed<Submit>,
     State(app): State<App>,
     JobPath(id): JobPath,
-    OptionalJsonBody(cancel): OptionalJsonBody<CancelJob>,
+    OptionalJsonBody(cancel): OptionalJsonBody<ChangeReason>,
 ) -> Result<Response, ApiError> {
     let reason = cancel.into_reason()?;
     let job = app.manager.cancel(&caller, &id, reason).await?;
@@ -206,7 +206,7 @@ pub(crate) async fn cancel(
 }
 
 /// Starts a failed, cancelled or expired job again, with a fresh budget of attempts.
-#[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs", request_body = Option<RetryJob>,
+#[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs", request_body = Option<ChangeReason>,
     params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job as it is then", body = Job),
@@ -216,7 +216,7 @@ pub(crate) async fn retry(
     Allowed { caller, .. }: Allowed<Submit>,
     State(app): State<App>,
     JobPath(id): JobPath,
-    OptionalJsonBody(retry): OptionalJsonBody<RetryJob>,
+    OptionalJsonBody(retry): OptionalJsonBody<ChangeReason>,
 ) -> Result<Response, ApiError> {
     let reason = retry.into_reason()?;
     let job = app.manager.retry(&caller, &id, reason).await?;
@@ -228,7 +228,7 @@ pub(crate) async fn retry(
 pub(crate) async fn job_as_written(app: &App, job: Versioned) -> Result<Response, ApiError> {
     let views = app.manager.view(vec![job.clone()]).await.unwrap_or_default();
     Ok(match views.first() {
-        Some(view) => json(StatusCode::OK, &JobOut::from(view)),
-        None => json(StatusCode::OK, &JobOut::from(&job)),
+        Some(view) => json(StatusCode::OK, &JobAnswer::from(view)),
+        None => json(StatusCode::OK, &JobAnswer::from(&job)),
     })
 }

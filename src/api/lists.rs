@@ -21,7 +21,7 @@ use crate::query::kql::{Expression, Zone};
 use crate::query::{Cursor, Filter, Search, Sort};
 use crate::store::Versioned;
 use crate::wire::JobList;
-use crate::wire::job::JobOut;
+use crate::wire::job::JobAnswer;
 use crate::wire::lists::JobListOut;
 
 /// How many jobs a page has when nothing is said.
@@ -79,7 +79,7 @@ pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query)
     let (filter, fields) = (filter(&app, &query)?, Fields::of(&query)?);
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
     let Page { jobs, next_cursor } = page(&app, &query, filter, sort).await?;
-    let items = jobs.iter().map(JobOut::from);
+    let items = jobs.iter().map(JobAnswer::from);
     if !fields.are_all() {
         let items = items.map(|job| fields.of_answer(&job)).collect::<Result<_, ApiError>>()?;
         return Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }));

@@ -1,14 +1,17 @@
 //! The process's metrics, in Prometheus' text format.
 //!
-//! [`METRICS`] names every one. A test holds it to what `/metrics` gives; the alert rules and dashboards of `deploy/` are
-//! held to `/metrics` in turn. Counters are there from the start, at zero, so that a rule over an increase sees the first
-//! one. No label has a job's id, nor any other value of which there is no end.
+//! [`METRICS`] names every metric. Tests hold the table to the source and to what `/metrics` gives; the alert rules and
+//! dashboards of `deploy/` are held to `/metrics` in turn. Counters start at zero with the process, so that a rule over
+//! an increase sees the first one. No label has a job's id, nor any other value of which there is no end.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::Label;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::job::{EventName, OrphanPolicy};
+use crate::monitor::Scan;
 
 /// The bounds of the buckets for answers, in seconds: from one out of memory to a claim's longest wait.
 const ANSWERS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0];
@@ -30,9 +33,12 @@ pub struct Metric {
     pub help: &'static str,
     /// What sort it is.
     pub sort: Sort,
-    /// A label and the values that it has from the start; none where values come with use.
-    pub label: Option<(&'static str, &'static [&'static str])>,
+    /// A label, and the values of it for which there is a series from the start.
+    pub label: Option<(&'static str, Values)>,
 }
+
+/// Gives the values of a label for which there is a series from the start.
+pub type Values = fn() -> Vec<&'static str>;
 
 /// What sort a metric is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,33 +56,20 @@ const fn metric(name: &'static str, sort: Sort, help: &'static str) -> Metric {
     Metric { name, help, sort, label: None }
 }
 
-const fn labelled(
-    name: &'static str,
-    sort: Sort,
-    label: (&'static str, &'static [&'static str]),
-    help: &'static str,
-) -> Metric {
+const fn labelled(name: &'static str, sort: Sort, label: (&'static str, Values), help: &'static str) -> Metric {
     Metric { name, help, sort, label: Some(label) }
 }
 
-/// With what values a label comes only in use.
-const IN_USE: &[&str] = &[];
-const ENDS: &[&str] = &["available", "completed", "failed", "cancelled"];
-const EVENTS: &[&str] = &[
-    "completed",
-    "failed",
-    "retried",
-    "cancelled",
-    "cancel_requested",
-    "expired",
-    "released",
-    "returned",
-    "orphaned",
-    "overdue",
-];
-
-const POLICIES: &[&str] = &["requeue", "fail", "flag"];
-const SCANS: &[&str] = &["watch", "recovery", "retention", "archive"];
+/// The values of a label that are known only at run time.
+const IN_USE: Values = Vec::new;
+const ENDS: Values = || vec!["available", "completed", "failed", "cancelled"];
+const EVENTS: Values = || {
+    let counted =
+        EventName::ALL.into_iter().filter(|event| !matches!(event, EventName::Submitted | EventName::Claimed));
+    counted.map(EventName::as_str).collect()
+};
+const POLICIES: Values = || OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec();
+const SCANS: Values = || Scan::ALL.map(Scan::as_str).to_vec();
 
 /// Every metric.
 #[rustfmt::skip]
@@ -99,8 +92,8 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_claims_total", Counter, "Claims granted"),
     metric("leasehold_claims_undelivered_total", Counter, "Jobs given back since their worker was gone before it was told of the claim"),
     metric("leasehold_claims_redelivered_total", Counter, "Jobs told of again to a worker that lost the answer to its claim"),
-    labelled("leasehold_conflicts_total", Counter, ("operation", &["claim", "update", "queue", "subscription", "setting"]), "Writes of a job, or of a record of the kind named, that lost a race: somebody had written it since it was read"),
-    labelled("leasehold_mismatches_total", Counter, ("reason", &["stale_hit", "fence"]), "What spoke of a job as it no longer is: search hits older than what is known, and calls under another fence than the job's"),
+    labelled("leasehold_conflicts_total", Counter, ("operation", || vec!["claim", "update", "queue", "subscription", "setting"]), "Writes of a job, or of a record of the kind named, that lost a race: somebody had written it since it was read"),
+    labelled("leasehold_mismatches_total", Counter, ("reason", || vec!["stale_hit", "fence"]), "What spoke of a job as it no longer is: search hits older than what is known, and calls under another fence than the job's"),
     metric("leasehold_heartbeats_total", Counter, "Signs of life that came in"),
     metric("leasehold_leases_lost_total", Counter, "Workers refused because their lease was no longer the job's"),
     labelled("leasehold_attempts_ended_total", Counter, ("state", ENDS), "Attempts that ended, by what became of the job, whoever ended them"),
@@ -125,6 +118,8 @@ pub const METRICS: &[Metric] = &[
     labelled("leasehold_scan_duration_seconds", Histogram(&ANSWERS), ("scan", SCANS), "How long the monitor's scans took"),
     labelled("leasehold_scan_last_success_timestamp_seconds", Gauge, ("scan", SCANS), "When a scan of this process's monitor last succeeded; 0 before that"),
     labelled("leasehold_scan_lag_seconds", Gauge, ("scan", SCANS), "For how long the job has been due that the latest scan had no time for; 0 when it was through"),
+    metric("leasehold_audit_entries_total", Counter, "Entries written to the audit"),
+    metric("leasehold_audit_refused_total", Counter, "Entries of the audit that Elasticsearch refused"),
 
     metric("leasehold_notifications_delivered_total", Counter, "Notifications that their receiver took"),
     metric("leasehold_notifications_failed_attempts_total", Counter, "Deliveries of notifications that failed and are tried again"),
@@ -173,7 +168,9 @@ fn begin(metric: &Metric) {
     let series: Vec<Vec<Label>> = match label {
         None if name == "leasehold_build_info" => Vec::new(),
         None => vec![Vec::new()],
-        Some((label, values)) => values.iter().map(|value| vec![Label::from_static_parts(label, value)]).collect(),
+        Some((label, values)) => {
+            values().into_iter().map(|value| vec![Label::from_static_parts(label, value)]).collect()
+        }
     };
     for labels in series {
         match sort {
@@ -181,5 +178,40 @@ fn begin(metric: &Metric) {
             Gauge => drop(metrics::gauge!(name, labels)),
             Histogram(_) => drop(metrics::histogram!(name, labels)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Calls `read` with the text of every source file below a folder.
+    fn sources(folder: &Path, read: &mut impl FnMut(&str)) {
+        for entry in std::fs::read_dir(folder).expect("a folder of the source") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                sources(&path, read);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                read(&std::fs::read_to_string(&path).expect("a source file"));
+            }
+        }
+    }
+
+    #[test]
+    fn no_metric_is_emitted_that_is_not_in_the_table() {
+        let mut unlisted = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut |text| {
+            for part in text.split("\"leasehold_").skip(1) {
+                let name = part.split('"').next().unwrap_or_default();
+                let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && !name.is_empty();
+                let is_listed = METRICS.iter().any(|metric| metric.name.strip_prefix("leasehold_") == Some(name));
+                if is_name && !is_listed {
+                    unlisted.push(name.to_owned());
+                }
+            }
+        });
+        assert!(unlisted.is_empty(), "not in the table: {unlisted:?}");
     }
 }

@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::extract::{JsonBody, OptionalJsonBody, Query, QueuePath};
 use super::json::json;
 use crate::job::QueueName;
-use crate::wire::{ChangeQueue, PauseQueue, Queue, QueueList};
+use crate::wire::{ChangeQueue, ChangeReason, Queue, QueueList};
 
 /// A body that says nothing: `{}`.
 #[derive(Default, serde::Deserialize)]
@@ -44,14 +44,14 @@ pub(crate) async fn queue(
 ///
 /// Those that run go on, submissions are accepted, and workers that wait go on waiting. Every server on the same store
 /// holds it back within a second. Paused again it stays paused since when it was; a new reason is taken over.
-#[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", request_body = Option<PauseQueue>,
+#[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", request_body = Option<ChangeReason>,
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue as it is then", body = Queue)))]
 pub(crate) async fn pause_queue(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
     QueuePath(name): QueuePath,
-    OptionalJsonBody(pause): OptionalJsonBody<PauseQueue>,
+    OptionalJsonBody(pause): OptionalJsonBody<ChangeReason>,
 ) -> Result<Response, ApiError> {
     let reason = pause.into_reason()?;
     app.manager.pause(&caller, &name, reason.as_deref()).await?;

@@ -103,3 +103,22 @@ fn description() -> OpenApi {
 pub fn openapi_json() -> Result<Bytes, serde_json::Error> {
     serde_json::to_vec_pretty(&description()).map(Bytes::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::wire::check::RESERVED_IDS;
+
+    #[test]
+    fn every_call_in_the_place_of_an_id_is_reserved() {
+        let openapi = description();
+        let beside_ids = |path: &String| {
+            let rest = ["/v1/jobs/", "/v1/admin/jobs/"].iter().find_map(|start| path.strip_prefix(start))?;
+            (!rest.contains(['/', '{'])).then(|| rest.to_owned())
+        };
+        let calls: BTreeSet<String> = openapi.paths.paths.keys().filter_map(beside_ids).collect();
+        assert_eq!(calls, RESERVED_IDS.map(str::to_owned).into());
+    }
+}

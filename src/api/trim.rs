@@ -127,7 +127,7 @@ impl Fields {
 /// The names on the way to a field.
 fn path(name: &str) -> Result<Vec<&str>, String> {
     let inside = |outer: &str| name.strip_prefix(outer).and_then(|rest| rest.strip_prefix('.'));
-    if JOB_FIELDS.contains(&name) {
+    if JOB_FIELDS.iter().any(|field| field == name) {
         return Ok(name.split('.').collect());
     }
     for map in LABELS {
@@ -138,7 +138,7 @@ fn path(name: &str) -> Result<Vec<&str>, String> {
     if BODIES.iter().any(|body| inside(body).is_some_and(|rest| !rest.is_empty())) {
         return Ok(name.split('.').collect());
     }
-    Err(match closest(name, JOB_FIELDS.iter().copied()) {
+    Err(match closest(name, JOB_FIELDS.iter().map(String::as_str)) {
         Some(close) => format!("a job has no field `{name}`; is `{close}` meant?"),
         None => format!("a job has no field `{name}`; there are {}", JOB_FIELDS.join(", ")),
     })

@@ -60,7 +60,7 @@ pub(crate) async fn heartbeat(
 pub(crate) async fn heartbeats(
     _: Allowed<Work>,
     State(app): State<App>,
-    BulkBody(beats): BulkBody<HeartbeatJobs>,
+    JsonBody(beats): BulkBody<HeartbeatJobs>,
 ) -> Result<Response, ApiError> {
     let ids: Vec<String> = beats.leases.iter().map(|lease| lease.id.clone()).collect();
     let (worker, beats) = beats.into_beats()?;
@@ -141,7 +141,7 @@ async fn finish_one(app: &App, (worker, finish): (WorkerId, Finish)) -> Result<R
 pub(crate) async fn completions(
     _: Allowed<Work>,
     State(app): State<App>,
-    BulkBody(finishes): BulkBody<FinishJobs>,
+    JsonBody(finishes): BulkBody<FinishJobs>,
 ) -> Result<Response, ApiError> {
     let ids: Vec<String> = finishes.items.iter().map(|item| item.id.clone()).collect();
     let (worker, finishes) = finishes.into_finishes()?;

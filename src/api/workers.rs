@@ -12,8 +12,7 @@ use super::json::json;
 use super::lists::{Page, page};
 use crate::job::JobState;
 use crate::query::{Direction, Filter, Sort, SortField};
-use crate::wire::job::JobOut;
-use crate::wire::workers::WorkerJobsOut;
+use crate::wire::job::JobAnswer;
 use crate::wire::{Worker, WorkerJobs, WorkerList};
 
 /// The workers that this server has heard of lately, and those that run jobs, whichever server they ask.
@@ -50,5 +49,5 @@ pub(crate) async fn worker(
     let worker = app.manager.worker(&id).await?;
     let unknown = || ApiError::new(Code::NoSuchWorker, format!("nothing is known of a worker {id}"));
     let worker = Worker::from(worker.ok_or_else(unknown)?);
-    Ok(json(StatusCode::OK, &WorkerJobsOut { worker, items: jobs.iter().map(JobOut::from).collect(), next_cursor }))
+    Ok(json(StatusCode::OK, &WorkerJobs { worker, items: jobs.iter().map(JobAnswer::from).collect(), next_cursor }))
 }

@@ -71,8 +71,8 @@ fn describe(job: &Job) -> String {
     }
     page.time("cancel asked", job.cancel_requested_at);
     page.option("orphan", job.orphan.as_ref().map(|orphan| orphan.reason.as_str()));
-    page.option("payload", job.payload.as_ref().map(|json| json.as_str()));
-    page.option("result", job.result.as_ref().map(|json| json.as_str()));
+    page.option("payload", job.payload.as_json().map(|json| json.as_str()));
+    page.option("result", job.result.as_json().map(|json| json.as_str()));
     page.option("error", job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).as_deref());
     page.history(job);
     page.0

@@ -101,9 +101,9 @@ fn text(json: &str) -> String {
 fn row(job: &Job) -> Vec<String> {
     let error = job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).unwrap_or_default();
     vec![
-        job.id.clone(),
-        job.queue.clone(),
-        job.kind.clone(),
+        job.id.to_string(),
+        job.queue.to_string(),
+        job.kind.to_string(),
         job.state.as_str().to_owned(),
         format!("{}/{}", job.attempt, job.max_attempts),
         job.created_at.to_rfc3339(),

@@ -6,7 +6,7 @@ use super::chosen::Chosen;
 use super::failure::Failure;
 use super::output::{complain, print, print_json, table};
 use crate::client::{Client, ClientError};
-use crate::wire::{AdminRelease, BulkFilter, ChangeMany, Job, JobSummary, ManyChanged, ReleaseMany, Then};
+use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobSummary, Then};
 
 /// A change to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +39,9 @@ impl Action {
     }
 
     /// Changes the jobs of a filter, or counts them.
-    async fn many(self, client: &Client, order: ChangeMany) -> Result<ManyChanged, ClientError> {
+    async fn many(self, client: &Client, order: BulkChange) -> Result<BulkReport, ClientError> {
         match self {
-            Self::Release { then, .. } => {
-                let ChangeMany { filter, reason, dry_run, max_jobs, cursor } = order;
-                client.release_many(&ReleaseMany { filter, reason, then, dry_run, max_jobs, cursor }).await
-            }
+            Self::Release { then, .. } => client.release_many(&BulkChange { then: Some(then), ..order }).await,
             Self::Cancel => client.cancel_many(&order).await,
             Self::Retry => client.retry_many(&order).await,
         }
@@ -63,7 +60,7 @@ pub(super) async fn run(
     if reason.is_none() && !chosen.dry_run {
         return Err(Failure::Usage(format!("say why with --reason before you {} many jobs", action.verb())));
     }
-    let look = ChangeMany { filter: filter.clone(), dry_run: true, ..ChangeMany::default() };
+    let look = BulkChange { filter: filter.clone(), dry_run: true, ..BulkChange::default() };
     let seen = action.many(client, look).await?;
     chosen.answer.print(&seen, |seen| describe(action, seen))?;
     if chosen.dry_run || seen.matched == 0 {
@@ -72,7 +69,7 @@ pub(super) async fn run(
     if !chosen.yes && !confirmed(action, seen.matched)? {
         return Err(Failure::Failed("nothing was changed".to_owned()));
     }
-    let mut order = ChangeMany { filter, reason, dry_run: false, ..ChangeMany::default() };
+    let mut order = BulkChange { filter, reason, dry_run: false, ..BulkChange::default() };
     let mut total = Total::default();
     // Bounded by the number of jobs: each call goes on where the one before ended.
     loop {
@@ -112,7 +109,7 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, answer: &ManyChanged) {
+    fn add(&mut self, answer: &BulkReport) {
         self.changed += answer.changed;
         self.skipped += answer.skipped;
         self.failed += answer.failed_total;
@@ -125,7 +122,7 @@ impl std::fmt::Display for Total {
     }
 }
 
-fn describe(action: Action, seen: &ManyChanged) -> String {
+fn describe(action: Action, seen: &BulkReport) -> String {
     let jobs = if seen.matched == 1 { "job" } else { "jobs" };
     let headline = format!("{} {jobs} to {}", seen.matched, action.verb());
     if seen.sample.is_empty() {

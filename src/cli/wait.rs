@@ -60,7 +60,7 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
         if job.state.is_final() {
             meter.advance(job.state == JobState::Completed);
         }
-        ended.insert(job.id.clone(), job);
+        ended.insert(job.id.to_string(), job);
     }
     meter.end();
     if !args.answer.json {
@@ -103,5 +103,5 @@ fn verdict(mut states: impl Iterator<Item = JobState> + Clone) -> Result<(), Fai
 fn row(job: &Job) -> Vec<String> {
     let took = job.started_at.zip(job.finished_at).map(|(started, finished)| duration::show(finished.since(started)));
     let error = job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).unwrap_or_default();
-    vec![job.id.clone(), job.state.as_str().to_owned(), took.unwrap_or_default(), shorten(&error, ERROR_CHARACTERS)]
+    vec![job.id.to_string(), job.state.as_str().to_owned(), took.unwrap_or_default(), shorten(&error, ERROR_CHARACTERS)]
 }

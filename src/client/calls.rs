@@ -12,11 +12,11 @@ use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
 use super::transport::{Client, Repeat};
 use crate::job::JobId;
 use crate::wire::{
-    AdminRelease, BulkAnswer, CancelJob, ChangeMany, ChangeQueue, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem,
-    CountAnswer, Explanation, FailJob, FieldDescription, FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem,
-    HeartbeatJob, HeartbeatJobs, Job, JobList, ManyChanged, OrphanList, PartList, PauseQueue, Queue, QueueList,
-    ReleaseJob, ReleaseMany, RetryJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription,
-    SubscriptionList, WorkerJobs, WorkerList,
+    AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob,
+    CompletionItem, CountAnswer, Explanation, FailJob, FieldDescription, FieldList, FinishJobs, Health,
+    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, OrphanList, PartList, Queue, QueueList,
+    ReleaseJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList,
+    WorkerJobs, WorkerList,
 };
 
 /// How long the server works on a bulk change before it answers where to go on, with time for the page it is at.
@@ -190,7 +190,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `already_final` when it has ended in another way.
     pub async fn cancel(&self, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
-        let cancel = CancelJob { reason: reason.map(str::to_owned) };
+        let cancel = ChangeReason { reason: reason.map(str::to_owned) };
         self.post(&["v1", "jobs", id, "cancel"], Repeat::Safe, &cancel).await
     }
 
@@ -199,7 +199,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; `not_retryable` when it is in another state.
     pub async fn retry(&self, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
-        let retry = RetryJob { reason: reason.map(str::to_owned) };
+        let retry = ChangeReason { reason: reason.map(str::to_owned) };
         self.post(&["v1", "jobs", id, "retry"], Repeat::Unsafe, &retry).await
     }
 
@@ -264,33 +264,28 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn release_many(&self, order: &ReleaseMany) -> Result<ManyChanged, ClientError> {
-        self.change_many("release", order.dry_run, order).await
+    pub async fn release_many(&self, order: &BulkChange) -> Result<BulkReport, ClientError> {
+        self.change_many("release", order).await
     }
 
     /// Cancels many jobs, or counts them.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn cancel_many(&self, order: &ChangeMany) -> Result<ManyChanged, ClientError> {
-        self.change_many("cancel", order.dry_run, order).await
+    pub async fn cancel_many(&self, order: &BulkChange) -> Result<BulkReport, ClientError> {
+        self.change_many("cancel", order).await
     }
 
     /// Retries many jobs, or counts them.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn retry_many(&self, order: &ChangeMany) -> Result<ManyChanged, ClientError> {
-        self.change_many("retry", order.dry_run, order).await
+    pub async fn retry_many(&self, order: &BulkChange) -> Result<BulkReport, ClientError> {
+        self.change_many("retry", order).await
     }
 
-    async fn change_many(
-        &self,
-        action: &str,
-        dry_run: bool,
-        order: &impl Serialize,
-    ) -> Result<ManyChanged, ClientError> {
-        let repeat = if dry_run { Repeat::Safe } else { Repeat::Unsafe };
+    async fn change_many(&self, action: &str, order: &BulkChange) -> Result<BulkReport, ClientError> {
+        let repeat = if order.dry_run { Repeat::Safe } else { Repeat::Unsafe };
         let call = self.call(Method::POST, &["v1", "admin", "jobs", action], repeat);
         self.send(call.json(order)?.waiting(MANY_TAKE)).await
     }
@@ -316,7 +311,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<Queue, ClientError> {
-        let pause = PauseQueue { reason: reason.map(str::to_owned) };
+        let pause = ChangeReason { reason: reason.map(str::to_owned) };
         self.post(&["v1", "queues", name, "pause"], Repeat::Safe, &pause).await
     }
 
@@ -348,7 +343,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`]; `no_such_worker` when nothing is known of it.
-    pub async fn worker(&self, id: &str) -> Result<WorkerJobs, ClientError> {
+    pub async fn worker(&self, id: &str) -> Result<WorkerJobs<'static>, ClientError> {
         self.get(&["v1", "workers", id]).await
     }
 

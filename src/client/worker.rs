@@ -82,19 +82,15 @@ fn claimed_job(job: wire::Job) -> Result<ClaimedJob, InvalidName> {
         attempt: job.attempt,
         queue: QueueName::new(&job.queue)?,
         kind: Kind::new(&job.kind)?,
-        payload: job.payload,
+        payload: job.payload.as_json().cloned(),
         timeout: job.timeout_ms.map(Duration::from_millis),
-        resources: job.resources,
+        resources: job.resources.into_owned(),
     })
 }
 
 fn lease_beat(beat: &Heartbeat) -> wire::LeaseBeat {
     let progress = beat.progress.clone();
-    wire::LeaseBeat {
-        id: beat.id.as_str().to_owned(),
-        fence: beat.fence.get(),
-        progress: progress.map(|progress| wire::Progress { percent: progress.percent, message: progress.message }),
-    }
+    wire::LeaseBeat { id: beat.id.as_str().to_owned(), fence: beat.fence.get(), progress }
 }
 
 fn beat(item: &wire::HeartbeatItem) -> Beat {
@@ -115,7 +111,7 @@ fn completion(finish: &Finish) -> Option<wire::Completion> {
     match &finish.outcome {
         Outcome::Completed { result } => Some(wire::Completion { result: result.clone(), ..ended }),
         Outcome::Failed { error, retryable, retry_after } => Some(wire::Completion {
-            error: Some(wire::JobError { code: error.code.clone(), message: error.message.clone() }),
+            error: Some(error.clone()),
             retryable: Some(*retryable),
             retry_after_ms: retry_after.map(millis),
             ..ended

@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Job;
 use super::history::HistoryEntry;
@@ -137,14 +138,22 @@ impl NoticeFormat {
     }
 }
 
-/// Somebody whom a job's submitter wants told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A receiver of notifications about a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = NotifyTarget)]
+#[serde(deny_unknown_fields)]
 pub struct NoticeTarget {
-    /// Where to: an `http` or `https` URL.
+    /// The `http` or `https` URL that is called, at most 2,048 bytes.
+    #[schema(example = "https://example.org/hook")]
     pub url: String,
-    /// Of which events; of all that can be told of when there are none.
+    /// The events that are notified: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`,
+    /// `retried`. An empty list selects all of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
     pub events: Vec<EventName>,
-    /// In which form.
+    /// The format of the call's body: `cloud_events` (the default), `slack` or `alertmanager`.
+    #[serde(default)]
+    #[schema(value_type = String)]
     pub format: NoticeFormat,
 }
 

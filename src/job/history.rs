@@ -1,33 +1,40 @@
 //! The record of a job's transitions, bounded.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::event::EventName;
 use super::names::Actor;
 use super::state::{Attempt, Fence, JobState};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, rfc3339};
 
 /// How many entries are kept at each end; the ones between them are folded into a count.
 const KEPT_AT_EACH_END: usize = 25;
 
-/// One transition.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A transition of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryEntry {
-    /// When.
+    /// The time of the transition.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// From which state; none for the submission.
+    /// The state that the job left; null for the submission.
     pub from: Option<JobState>,
-    /// To which state.
+    /// The state that the job entered.
     pub to: JobState,
-    /// The fence after it.
+    /// The job's fence after the transition.
+    #[schema(value_type = u64)]
     pub fence: Fence,
-    /// The attempts counted after it.
+    /// The job's number of attempts after the transition.
+    #[schema(value_type = u32)]
     pub attempt: Attempt,
-    /// What happened, in a word.
+    /// What happened, as a word: `submitted`, `claimed`, `retried`, …
+    #[schema(value_type = String, example = "claimed")]
     pub event: EventName,
-    /// Who did it.
+    /// The worker, person or part of the system that caused the transition.
+    #[schema(value_type = String)]
     pub actor: Actor,
-    /// Why, where there is more to say than the states do.
+    /// Why it happened, where the states alone do not say.
     pub reason: Option<String>,
 }
 

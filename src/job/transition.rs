@@ -12,6 +12,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::Job;
 use super::body::Body;
 use super::event::EventName;
@@ -55,13 +58,14 @@ pub struct Failure {
 }
 
 /// What becomes of a job that is taken from its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// It waits again, to be claimed at once.
+    /// The job waits in its queue again and can be claimed at once.
     Requeue,
-    /// It has failed.
+    /// The job fails.
     Fail,
-    /// It is cancelled.
+    /// The job is cancelled.
     Cancel,
 }
 

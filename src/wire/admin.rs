@@ -7,9 +7,8 @@ use utoipa::ToSchema;
 
 use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
-use super::work::Then;
 use crate::clock::{Timestamp, rfc3339};
-use crate::job::{self, Actor, InvalidName, JobId, JobState, OrphanPolicy};
+use crate::job::{self, Actor, InvalidName, JobId, JobState, OrphanPolicy, Then};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
 use crate::query::kql::{Expression, KqlError, Plan, Zone};
 use crate::query::{Filter, Query};
@@ -112,55 +111,30 @@ impl BulkFilter {
     }
 }
 
-/// An order over many jobs: to cancel or to retry them.
+/// A change of many jobs: to cancel them, to retry them, or to release them from their workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"filter": {"queues": ["reports"]}, "reason": "wrong month", "dry_run": false}))]
-pub struct ChangeMany {
-    /// Which jobs.
+pub struct BulkChange {
+    /// Selects the jobs; of these, only the ones whose state allows the change count.
     pub filter: BulkFilter,
-    /// Why, for each job's history. Not needed for a dry run.
+    /// The reason, which is recorded in each job's history; at most 4 KiB. Not needed for a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 4096)]
     pub reason: Option<String>,
-    /// Whether only to count the jobs and show a few. True when not said: a call that forgets to say so changes nothing.
+    /// What becomes of released jobs; `requeue` by default. Only for a release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Then>,
+    /// Whether the call only counts the jobs and shows a few of them. True by default, so that a call that forgets it
+    /// changes nothing.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub dry_run: bool,
-    /// How many jobs this call goes through at most; as many as it has time for when not said.
+    /// How many jobs this call processes at most. By default as many as it can within about ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_jobs: Option<u64>,
-    /// Where to go on: the call before's `next_cursor`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
-}
-
-/// An order over many jobs: to take them from their workers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({
-    "filter": {"worker_id": "host7:4711"}, "reason": "host7 burnt down", "then": "requeue", "dry_run": false,
-}))]
-pub struct ReleaseMany {
-    /// Which jobs; only running ones count.
-    pub filter: BulkFilter,
-    /// Why, for each job's history. Not needed for a dry run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 4096)]
-    pub reason: Option<String>,
-    /// What becomes of them. They are put back in their queues when nothing is said.
-    #[serde(default = "requeue")]
-    pub then: Then,
-    /// Whether only to count the jobs and show a few. True when not said: a call that forgets to say so changes nothing.
-    #[serde(default = "yes")]
-    #[schema(default = true)]
-    pub dry_run: bool,
-    /// How many jobs this call goes through at most; as many as it has time for when not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_jobs: Option<u64>,
-    /// Where to go on: the call before's `next_cursor`.
+    /// Where the call continues: the `next_cursor` of the call before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -169,21 +143,9 @@ const fn yes() -> bool {
     true
 }
 
-const fn requeue() -> Then {
-    Then::Requeue
-}
-
-impl ReleaseMany {
-    /// What is done to each job, and the rest of the order.
-    #[must_use]
-    pub fn into_parts(self) -> (BulkAction, ChangeMany) {
-        let Self { filter, reason, then, dry_run, max_jobs, cursor } = self;
-        (BulkAction::Release(then.into()), ChangeMany { filter, reason, dry_run, max_jobs, cursor })
-    }
-}
-
 /// A checked order, for the manager.
 pub(crate) struct Ordered {
+    pub(crate) action: BulkAction,
     pub(crate) selection: BulkSelection,
     /// What to do; nothing in a dry run.
     pub(crate) order: Option<BulkOrder>,
@@ -191,8 +153,8 @@ pub(crate) struct Ordered {
     pub(crate) cursor: Option<String>,
 }
 
-impl ChangeMany {
-    /// Checks every field.
+impl BulkChange {
+    /// Checks every field; `then` must be given only where the action is a release.
     ///
     /// # Errors
     /// Every field that is wrong.
@@ -207,8 +169,17 @@ impl ChangeMany {
         if self.dry_run && self.cursor.is_some() {
             checks.fault("cursor", "has no place in a dry run, which looks at all jobs");
         }
+        let action = match (action, self.then) {
+            (BulkAction::Release(default), then) => BulkAction::Release(then.unwrap_or(default)),
+            (action, None) => action,
+            (action, Some(_)) => {
+                checks.fault("then", "stands only in a release");
+                action
+            }
+        };
         let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(u64::MAX), 1..=u64::MAX);
         Ok(Ordered {
+            action,
             selection: checks.finish(selection)?,
             order: (!self.dry_run).then_some(BulkOrder { action, actor, reason }),
             max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
@@ -231,7 +202,7 @@ impl Checks {
 
 /// What an order over many jobs came to, or would be about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ManyChanged {
+pub struct BulkReport {
     /// Whether nothing was changed, since it was only asked how many jobs there are.
     pub dry_run: bool,
     /// How many jobs were found: in all by a dry run, else by this call. It can be more or fewer by the time that they
@@ -544,7 +515,7 @@ mod tests {
 
     #[test]
     fn an_order_that_forgets_to_say_so_changes_nothing() {
-        let order: ChangeMany = serde_json::from_str(r#"{"filter": {"queues": ["q"]}}"#).expect("an order");
+        let order: BulkChange = serde_json::from_str(r#"{"filter": {"queues": ["q"]}}"#).expect("an order");
         assert!(order.dry_run);
         let actor = Actor::system("test");
         assert!(
@@ -553,7 +524,7 @@ mod tests {
                 .into_order(BulkAction::Cancel, actor.clone(), Timestamp::default())
                 .is_ok_and(|checked| checked.order.is_none())
         );
-        let order = ChangeMany { dry_run: false, reason: Some(" ".to_owned()), ..order };
+        let order = BulkChange { dry_run: false, reason: Some(" ".to_owned()), ..order };
         let refused =
             order.into_order(BulkAction::Cancel, actor, Timestamp::default()).map(|_| ()).expect_err("no reason");
         assert_eq!(refused.errors[0].field, "reason");

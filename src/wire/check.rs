@@ -52,8 +52,8 @@ pub const MAX_NOTIFY_TARGETS: usize = 10;
 /// The longest URL, in bytes.
 pub const MAX_URL_BYTES: usize = 2048;
 
-/// Names that stand where a job's id does in a path, and so cannot be ids.
-pub const RESERVED_IDS: [&str; 5] = ["bulk", "cancel", "count", "release", "retry"];
+/// Words that cannot be ids, because they are calls where a path has a job's id. A test holds them to the routes.
+pub const RESERVED_IDS: [&str; 7] = ["bulk", "cancel", "count", "export", "release", "retry", "stats"];
 
 /// One fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

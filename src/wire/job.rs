@@ -1,99 +1,114 @@
-//! A job, as the API gives it: [`Job`] for whoever reads it, [`JobOut`] for the server, which writes the very same
-//! fields straight from what the manager holds. A test holds the two together.
+//! A job as the API gives it: [`JobAnswer`], which the server writes straight from what the manager holds, without
+//! copies of texts and lists, and which clients read as [`Job`].
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::LazyLock;
 
-use serde::ser::SerializeSeq;
-use serde::{Deserialize, Serialize, Serializer};
-use utoipa::ToSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::clock::{Timestamp, rfc3339};
-pub use crate::job::JobState;
-use crate::job::{self, Body, EventName, Json, NoticeFormat, NoticeTarget, OrphanPolicy, State};
+use crate::job::{self, Body, Json, OrphanPolicy, State};
+pub use crate::job::{HistoryEntry, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy};
 use crate::manager::JobView;
 use crate::store::Versioned;
 
-/// A job with all that is known of it. What it does not have is null.
+/// A job as a client reads it.
+pub type Job = JobAnswer<'static>;
+
+/// A job. Fields that do not apply to it are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Job {
-    /// Its name, unique in the installation.
-    #[schema(example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
-    pub id: String,
-    /// The line it waits in.
-    #[schema(example = "reports")]
-    pub queue: String,
-    /// Its handler's name.
-    #[schema(example = "render")]
-    pub kind: String,
-    /// Its input: any JSON. Left out of a list when it is kept apart from the job, which a long one is.
-    #[serde(default)]
+#[schema(as = Job)]
+pub struct JobAnswer<'a> {
+    /// The job's id, unique in the installation.
+    #[schema(value_type = String, example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
+    pub id: Cow<'a, str>,
+    /// The queue that the job waits in.
+    #[schema(value_type = String, example = "reports")]
+    pub queue: Cow<'a, str>,
+    /// What sort of work the job is: the name of its handler.
+    #[schema(value_type = String, example = "render")]
+    pub kind: Cow<'a, str>,
+    /// The input of the work: any JSON. Left out of a list when it is stored apart from the job, as a long one is.
+    #[serde(default, skip_serializing_if = "JobBody::is_apart")]
     #[schema(value_type = Option<Value>)]
-    pub payload: Option<Json>,
-    /// Where it stands.
+    pub payload: JobBody,
+    /// The state of the job.
     pub state: JobState,
-    /// How urgent it is, from −100 to 100; higher goes first.
+    /// How urgent the job is within its queue, from −100 to 100; higher goes first.
     #[schema(minimum = -100, maximum = 100)]
     pub priority: i8,
-    /// Who it belongs to.
-    pub owner: Option<String>,
-    /// Whatever it is to be found by.
-    pub labels: BTreeMap<String, String>,
-    /// Not claimed before this time.
+    /// The team or person that the job belongs to.
+    #[schema(value_type = Option<String>)]
+    pub owner: Option<Cow<'a, str>>,
+    /// The labels that the job can be found by.
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub labels: Cow<'a, BTreeMap<String, String>>,
+    /// The earliest time at which the job can be claimed.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub run_at: Timestamp,
-    /// Expires when not claimed by then.
+    /// The start deadline: the job expires when nobody has claimed it by then.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// How long an attempt is expected to take.
+    /// How long an attempt is expected to take, in milliseconds; a longer one is overdue.
     pub expected_runtime_ms: Option<u64>,
-    /// How long an attempt may take at most.
+    /// How long an attempt may take at most, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// How many attempts it gets.
+    /// How many attempts the job gets.
     pub max_attempts: u32,
-    /// How many claims count against them.
+    /// How many claims count as attempts so far.
     pub attempt: u32,
-    /// How often it was ever claimed: the fencing token of its latest lease.
+    /// How often the job was claimed in all: the fencing token of its latest lease.
     pub fence: u64,
-    /// How long to wait between attempts.
+    /// How long the job waits between attempts.
     pub retry: RetryPolicy,
-    /// What it needs of a machine.
-    pub resources: BTreeMap<String, u64>,
-    /// What happens when its lease expires: `requeue`, `fail` or `flag`; the queue's rule when null.
+    /// What the job needs of a machine, by the resource's name.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub resources: Cow<'a, BTreeMap<String, u64>>,
+    /// What happens when the job's lease expires: `requeue`, `fail` or `flag`. The queue's policy applies when null.
     #[schema(value_type = Option<String>)]
     pub orphan_policy: Option<OrphanPolicy>,
-    /// Who is told of its events.
-    pub notify: Vec<NotifyTarget>,
-    /// Who runs it; only a running job has one.
-    pub lease: Option<Lease>,
-    /// How far the work is, as its worker tells it.
-    pub progress: Option<Progress>,
-    /// Since when it looks abandoned, and why.
-    pub orphan: Option<Orphan>,
-    /// Since when its worker is asked to stop.
+    /// The receivers of notifications about the job.
+    #[schema(value_type = Vec<NotifyTarget>)]
+    pub notify: Cow<'a, [NotifyTarget]>,
+    /// The lease of the worker that runs the job; null unless the job is running.
+    #[schema(value_type = Option<Lease>)]
+    pub lease: Option<Lease<'a>>,
+    /// How far the work is, as the worker reports it.
+    #[schema(value_type = Option<Progress>)]
+    pub progress: Option<Cow<'a, Progress>>,
+    /// The flag of a running job that looks abandoned.
+    #[schema(value_type = Option<Orphan>)]
+    pub orphan: Option<Cow<'a, Orphan>>,
+    /// When the worker was asked to stop.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
-    /// Since when its attempt is known to run for longer than expected.
+    /// When the running attempt was found to take longer than expected.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub overdue_at: Option<Timestamp>,
-    /// Its output: any JSON. Left out of a list when it is kept apart from the job.
-    #[serde(default)]
+    /// The output of the work: any JSON. Left out of a list when it is stored apart from the job.
+    #[serde(default, skip_serializing_if = "JobBody::is_apart")]
     #[schema(value_type = Option<Value>)]
-    pub result: Option<Json>,
+    pub result: JobBody,
     /// How the latest attempt failed, if it did.
-    pub error: Option<JobError>,
-    /// Every transition, oldest first; past 50 the first and the last 25.
-    pub history: Vec<HistoryEntry>,
+    #[schema(value_type = Option<JobError>)]
+    pub error: Option<Cow<'a, JobError>>,
+    /// The job's transitions, oldest first; beyond 50, the first 25 and the last 25.
+    #[schema(value_type = Vec<HistoryEntry>)]
+    pub history: Cow<'a, [HistoryEntry]>,
     /// How many transitions are missing from the middle of `history`.
     pub history_folded: u32,
-    /// When it was submitted.
+    /// When the job was submitted.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When it was last written.
+    /// When the job was last written.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
@@ -101,261 +116,102 @@ pub struct Job {
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
-    /// When it reached its final state.
+    /// When the job reached its final state.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
-    /// Which writing of the job this is.
+    /// The version of the job's document.
     pub version: Version,
 }
 
-/// The fields of a job as it is given, with dots for those inside of others. Labels, resources and bodies have any.
-#[rustfmt::skip]
-pub(crate) const JOB_FIELDS: &[&str] = &[
-    "id", "queue", "kind", "payload", "state", "priority", "owner", "labels", "run_at", "expires_at",
-    "expected_runtime_ms", "timeout_ms", "max_attempts", "attempt", "fence",
-    "retry", "retry.base_ms", "retry.factor", "retry.max_ms", "retry.jitter",
-    "resources", "orphan_policy", "notify", "notify.url", "notify.events", "notify.format",
-    "lease", "lease.worker_id", "lease.fence", "lease.acquired_at", "lease.heartbeat_at", "lease.expires_at",
-    "progress", "progress.percent", "progress.message", "orphan", "orphan.flagged_at", "orphan.reason", "orphan.held",
-    "cancel_requested_at", "overdue_at", "result", "error", "error.code", "error.message",
-    "history", "history.at", "history.from", "history.to", "history.fence", "history.attempt", "history.event",
-    "history.actor", "history.reason", "history_folded", "created_at", "updated_at", "started_at", "finished_at",
-    "version", "version.seq_no", "version.primary_term",
-];
-
-/// How long to wait before the next attempt: `base_ms × factor^(attempt − 1)`, at most `max_ms`, of which the share
-/// `jitter` is left to chance.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RetryPolicy {
-    /// The wait after the first attempt.
-    #[schema(example = 1000)]
-    pub base_ms: u64,
-    /// What each further wait is multiplied by.
-    #[schema(example = 2.0)]
-    pub factor: f64,
-    /// The longest wait.
-    #[schema(example = 600_000)]
-    pub max_ms: u64,
-    /// The share of the wait, from 0 to 1, that is left to chance.
-    #[schema(example = 0.2)]
-    pub jitter: f64,
-}
-
-/// A claim's term.
+/// The term of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Lease {
-    /// Who holds it.
-    pub worker_id: String,
-    /// The fencing token to show with every call about this claim.
+#[schema(as = Lease)]
+pub struct Lease<'a> {
+    /// The worker that holds the lease.
+    #[schema(value_type = String)]
+    pub worker_id: Cow<'a, str>,
+    /// The fencing token that the worker shows with every call about this claim.
     pub fence: u64,
-    /// Since when.
+    /// When the lease was acquired.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub acquired_at: Timestamp,
-    /// When its holder was last heard of.
+    /// When the worker last sent a heartbeat.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub heartbeat_at: Timestamp,
-    /// Until when it lasts without a heartbeat.
+    /// When the lease ends unless another heartbeat prolongs it.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
 }
 
-/// How far the work is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Progress {
-    /// From 0 to 100.
-    #[serde(default)]
-    #[schema(minimum = 0, maximum = 100, example = 42.5)]
-    pub percent: Option<f64>,
-    /// In words.
-    #[serde(default)]
-    #[schema(example = "page 17 of 40")]
-    pub message: Option<String>,
-}
-
-/// Why a running job looks abandoned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Orphan {
-    /// Since when it is flagged.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub flagged_at: Timestamp,
-    /// Why.
-    pub reason: String,
-    /// Whether it is left alone until a person decides.
-    pub held: bool,
-}
-
-/// Somebody who is told of a job's events.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NotifyTarget {
-    /// Where to: an `http` or `https` URL.
-    #[schema(example = "https://example.org/hook")]
-    pub url: String,
-    /// Of which: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`, `retried`. Of all of
-    /// them when none is named.
-    #[serde(default)]
-    #[schema(value_type = Vec<String>)]
-    pub events: Vec<EventName>,
-    /// In which form: `cloud_events`, `slack` or `alertmanager`. `cloud_events` when not said.
-    #[serde(default)]
-    #[schema(value_type = String)]
-    pub format: NoticeFormat,
-}
-
-impl From<&NoticeTarget> for NotifyTarget {
-    fn from(target: &NoticeTarget) -> Self {
-        Self { url: target.url.clone(), events: target.events.clone(), format: target.format }
-    }
-}
-
-impl From<NotifyTarget> for NoticeTarget {
-    fn from(target: NotifyTarget) -> Self {
-        Self { url: target.url, events: target.events, format: target.format }
-    }
-}
-
-/// What went wrong in an attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct JobError {
-    /// A stable word for programs.
-    #[schema(example = "exit")]
-    pub code: String,
-    /// A sentence for people.
-    #[schema(example = "the program ended with status 2")]
-    pub message: String,
-}
-
-/// One transition.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct HistoryEntry {
-    /// When.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub at: Timestamp,
-    /// From which state; null for the submission.
-    pub from: Option<JobState>,
-    /// To which state.
-    pub to: JobState,
-    /// The fence after it.
-    pub fence: u64,
-    /// The attempts counted after it.
-    pub attempt: u32,
-    /// What happened, in a word: `submitted`, `claimed`, `retried`, …
-    #[schema(value_type = String, example = "claimed")]
-    pub event: EventName,
-    /// Who did it.
-    pub actor: String,
-    /// Why, where there is more to say than the states do.
-    pub reason: Option<String>,
-}
-
-/// Which writing of a job this is.
+/// The version of a job's document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// The number of the write.
+    /// The sequence number of the write.
     pub seq_no: u64,
-    /// The term in which it was written.
+    /// The term of the primary copy that took the write.
     pub primary_term: u64,
 }
 
-/// A payload or result on its way out.
-#[derive(Clone, Copy)]
-enum BodyOut<'a> {
-    /// This, or null.
-    Known(Option<&'a Json>),
-    /// Kept apart and not looked up: the field is left out.
+/// A payload or a result in an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum JobBody {
+    /// The body, or none.
+    Known(Option<Json>),
+    /// The body is stored apart from the job and was not read: the field is left out.
+    #[default]
     Apart,
 }
 
-impl BodyOut<'_> {
-    fn is_apart(&self) -> bool {
+impl JobBody {
+    /// Returns the body, when there is one and it was read.
+    #[must_use]
+    pub const fn as_json(&self) -> Option<&Json> {
+        match self {
+            Self::Known(json) => json.as_ref(),
+            Self::Apart => None,
+        }
+    }
+
+    const fn is_apart(&self) -> bool {
         matches!(self, Self::Apart)
     }
 }
 
-impl<'a> From<&'a Body> for BodyOut<'a> {
-    fn from(body: &'a Body) -> Self {
+impl From<&Body> for JobBody {
+    fn from(body: &Body) -> Self {
         match body {
             Body::Empty => Self::Known(None),
-            Body::Inline(json) => Self::Known(Some(json)),
+            Body::Inline(json) => Self::Known(Some(json.clone())),
             Body::Stored(_) => Self::Apart,
         }
     }
 }
 
-impl Serialize for BodyOut<'_> {
+impl Serialize for JobBody {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Known(Some(json)) => json.serialize(serializer),
-            Self::Known(None) | Self::Apart => serializer.serialize_none(),
-        }
+        self.as_json().serialize(serializer)
     }
 }
 
-/// A job on its way out, written straight from the manager's view of it.
-#[derive(Serialize)]
-pub(crate) struct JobOut<'a> {
-    id: &'a str,
-    queue: &'a str,
-    kind: &'a str,
-    #[serde(skip_serializing_if = "BodyOut::is_apart")]
-    payload: BodyOut<'a>,
-    state: JobState,
-    priority: i8,
-    owner: Option<&'a str>,
-    labels: &'a BTreeMap<String, String>,
-    #[serde(with = "rfc3339")]
-    run_at: Timestamp,
-    #[serde(with = "rfc3339::option")]
-    expires_at: Option<Timestamp>,
-    expected_runtime_ms: Option<u64>,
-    timeout_ms: Option<u64>,
-    max_attempts: u32,
-    attempt: u32,
-    fence: u64,
-    retry: RetryPolicy,
-    resources: &'a BTreeMap<String, u64>,
-    orphan_policy: Option<OrphanPolicy>,
-    notify: Vec<NotifyTarget>,
-    lease: Option<LeaseOut<'a>>,
-    progress: Option<&'a job::Progress>,
-    orphan: Option<OrphanOut<'a>>,
-    #[serde(with = "rfc3339::option")]
-    cancel_requested_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option")]
-    overdue_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "BodyOut::is_apart")]
-    result: BodyOut<'a>,
-    error: Option<&'a job::JobError>,
-    history: HistoryOut<'a>,
-    history_folded: u32,
-    #[serde(with = "rfc3339")]
-    created_at: Timestamp,
-    #[serde(with = "rfc3339")]
-    updated_at: Timestamp,
-    #[serde(with = "rfc3339::option")]
-    started_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option")]
-    finished_at: Option<Timestamp>,
-    version: Version,
+impl<'de> Deserialize<'de> for JobBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::deserialize(deserializer).map(Self::Known)
+    }
 }
 
-impl<'a> From<&'a JobView> for JobOut<'a> {
+impl<'a> From<&'a JobView> for JobAnswer<'a> {
     fn from(view: &'a JobView) -> Self {
-        let payload = BodyOut::Known(view.payload.as_ref());
-        let result = BodyOut::Known(view.result.as_ref());
+        let payload = JobBody::Known(view.payload.clone());
+        let result = JobBody::Known(view.result.clone());
         Self { payload, result, ..Self::from(&view.versioned) }
     }
 }
 
-impl<'a> From<&'a Versioned> for JobOut<'a> {
+impl<'a> From<&'a Versioned> for JobAnswer<'a> {
     fn from(versioned: &'a Versioned) -> Self {
         let job = &*versioned.job;
         let spec = &*job.spec;
@@ -364,14 +220,14 @@ impl<'a> From<&'a Versioned> for JobOut<'a> {
             _ => None,
         };
         Self {
-            id: job.id.as_str(),
-            queue: spec.queue.as_str(),
-            kind: spec.kind.as_str(),
-            payload: BodyOut::from(&job.payload),
+            id: job.id.as_str().into(),
+            queue: spec.queue.as_str().into(),
+            kind: spec.kind.as_str().into(),
+            payload: JobBody::from(&job.payload),
             state: job.state.name(),
             priority: spec.priority.get(),
-            owner: spec.owner.as_ref().map(job::Owner::as_str),
-            labels: &spec.labels,
+            owner: spec.owner.as_ref().map(|owner| owner.as_str().into()),
+            labels: Cow::Borrowed(&spec.labels),
             run_at: job.run_at,
             expires_at: job.expires_at,
             expected_runtime_ms: spec.expected_runtime.map(millis),
@@ -379,18 +235,18 @@ impl<'a> From<&'a Versioned> for JobOut<'a> {
             max_attempts: spec.max_attempts,
             attempt: job.attempt.get(),
             fence: job.fence.get(),
-            retry: spec.retry.into(),
-            resources: &spec.resources,
+            retry: spec.retry,
+            resources: Cow::Borrowed(&spec.resources),
             orphan_policy: spec.oversight.orphan_policy,
-            notify: spec.oversight.notify.iter().map(NotifyTarget::from).collect(),
-            lease: running.map(|running| LeaseOut::new(&running.lease, job.fence)),
-            progress: running.and_then(|running| running.progress.as_ref()),
-            orphan: running.and_then(|running| running.orphan.as_ref()).map(OrphanOut::from),
+            notify: Cow::Borrowed(&spec.oversight.notify),
+            lease: running.map(|running| Lease::new(&running.lease, job.fence)),
+            progress: running.and_then(|running| running.progress.as_ref()).map(Cow::Borrowed),
+            orphan: running.and_then(|running| running.orphan.as_ref()).map(Cow::Borrowed),
             cancel_requested_at: running.and_then(|running| running.cancel_requested_at),
             overdue_at: running.and_then(|running| running.overdue_at),
-            result: BodyOut::from(job.result()),
-            error: job.error.as_ref(),
-            history: HistoryOut(job.history.entries()),
+            result: JobBody::from(job.result()),
+            error: job.error.as_ref().map(Cow::Borrowed),
+            history: Cow::Borrowed(job.history.entries()),
             history_folded: job.history.folded(),
             created_at: job.created_at,
             updated_at: job.updated_at,
@@ -401,29 +257,10 @@ impl<'a> From<&'a Versioned> for JobOut<'a> {
     }
 }
 
-impl From<job::RetryPolicy> for RetryPolicy {
-    fn from(retry: job::RetryPolicy) -> Self {
-        let job::RetryPolicy { base, factor, max, jitter } = retry;
-        Self { base_ms: millis(base), factor, max_ms: millis(max), jitter }
-    }
-}
-
-#[derive(Serialize)]
-struct LeaseOut<'a> {
-    worker_id: &'a str,
-    fence: u64,
-    #[serde(with = "rfc3339")]
-    acquired_at: Timestamp,
-    #[serde(with = "rfc3339")]
-    heartbeat_at: Timestamp,
-    #[serde(with = "rfc3339")]
-    expires_at: Timestamp,
-}
-
-impl<'a> LeaseOut<'a> {
+impl<'a> Lease<'a> {
     fn new(lease: &'a job::Lease, fence: job::Fence) -> Self {
         Self {
-            worker_id: lease.worker_id.as_str(),
+            worker_id: lease.worker_id.as_str().into(),
             fence: fence.get(),
             acquired_at: lease.acquired_at,
             heartbeat_at: lease.heartbeat_at,
@@ -432,57 +269,39 @@ impl<'a> LeaseOut<'a> {
     }
 }
 
-#[derive(Serialize)]
-struct OrphanOut<'a> {
-    #[serde(with = "rfc3339")]
-    flagged_at: Timestamp,
-    reason: &'a str,
-    held: bool,
-}
-
-impl<'a> From<&'a job::Orphan> for OrphanOut<'a> {
-    fn from(orphan: &'a job::Orphan) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: &orphan.reason, held: orphan.held }
-    }
-}
-
-struct HistoryOut<'a>(&'a [job::HistoryEntry]);
-
-impl Serialize for HistoryOut<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
-        for entry in self.0 {
-            list.serialize_element(&EntryOut {
-                at: entry.at,
-                from: entry.from,
-                to: entry.to,
-                fence: entry.fence.get(),
-                attempt: entry.attempt.get(),
-                event: entry.event,
-                actor: entry.actor.as_str(),
-                reason: entry.reason.as_deref(),
-            })?;
-        }
-        list.end()
-    }
-}
-
-#[derive(Serialize)]
-struct EntryOut<'a> {
-    #[serde(with = "rfc3339")]
-    at: Timestamp,
-    from: Option<JobState>,
-    to: JobState,
-    fence: u64,
-    attempt: u32,
-    event: EventName,
-    actor: &'a str,
-    reason: Option<&'a str>,
-}
-
 /// Whole milliseconds, which is all that a duration that came in as such has.
 fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The fields of a job in an answer, with dots for those inside of others, as the schema of [`Job`] has them. Labels,
+/// resources and bodies have any.
+pub(crate) static JOB_FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let mut parts = Vec::new();
+    Job::schemas(&mut parts);
+    let parts = parts.into_iter().map(|(name, schema)| (name, serde_json::json!(schema))).collect();
+    let mut fields = Vec::new();
+    collect_fields("", &serde_json::json!(Job::schema()), &parts, &mut fields);
+    fields
+});
+
+/// Collects the properties of a schema and of all that it refers to.
+fn collect_fields(prefix: &str, schema: &Value, parts: &HashMap<String, Value>, fields: &mut Vec<String>) {
+    let inner = |schema: &Value, fields: &mut Vec<String>| collect_fields(prefix, schema, parts, fields);
+    if let Some(part) = schema["$ref"].as_str().and_then(|path| parts.get(path.rsplit('/').next()?)) {
+        inner(part, fields);
+    }
+    if let Some(variants) = schema["oneOf"].as_array() {
+        variants.iter().for_each(|variant| inner(variant, fields));
+    }
+    if schema["items"].is_object() {
+        inner(&schema["items"], fields);
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        fields.push(name.clone());
+        collect_fields(&name, property, parts, fields);
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! A request with a field that is not listed here is refused. A request becomes a domain type only through its
 //! `into_…` function, which checks every field and names each one that is wrong ([`check`]); a domain type becomes an
 //! answer only through `From`. What the hot paths answer with is written straight from the domain type
-//! ([`job::JobOut`]), without copies.
+//! ([`job::JobAnswer`]), without copies.
 
 pub mod admin;
 pub mod bulk;
@@ -23,9 +23,10 @@ pub mod subscriptions;
 pub mod work;
 pub mod workers;
 
+pub use crate::job::Then;
 pub use admin::{
-    BulkFilter, ChangeFailure, ChangeMany, JobSummary, ManyChanged, OrphanAction, OrphanEvidence, OrphanList,
-    OrphanNext, OrphanedJob, ReleaseMany,
+    BulkChange, BulkFilter, BulkReport, ChangeFailure, JobSummary, OrphanAction, OrphanEvidence, OrphanList,
+    OrphanNext, OrphanedJob,
 };
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
@@ -34,15 +35,18 @@ pub use explanation::{Explanation, Reason};
 pub use fields::{FieldDescription, FieldList};
 pub use health::{Capacity, Distribution, HealthStatus, JobCounts, KindLoad, Performance, ServerHealth};
 pub(crate) use job::JOB_FIELDS;
-pub use job::{HistoryEntry, Job, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy, Version};
+pub use job::{
+    HistoryEntry, Job, JobAnswer, JobBody, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy,
+    Version,
+};
 pub use lists::{CountAnswer, CountGroup, Health, JobList, PartList};
 pub use problem::Problem;
-pub use queues::{ChangeQueue, PauseQueue, Queue, QueueList, QueuePause, QueueThroughput};
+pub use queues::{ChangeQueue, Queue, QueueList, QueuePause, QueueThroughput};
 pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription, SubscriptionList};
 pub use work::{
-    AdminRelease, CancelJob, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
-    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob, RetryJob, Then,
+    AdminRelease, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
+    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob,
 };
 pub use workers::{Worker, WorkerJobs, WorkerList};

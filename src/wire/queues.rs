@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::check::{Checks, Invalid, MAX_TEXT_BYTES};
 use super::job::JobState;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::OrphanPolicy;
@@ -75,28 +74,6 @@ pub struct QueuePause {
     pub by: String,
     /// Why.
     pub reason: Option<String>,
-}
-
-/// Holds a queue back.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PauseQueue {
-    /// Why; shown wherever somebody asks why a job does not run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 4096)]
-    pub reason: Option<String>,
-}
-
-impl PauseQueue {
-    /// Checks the reason.
-    ///
-    /// # Errors
-    /// When it is too long.
-    pub fn into_reason(self) -> Result<Option<String>, Invalid> {
-        let mut checks = Checks::default();
-        checks.text("reason", self.reason.as_deref().unwrap_or_default(), MAX_TEXT_BYTES);
-        checks.finish(Some(self.reason))
-    }
 }
 
 /// Changes what is set for a queue.

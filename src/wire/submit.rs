@@ -160,10 +160,7 @@ impl SubmitJob {
                 max_attempts: u32::try_from(max_attempts).unwrap_or(u32::MAX),
                 retry,
                 resources: self.resources,
-                oversight: Oversight {
-                    orphan_policy: self.orphan_policy,
-                    notify: self.notify.into_iter().map(Into::into).collect(),
-                },
+                oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify },
                 ..JobSpec::new(queue, kind)
             },
         })

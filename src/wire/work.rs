@@ -13,7 +13,7 @@ use super::check::{
 };
 use super::job::{Job, JobError, Progress};
 use crate::clock::{Timestamp, rfc3339};
-use crate::job::{self, Actor, Fence, JobId, Json, WorkerId};
+use crate::job::{self, Actor, Fence, JobId, Json, Then, WorkerId};
 use crate::manager;
 
 /// How long a lease lasts when nothing is said.
@@ -123,8 +123,8 @@ impl HeartbeatJob {
     pub fn into_beat(self, id: JobId) -> Result<(WorkerId, manager::Heartbeat), Invalid> {
         let mut checks = Checks::default();
         let worker = checks.name("worker_id", &self.worker_id);
-        let progress = checks.progress(self.progress);
-        Ok((checks.finish(worker)?, manager::Heartbeat { id, fence: Fence::new(self.fence), progress }))
+        checks.progress(self.progress.as_ref());
+        Ok((checks.finish(worker)?, manager::Heartbeat { id, fence: Fence::new(self.fence), progress: self.progress }))
     }
 }
 
@@ -167,8 +167,8 @@ impl LeaseBeat {
     fn into_beat(self) -> Result<manager::Heartbeat, Invalid> {
         let mut checks = Checks::default();
         let id = checks.name("id", &self.id);
-        let progress = checks.progress(self.progress);
-        Ok(manager::Heartbeat { id: checks.finish(id)?, fence: Fence::new(self.fence), progress })
+        checks.progress(self.progress.as_ref());
+        Ok(manager::Heartbeat { id: checks.finish(id)?, fence: Fence::new(self.fence), progress: self.progress })
     }
 }
 
@@ -350,67 +350,25 @@ impl Completion {
     }
 }
 
-/// A job is to be called off.
+/// The reason for cancelling a job, for retrying it, or for pausing a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CancelJob {
-    /// Why, for the history.
+pub struct ChangeReason {
+    /// The reason, at most 4 KiB. It is recorded in the job's history, or shown with the paused queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
-impl CancelJob {
+impl ChangeReason {
     /// Checks the reason.
     ///
     /// # Errors
-    /// It is too long.
+    /// The reason is too long.
     pub fn into_reason(self) -> Result<Option<String>, Invalid> {
         let mut checks = Checks::default();
         checks.text("reason", self.reason.as_deref().unwrap_or_default(), MAX_TEXT_BYTES);
         checks.finish(Some(self.reason))
-    }
-}
-
-/// A job that has ended is to be started again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RetryJob {
-    /// Why, for the history.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 4096)]
-    pub reason: Option<String>,
-}
-
-impl RetryJob {
-    /// Checks the reason.
-    ///
-    /// # Errors
-    /// It is too long.
-    pub fn into_reason(self) -> Result<Option<String>, Invalid> {
-        CancelJob { reason: self.reason }.into_reason()
-    }
-}
-
-/// What becomes of a job that is taken from its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    /// It waits again, to be claimed at once.
-    Requeue,
-    /// It has failed.
-    Fail,
-    /// It is cancelled.
-    Cancel,
-}
-
-impl From<Then> for job::Then {
-    fn from(then: Then) -> Self {
-        match then {
-            Then::Requeue => Self::Requeue,
-            Then::Fail => Self::Fail,
-            Then::Cancel => Self::Cancel,
-        }
     }
 }
 
@@ -439,21 +397,19 @@ impl AdminRelease {
             checks.fault("reason", "must not be empty");
         }
         checks.text("reason", &self.reason, MAX_TEXT_BYTES);
-        let then = self.then.into();
         let expected_fence = self.expected_fence.map(Fence::new);
-        checks.finish(Some(job::AdminRelease { actor, reason: self.reason, then, expected_fence }))
+        checks.finish(Some(job::AdminRelease { actor, reason: self.reason, then: self.then, expected_fence }))
     }
 }
 
 impl Checks {
     /// Checks a progress report.
-    fn progress(&mut self, progress: Option<Progress>) -> Option<job::Progress> {
-        let Progress { percent, message } = progress?;
+    fn progress(&mut self, progress: Option<&Progress>) {
+        let Some(Progress { percent, message }) = progress else { return };
         if let Some(percent) = percent {
-            self.within("progress.percent", percent, 0.0..=100.0);
+            self.within("progress.percent", *percent, 0.0..=100.0);
         }
         self.text("progress.message", message.as_deref().unwrap_or_default(), MAX_TEXT_BYTES);
-        Some(job::Progress { percent, message })
     }
 
     /// Checks a failure report.
@@ -463,7 +419,6 @@ impl Checks {
         self.name::<job::Kind>("error.code", &error.code);
         self.text("error.message", &error.message, MAX_ERROR_BYTES);
         let retry_after: Option<Duration> = after_ms.map(|millis| self.millis("retry_after_ms", millis, AFTER));
-        let error = job::JobError { code: error.code, message: error.message };
         manager::Outcome::Failed { error, retryable: retryable.unwrap_or(true), retry_after }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::{Job, JobOut};
+use super::job::{Job, JobAnswer};
 use crate::clock::{Timestamp, rfc3339};
 use crate::manager::{Leases, Sighting, WorkerStatus};
 
@@ -54,21 +54,15 @@ pub struct Worker {
 
 /// A worker with the jobs that it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct WorkerJobs {
+#[schema(as = WorkerJobs)]
+pub struct WorkerJobs<'a> {
     /// The worker.
     pub worker: Worker,
     /// The jobs that it runs, the oldest first.
-    pub items: Vec<Job>,
+    #[schema(value_type = Vec<Job>)]
+    pub items: Vec<JobAnswer<'a>>,
     /// Where the next page begins; null when this is the last one.
     pub next_cursor: Option<String>,
-}
-
-/// The same on its way out.
-#[derive(Serialize)]
-pub(crate) struct WorkerJobsOut<'a> {
-    pub(crate) worker: Worker,
-    pub(crate) items: Vec<JobOut<'a>>,
-    pub(crate) next_cursor: Option<String>,
 }
 
 impl From<WorkerStatus> for Worker {

@@ -2,7 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::job::{Actor, Attempt, Fence, JobId, JobSpec, Kind, Owner, Priority, QueueName, RequestId, WorkerId};
+use crate::job::{
+    Actor, Attempt, EventName, Fence, JobId, JobSpec, Kind, NoticeFormat, NoticeTarget, Owner, Priority, QueueName,
+    RequestId, WorkerId,
+};
 use crate::store;
 
 /// A job that has everything at once: what no real one has, so that every field is seen.
@@ -55,14 +58,14 @@ fn full() -> Versioned {
     Versioned { job: Arc::new(job), version: store::Version { place: store::Place::Main, primary_term: 4, seq_no: 11 } }
 }
 
-fn text(out: &JobOut<'_>) -> String {
+fn text(out: &JobAnswer<'_>) -> String {
     serde_json::to_string(out).expect("json")
 }
 
 #[test]
 fn what_the_server_writes_is_what_the_public_type_reads_and_writes() {
     let versioned = full();
-    let written = text(&JobOut::from(&versioned));
+    let written = text(&JobAnswer::from(&versioned));
     let read: Job = serde_json::from_str(&written).expect("the public type reads it");
     assert_eq!(serde_json::to_string(&read).expect("json"), written);
     assert_eq!(read.lease.as_ref().map(|lease| lease.fence), Some(3));
@@ -72,7 +75,7 @@ fn what_the_server_writes_is_what_the_public_type_reads_and_writes() {
 #[test]
 fn a_body_goes_out_as_it_came_in() {
     let versioned = full();
-    assert!(text(&JobOut::from(&versioned)).contains(r#""payload":{"n": 1.50},"#));
+    assert!(text(&JobAnswer::from(&versioned)).contains(r#""payload":{"n": 1.50},"#));
 }
 
 #[test]
@@ -80,17 +83,17 @@ fn a_body_kept_apart_is_left_out_of_a_list_and_given_in_a_view() {
     let mut versioned = full();
     let reference = job::BodyRef { id: job::BodyId(uuid::Uuid::nil()), bytes: 5000 };
     Arc::make_mut(&mut versioned.job).payload = Body::Stored(reference);
-    assert!(!text(&JobOut::from(&versioned)).contains("\"payload\""));
+    assert!(!text(&JobAnswer::from(&versioned)).contains("\"payload\""));
 
     let payload = Some(Json::parse("[1]".to_owned()).expect("json"));
     let view = JobView { versioned, payload, result: None };
-    let written = text(&JobOut::from(&view));
+    let written = text(&JobAnswer::from(&view));
     assert!(written.contains(r#""payload":[1],"#) && written.contains(r#""result":null,"#), "{written}");
 }
 
 #[test]
 fn times_are_rfc_3339_with_milliseconds() {
-    assert!(text(&JobOut::from(&full())).contains(r#""run_at":"1970-01-01T00:00:00.005Z""#));
+    assert!(text(&JobAnswer::from(&full())).contains(r#""run_at":"1970-01-01T00:00:00.005Z""#));
 }
 
 #[test]
@@ -111,11 +114,11 @@ fn the_fields_that_can_be_asked_for_are_those_that_are_given() {
         }
     }
     let job = full();
-    let value: serde_json::Value = serde_json::from_str(&text(&JobOut::from(&job))).expect("JSON");
+    let value: serde_json::Value = serde_json::from_str(&text(&JobAnswer::from(&job))).expect("JSON");
     let mut given = Vec::new();
     walk("", &value, &mut given);
     given.sort();
-    let mut known: Vec<&str> = JOB_FIELDS.to_vec();
+    let mut known = JOB_FIELDS.clone();
     known.sort_unstable();
     assert_eq!(given, known);
 }

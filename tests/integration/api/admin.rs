@@ -2,7 +2,7 @@
 
 use leasehold::client::OrphanQuery;
 use leasehold::job::{Actor, Change, JobId};
-use leasehold::wire::{AdminRelease, BulkFilter, ChangeMany, OrphanAction, ReleaseMany, SubmitJob, Then};
+use leasehold::wire::{AdminRelease, BulkChange, BulkFilter, OrphanAction, SubmitJob, Then};
 use serde_json::{Value, json};
 
 use super::server::{Server, problem, value};
@@ -51,7 +51,7 @@ async fn an_order_over_many_jobs_is_a_dry_run_unless_it_says_otherwise() {
     assert_eq!(seen["sample"][0]["state"], "available");
 
     let reason = Some("wrong month".to_owned());
-    let order = ChangeMany { filter: queue("q"), reason, dry_run: false, ..ChangeMany::default() };
+    let order = BulkChange { filter: queue("q"), reason, dry_run: false, ..BulkChange::default() };
     let done = client.cancel_many(&order).await.expect("an answer");
     assert_eq!((done.matched, done.changed, done.skipped, done.failed_total), (25, 25, 0, 0));
     assert!(done.done && done.next_cursor.is_none() && done.sample.is_empty());
@@ -69,12 +69,12 @@ async fn an_order_goes_on_where_the_one_before_ended() {
     for _ in 0..5 {
         client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
     }
-    let mut order = ChangeMany {
+    let mut order = BulkChange {
         filter: BulkFilter { all: true, ..BulkFilter::default() },
         reason: Some("all over".to_owned()),
         dry_run: false,
         max_jobs: Some(3),
-        ..ChangeMany::default()
+        ..BulkChange::default()
     };
     let first = client.cancel_many(&order).await.expect("an answer");
     assert_eq!((first.changed, first.done), (3, false));
@@ -115,13 +115,11 @@ async fn an_order_that_cannot_be_meant_is_refused_and_changes_nothing() {
 async fn many_jobs_are_taken_from_one_worker() {
     let server = Server::start().await;
     let jobs = [server.running("a").await, server.running("b").await];
-    let order = ReleaseMany {
+    let order = BulkChange {
         filter: BulkFilter { worker_id: Some("w1".to_owned()), queues: vec!["a".to_owned()], ..BulkFilter::default() },
         reason: Some("host7 burnt down".to_owned()),
-        then: Then::Cancel,
-        dry_run: false,
-        max_jobs: None,
-        cursor: None,
+        then: Some(Then::Cancel),
+        ..BulkChange::default()
     };
     assert_eq!(server.client().release_many(&order).await.expect("an answer").changed, 1);
     let states = [&jobs[0], &jobs[1]].map(|job| job.id.clone());
@@ -143,7 +141,7 @@ async fn orphans_are_listed_page_by_page_with_why_and_what_happens_next() {
     query.cursor = first.next_cursor;
     let second = client.orphans(&query).await.expect("a list");
     let ids: Vec<&str> = first.items.iter().chain(&second.items).map(|job| job.id.as_str()).collect();
-    assert_eq!(ids, jobs.each_ref().map(|job| job.id.as_str()));
+    assert_eq!(ids, jobs.each_ref().map(|job| &*job.id));
     assert_eq!(second.next_cursor, None);
     let (flagged, held) = (&first.items[0], &second.items[0]);
     assert_eq!((flagged.reason.as_str(), flagged.worker_id.as_str(), flagged.fence), ("no heartbeat", "w1", 1));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::api::Limits;
 use leasehold::client::{ClientError, CountQuery, Export, JobQuery, StatsQuery};
-use leasehold::wire::{BulkFilter, ChangeMany, CompleteJob, SubmitJob};
+use leasehold::wire::{BulkChange, BulkFilter, CompleteJob, SubmitJob};
 use serde_json::Value;
 
 use super::server::{SOON, Server, Setup, WORKER, json, problem, value};
@@ -254,14 +254,14 @@ async fn a_query_says_which_jobs_are_changed() {
         client.submit(&SubmitJob { priority: Some(priority), ..SubmitJob::new("q", "k") }).await.expect("submitted");
     }
     let filter = |kql: &str| BulkFilter { kql: Some(kql.to_owned()), ..BulkFilter::default() };
-    let look = ChangeMany { filter: filter("priority >= 2 and created_at <= now"), ..ChangeMany::default() };
-    assert!(look.dry_run || client.cancel_many(&ChangeMany { dry_run: true, ..look.clone() }).await.is_ok());
+    let look = BulkChange { filter: filter("priority >= 2 and created_at <= now"), ..BulkChange::default() };
+    assert!(look.dry_run || client.cancel_many(&BulkChange { dry_run: true, ..look.clone() }).await.is_ok());
     let reason = Some("wrong month".to_owned());
-    let order = ChangeMany { reason, dry_run: false, ..look };
+    let order = BulkChange { reason, dry_run: false, ..look };
     let done = client.cancel_many(&order).await.expect("an answer");
     assert_eq!((done.matched, done.changed), (2, 2));
     for (kql, field) in [("*", "filter"), ("priorty: 1", "filter.kql")] {
-        let error = client.cancel_many(&ChangeMany { filter: filter(kql), ..order.clone() }).await;
+        let error = client.cancel_many(&BulkChange { filter: filter(kql), ..order.clone() }).await;
         let Err(ClientError::Problem { problem, .. }) = error else { panic!("{error:?}") };
         assert_eq!(problem.errors[0].field, field, "{kql}");
     }

@@ -33,7 +33,7 @@ fn id_of(said: &str, event: &str) -> String {
 async fn complete(server: &Server, queue: &str) -> String {
     let job = server.running(queue).await;
     let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None };
-    server.client().complete(&job.id, &done).await.expect("completed").id
+    server.client().complete(&job.id, &done).await.expect("completed").id.into_owned()
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::api::metrics::{METRICS, Sort};
 use leasehold::client::JobQuery;
 use leasehold::wire::{
-    BulkFilter, ChangeMany, CompleteJob, FailJob, HealthStatus, HeartbeatJob, JobError, ReleaseJob, ServerHealth,
+    BulkChange, BulkFilter, CompleteJob, FailJob, HealthStatus, HeartbeatJob, JobError, ReleaseJob, ServerHealth,
     SubmitJob,
 };
 use serde_norway::Value;
@@ -50,11 +50,11 @@ async fn short_life(server: &Server) {
     };
     client.submit(&waiting).await.expect("submitted");
     client.jobs(&JobQuery::default()).await.expect("a list");
-    let order = ChangeMany {
+    let order = BulkChange {
         filter: BulkFilter { all: true, ..BulkFilter::default() },
         reason: Some("over".to_owned()),
         dry_run: false,
-        ..ChangeMany::default()
+        ..BulkChange::default()
     };
     client.cancel_many(&order).await.expect("cancelled");
 }

@@ -62,7 +62,7 @@ async fn every_end_is_told(engine: Engine, directory: &TempDir) {
             let fence = claimed.fence;
             let done = CompleteJob { worker_id: "w".to_owned(), fence, result: None };
             client.complete(&claimed.id, &done).await.expect("completed");
-            ended.insert(claimed.id);
+            ended.insert(claimed.id.into_owned());
         }
         // Right after the last acknowledged end: some of them are told of, some are under way, some still in an outbox.
         server.kill_and_restart().await;
