@@ -4,63 +4,47 @@
 //! [`Notice`] into the job's outbox: the need to tell is part of the same conditional write, so that no crash can come
 //! between the two. The notice stays until what it asks for has been handed on.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Job;
 use super::history::HistoryEntry;
+use super::word_enum::words;
 use crate::clock::Timestamp;
 
-/// What happened to a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EventName {
-    /// It was submitted.
-    Submitted,
-    /// A worker took it.
-    Claimed,
-    /// It was completed.
-    Completed,
-    /// It was given up.
-    Failed,
-    /// It waits again: an attempt failed with attempts left, or somebody asked for another try.
-    Retried,
-    /// It was called off.
-    Cancelled,
-    /// Its worker was asked to stop.
-    CancelRequested,
-    /// Nobody took it before its start deadline.
-    Expired,
-    /// Its lease was ended by somebody else than its worker, and it waits again.
-    Released,
-    /// Its worker gave it back unharmed.
-    Returned,
-    /// It looks abandoned.
-    Orphaned,
-    /// It runs for longer than it was expected to.
-    Overdue,
+words! {
+    /// What happened to a job.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum EventName: "an event" {
+        /// It was submitted.
+        Submitted = "submitted",
+        /// A worker took it.
+        Claimed = "claimed",
+        /// It was completed.
+        Completed = "completed",
+        /// It was given up.
+        Failed = "failed",
+        /// It waits again: an attempt failed with attempts left, or somebody asked for another try.
+        Retried = "retried",
+        /// It was called off.
+        Cancelled = "cancelled",
+        /// Its worker was asked to stop.
+        CancelRequested = "cancel_requested",
+        /// Nobody took it before its start deadline.
+        Expired = "expired",
+        /// Its lease was ended by somebody else than its worker, and it waits again.
+        Released = "released",
+        /// Its worker gave it back unharmed.
+        Returned = "returned",
+        /// It looks abandoned.
+        Orphaned = "orphaned",
+        /// It runs for longer than it was expected to.
+        Overdue = "overdue",
+    }
 }
 
 impl EventName {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::Submitted,
-        Self::Claimed,
-        Self::Completed,
-        Self::Failed,
-        Self::Retried,
-        Self::Cancelled,
-        Self::CancelRequested,
-        Self::Expired,
-        Self::Released,
-        Self::Returned,
-        Self::Orphaned,
-        Self::Overdue,
-    ];
-
     /// Those that a notification can be asked for. The others happen to every job, so that telling of them would cost
     /// every job a second write; a live stream shows them all.
     pub const NOTIFIABLE: [Self; 8] = [
@@ -73,68 +57,20 @@ impl EventName {
         Self::Released,
         Self::Retried,
     ];
-
-    /// The word for it, in the API and the index.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Submitted => "submitted",
-            Self::Claimed => "claimed",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Retried => "retried",
-            Self::Cancelled => "cancelled",
-            Self::CancelRequested => "cancel_requested",
-            Self::Expired => "expired",
-            Self::Released => "released",
-            Self::Returned => "returned",
-            Self::Orphaned => "orphaned",
-            Self::Overdue => "overdue",
-        }
-    }
 }
 
-impl fmt::Display for EventName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for EventName {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|event| event.as_str() == text).ok_or_else(|| {
-            let words: Vec<&str> = Self::ALL.iter().map(|event| event.as_str()).collect();
-            format!("`{text}` is not an event; the events are {}", words.join(", "))
-        })
-    }
-}
-
-/// How a receiver wants to be told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NoticeFormat {
-    /// CloudEvents 1.0 as JSON, signed.
-    #[default]
-    CloudEvents,
-    /// A message for a Slack-compatible webhook.
-    Slack,
-    /// An alert for an Alertmanager.
-    Alertmanager,
-}
-
-impl NoticeFormat {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::CloudEvents, Self::Slack, Self::Alertmanager];
-
-    /// The word for it, in the API and the index.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::CloudEvents => "cloud_events",
-            Self::Slack => "slack",
-            Self::Alertmanager => "alertmanager",
-        }
+words! {
+    /// How a receiver wants to be told.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum NoticeFormat: "a format" {
+        /// CloudEvents 1.0 as JSON, signed.
+        #[default]
+        CloudEvents = "cloud_events",
+        /// A message for a Slack-compatible webhook.
+        Slack = "slack",
+        /// An alert for an Alertmanager.
+        Alertmanager = "alertmanager",
     }
 }
 

@@ -14,6 +14,7 @@ pub mod retry;
 pub mod spec;
 pub mod state;
 pub mod transition;
+mod word_enum;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub use retry::RetryPolicy;
 pub use spec::{Fingerprint, JobSpec, Priority};
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
 pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
+
+pub(crate) use word_enum::words;
 
 use crate::clock::Timestamp;
 

@@ -11,33 +11,21 @@ use super::event::{EventName, NoticeTarget};
 use super::names::Actor;
 use super::state::{Attempt, JobError, JobState, Orphan, Running, State};
 use super::transition::{Change, Failure, Refusal, Step};
+use super::word_enum::words;
 use crate::clock::Timestamp;
 
-/// What becomes of a job whose lease has expired.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OrphanPolicy {
-    /// The attempt counts as failed: the job waits for its next one, and has failed when there is none left.
-    #[default]
-    Requeue,
-    /// It has failed.
-    Fail,
-    /// It is flagged and left alone until a person decides.
-    Flag,
-}
-
-impl OrphanPolicy {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Requeue, Self::Fail, Self::Flag];
-
-    /// The word for it, in the API and the index.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Requeue => "requeue",
-            Self::Fail => "fail",
-            Self::Flag => "flag",
-        }
+words! {
+    /// What becomes of a job whose lease has expired.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OrphanPolicy: "an orphan policy" {
+        /// The attempt counts as failed: the job waits for its next one, and has failed when there is none left.
+        #[default]
+        Requeue = "requeue",
+        /// It has failed.
+        Fail = "fail",
+        /// It is flagged and left alone until a person decides.
+        Flag = "flag",
     }
 }
 

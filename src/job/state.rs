@@ -1,7 +1,5 @@
 //! Where a job stands. Each state carries the data that it has and no other, and says who moves a job out of it.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::body::Body;
 use super::names::{RequestId, WorkerId};
+use super::word_enum::words;
 use crate::clock::{Timestamp, rfc3339};
 
 /// A fencing token: one higher at every claim of the job, never reset. What a worker writes under it is accepted only
@@ -176,22 +175,24 @@ pub enum State {
     },
 }
 
-/// The state of a job, without the state's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    /// The job waits for its time and a worker.
-    Available,
-    /// A worker holds the lease of the job.
-    Running,
-    /// The work is done.
-    Completed,
-    /// The job failed and has no attempts left, or its failure was not retryable.
-    Failed,
-    /// The job was cancelled.
-    Cancelled,
-    /// Nobody claimed the job before its start deadline.
-    Expired,
+words! {
+    /// The state of a job, without the state's data.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum JobState: "a state" {
+        /// The job waits for its time and a worker.
+        Available = "available",
+        /// A worker holds the lease of the job.
+        Running = "running",
+        /// The work is done.
+        Completed = "completed",
+        /// The job failed and has no attempts left, or its failure was not retryable.
+        Failed = "failed",
+        /// The job was cancelled.
+        Cancelled = "cancelled",
+        /// Nobody claimed the job before its start deadline.
+        Expired = "expired",
+    }
 }
 
 impl State {
@@ -210,42 +211,9 @@ impl State {
 }
 
 impl JobState {
-    /// Every state, in the order of a job's life.
-    pub const ALL: [Self; 6] =
-        [Self::Available, Self::Running, Self::Completed, Self::Failed, Self::Cancelled, Self::Expired];
-
     /// Whether a job in this state has reached its end.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Available | Self::Running)
-    }
-
-    /// The word for it, in the API and the index.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Available => "available",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Expired => "expired",
-        }
-    }
-}
-
-impl fmt::Display for JobState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for JobState {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text).ok_or_else(|| {
-            let words: Vec<&str> = Self::ALL.iter().map(|state| state.as_str()).collect();
-            format!("`{text}` is not a state; the states are {}", words.join(", "))
-        })
     }
 }

@@ -7,60 +7,29 @@
 mod cached;
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
 
 pub use cached::{CachedRecords, RecordError, body, change_record};
 
 use super::{StoreError, Version};
-use crate::job::{Json, RecordName};
+use crate::job::{Json, RecordName, words};
 
 /// The most records of one kind that [`super::Store::records`] lists; with more, it fails.
 pub const MAX_RECORDS: usize = 10_000;
 
-/// What a record is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RecordKind {
-    /// The lease of a process that does what only one of several may do.
-    Lease,
-    /// The settings of a queue.
-    Queue,
-    /// A subscription to events of jobs.
-    Subscription,
-    /// A setting of the whole installation.
-    Setting,
-}
-
-impl RecordKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Lease, Self::Queue, Self::Subscription, Self::Setting];
-
-    /// Returns the kind's word, as it stands in the index.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lease => "lease",
-            Self::Queue => "queue",
-            Self::Subscription => "subscription",
-            Self::Setting => "setting",
-        }
-    }
-}
-
-impl fmt::Display for RecordKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for RecordKind {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| {
-            let words: Vec<&str> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
-            format!("`{text}` is not a kind of record; the kinds are {}", words.join(", "))
-        })
+words! {
+    /// What a record is for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum RecordKind: "a kind of record" {
+        /// The lease of a process that does what only one of several may do.
+        Lease = "lease",
+        /// The settings of a queue.
+        Queue = "queue",
+        /// A subscription to events of jobs.
+        Subscription = "subscription",
+        /// A setting of the whole installation.
+        Setting = "setting",
     }
 }
 

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
 use crate::clock::{Timestamp, rfc3339};
+use crate::job::words;
 use crate::job::{self, Actor, InvalidName, JobId, JobState, OrphanPolicy, Then};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
 use crate::query::kql::{Expression, KqlError, Plan, Zone};
@@ -356,36 +357,23 @@ pub struct OrphanNext {
     pub text: String,
 }
 
-/// What happens to a job that looks abandoned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OrphanAction {
-    /// Its lease runs: its worker may be heard of, which takes the flag off.
-    AwaitWorker,
-    /// A person has to decide.
-    AwaitPerson,
-    /// It waits for its next attempt, or has failed when none is left.
-    Requeue,
-    /// It has failed.
-    Fail,
-    /// It is cancelled, which somebody had asked for.
-    Cancel,
-    /// What the monitor's own rule says, since neither the job nor its queue has one.
-    MonitorRule,
-}
-
-impl OrphanAction {
-    /// The word for it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::AwaitWorker => "await_worker",
-            Self::AwaitPerson => "await_person",
-            Self::Requeue => "requeue",
-            Self::Fail => "fail",
-            Self::Cancel => "cancel",
-            Self::MonitorRule => "monitor_rule",
-        }
+words! {
+    /// What happens to a job that looks abandoned.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OrphanAction: "an action" {
+        /// Its lease runs: its worker may be heard of, which takes the flag off.
+        AwaitWorker = "await_worker",
+        /// A person has to decide.
+        AwaitPerson = "await_person",
+        /// It waits for its next attempt, or has failed when none is left.
+        Requeue = "requeue",
+        /// It has failed.
+        Fail = "fail",
+        /// It is cancelled, which somebody had asked for.
+        Cancel = "cancel",
+        /// What the monitor's own rule says, since neither the job nor its queue has one.
+        MonitorRule = "monitor_rule",
     }
 }
 
