@@ -9,7 +9,7 @@ use super::work::HeartbeatAnswer;
 /// The answer to a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkAnswer<T> {
-    /// One for each that was asked, in order.
+    /// One answer for each item of the call, in the same order.
     pub items: Vec<T>,
 }
 
@@ -19,56 +19,56 @@ pub struct ItemError {
     /// The kind of problem as a stable word.
     #[schema(example = "lease_lost")]
     pub code: String,
-    /// What is wrong with this very item.
+    /// What is wrong with this item.
     pub message: String,
-    /// The field at fault, where it is a matter of one.
+    /// The field that is wrong, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
 }
 
-/// One submission of many.
+/// The answer to one submission of many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SubmitItem {
-    /// 201 when this submission made the job, 200 when an earlier one with the same key or id did; else as for a
-    /// single call.
+    /// 201 when this submission created the job, 200 when an earlier one with the same key or id did, else the status
+    /// of the refusal.
     #[schema(example = 201)]
     pub status: u16,
-    /// The job, when there is one.
+    /// The job's id, if there is a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Why it was refused.
+    /// Why the submission was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
-/// One sign of life of many.
+/// The answer to one heartbeat of many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatItem {
-    /// The job.
+    /// The job's id.
     pub id: String,
-    /// As for a single call.
+    /// The status that a single call would have had.
     #[schema(example = 200)]
     pub status: u16,
-    /// The answer, when it was heard.
+    /// The answer, when the heartbeat was accepted.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<HeartbeatAnswer>,
-    /// Why it was refused.
+    /// Why the heartbeat was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
-/// One end of an attempt of many.
+/// The answer to one end of an attempt of many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionItem {
-    /// The job.
+    /// The job's id.
     pub id: String,
-    /// As for a single call.
+    /// The status that a single call would have had.
     #[schema(example = 200)]
     pub status: u16,
-    /// Where the job is now, when it was accepted.
+    /// The state of the job, when the end was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
-    /// Why it was refused.
+    /// Why the end was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }

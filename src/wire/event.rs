@@ -8,46 +8,45 @@ use crate::clock::{Timestamp, rfc3339};
 use crate::job::{EventName, Owner};
 use crate::manager;
 
-/// Something that happened to a job. `job.id` and `number` name it for good: what comes with the same two is the same
-/// event.
+/// An event of a job. `job.id` and `number` together identify the event for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobEvent {
-    /// When.
+    /// The time of the event.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// What: `submitted`, `claimed`, `completed`, `failed`, `retried`, `cancelled`, `cancel_requested`, `expired`,
-    /// `released`, `returned`, `orphaned` or `overdue`.
+    /// What happened: `submitted`, `claimed`, `completed`, `failed`, `retried`, `cancelled`, `cancel_requested`,
+    /// `expired`, `released`, `returned`, `orphaned` or `overdue`.
     #[schema(value_type = String, example = "completed")]
     pub event: EventName,
-    /// To which job.
+    /// The job.
     pub job: EventJob,
-    /// Which of the job's transitions it is, counted from one.
+    /// The number of the job's transition, counted from one.
     pub number: u32,
-    /// The fence after it.
+    /// The job's fence after the event.
     pub fence: u64,
-    /// The attempts counted after it.
+    /// The job's number of attempts after the event.
     pub attempt: u32,
-    /// Who did it.
+    /// The worker, person or part of the system that caused the event.
     pub actor: String,
-    /// Why, where there is more to say.
+    /// Why it happened, where the event alone does not say.
     pub reason: Option<String>,
 }
 
-/// The job that something happened to.
+/// The job of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventJob {
-    /// Its id.
+    /// The job's id.
     pub id: String,
-    /// The line it waits in.
+    /// The queue that the job waits in.
     #[schema(example = "reports")]
     pub queue: String,
-    /// Its handler's name.
+    /// What sort of work the job is: the name of its handler.
     #[schema(example = "render")]
     pub kind: String,
-    /// Who it belongs to.
+    /// The team or person that the job belongs to.
     pub owner: Option<String>,
-    /// Where it stood after the event.
+    /// The state of the job after the event.
     pub state: JobState,
 }
 

@@ -10,31 +10,31 @@ use crate::manager;
 /// Why a job does not run, or how it is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
-    /// The job.
+    /// The job's id.
     pub id: String,
-    /// Where it stands.
+    /// The state of the job.
     pub state: JobState,
-    /// Whether a worker that asks now, and has room for it, could be given it.
+    /// Whether a worker with enough resources that claims now could get the job.
     pub runnable: bool,
-    /// What there is to say, the most important first; at least one.
+    /// The reasons, the most important first; at least one.
     pub reasons: Vec<Reason>,
 }
 
-/// One thing to say about a job, and what that rests on.
+/// One reason, with the facts that it rests on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "code": "queue_paused", "message": "The queue `reports` is paused by ann since 2030-01-31T08:00:00.000Z: repairs.",
     "queue": "reports", "since": "2030-01-31T08:00:00.000Z", "by": "ann", "reason": "repairs",
 }))]
 pub struct Reason {
-    /// A stable word for it: of a waiting job `start_deadline_passed`, `not_due`, `waiting_for_retry`, `queue_paused`,
-    /// `never_asked`, `not_asked_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`, `start_deadline` or
-    /// `next`; of a running one `running`, `lease_expired`, `orphaned`, `overdue`, `cancel_requested` or `time_limit`; of
-    /// one that has ended its state.
+    /// A stable word for the reason. Of a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
+    /// `queue_paused`, `never_asked`, `not_asked_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`,
+    /// `start_deadline` or `next`. Of a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
+    /// `cancel_requested` or `time_limit`. Of a job that has ended: its state.
     pub code: String,
-    /// A sentence.
+    /// The reason as a sentence.
     pub message: String,
-    /// What it rests on: names, times and numbers, as the code has them.
+    /// The facts: names, times and numbers, which depend on the code.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub evidence: Map<String, Value>,

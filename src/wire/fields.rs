@@ -8,35 +8,35 @@ use crate::query::fields::Field;
 /// Every field of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldList {
-    /// Those that can be asked for, and those that are only kept.
+    /// The fields: those that can be queried, and those that are only kept.
     pub items: Vec<FieldDescription>,
 }
 
 /// A field of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldDescription {
-    /// Its name, the same in queries, in answers and in the index.
+    /// The name, the same in queries, in answers and in the index.
     #[schema(example = "lease.worker_id")]
     pub name: String,
     /// How it can be asked for: `keyword`, `text`, `date`, `integer`, `number`, `boolean` or `labels`; `kept` when it
     /// cannot.
     #[schema(example = "keyword")]
     pub r#type: String,
-    /// What it says.
+    /// What the field says.
     #[schema(example = "Who runs it.")]
     pub meaning: String,
-    /// A query for it; for what is only kept, a value.
+    /// A query for the field; for a field that is only kept, a value.
     #[schema(example = "lease.worker_id: worker-7")]
     pub example: String,
-    /// Whether lists can be ordered by it.
+    /// Whether lists can be ordered by the field.
     pub sortable: bool,
-    /// Whether counts and figures can be grouped by it; by one label, where it is the labels.
+    /// Whether counts and statistics can be grouped by the field, or by one label in the case of the labels.
     pub groupable: bool,
-    /// Whether a value without a field is looked for here.
+    /// Whether a value without a field is searched for in this field.
     pub default: bool,
-    /// The list that it is a part of: `history: { to: running }`. Null for the others.
+    /// The list that the field is a part of, as in `history: { to: running }`; null for other fields.
     pub nested_in: Option<String>,
-    /// The values that it can have, where they are few; else empty.
+    /// The possible values, where they are few; else empty.
     pub values: Vec<String>,
 }
 

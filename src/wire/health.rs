@@ -21,35 +21,35 @@ const ENOUGH_CLAIMS: u64 = 100;
 const MANY_FAILURES: f64 = 0.5;
 const ENOUGH_ATTEMPTS: u64 = 20;
 
-/// How the server is. Served from what it has in memory: it is about what went through this very server lately, and
-/// tells of the store as it was last counted.
+/// The health of the server, answered from memory. It covers what this server handled recently, and the jobs in the
+/// store as last counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ServerHealth {
-    /// Whether something is wrong.
+    /// Whether the server has a problem.
     pub status: HealthStatus,
-    /// What, in a sentence each.
+    /// The problems, each as a sentence.
     pub reasons: Vec<String>,
-    /// By the server's clock.
+    /// When the answer was made, by the server's clock.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// How much time `performance` and `workload` are about.
+    /// The time that `performance` and `workload` cover, in milliseconds.
     #[schema(example = 300_000)]
     pub window_ms: u64,
-    /// How the server is set up, without anything secret.
+    /// The server's configuration, without secrets.
     #[schema(value_type = Object)]
     pub configuration: serde_json::Value,
-    /// How fast jobs get to workers and are done.
+    /// How fast jobs reach workers and end.
     pub performance: Performance,
-    /// How much there is to do, and who does it.
+    /// How much work there is, and how many workers there are for it.
     pub capacity: Capacity,
-    /// What there was to do, by kind; the kind that took most of the workers' time first.
+    /// The recent work by kind; the kind that took most of the workers' time comes first.
     pub workload: Vec<KindLoad>,
-    /// The jobs of the store, as last counted; null before that.
+    /// The number of jobs in the store, as last counted; null before the first count.
     pub jobs: Option<JobCounts>,
 }
 
-/// Whether something is wrong.
+/// Whether a server has a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
@@ -61,96 +61,97 @@ pub enum HealthStatus {
     Error,
 }
 
-/// How fast jobs get to workers and are done.
+/// How fast jobs reach workers and end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Performance {
-    /// For how long claims waited that got a job.
+    /// How long successful claims waited for a job.
     pub claim_wait: Distribution,
     /// How long after they were due jobs were claimed.
     pub drift: Distribution,
     /// How long attempts took.
     pub run_time: Distribution,
-    /// Jobs submitted a second.
+    /// Jobs submitted per second.
     pub submitted_per_second: f64,
-    /// Claims granted a second.
+    /// Claims granted per second.
     pub claimed_per_second: f64,
-    /// Attempts ended a second.
+    /// Attempts ended per second.
     pub ended_per_second: f64,
-    /// Jobs put back for another attempt a second.
+    /// Jobs queued for another attempt per second.
     pub retried_per_second: f64,
-    /// Writes a second that lost a race for their job.
+    /// Writes per second that lost a race for their job.
     pub conflicts_per_second: f64,
-    /// Lost races for each claim granted or lost.
+    /// The share of claims, granted or lost, that lost a race, from 0 to 1.
     #[schema(minimum = 0, maximum = 1)]
     pub conflict_rate: f64,
-    /// Search hits that were out of date, and calls that spoke of another fence than the job's, a second.
+    /// Outdated search hits and calls under another fence than the job's, per second.
     pub mismatches_per_second: f64,
-    /// Those for each claim granted or lost.
+    /// Mismatches per claim, granted or lost.
     #[schema(minimum = 0)]
     pub mismatch_rate: f64,
 }
 
-/// How durations are distributed. Zero where there were none.
+/// The distribution of durations in milliseconds; zeros when there were none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Distribution {
-    /// How many there were.
+    /// The number of durations.
     pub count: u64,
-    /// Half of them were at most this.
+    /// The median.
     pub p50_ms: u64,
-    /// Nine of ten were at most this.
+    /// The 90th percentile.
     pub p90_ms: u64,
-    /// 99 of a hundred were at most this.
+    /// The 99th percentile.
     pub p99_ms: u64,
-    /// Their mean.
+    /// The mean.
     pub mean_ms: u64,
-    /// The longest.
+    /// The longest duration.
     pub max_ms: u64,
 }
 
-/// How much there is to do, and who does it.
+/// How much work there is, and how many workers there are for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Capacity {
-    /// How many workers this server has heard of lately.
+    /// The number of workers that called this server recently.
     pub workers_seen: u64,
-    /// How many of their claims wait for a job now: places with nothing to do.
+    /// The number of their claims that wait for a job now.
     pub waiting_claims: u64,
-    /// How many jobs run, in all of the installation, as last counted; null before that.
+    /// The number of running jobs in the whole installation, as last counted; null before the first count.
     pub running_jobs: Option<u64>,
-    /// The share of the places known of that is taken: running jobs, of those and the claims that wait.
+    /// The share of known worker capacity in use, from 0 to 1: running jobs, divided by running jobs and waiting
+    /// claims.
     #[schema(minimum = 0, maximum = 1)]
     pub used: Option<f64>,
-    /// How many jobs have to run side by side to keep up with those that come in: jobs submitted a second, times their
-    /// mean run time (Little's law). Null when none has ended lately.
+    /// How many jobs have to run side by side to keep up with submissions: jobs submitted per second, times their mean
+    /// run time (Little's law). Null when no job ended recently.
     pub places_needed: Option<u64>,
-    /// How many workers that is, at as many jobs a worker as there are now. Null where that is not known.
+    /// The number of workers for `places_needed`, at the present number of jobs per worker. Null when unknown.
     pub workers_needed: Option<u64>,
 }
 
-/// What there was to do of one kind.
+/// The recent work of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KindLoad {
-    /// The kind; null for all beyond those that are told apart.
+    /// The kind; null for all kinds beyond those listed separately.
     pub kind: Option<String>,
-    /// How many jobs were submitted.
+    /// The number of jobs submitted.
     pub submitted: u64,
-    /// How many claims were granted.
+    /// The number of claims granted.
     pub claimed: u64,
-    /// How many attempts ended well.
+    /// The number of attempts that completed their job.
     pub completed: u64,
-    /// How many ended badly, for whatever reason.
+    /// The number of attempts that ended otherwise.
     pub failed: u64,
-    /// How long the attempts that ended took together.
+    /// The total run time of the ended attempts, in milliseconds.
     pub ran_for_ms: u64,
 }
 
-/// How many jobs there are.
+/// The number of jobs in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobCounts {
-    /// When they were counted.
+    /// When the jobs were counted.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// How many are in each state.
+    /// The number of jobs in each state.
     #[schema(example = json!({
         "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
     }))]

@@ -12,18 +12,18 @@ use crate::query::Group;
 /// A page of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobList {
-    /// The jobs, in the order asked for. A `payload` or `result` that is kept apart from the job is left out.
+    /// The jobs, in the requested order. A `payload` or `result` that is stored apart from its job is left out.
     pub items: Vec<Job>,
-    /// Where the next page begins; null when this is the last one.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// A page of jobs of which only some fields were asked for.
+/// A page of jobs with selected fields.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct PartList {
-    /// The jobs, in the order asked for, with those fields.
+    /// The jobs, in the requested order, each with the selected fields.
     pub items: Vec<Json>,
-    /// Where the next page begins; null when this is the last one.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -34,23 +34,23 @@ pub(crate) struct JobListOut<T> {
     pub(crate) next_cursor: Option<String>,
 }
 
-/// How many jobs there are.
+/// The number of jobs that match a query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountAnswer {
-    /// In all.
+    /// The number of jobs in all groups together.
     #[schema(example = 1200)]
     pub total: u64,
-    /// In each group, most first; empty when no grouping was asked for.
+    /// The groups, largest first; empty when the request names no grouping.
     pub groups: Vec<CountGroup>,
 }
 
-/// How many jobs there are in one group.
+/// The number of jobs in one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountGroup {
-    /// The group: a value for each field asked for, null for jobs that lack it.
+    /// The values that the group's jobs share: one for each field of the grouping, null for jobs that lack the field.
     #[schema(example = json!({"state": "available", "queue": "reports"}))]
     pub by: BTreeMap<String, Option<String>>,
-    /// How many jobs are in it.
+    /// The number of jobs in the group.
     #[schema(example = 1200)]
     pub count: u64,
 }
@@ -74,7 +74,7 @@ impl CountAnswer {
 /// The answer of a health check that passed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`.
+    /// The word `ok`.
     #[schema(example = "ok")]
     pub status: String,
 }

@@ -8,30 +8,30 @@ use super::check::FieldError;
 /// A refusal: RFC 9457 problem details, with a stable `code` for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// The kind of problem as a URI; ends in `code`.
+    /// The kind of problem as a URI, which ends in `code`.
     #[serde(rename = "type")]
     #[schema(example = "urn:leasehold:problem:lease_lost")]
     pub kind: String,
-    /// The kind of problem in words.
+    /// The kind of problem as a sentence.
     #[schema(example = "The lease is lost")]
     pub title: String,
     /// The HTTP status.
     #[schema(example = 409)]
     pub status: u16,
-    /// What is wrong with this very request.
+    /// What is wrong with this request.
     #[schema(example = "the lease is not the job's current one: the job is running, its fence is 3")]
     pub detail: String,
     /// The kind of problem as a stable word.
     #[schema(example = "lease_lost")]
     pub code: String,
-    /// The fields at fault, where it is a matter of fields.
+    /// The fields that are wrong, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
-    /// The job's current fence, where another was expected.
+    /// The job's current fence, when the request expected another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = 3)]
     pub fence: Option<u64>,
-    /// The request's id, as in the `x-request-id` header and the server's log.
+    /// The id of the request, as in the `x-request-id` header and in the server's log.
     #[serde(default)]
     #[schema(example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
     pub request_id: String,

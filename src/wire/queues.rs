@@ -13,27 +13,27 @@ use crate::manager::{Pause, QueueStatus, Throughput};
 /// Every queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueList {
-    /// The queues that have jobs or settings of their own, in the order of their names.
+    /// The queues that have jobs or settings, by name.
     pub items: Vec<Queue>,
-    /// Always null: there is one page.
+    /// Always null: the list has one page.
     pub next_cursor: Option<String>,
 }
 
-/// How a queue stands.
+/// A queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
-    /// Its name.
+    /// The queue's name.
     #[schema(example = "reports")]
     pub name: String,
-    /// Whether its jobs are held back.
+    /// Whether the queue is paused: none of its jobs is claimed.
     pub paused: bool,
-    /// Since when, by whom and why, if they are.
+    /// When, by whom and why the queue was paused; null when it is not paused.
     pub pause: Option<QueuePause>,
-    /// What happens to its jobs whose lease expires, where they do not say it themselves: `requeue`, `fail` or `flag`;
-    /// the installation's rule when null.
+    /// What happens to jobs of the queue whose lease expires, unless they have a policy themselves: `requeue`, `fail`
+    /// or `flag`. The installation's policy applies when null.
     #[schema(value_type = Option<String>)]
     pub orphan_policy: Option<OrphanPolicy>,
-    /// How many jobs are in each state.
+    /// The number of jobs of the queue in each state.
     #[schema(example = json!({
         "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
     }))]
@@ -42,46 +42,46 @@ pub struct Queue {
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_waiting_since: Option<Timestamp>,
-    /// How many of its jobs have ended in the last one, five and fifteen minutes. On an embedded store, since the server
-    /// was started and to within ten seconds; on a shared one, whichever server they ended at.
+    /// How many jobs of the queue ended in the last one, five and fifteen minutes. On the embedded store, since the
+    /// server started and to within ten seconds; on a shared store, on all servers together.
     pub throughput: Vec<QueueThroughput>,
 }
 
-/// How many jobs of a queue have ended within a time up to now.
+/// How many jobs of a queue ended within a recent time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueThroughput {
-    /// How long that time is.
+    /// The length of that time, in milliseconds.
     #[schema(example = 60_000)]
     pub window_ms: u64,
-    /// How many were completed.
+    /// The number of completed jobs.
     pub completed: u64,
-    /// How many have failed for good.
+    /// The number of failed jobs.
     pub failed: u64,
-    /// How many of both in a minute.
+    /// The number of both per minute.
     pub per_minute: f64,
-    /// The share of those that failed, from 0 to 1; null when none has ended.
+    /// The share of failed jobs, from 0 to 1; null when none ended.
     pub failure_rate: Option<f64>,
 }
 
-/// That a queue's jobs are held back.
+/// The pause of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuePause {
-    /// Since when.
+    /// When the queue was paused.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
-    /// Who wanted it.
+    /// The caller who paused the queue.
     pub by: String,
-    /// Why.
+    /// Why the queue was paused.
     pub reason: Option<String>,
 }
 
-/// Changes what is set for a queue.
+/// A change of a queue's settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeQueue {
-    /// What happens to its jobs whose lease expires, where they do not say it themselves: `requeue`, `fail` or `flag`;
-    /// null for the installation's rule.
+    /// What happens to jobs of the queue whose lease expires, unless they have a policy themselves: `requeue`, `fail`
+    /// or `flag`; null for the installation's policy.
     // Named so that it must be there: one that is forgotten is not meant to remove the rule.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(value_type = Option<String>, required = true)]

@@ -8,54 +8,54 @@ use utoipa::ToSchema;
 use crate::clock::{Timestamp, rfc3339};
 use crate::query::stats::{self, GroupBy, Percent, Stats, StatsRequest};
 
-/// Figures about jobs.
+/// Statistics about jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatsAnswer {
-    /// Of all of them together.
+    /// The statistics of all matching jobs together.
     pub total: StatsFigures,
-    /// Of each group and interval that has any; empty when neither was asked for. The earliest interval first, in it
-    /// the group with the most jobs first.
+    /// The statistics of each group and interval that has jobs; empty when the request names neither. Earlier intervals
+    /// come first, and within an interval the groups with the most jobs.
     pub rows: Vec<StatsRow>,
 }
 
-/// Figures about the jobs of one group, in one interval.
+/// The statistics of one group of jobs in one interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatsRow {
-    /// When the interval begins; null when none was asked for.
+    /// When the interval begins; null when the request names no interval.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub at: Option<Timestamp>,
-    /// The group: a value for each field asked for, null for jobs that lack it.
+    /// The values that the group's jobs share: one for each field of the grouping, null for jobs that lack the field.
     #[schema(example = json!({"queue": "reports", "state": "completed"}))]
     pub by: BTreeMap<String, Option<String>>,
-    /// What is told of it.
+    /// The statistics of these jobs.
     #[serde(flatten)]
     pub figures: StatsFigures,
 }
 
-/// What is told of some jobs.
+/// The statistics of a set of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatsFigures {
-    /// How many there are.
+    /// The number of jobs.
     #[schema(example = 1200)]
     pub count: u64,
-    /// How long their latest attempts let them wait after they were due.
+    /// How long the jobs waited for their latest attempt after they were due, in milliseconds.
     pub wait_ms: Durations,
-    /// How long the attempts took that they ended with.
+    /// How long the jobs' last attempts took, in milliseconds.
     pub run_time_ms: Durations,
 }
 
-/// How long something took, in milliseconds, over the jobs of which it is known.
+/// The distribution of a duration over the jobs that have it, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Durations {
-    /// Of how many jobs it is known.
+    /// The number of jobs that have this duration.
     #[schema(example = 1100)]
     pub count: u64,
-    /// The mean; null when it is known of none.
+    /// The mean in milliseconds; null when no job has this duration.
     pub mean: Option<f64>,
-    /// The longest; null when it is known of none.
+    /// The longest duration in milliseconds; null when no job has it.
     pub max: Option<f64>,
-    /// What so many in a hundred do not exceed, approximately; null when it is known of none.
+    /// The approximate percentiles in milliseconds, by percent; null when no job has this duration.
     #[schema(example = json!({"50": 120.0, "95": 800.0, "99": 2400.0}))]
     pub percentiles: BTreeMap<String, Option<f64>>,
 }

@@ -12,31 +12,31 @@ use crate::notify::{self, NewSubscription};
 /// The most queues or kinds of a subscription.
 const MAX_NAMES: usize = 100;
 
-/// A subscription to be made. Only `url` must be said.
+/// A new subscription. Only `url` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "url": "https://example.org/hook", "events": ["failed", "orphaned"], "queues": ["reports"],
 }))]
 pub struct Subscribe {
-    /// Where to: an `http` or `https` URL.
+    /// The `http` or `https` URL that receives the events, at most 2,048 bytes.
     pub url: String,
-    /// Of which events: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`, `retried`. Of
-    /// all of them when none is named.
+    /// The events to send: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`, `retried`.
+    /// An empty list selects all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub events: Vec<EventName>,
-    /// In which form: `cloud_events`, `slack` or `alertmanager`. `cloud_events` when not said.
+    /// The format of the messages: `cloud_events` (the default), `slack` or `alertmanager`.
     #[serde(default)]
     #[schema(value_type = String)]
     pub format: NoticeFormat,
-    /// Of the jobs of these queues; of all when none is named.
+    /// Selects only the jobs of these queues; all queues when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<String>,
-    /// Of the jobs of these kinds; of all when none is named.
+    /// Selects only the jobs of these kinds; all kinds when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
-    /// What its messages are to be signed with: `whsec_` and base64 of 24 to 64 bytes. Made when not said.
+    /// The secret that signs the messages: `whsec_` and the base64 of 24 to 64 bytes. Generated when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
@@ -44,34 +44,35 @@ pub struct Subscribe {
 /// A subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Subscription {
-    /// Its name.
+    /// The id of the subscription.
     pub id: String,
-    /// Where to.
+    /// The URL that receives the events.
     pub url: String,
-    /// Of which events; of all that can be told of when empty.
+    /// The events that are sent; all that can be when empty.
     #[schema(value_type = Vec<String>)]
     pub events: Vec<EventName>,
-    /// In which form.
+    /// The format of the messages.
     #[schema(value_type = String)]
     pub format: NoticeFormat,
-    /// Of the jobs of these queues; of all when empty.
+    /// The queues whose jobs are selected; all queues when empty.
     pub queues: Vec<String>,
-    /// Of the jobs of these kinds; of all when empty.
+    /// The kinds whose jobs are selected; all kinds when empty.
     pub kinds: Vec<String>,
-    /// What its messages are signed with, to be kept where they are verified. Told only when it is new.
+    /// The secret that signs the messages. Only the answers to creating a subscription and to changing its secret have
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Since when.
+    /// When the subscription was created.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// By whom.
+    /// The caller who created the subscription.
     pub created_by: String,
-    /// Since when it is told nothing; null while it is.
+    /// When the subscription was switched off; null while it is active.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub switched_off_at: Option<Timestamp>,
-    /// Why it is told nothing.
+    /// Why the subscription was switched off.
     pub switched_off_reason: Option<String>,
 }
 
@@ -80,14 +81,14 @@ pub struct Subscription {
 pub struct SubscriptionList {
     /// The subscriptions, oldest first.
     pub items: Vec<Subscription>,
-    /// Always null: there is one page.
+    /// Always null: the list has one page.
     pub next_cursor: Option<String>,
 }
 
-/// What messages to those are signed with whom a job itself names.
+/// The secret that signs the messages to receivers that a job names itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SigningKey {
-    /// `whsec_` and base64.
+    /// The secret: `whsec_` and base64.
     pub secret: String,
 }
 
@@ -95,7 +96,7 @@ impl Subscribe {
     /// Checks every field.
     ///
     /// # Errors
-    /// Every field that is wrong.
+    /// Every field that is wrong, by name.
     pub fn into_new(self) -> Result<NewSubscription, Invalid> {
         let mut checks = Checks::default();
         checks.url("url", &self.url);

@@ -21,42 +21,42 @@ pub const DEFAULT_LEASE_MS: u64 = 60_000;
 /// What is recorded when a worker gives a job back without saying why.
 const RELEASED: &str = "released by its worker";
 
-/// A worker's wish for jobs.
+/// A worker's request for jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "worker_id": "host7:4711", "queues": ["reports"], "max_jobs": 10, "wait_ms": 20_000, "lease_ms": 60_000,
 }))]
 pub struct ClaimJobs {
-    /// Who asks: a name that no other worker has.
+    /// The worker's name, which no other worker may have.
     #[schema(min_length = 1, max_length = 256)]
     pub worker_id: String,
-    /// Which lines it takes from; from 1 to 64.
+    /// The queues to claim from; 1 to 64.
     #[schema(min_items = 1, max_items = 64)]
     pub queues: Vec<String>,
-    /// How many jobs at most. 1 when not said.
+    /// The most jobs to claim, up to 1,000. 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub max_jobs: Option<u64>,
-    /// What the worker offers to these jobs together, by the resource's name. It is given no job that needs more of
-    /// anything, and has nothing of what is not named. It takes any job when nothing is named.
+    /// The resources that the worker offers to these jobs together, by name; at most 32. No job is given that needs
+    /// more of any resource or one that is not named. When empty, the worker takes any job.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(example = json!({"memory_mib": 4096}))]
     pub resources: BTreeMap<String, u64>,
-    /// How long to wait for the first one. 0 when not said.
+    /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 60_000)]
     pub wait_ms: Option<u64>,
-    /// How long each lease lasts without a heartbeat. 60,000 when not said.
+    /// How long each lease lasts without a heartbeat, from 100 to 86,400,000 milliseconds. 60,000 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_ms: Option<u64>,
-    /// The worker's name for this very call: the same again gives the same jobs, so that a lost answer loses no time.
+    /// The worker's name for this call. The same call again returns the same jobs, so that a lost answer loses no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub request_id: Option<String>,
-    /// Whether this call was made before, under the same `request_id`, and its answer was lost: then jobs that another
-    /// server claimed for it are found as well. False when not said.
+    /// Whether this call was made before, under the same `request_id`, and its answer was lost. Jobs that another
+    /// server claimed for it are then found too. False by default.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
 }
@@ -65,7 +65,7 @@ impl ClaimJobs {
     /// Checks every field.
     ///
     /// # Errors
-    /// Every field that is wrong.
+    /// Every field that is wrong, by name.
     pub fn into_claim(self) -> Result<manager::ClaimRequest, Invalid> {
         let mut checks = Checks::default();
         let worker_id = checks.name("worker_id", &self.worker_id);
@@ -95,22 +95,22 @@ impl ClaimJobs {
     }
 }
 
-/// The jobs that a worker got.
+/// The jobs that a claim got.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClaimAnswer {
-    /// They run now, each with its `lease`; none when none came in time.
+    /// The claimed jobs, now running, each with its `lease`; empty when none came in time.
     pub jobs: Vec<Job>,
 }
 
-/// A sign of life for one job.
+/// A heartbeat for one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatJob {
-    /// Who holds it.
+    /// The worker that holds the lease.
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// How far the work is, if that is to be told.
+    /// How far the work is. The last report is kept when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
@@ -128,32 +128,32 @@ impl HeartbeatJob {
     }
 }
 
-/// Signs of life for many jobs of one worker.
+/// Heartbeats for many jobs of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatJobs {
-    /// Who holds them.
+    /// The worker that holds the leases.
     pub worker_id: String,
-    /// One for each; at most 1,000.
+    /// The leases to prolong; at most 1,000.
     #[schema(max_items = 1000)]
     pub leases: Vec<LeaseBeat>,
 }
 
-/// A sign of life for one of many jobs.
+/// A heartbeat for one of many jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseBeat {
-    /// The job.
+    /// The job's id.
     pub id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// How far the work is, if that is to be told.
+    /// How far the work is. The last report is kept when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
 
 impl HeartbeatJobs {
-    /// Checks the call as a whole, and gives each item's own check beside it.
+    /// Checks the fields of the call itself, and returns the result of checking each item.
     ///
     /// # Errors
     /// The worker's name or the number of items is wrong.
@@ -172,14 +172,14 @@ impl LeaseBeat {
     }
 }
 
-/// The answer to a sign of life.
+/// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatAnswer {
-    /// Until when the lease lasts now.
+    /// When the lease expires now.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub lease_expires_at: Timestamp,
-    /// Whether the worker is asked to end the attempt.
+    /// Whether the worker is requested to stop the attempt.
     pub cancel_requested: bool,
 }
 
@@ -189,15 +189,15 @@ impl From<manager::HeartbeatAnswer> for HeartbeatAnswer {
     }
 }
 
-/// The work is done.
+/// The completion of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompleteJob {
-    /// Who did it.
+    /// The worker that ran the job.
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// What came of it: any JSON of at most 1 MiB.
+    /// The output of the work: any JSON of at most 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub result: Option<Json>,
@@ -217,20 +217,21 @@ impl CompleteJob {
     }
 }
 
-/// The work failed.
+/// The failure of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailJob {
-    /// Who tried.
+    /// The worker that ran the job.
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
     /// What went wrong.
     pub error: JobError,
-    /// Whether another attempt could do better. True when not said.
+    /// Whether another attempt could succeed. True by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
-    /// The shortest wait before the next attempt, where the failure named one (as `Retry-After` does); at most a week.
+    /// The shortest wait before the next attempt, where the failure named one (as `Retry-After` does); at most
+    /// 604,800,000 milliseconds (a week).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub retry_after_ms: Option<u64>,
@@ -249,15 +250,15 @@ impl FailJob {
     }
 }
 
-/// The worker gives the job back unharmed.
+/// The release of a job by its worker: the job waits again, and the attempt does not count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseJob {
-    /// Who holds it.
+    /// The worker that holds the lease.
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// Why, for the history.
+    /// The reason, which is recorded in the job's history; at most 4 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
@@ -282,39 +283,39 @@ impl ReleaseJob {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FinishJobs {
-    /// Who held them.
+    /// The worker that ran the jobs.
     pub worker_id: String,
-    /// One for each; at most 1,000.
+    /// The ends; at most 1,000.
     #[schema(max_items = 1000)]
     pub items: Vec<Completion>,
 }
 
-/// The end of one of many attempts: failed when there is an `error`, completed otherwise.
+/// The end of one of many attempts: a failure when there is an `error`, else a completion.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Completion {
-    /// The job.
+    /// The job's id.
     pub id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// What came of it: any JSON of at most 1 MiB.
+    /// The output of the work: any JSON of at most 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub result: Option<Json>,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
-    /// Whether another attempt could do better. True when not said. Only with an `error`.
+    /// Whether another attempt could succeed. True by default. Only with an `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
-    /// The shortest wait before the next attempt. Only with an `error`.
+    /// The shortest wait before the next attempt, at most 604,800,000 milliseconds (a week). Only with an `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub retry_after_ms: Option<u64>,
 }
 
 impl FinishJobs {
-    /// Checks the call as a whole, and gives each item's own check beside it.
+    /// Checks the fields of the call itself, and returns the result of checking each item.
     ///
     /// # Errors
     /// The worker's name or the number of items is wrong.
@@ -372,16 +373,16 @@ impl ChangeReason {
     }
 }
 
-/// An administrator's order to end a running job's lease.
+/// An administrator's order to end the lease of a running job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminRelease {
-    /// Why, for the history.
+    /// The reason, which is recorded in the job's history; at most 4 KiB.
     #[schema(min_length = 1, max_length = 4096, example = "host7 burnt down")]
     pub reason: String,
     /// What becomes of the job.
     pub then: Then,
-    /// The fence that was looked at; a newer claim is left alone.
+    /// The fence that the administrator saw. A job that was claimed anew since is left alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_fence: Option<u64>,
 }

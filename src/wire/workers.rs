@@ -12,41 +12,41 @@ use crate::manager::{Leases, Sighting, WorkerStatus};
 /// The workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerList {
-    /// Those that this server has heard of lately and those that run jobs, in the order of their names.
+    /// The workers that called this server recently and those that run jobs, by name.
     pub items: Vec<Worker>,
-    /// Always null: there is one page.
+    /// Always null: the list has one page.
     pub next_cursor: Option<String>,
-    /// Whether there are more running jobs than were looked at, so that some workers may be missing.
+    /// Whether there are more running jobs than were read, so that workers may be missing.
     pub truncated: bool,
 }
 
-/// A worker, as far as it is known.
+/// A worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
-    /// Its name.
+    /// The worker's name.
     #[schema(example = "host7:4711")]
     pub id: String,
-    /// When this server last heard of it; null when it asks another server, or was last heard of long ago.
+    /// When the worker last called this server; null when it calls another one, or has not called for long.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_seen_at: Option<Timestamp>,
-    /// When it last asked this server for jobs.
+    /// When the worker last claimed jobs from this server.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub asked_at: Option<Timestamp>,
-    /// Whether it waits for a job now.
+    /// Whether a claim of the worker waits for a job now.
     pub waiting: bool,
-    /// Which lines it asked for last.
+    /// The queues of its latest claim.
     pub queues: Vec<String>,
-    /// What it offered then; empty where it takes any job.
+    /// The resources that its latest claim offered; empty when it takes any job.
     pub resources: BTreeMap<String, u64>,
-    /// How many jobs it runs.
+    /// The number of jobs that it runs.
     pub running: u64,
-    /// The oldest of its jobs' latest signs of life; null when it runs none.
+    /// The oldest of the latest heartbeats of its jobs; null when it runs none.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_heartbeat_at: Option<Timestamp>,
-    /// When the first of its leases is over.
+    /// When the first of its leases expires.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub lease_expires_at: Option<Timestamp>,
@@ -58,10 +58,10 @@ pub struct Worker {
 pub struct WorkerJobs<'a> {
     /// The worker.
     pub worker: Worker,
-    /// The jobs that it runs, the oldest first.
+    /// The jobs that it runs, oldest first.
     #[schema(value_type = Vec<Job>)]
     pub items: Vec<JobAnswer<'a>>,
-    /// Where the next page begins; null when this is the last one.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
