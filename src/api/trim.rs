@@ -2,12 +2,10 @@
 //!
 //! What is left is copied letter by letter: a payload's numbers come out as they went in.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
+use indexmap::IndexMap;
 use serde::Serialize;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::error::{ApiError, Code};
@@ -93,11 +91,11 @@ impl Fields {
         }
         match value.as_bytes().first() {
             Some(b'{') => {
-                let Members(members) = serde_json::from_str(value)?;
+                let members: IndexMap<String, &RawValue> = serde_json::from_str(value)?;
                 out.push(b'{');
                 let mut is_first = true;
                 for (name, member) in &members {
-                    let Some(fields) = self.some.get(name.as_ref()) else { continue };
+                    let Some(fields) = self.some.get(name) else { continue };
                     if !std::mem::take(&mut is_first) {
                         out.push(b',');
                     }
@@ -142,33 +140,6 @@ fn path(name: &str) -> Result<Vec<&str>, String> {
         Some(close) => format!("a job has no field `{name}`; is `{close}` meant?"),
         None => format!("a job has no field `{name}`; there are {}", JOB_FIELDS.join(", ")),
     })
-}
-
-/// The members of an object, in their order.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Gather;
-
-        impl<'de> Visitor<'de> for Gather {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry::<String, &RawValue>()? {
-                    members.push((Cow::Owned(member.0), member.1));
-                }
-                Ok(Members(members))
-            }
-        }
-
-        deserializer.deserialize_map(Gather)
-    }
 }
 
 #[cfg(test)]

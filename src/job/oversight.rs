@@ -10,7 +10,7 @@ use super::Job;
 use super::event::{EventName, NoticeTarget};
 use super::names::Actor;
 use super::state::{Attempt, JobError, JobState, Orphan, Running, State};
-use super::transition::{Change, Failure, Refusal, Step};
+use super::transition::{Change, Failure, Refusal, Transition};
 use super::word_enum::words;
 use crate::clock::Timestamp;
 
@@ -205,7 +205,7 @@ impl Job {
         let mut expired = self.clone();
         let reason = Some("not claimed before its start deadline".to_owned());
         let to = State::Expired { finished_at: now };
-        expired.step(Step { to, event: EventName::Expired, actor, reason, now });
+        expired.enter(Transition { to, event: EventName::Expired, actor, reason, now });
         Ok(expired)
     }
 

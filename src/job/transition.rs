@@ -129,7 +129,7 @@ pub enum Refusal {
 }
 
 /// Where a transition leads and how it is told.
-pub(super) struct Step<'a> {
+pub(super) struct Transition<'a> {
     pub(super) to: State,
     pub(super) event: EventName,
     pub(super) actor: &'a Actor,
@@ -206,7 +206,7 @@ impl Job {
         let running = Running { lease, progress: None, cancel_requested_at: None, orphan: None, overdue_at: None };
         let actor = Actor::from(&claim.worker_id);
         let to = State::Running(Box::new(running));
-        claimed.step(Step { to, event: EventName::Claimed, actor: &actor, reason: None, now });
+        claimed.enter(Transition { to, event: EventName::Claimed, actor: &actor, reason: None, now });
         Ok(claimed)
     }
 
@@ -244,7 +244,7 @@ impl Job {
         done.error = None;
         let actor = Actor::from(&proof.worker_id);
         let to = State::Completed { finished_at: now, result: result.clone() };
-        done.step(Step { to, event: EventName::Completed, actor: &actor, reason: None, now });
+        done.enter(Transition { to, event: EventName::Completed, actor: &actor, reason: None, now });
         Ok(Change::To(Box::new(done)))
     }
 
@@ -295,7 +295,7 @@ impl Job {
         let mut released = self.clone();
         released.attempt = self.attempt.given_back();
         let reason = Some(reason.to_owned());
-        released.step(Step { to: State::Available, event: EventName::Returned, actor: &actor, reason, now });
+        released.enter(Transition { to: State::Available, event: EventName::Returned, actor: &actor, reason, now });
         Ok(Change::To(Box::new(released)))
     }
 
@@ -350,7 +350,7 @@ impl Job {
             }
             Then::Cancel => (State::Cancelled { finished_at: now }, EventName::Cancelled),
         };
-        released.step(Step { to, event, actor: &order.actor, reason, now });
+        released.enter(Transition { to, event, actor: &order.actor, reason, now });
         Ok(released)
     }
 
@@ -372,7 +372,7 @@ impl Job {
         again.run_at = now;
         again.expires_at = None;
         let reason = reason.or_else(|| Some("retried on request".to_owned()));
-        again.step(Step { to: State::Available, event: EventName::Retried, actor, reason, now });
+        again.enter(Transition { to: State::Available, event: EventName::Retried, actor, reason, now });
         Ok(again)
     }
 
@@ -406,19 +406,19 @@ impl Job {
             (State::Failed { finished_at: now }, EventName::Failed)
         };
         let reason = Some(failure.error.code.clone());
-        failed.step(Step { to, event, actor, reason, now });
+        failed.enter(Transition { to, event, actor, reason, now });
         failed
     }
 
     pub(super) fn cancelled(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Self {
         let mut cancelled = self.clone();
         let to = State::Cancelled { finished_at: now };
-        cancelled.step(Step { to, event: EventName::Cancelled, actor, reason, now });
+        cancelled.enter(Transition { to, event: EventName::Cancelled, actor, reason, now });
         cancelled
     }
 
     /// Moves to another state and records it.
-    pub(super) fn step(&mut self, step: Step<'_>) {
+    pub(super) fn enter(&mut self, step: Transition<'_>) {
         let from = self.state.name();
         self.state = step.to;
         self.updated_at = step.now.max(self.updated_at);

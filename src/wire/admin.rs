@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
+use super::job::millis;
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::words;
 use crate::job::{self, Actor, InvalidName, JobId, JobState, OrphanPolicy, Then};
@@ -444,10 +445,6 @@ impl TryFrom<&OrphanStatus> for OrphanedJob {
             next: OrphanNext::of(status.next, job.attempt.get() >= job.spec.max_attempts),
         })
     }
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::JobState;
+use super::job::{JobState, millis};
 use crate::clock::{Timestamp, rfc3339};
 use crate::manager::{Insights, KindCounts, Quantiles, SurveyState};
 
@@ -295,10 +295,6 @@ impl From<Quantiles> for Distribution {
 
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

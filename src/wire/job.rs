@@ -270,7 +270,7 @@ impl<'a> Lease<'a> {
 }
 
 /// Whole milliseconds, which is all that a duration that came in as such has.
-fn millis(duration: std::time::Duration) -> u64 {
+pub(super) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
