@@ -19,22 +19,22 @@ use crate::query::{Cursor, Filter};
 use crate::wire::admin::{ChangeFailure, JobSummary, Ordered, OrphanedJob};
 use crate::wire::{AdminRelease, BulkChange, BulkReport, Job, OrphanList};
 
-/// How long one call changes jobs before it answers where to go on.
+/// How long one call changes jobs before it answers with a cursor.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lists the running jobs that look abandoned: why, since when, what there is to judge it by, and what happens next.
+/// Lists the running jobs that look abandoned, with the facts to judge that by and what happens next.
 ///
-/// A job flagged a moment ago may be missing, and one that was heard of since may still be shown.
+/// The latest changes may be missing for a moment.
 #[utoipa::path(get, path = "/v1/admin/orphans", tag = "admin",
     params(
-        ("queue" = Option<Vec<String>>, Query, description = "In one of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
-        ("worker" = Option<String>, Query, description = "Held by this worker"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many; 100 when not said"),
-        ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
+        ("queue" = Option<Vec<String>>, Query, description = "Selects jobs of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Selects jobs of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Selects jobs of these owners"),
+        ("worker" = Option<String>, Query, description = "Selects jobs whose lease this worker holds"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "A page of them", body = OrphanList)))]
+    responses((status = 200, description = "A page of jobs", body = OrphanList)))]
 pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&["queue", "kind", "owner", "worker", "limit", "cursor"])?;
     let filter = Filter {
@@ -56,14 +56,14 @@ pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Qu
     Ok(json(StatusCode::OK, &OrphanList { items, next_cursor }))
 }
 
-/// Ends a running job's lease without its worker.
+/// Releases a running job: ends its lease without its worker.
 ///
-/// With `expected_fence` a newer claim than the one looked at is left alone: 409 `fence_moved`, with the current fence.
+/// With `expected_fence`, a job that was claimed anew is left alone: 409 `fence_moved`, with the current fence.
 #[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", operation_id = "admin_release", tag = "admin",
     request_body = AdminRelease,
     params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job as it is then", body = Job),
+        (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`not_running` or `fence_moved`"),
     ))]
 pub(crate) async fn release(
@@ -77,13 +77,13 @@ pub(crate) async fn release(
     job_as_written(&app, job).await
 }
 
-/// Ends the leases of many running jobs without their workers.
+/// Releases many running jobs: ends their leases without their workers.
 ///
-/// A dry run, which it is unless `dry_run` is false, counts the jobs and shows a few. Otherwise they are gone through
-/// page by page, each decided anew on what it is right then; one that is no longer among those asked for is skipped. A
-/// call takes about ten seconds at most: with `done` false, the same again with `cursor` goes on.
+/// The call is a dry run, which counts the jobs and shows a few, unless `dry_run` is false. Otherwise the jobs are
+/// changed page by page; a job that no longer matches the filter by then is skipped. A call takes about ten seconds at
+/// most: if `done` is false, the same call with `cursor` continues.
 #[utoipa::path(post, path = "/v1/admin/jobs/release", tag = "admin", request_body = BulkChange,
-    responses((status = 200, description = "What it came to, or would be about", body = BulkReport)))]
+    responses((status = 200, description = "The result of the call", body = BulkReport)))]
 pub(crate) async fn release_many(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
@@ -92,11 +92,11 @@ pub(crate) async fn release_many(
     bulk_change(&app, caller, BulkAction::Release(Then::Requeue), order).await
 }
 
-/// Calls many jobs off; running ones are asked to stop.
+/// Cancels many jobs; running ones are requested to stop.
 ///
-/// As for releasing many: a dry run unless `dry_run` is false, and bounded in time.
+/// As for a release of many jobs: a dry run unless `dry_run` is false, and bounded in time.
 #[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = BulkChange,
-    responses((status = 200, description = "What it came to, or would be about", body = BulkReport)))]
+    responses((status = 200, description = "The result of the call", body = BulkReport)))]
 pub(crate) async fn cancel_many(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
@@ -105,11 +105,11 @@ pub(crate) async fn cancel_many(
     bulk_change(&app, caller, BulkAction::Cancel, order).await
 }
 
-/// Starts many failed, cancelled or expired jobs again, each with a fresh budget of attempts.
+/// Retries many failed, cancelled or expired jobs, each with all its attempts.
 ///
-/// As for releasing many: a dry run unless `dry_run` is false, and bounded in time.
+/// As for a release of many jobs: a dry run unless `dry_run` is false, and bounded in time.
 #[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = BulkChange,
-    responses((status = 200, description = "What it came to, or would be about", body = BulkReport)))]
+    responses((status = 200, description = "The result of the call", body = BulkReport)))]
 pub(crate) async fn retry_many(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,

@@ -25,42 +25,42 @@ use crate::clock::Timestamp;
 use crate::manager::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem};
 use crate::wire::JobEvent;
 
-/// The header with which a client says where it was.
+/// The header that names the last message that a client received.
 const LAST_EVENT_ID: &str = "last-event-id";
 /// The same as a parameter, for a browser's first connection, which cannot send headers.
 const LAST_EVENT_ID_PARAMETER: &str = "last_event_id";
-/// Asks proxies not to collect the answer before they pass it on.
+/// Tells proxies not to buffer the answer.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
-/// After how much silence a stream shows that it lives.
+/// The longest silence of a stream, after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a client should wait before it connects anew.
+/// How long a client should wait before it reconnects.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// Follows what happens to jobs.
+/// Streams the events of jobs.
 ///
-/// A stream of Server-Sent Events: each message's `event` says what happened and its `data` is a `JobEvent`. Two kinds
-/// of message tell of the stream itself: `live` once all that had happened before the call has been told, and `gap`
-/// where events are missing, because more happened than is kept or than was read in time. Each event comes at least
-/// once: after an interruption some come again, with the same `job.id` and `number`.
+/// A stream of Server-Sent Events: each message's `event` says what happened, and its `data` is a `JobEvent`. Two kinds
+/// of message are about the stream itself: `live` once all earlier events have been sent, and `gap` where events are
+/// missing, because more happened than is kept or than was read in time. Each event comes at least once: after an
+/// interruption some come again, with the same `job.id` and `number`.
 ///
-/// The filter's parameters can have several values, as in a list. Jobs of the system's own are passed over unless they or
-/// their queue are named.
+/// The filter's parameters can have several values, as for a list. Jobs of the system itself are left out unless they
+/// or their queue are named.
 #[utoipa::path(get, path = "/v1/events", tag = "jobs",
     params(
-        ("event" = Option<Vec<String>>, Query, description = "Any of these happened"),
-        ("queue" = Option<Vec<String>>, Query, description = "To a job in one of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Of one of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Belonging to one of these owners"),
-        ("job" = Option<Vec<String>>, Query, description = "One of these jobs"),
-        ("since" = Option<String>, Query, description = "Begin with what happened at this time; with what happens now \
+        ("event" = Option<Vec<String>>, Query, description = "Selects these events"),
+        ("queue" = Option<Vec<String>>, Query, description = "Selects jobs of these queues"),
+        ("kind" = Option<Vec<String>>, Query, description = "Selects jobs of these kinds"),
+        ("owner" = Option<Vec<String>>, Query, description = "Selects jobs of these owners"),
+        ("job" = Option<Vec<String>>, Query, description = "Selects these jobs, by id"),
+        ("since" = Option<String>, Query, description = "Begins with the events of this time; with the present \
             when neither this nor an id is given"),
-        ("last_event_id" = Option<String>, Query, description = "As the header, which goes over it"),
-        ("Last-Event-ID" = Option<String>, Header, description = "Go on after the message with this id"),
+        ("last_event_id" = Option<String>, Query, description = "The same as the header, which takes precedence"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Continues after the message with this id"),
     ),
     responses(
-        (status = 200, description = "What happens, until the server ends", body = JobEvent,
+        (status = 200, description = "The events, until the server ends", body = JobEvent,
             content_type = "text/event-stream"),
-        (status = 503, description = "`overloaded`: as many streams as the server takes are open"),
+        (status = 503, description = "`overloaded`: the server has as many open streams as it can"),
     ))]
 pub(crate) async fn events(
     _: Allowed<Read>,
@@ -107,7 +107,7 @@ fn beginning(headers: &HeaderMap, query: &Query) -> Result<EventsFrom, ApiError>
     }
 }
 
-/// A stream under way.
+/// An open stream.
 struct Streaming {
     feed: EventFeed,
     shutdown: CancellationToken,

@@ -1,8 +1,8 @@
 //! Exports: any number of jobs, one a line, in constant memory.
 //!
 //! A task of its own reads page after page and hands pieces over as the client takes them. An export that cannot be
-//! brought to its end breaks its connection off: an answer that ends as it should is whole. A client that takes nothing for
-//! long loses its place.
+//! brought to its end breaks its connection off: an answer that ends as it should is whole. A client that takes nothing
+//! for long loses its place.
 
 use std::io;
 use std::time::Duration;
@@ -31,32 +31,32 @@ use crate::store::Versioned;
 use crate::wire::Job;
 use crate::wire::job::JobAnswer;
 
-/// How many jobs are read together.
+/// The number of jobs that are read together.
 const PAGE: usize = 200;
-/// How many bytes of bodies that are kept apart are read together; one job's may be more.
+/// The most bytes of separately stored bodies that are read together, unless one job has more.
 const BODY_BYTES: u64 = 1 << 20;
-/// How long a client may take nothing.
+/// How long a client may read nothing.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
-/// Asks proxies not to collect the answer before they pass it on.
+/// Tells proxies not to buffer the answer.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 const NDJSON: &str = "application/x-ndjson";
 
-/// Exports jobs: as many as there are, one a line, each as `GET /v1/jobs/{id}` gives it.
+/// Exports all matching jobs, one per line, each as `GET /v1/jobs/{id}` returns it.
 ///
-/// The filter and the order are those of a list. Every job that is there when the export begins, satisfies the filter until
-/// it is read and is not removed, comes exactly once, as it is when its page is read; jobs submitted meanwhile are left
-/// out. That holds for the usual order and for any other by what does not change meanwhile. An export that fails midway
-/// breaks its connection off: one that ends as it should is whole.
+/// The filter and the order are the same as for a list. Every job that exists when the export begins, is not removed
+/// and matches the filter until it is read comes exactly once, as it is when its page is read; jobs submitted meanwhile
+/// are left out. This holds for the default order and for any order by a field that does not change meanwhile. An
+/// export that fails midway breaks its connection off: one that ends regularly is complete.
 #[utoipa::path(get, path = "/v1/jobs/export", tag = "jobs",
     params(
         FilterParams,
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order, as for a list"),
         ("fields" = Option<Vec<String>>, Query, example = json!(["id", "labels.team"]),
-            description = "Only these fields of each job, with dots for those inside of others"),
+            description = "Selects only these fields of each job, with dots for nested ones"),
     ),
     responses(
-        (status = 200, description = "The jobs, one a line", body = Job, content_type = "application/x-ndjson"),
-        (status = 503, description = "`overloaded`: as many exports as the server takes are under way"),
+        (status = 200, description = "The jobs, one per line", body = Job, content_type = "application/x-ndjson"),
+        (status = 503, description = "`overloaded`: the server runs as many exports as it can"),
     ))]
 pub(crate) async fn export(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[&FILTER[..], &["sort", "fields"]].concat())?;
@@ -96,7 +96,7 @@ enum Piece {
     End,
 }
 
-/// Hands pieces over until the last, a failure, or the client's end.
+/// Sends pieces until the last one, a failure, or the client's end.
 async fn hand_over(mut export: Export, pieces: mpsc::Sender<Piece>, _place: OwnedSemaphorePermit) {
     // Bounded by the jobs there are: each turn takes some of them further.
     loop {
@@ -176,7 +176,7 @@ impl Export {
     }
 }
 
-/// How long the bodies are together that are kept apart from a job.
+/// Returns the length in bytes of the bodies that are stored apart from a job.
 fn apart(found: &Versioned) -> u64 {
     let bodies = [&found.job.payload, found.job.result()];
     bodies

@@ -1,8 +1,8 @@
 //! What a handler takes out of a request: the body as JSON or text, the job's id from the path, the query.
 //!
-//! Every failure is an [`ApiError`] that says what is wrong and where. A body is read under a limit of its route, within
-//! a time, and against a budget of bytes for all requests together, so that no number of clients makes the server hold
-//! more than it has.
+//! Every failure is an [`ApiError`] that says what is wrong and where. A body is read under a limit of its route,
+//! within a time, and against a budget of bytes for all requests together, so that no number of clients makes the
+//! server hold more than it has.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 /// Submits a job.
 ///
-/// Under a client's `id`, or with an `Idempotency-Key` header, the same request again gives the first job.
+/// Under a client's `id`, or with an `Idempotency-Key` header, the same request again returns the first job.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
     params(("Idempotency-Key" = Option<String>, Header, description = "The client's key for this submission")),
     responses(
@@ -68,11 +68,11 @@ fn take_key(job: &mut SubmitJob, headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Submits up to 10,000 jobs, one a line.
+/// Submits up to 10,000 jobs, one per line.
 ///
-/// Each line stands for itself: one that is refused does not hold up the others. Empty lines do not count.
+/// Each line is a submission of its own: a refused one does not affect the others. Empty lines are ignored.
 #[utoipa::path(post, path = "/v1/jobs/bulk", tag = "jobs",
-    request_body(content = SubmitJob, content_type = "application/x-ndjson", description = "A job a line"),
+    request_body(content = SubmitJob, content_type = "application/x-ndjson", description = "One job per line"),
     responses(
         (status = 200, description = "An item for each line, in order", body = BulkAnswer<SubmitItem>),
         (status = 413, description = "`body_too_large`"),
@@ -108,20 +108,20 @@ fn refused_item(error: ApiError) -> SubmitItem {
     SubmitItem { status, id: None, error: Some(error) }
 }
 
-/// Gives a job.
+/// Returns a job.
 ///
 /// With `wait_ms` the answer comes once the job has ended, or when the time is up.
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
     params(
         ("id" = String, Path, description = "The job's id"),
-        ("wait_ms" = Option<u64>, Query, description = "How long to wait for its end", maximum = 60_000),
+        ("wait_ms" = Option<u64>, Query, description = "The longest wait for its end", maximum = 60_000),
         ("fields" = Option<Vec<String>>, Query, example = json!(["state", "result"]),
-            description = "Only these fields of it, with dots for those inside of others"),
-        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of the version at hand"),
+            description = "Selects only these fields of the job, with dots for nested ones"),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of the version that the client has"),
     ),
     responses(
         (status = 200, description = "The job", body = Job, headers(("ETag" = String, description = "Its version"))),
-        (status = 304, description = "The version at hand is the latest"),
+        (status = 304, description = "The client's version is the latest"),
     ))]
 pub(crate) async fn get(
     _: Allowed<Read>,
@@ -150,13 +150,13 @@ pub(crate) async fn get(
     Ok(response)
 }
 
-/// Says why a job does not run, or how it is doing.
+/// Explains why a job does not run, or how it is doing.
 ///
-/// In words, the most important first, each with a stable `code` and with what it rests on. What it says of workers is
-/// what this server knows: those that ask another one are not seen.
+/// The reasons come as sentences, the most important first, each with a stable `code` and the facts that it rests on.
+/// Workers that call another server are not known to this one.
 #[utoipa::path(get, path = "/v1/jobs/{id}/explain", tag = "jobs",
     params(("id" = String, Path, description = "The job's id")),
-    responses((status = 200, description = "Why", body = Explanation)))]
+    responses((status = 200, description = "The explanation", body = Explanation)))]
 pub(crate) async fn explain(
     _: Allowed<Read>,
     State(app): State<App>,
@@ -185,13 +185,14 @@ fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
     })
 }
 
-/// Calls a job off.
+/// Cancels a job.
 ///
-/// One that waits is cancelled at once. One that runs is asked to stop: its worker hears of it with its next heartbeat.
+/// A waiting job is cancelled at once. A running job is requested to stop: the answer to its worker's next heartbeat
+/// says so.
 #[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<ChangeReason>,
     params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job as it is then", body = Job),
+        (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`already_final`"),
     ))]
 pub(crate) async fn cancel(
@@ -205,11 +206,11 @@ pub(crate) async fn cancel(
     job_as_written(&app, job).await
 }
 
-/// Starts a failed, cancelled or expired job again, with a fresh budget of attempts.
+/// Retries a failed, cancelled or expired job, with all its attempts.
 #[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs", request_body = Option<ChangeReason>,
     params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job as it is then", body = Job),
+        (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`not_retryable`"),
     ))]
 pub(crate) async fn retry(
@@ -223,8 +224,8 @@ pub(crate) async fn retry(
     job_as_written(&app, job).await
 }
 
-/// The answer that shows a job just written, with its bodies. What was done is done: when the bodies cannot be read
-/// just now, the job is shown without those that are kept apart.
+/// Answers with a job just written, with its bodies. The write is done in any case: when the bodies cannot be read now,
+/// the job is shown without those that are stored apart.
 pub(crate) async fn job_as_written(app: &App, job: Versioned) -> Result<Response, ApiError> {
     let views = app.manager.view(vec![job.clone()]).await.unwrap_or_default();
     Ok(match views.first() {

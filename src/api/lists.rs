@@ -24,7 +24,7 @@ use crate::wire::JobList;
 use crate::wire::job::JobAnswer;
 use crate::wire::lists::JobListOut;
 
-/// How many jobs a page has when nothing is said.
+/// The default number of jobs of a page.
 const DEFAULT_LIMIT: u64 = 100;
 /// The most jobs of a page.
 const MAX_LIMIT: u64 = 1000;
@@ -59,9 +59,9 @@ pub(crate) struct FilterParams {
 
 /// Lists jobs.
 ///
-/// Each parameter of the filter can have several values, repeated or with commas between them, and is satisfied by any;
-/// a job must satisfy all parameters. A comma that is part of a name is written `%2C`. A `payload` or `result` that is
-/// kept apart from its job is left out. A job written a moment ago may be missing or be shown as it was.
+/// A parameter of the filter can have several values, repeated or separated by commas, and a job must match one of
+/// them; it must match all parameters. A comma within a value is written `%2C`. A `payload` or `result` that is stored
+/// apart from its job is left out. The latest writes may be missing for a moment.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs",
     params(
         FilterParams,
@@ -69,9 +69,9 @@ pub(crate) struct FilterParams {
             `GET /v1/fields` calls sortable, smallest first; a leading `-` turns it round. Jobs without the field come \
             last in either"),
         ("fields" = Option<Vec<String>>, Query, example = json!(["id", "lease.worker_id", "labels.team"]),
-            description = "Only these fields of each job, with dots for those inside of others"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many; 100 when not said"),
-        ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
+            description = "Selects only these fields of each job, with dots for nested ones"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
     responses((status = 200, description = "A page of jobs", body = JobList)))]
 pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
@@ -94,7 +94,7 @@ pub(crate) struct Page {
     pub(crate) next_cursor: Option<String>,
 }
 
-/// Finds the page that the query's `limit` and `cursor` ask for.
+/// Searches for the page that the query's `limit` and `cursor` select.
 pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -> Result<Page, ApiError> {
     let limit = limit(query)?;
     let after = query.one("cursor")?.map(|text| decode_cursor(text, sort)).transpose()?.map(|cursor| cursor.after);
@@ -119,7 +119,7 @@ fn kql(app: &App, query: &Query) -> Result<Option<crate::query::Query>, ApiError
     Ok(Some(crate::query::Query { expression: Arc::new(expression), now: app.manager.now() }))
 }
 
-/// The filter that the query asks for.
+/// Reads the filter from the query.
 pub(crate) fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
     Ok(Filter {
         query: kql(app, query)?,
@@ -131,13 +131,13 @@ pub(crate) fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
     })
 }
 
-/// How many a page is to have.
+/// Reads the size of a page from the query.
 pub(crate) fn limit(query: &Query) -> Result<usize, ApiError> {
     let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// The values of a parameter that may have many, each read as what it should be.
+/// Parses the values of a parameter that may have several.
 pub(crate) fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Result<Vec<T>, ApiError> {
     if query.all(name).nth(MAX_VALUES).is_some() {
         return Err(ApiError::field(name, format!("must have at most {MAX_VALUES} values")));
@@ -145,17 +145,17 @@ pub(crate) fn values<T: FromStr<Err: Display>>(query: &Query, name: &str) -> Res
     query.all(name).map(|text| parse(name, text)).collect()
 }
 
-/// The value of a parameter.
+/// Parses the value of a parameter.
 pub(crate) fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|error: T::Err| ApiError::field(name, error.to_string()))
 }
 
-/// A cursor as text that means nothing to whoever gets it.
+/// Encodes a cursor as opaque text.
 pub(crate) fn encode_cursor(cursor: &Cursor) -> String {
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(cursor).unwrap_or_default())
 }
 
-/// A cursor of this server's that belongs to a list in this order.
+/// Decodes a cursor of a list in this order.
 pub(crate) fn decode_cursor(text: &str, sort: Sort) -> Result<Cursor, ApiError> {
     let cursor: Cursor = Some(text)
         .filter(|text| text.len() <= MAX_CURSOR_CHARS)

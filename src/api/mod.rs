@@ -1,10 +1,10 @@
 //! HTTP in, domain out.
 //!
-//! In reading order: [`wire`] (every request and answer, and the checks on the way in), `error` (every refusal, and the
-//! only place that knows status codes), [`access`] (tokens and roles), `extract` (what a handler takes out of a
-//! request), the handlers (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`),
-//! `delivery` (claimed jobs on their way out), `trim` (answers cut down), `observe`
-//! (what surrounds every call), and [`serve`] (connections, and how the server ends).
+//! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
+//! roles), `extract` (what a handler takes out of a request), the handlers (`jobs`, `lists`, `stats`, `export`,
+//! `fields`, `work`, `queues`, `workers`, `admin`, `subscriptions`, `events`, `system`), `delivery` (claimed jobs on
+//! their way out), `trim` (answers with selected fields), `observe` (what surrounds every call), and [`serve`]
+//! (connections, and how the server ends). The requests and answers themselves are in [`crate::wire`].
 //!
 //! The handlers decide nothing: they check, ask the manager and write down its answer.
 

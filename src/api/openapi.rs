@@ -9,10 +9,10 @@ use utoipa::{PartialSchema, ToSchema};
 use super::error::PROBLEM_JSON;
 use crate::wire::{FieldError, Problem};
 
-const DESCRIPTION: &str = "Submit jobs, claim and run them, look at them. Durations are integers in milliseconds and \
+const DESCRIPTION: &str = "Submit, claim, run and inspect jobs. Durations are integers in milliseconds and \
 their names end in `_ms`; times are RFC 3339 in UTC with milliseconds. A request with an unknown field is refused. \
-Refusals are problem details (RFC 9457) with a stable `code`. Bulk calls answer 200 with an item for each that was \
-asked, in order, each with the status that the single call would have had.";
+Refusals are problem details (RFC 9457) with a stable `code`. Bulk calls answer 200 with one item for each \
+item of the call, in order, each with the status that a single call would have had.";
 
 /// The routes that need no token.
 const PUBLIC: [&str; 3] = ["/livez", "/readyz", "/openapi.json"];
@@ -21,12 +21,12 @@ const PUBLIC: [&str; 3] = ["/livez", "/readyz", "/openapi.json"];
 pub(crate) fn base() -> OpenApi {
     let info = InfoBuilder::new().title("Leasehold").version("1").description(Some(DESCRIPTION)).build();
     let tags = [
-        ("jobs", "For those who have work done"),
-        ("work", "For those who do it"),
-        ("queues", "Where jobs wait"),
-        ("notifications", "Who is told of what"),
-        ("admin", "For administrators"),
-        ("server", "About the server itself"),
+        ("jobs", "Jobs: submission, search, statistics"),
+        ("work", "Workers: claims, heartbeats, completions"),
+        ("queues", "Queues and workers"),
+        ("notifications", "Subscriptions to events"),
+        ("admin", "Administration: orphans and bulk changes"),
+        ("server", "The server itself"),
     ];
     let tags = tags.map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build());
     let mut components = Components::new();

@@ -12,21 +12,21 @@ use super::json::json;
 use crate::job::QueueName;
 use crate::wire::{ChangeQueue, ChangeReason, Queue, QueueList};
 
-/// A body that says nothing: `{}`.
+/// A body without fields: `{}`.
 #[derive(Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoFields {}
 
-/// How every queue stands that has jobs or settings of its own.
+/// Lists the queues that have jobs or settings.
 #[utoipa::path(get, path = "/v1/queues", tag = "queues",
-    responses((status = 200, description = "The queues, in the order of their names", body = QueueList)))]
+    responses((status = 200, description = "The queues, by name", body = QueueList)))]
 pub(crate) async fn queues(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[])?;
     let items = app.manager.queues().await?.into_iter().map(Queue::from).collect();
     Ok(json(StatusCode::OK, &QueueList { items, next_cursor: None }))
 }
 
-/// How a queue stands, also one without any jobs.
+/// Returns a queue, which need not have jobs.
 #[utoipa::path(get, path = "/v1/queues/{name}", tag = "queues",
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue", body = Queue)))]
@@ -40,13 +40,13 @@ pub(crate) async fn queue(
     show(&app, &name).await
 }
 
-/// Holds a queue back: none of its jobs is claimed until it is resumed.
+/// Pauses a queue: none of its jobs is claimed until it is resumed.
 ///
-/// Those that run go on, submissions are accepted, and workers that wait go on waiting. Every server on the same store
-/// holds it back within a second. Paused again it stays paused since when it was; a new reason is taken over.
+/// Running jobs go on, submissions are accepted, and waiting workers keep waiting. Every server on the same store
+/// pauses the queue within a second. A second pause changes the reason, and not the time of the pause.
 #[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", request_body = Option<ChangeReason>,
     params(("name" = String, Path, description = "The queue's name")),
-    responses((status = 200, description = "The queue as it is then", body = Queue)))]
+    responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn pause_queue(
     Allowed { caller, .. }: Allowed<Admin>,
     State(app): State<App>,
@@ -58,10 +58,10 @@ pub(crate) async fn pause_queue(
     show(&app, &name).await
 }
 
-/// Hands a queue's jobs out again, at once to the workers that wait.
+/// Resumes a queue. Waiting workers get its jobs at once.
 #[utoipa::path(post, path = "/v1/queues/{name}/resume", tag = "queues",
     params(("name" = String, Path, description = "The queue's name")),
-    responses((status = 200, description = "The queue as it is then", body = Queue)))]
+    responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn resume_queue(
     _: Allowed<Admin>,
     State(app): State<App>,
@@ -72,10 +72,10 @@ pub(crate) async fn resume_queue(
     show(&app, &name).await
 }
 
-/// Changes what happens to a queue's jobs whose lease expires.
+/// Changes a queue's settings.
 #[utoipa::path(patch, path = "/v1/queues/{name}", tag = "queues", request_body = ChangeQueue,
     params(("name" = String, Path, description = "The queue's name")),
-    responses((status = 200, description = "The queue as it is then", body = Queue)))]
+    responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn change_queue(
     _: Allowed<Admin>,
     State(app): State<App>,

@@ -16,20 +16,20 @@ use crate::query::stats::{GroupBy, Histogram, MAX_GROUPINGS, MAX_PERCENTILES, Pe
 use crate::query::{Group, GroupField};
 use crate::wire::{CountAnswer, StatsAnswer};
 
-/// The time of a job that rows over time go by when nothing is said.
+/// The default time that assigns a job to its interval.
 const DEFAULT_TIME: &str = "created_at";
 
-/// Counts jobs, in all or by group.
+/// Counts jobs, in total and by group.
 ///
-/// The filter is that of a list.
+/// The filter is the same as for a list.
 #[utoipa::path(get, path = "/v1/jobs/count", tag = "jobs",
     params(
         FilterParams,
         ("by" = Option<Vec<String>>, Query, example = json!(["state", "queue"]),
-            description = "Grouped by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
+            description = "Groups by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
                 label's name"),
     ),
-    responses((status = 200, description = "How many there are", body = CountAnswer)))]
+    responses((status = 200, description = "The number of jobs", body = CountAnswer)))]
 pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[&FILTER[..], &["by"]].concat())?;
     let (filter, by) = (filter(&app, &query)?, grouping(&query)?);
@@ -46,26 +46,26 @@ pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query
     Ok(json(StatusCode::OK, &CountAnswer::new(&names, groups)))
 }
 
-/// Reckons figures about jobs: how many there are, how long they waited and how long they took.
+/// Computes statistics about jobs: how many there are, how long they waited and how long they took.
 ///
-/// In all, and by group, by interval, or by both. The filter is that of a list. An interval is fixed, such as `30s`,
-/// `5m`, `1h` or `1d`, and begins at a whole multiple of itself in UTC; one without jobs is left out, and so is a job
-/// without the time that is asked for. Counts, means and longest are exact, percentiles are approximate. A wait is that
-/// of a job's latest attempt after it was due, a run time that of the attempt that it ended with. Of more than 10,000
-/// rows there is no answer.
+/// In total, and by group, by interval, or by both. The filter is the same as for a list. An interval has a fixed
+/// length, such as `30s`, `5m`, `1h` or `1d`, and begins at a whole multiple of it in UTC. Intervals without jobs are
+/// left out, as are jobs without the requested time. Counts, means and maxima are exact, percentiles are approximate. A
+/// wait is the time from when the job was due to its latest attempt; a run time is that of its last attempt. A request
+/// for more than 10,000 rows is refused.
 #[utoipa::path(get, path = "/v1/jobs/stats", tag = "jobs",
     params(
         FilterParams,
         ("by" = Option<Vec<String>>, Query, example = json!(["queue", "state"]),
-            description = "Grouped by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
+            description = "Groups by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
                 label's name"),
-        ("interval" = Option<String>, Query, example = "1h", description = "With a row for each interval of this length"),
+        ("interval" = Option<String>, Query, example = "1h", description = "The length of an interval"),
         ("time" = Option<String>, Query, example = "finished_at",
-            description = "In which a job belongs by this time; `created_at` when not said"),
+            description = "The time that assigns a job to its interval; `created_at` by default"),
         ("percentiles" = Option<Vec<f64>>, Query, example = json!([50, 95, 99]),
-            description = "Which percentiles, at most ten; 50, 95 and 99 when not said"),
+            description = "The percentiles, at most ten; 50, 95 and 99 by default"),
     ),
-    responses((status = 200, description = "The figures", body = StatsAnswer)))]
+    responses((status = 200, description = "The statistics", body = StatsAnswer)))]
 pub(crate) async fn stats(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[&FILTER[..], &["by", "interval", "time", "percentiles"]].concat())?;
     let filter = filter(&app, &query)?;

@@ -16,8 +16,8 @@ use crate::wire::{SigningKey, Subscribe, Subscription, SubscriptionList};
 
 /// Subscribes a receiver to events.
 ///
-/// The answer is the only one that has the secret. A receiver that answers 410 is told nothing any more; another answer
-/// than 2xx is tried again for hours, and then the delivery stays as a failed job in the queue `leasehold.notifications`.
+/// Only this answer has the secret. A receiver that answers 410 is switched off. After any other answer than 2xx the
+/// delivery is retried for hours, and then stays as a failed job in the queue `leasehold.notifications`.
 #[utoipa::path(post, path = "/v1/subscriptions", tag = "notifications", request_body = Subscribe,
     responses((status = 201, description = "Subscribed", body = Subscription)))]
 pub(crate) async fn subscribe(
@@ -31,14 +31,14 @@ pub(crate) async fn subscribe(
 
 /// Lists the subscriptions.
 #[utoipa::path(get, path = "/v1/subscriptions", operation_id = "subscriptions", tag = "notifications",
-    responses((status = 200, description = "All of them", body = SubscriptionList)))]
+    responses((status = 200, description = "The subscriptions", body = SubscriptionList)))]
 pub(crate) async fn list(_: Allowed<Admin>, State(app): State<App>) -> Result<Response, ApiError> {
     let all = subscriptions(&app)?.all();
     let items = all.iter().map(|subscription| Subscription::from(&**subscription)).collect();
     Ok(json(StatusCode::OK, &SubscriptionList { items, next_cursor: None }))
 }
 
-/// Gives one subscription.
+/// Returns a subscription.
 #[utoipa::path(get, path = "/v1/subscriptions/{id}", operation_id = "subscription", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
@@ -47,10 +47,10 @@ pub(crate) async fn get(_: Allowed<Admin>, State(app): State<App>, JobPath(id): 
     Ok(json(StatusCode::OK, &Subscription::from(&found)))
 }
 
-/// Ends a subscription.
+/// Removes a subscription.
 #[utoipa::path(delete, path = "/v1/subscriptions/{id}", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
-    responses((status = 204, description = "It is told nothing any more")))]
+    responses((status = 204, description = "The subscription is removed")))]
 pub(crate) async fn remove(
     _: Allowed<Admin>,
     State(app): State<App>,
@@ -60,7 +60,7 @@ pub(crate) async fn remove(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Tells a receiver again that was told nothing any more.
+/// Switches a subscription on again.
 #[utoipa::path(post, path = "/v1/subscriptions/{id}/enable", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
@@ -76,7 +76,7 @@ pub(crate) async fn enable(
 /// Changes a subscription's secret.
 ///
 /// Messages carry a signature of the new and one of the former secret until the next change, so that the receiver can
-/// change over in its own time.
+/// switch over at any time.
 #[utoipa::path(post, path = "/v1/subscriptions/{id}/secret", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription with its new secret", body = Subscription)))]
@@ -89,7 +89,7 @@ pub(crate) async fn change_secret(
     Ok(json(StatusCode::OK, &Subscription::with_secret(&changed)))
 }
 
-/// Gives the secret that messages are signed with to those whom a job itself names.
+/// Returns the secret that signs the messages to receivers that a job names itself.
 #[utoipa::path(get, path = "/v1/admin/signing-key", tag = "notifications",
     responses((status = 200, description = "The key", body = SigningKey)))]
 pub(crate) async fn signing_key(_: Allowed<Admin>, State(app): State<App>) -> Result<Response, ApiError> {

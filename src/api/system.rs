@@ -17,17 +17,17 @@ fn healthy() -> Response {
     json(StatusCode::OK, &Health { status: "ok".to_owned() })
 }
 
-/// Says that the process lives. Never asks the store.
+/// Answers while the process lives. Does not use the store.
 #[utoipa::path(get, path = "/livez", tag = "server",
-    responses((status = 200, description = "It does", body = Health)))]
+    responses((status = 200, description = "The process lives", body = Health)))]
 pub(crate) async fn livez() -> Response {
     healthy()
 }
 
-/// Says whether the server could serve now. Asks the store.
+/// Answers whether the server can serve requests now. Uses the store.
 #[utoipa::path(get, path = "/readyz", tag = "server",
     responses(
-        (status = 200, description = "It could", body = Health),
+        (status = 200, description = "The server can serve requests", body = Health),
         (status = 503, description = "`store_unavailable` or `shutting_down`"),
     ))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Response, ApiError> {
@@ -38,12 +38,12 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
     Ok(healthy())
 }
 
-/// Tells how the server is: whether something is wrong and what, how fast jobs get to workers, how much there is to do
-/// and of what kind, and how many workers that needs.
+/// Returns the health of the server: its problems, how fast jobs reach workers, how much work of which kind there is,
+/// and how many workers it needs.
 ///
-/// Never asks the store, and answers 200 whatever there is to tell: probes ask `/livez` and `/readyz`.
+/// Does not use the store, and answers 200 in any case: probes use `/livez` and `/readyz`.
 #[utoipa::path(get, path = "/v1/health", tag = "server",
-    responses((status = 200, description = "How it is", body = ServerHealth)))]
+    responses((status = 200, description = "The health of the server", body = ServerHealth)))]
 pub(crate) async fn health(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[])?;
     let manager = &app.manager;
@@ -53,7 +53,7 @@ pub(crate) async fn health(_: Allowed<Read>, State(app): State<App>, query: Quer
     Ok(json(StatusCode::OK, &told))
 }
 
-/// Gives the server's metrics in Prometheus' text format.
+/// Returns the server's metrics in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(_: Allowed<Read>, State(app): State<App>) -> Response {
@@ -61,7 +61,7 @@ pub(crate) async fn metrics(_: Allowed<Read>, State(app): State<App>) -> Respons
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render()).into_response()
 }
 
-/// Gives this description.
+/// Returns this description.
 #[utoipa::path(get, path = "/openapi.json", tag = "server",
     responses((status = 200, description = "The OpenAPI 3.1 description of the API", body = Value)))]
 pub(crate) async fn openapi(State(app): State<App>) -> Response {

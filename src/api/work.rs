@@ -19,13 +19,13 @@ use crate::wire::{
     HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, ReleaseJob,
 };
 
-/// Claims jobs, and waits for them if asked to.
+/// Claims jobs, and waits for them on request.
 ///
-/// The answer comes as soon as there is at least one job, or when the time is up. Without a `request_id`, jobs that the
-/// connection broke before are given back at once; with one they are kept for the same call again. An answer that was
-/// handed to the network and lost there is found out by the leases' end.
+/// The answer comes as soon as there is at least one job, or when the time is up. If the connection breaks before the
+/// answer, the jobs are given back at once; with a `request_id` they are kept for a repetition of the call. If an
+/// answer is lost on the network, the jobs' leases expire.
 #[utoipa::path(post, path = "/v1/claims", tag = "work", request_body = ClaimJobs,
-    responses((status = 200, description = "The jobs, each with its lease; none when none came in time",
+    responses((status = 200, description = "The jobs, each with its lease; empty when none came in time",
         body = ClaimAnswer)))]
 pub(crate) async fn claim(
     _: Allowed<Work>,
@@ -36,11 +36,11 @@ pub(crate) async fn claim(
     deliver(claimed)
 }
 
-/// Keeps the lease of a job.
+/// Prolongs the lease of a job.
 #[utoipa::path(post, path = "/v1/jobs/{id}/heartbeat", tag = "work", request_body = HeartbeatJob,
     params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The lease lasts on", body = HeartbeatAnswer),
+        (status = 200, description = "The lease is prolonged", body = HeartbeatAnswer),
         (status = 409, description = "`lease_lost`"),
     ))]
 pub(crate) async fn heartbeat(
@@ -54,7 +54,7 @@ pub(crate) async fn heartbeat(
     Ok(json(StatusCode::OK, &HeartbeatAnswer::from(answer)))
 }
 
-/// Keeps the leases of many jobs of one worker.
+/// Prolongs the leases of many jobs of one worker.
 #[utoipa::path(post, path = "/v1/heartbeats", tag = "work", request_body = HeartbeatJobs,
     responses((status = 200, description = "An item for each lease, in order", body = BulkAnswer<HeartbeatItem>)))]
 pub(crate) async fn heartbeats(
@@ -78,12 +78,12 @@ pub(crate) async fn heartbeats(
 
 /// Completes a job.
 ///
-/// The same completion again is answered as the first time. A late one is accepted as long as its fence is the job's
+/// The same completion again gets the same answer. A late completion is accepted as long as its fence is the job's
 /// current one.
 #[utoipa::path(post, path = "/v1/jobs/{id}/complete", tag = "work", request_body = CompleteJob,
     params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job as it is then", body = Job),
+        (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),
         (status = 413, description = "`payload_too_large` or `body_too_large`"),
     ))]
@@ -98,11 +98,11 @@ pub(crate) async fn complete(
 
 /// Fails an attempt.
 ///
-/// The job waits for the next one, or has failed when the failure is not `retryable` or the attempts are used up.
+/// The job waits for its next attempt, or fails when the failure is not `retryable` or no attempt is left.
 #[utoipa::path(post, path = "/v1/jobs/{id}/fail", tag = "work", request_body = FailJob,
     params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job as it is then", body = Job),
+        (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),
     ))]
 pub(crate) async fn fail(
@@ -114,11 +114,11 @@ pub(crate) async fn fail(
     finish_one(&app, failure.into_finish(id)?).await
 }
 
-/// Gives a job back unharmed: the attempt does not count.
+/// Gives a job back to its queue: the attempt does not count.
 #[utoipa::path(post, path = "/v1/jobs/{id}/release", tag = "work", request_body = ReleaseJob,
     params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job as it is then", body = Job),
+        (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),
     ))]
 pub(crate) async fn release(

@@ -15,9 +15,9 @@ use crate::query::{Direction, Filter, Sort, SortField};
 use crate::wire::job::JobAnswer;
 use crate::wire::{Worker, WorkerJobs, WorkerList};
 
-/// The workers that this server has heard of lately, and those that run jobs, whichever server they ask.
+/// Lists the workers that called this server recently, and those that run jobs, whichever server they call.
 #[utoipa::path(get, path = "/v1/workers", tag = "queues",
-    responses((status = 200, description = "The workers, in the order of their names", body = WorkerList)))]
+    responses((status = 200, description = "The workers, by name", body = WorkerList)))]
 pub(crate) async fn workers(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
     query.only(&[])?;
     let found = app.manager.workers().await?;
@@ -25,16 +25,16 @@ pub(crate) async fn workers(_: Allowed<Read>, State(app): State<App>, query: Que
     Ok(json(StatusCode::OK, &WorkerList { items, next_cursor: None, truncated: found.truncated }))
 }
 
-/// A worker with the jobs that it runs.
+/// Returns a worker with the jobs that it runs.
 #[utoipa::path(get, path = "/v1/workers/{worker_id}", tag = "queues",
     params(
         ("worker_id" = String, Path, description = "The worker's name"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "How many jobs; 100 when not said"),
-        ("cursor" = Option<String>, Query, description = "Where to go on: the page before's `next_cursor`"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
     responses(
         (status = 200, description = "The worker and a page of its jobs", body = WorkerJobs),
-        (status = 404, description = "`no_such_worker`: it runs nothing, and this server has not heard of it lately"),
+        (status = 404, description = "`no_such_worker`: it runs no job and has not called this server recently"),
     ))]
 pub(crate) async fn worker(
     _: Allowed<Read>,

@@ -17,36 +17,36 @@ words! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum EventName: "an event" {
-        /// It was submitted.
+        /// The job was submitted.
         Submitted = "submitted",
-        /// A worker took it.
+        /// A worker claimed the job.
         Claimed = "claimed",
-        /// It was completed.
+        /// The job was completed.
         Completed = "completed",
-        /// It was given up.
+        /// The job failed for good.
         Failed = "failed",
-        /// It waits again: an attempt failed with attempts left, or somebody asked for another try.
+        /// The job waits again: an attempt failed with attempts left, or somebody retried the job.
         Retried = "retried",
-        /// It was called off.
+        /// The job was cancelled.
         Cancelled = "cancelled",
-        /// Its worker was asked to stop.
+        /// The worker was asked to stop.
         CancelRequested = "cancel_requested",
-        /// Nobody took it before its start deadline.
+        /// Nobody claimed the job before its start deadline.
         Expired = "expired",
-        /// Its lease was ended by somebody else than its worker, and it waits again.
+        /// Somebody other than the worker ended the lease, and the job waits again.
         Released = "released",
-        /// Its worker gave it back unharmed.
+        /// The worker gave the job back unharmed.
         Returned = "returned",
-        /// It looks abandoned.
+        /// The job was flagged as an orphan.
         Orphaned = "orphaned",
-        /// It runs for longer than it was expected to.
+        /// The attempt takes longer than expected.
         Overdue = "overdue",
     }
 }
 
 impl EventName {
-    /// Those that a notification can be asked for. The others happen to every job, so that telling of them would cost
-    /// every job a second write; a live stream shows them all.
+    /// The events that can be notified. The others happen to every job, so that notifying them would cost every job a
+    /// second write; a live stream shows them all.
     pub const NOTIFIABLE: [Self; 8] = [
         Self::Completed,
         Self::Failed,
@@ -60,7 +60,7 @@ impl EventName {
 }
 
 words! {
-    /// How a receiver wants to be told.
+    /// The format of a notification.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum NoticeFormat: "a format" {
@@ -94,19 +94,19 @@ pub struct NoticeTarget {
 }
 
 impl NoticeTarget {
-    /// Whether it is to be told of this.
+    /// Returns whether the receiver is notified of this event.
     #[must_use]
     pub fn wants(&self, event: EventName) -> bool {
         EventName::NOTIFIABLE.contains(&event) && (self.events.is_empty() || self.events.contains(&event))
     }
 }
 
-/// An event that somebody is yet to be told of.
+/// An event of a job that has not been notified yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// Which event of the job it is, counted from one: with the job's id it names the event for good.
+    /// The number of the job's event, counted from one: with the job's id it identifies the event for good.
     pub number: u32,
-    /// What happened, as the history has it.
+    /// The event's entry in the history.
     pub entry: HistoryEntry,
 }
 

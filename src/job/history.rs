@@ -79,8 +79,8 @@ impl History {
         self.entries.len() + self.folded as usize
     }
 
-    /// The transitions kept, each with its number, counted from one over all there ever were: with the job's id it names
-    /// the transition for good.
+    /// The transitions kept, each with its number, counted from one over all there ever were: with the job's id it
+    /// names the transition for good.
     pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (u32, &HistoryEntry)> {
         self.entries.iter().enumerate().map(|(place, entry)| {
             let before = u32::try_from(place).unwrap_or(u32::MAX);

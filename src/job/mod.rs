@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`names`] (ids and other checked strings), [`spec`] (what was asked for), [`state`] (where it
 //! stands, each state with its own data), [`history`], [`event`] (what happened, and who is yet to be told), [`retry`]
-//! (backoff), [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness), and
-//! [`oversight`] (what the monitor does to a job, and when it looks at it next).
+//! (backoff), [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness),
+//! and [`oversight`] (what the monitor does to a job, and when it looks at it next).
 
 pub mod body;
 pub mod event;
@@ -36,29 +36,29 @@ use crate::clock::Timestamp;
 /// A job as the store keeps it. Changed only through [`transition`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its name, unique in the store.
+    /// The job's id, unique in the store.
     pub id: JobId,
-    /// What was asked for at submission; never changes afterwards.
+    /// The specification from the submission, which never changes.
     pub spec: Arc<JobSpec>,
     /// The input of the work.
     pub payload: Body,
-    /// Where the job stands.
+    /// The state of the job, with the data of that state.
     pub state: State,
-    /// Not claimed before this time. Kept after the claim, so that the wait can be told.
+    /// The earliest time at which the job can be claimed. It stays after the claim, so that the wait can be computed.
     pub run_at: Timestamp,
-    /// Expires when not claimed by then.
+    /// The start deadline: the job expires when nobody has claimed it by then.
     pub expires_at: Option<Timestamp>,
-    /// How many claims count against the budget of attempts.
+    /// How many claims count as attempts so far.
     pub attempt: Attempt,
-    /// How often the job was ever claimed: the fencing token of its latest lease.
+    /// How often the job was claimed in all: the fencing token of its latest lease.
     pub fence: Fence,
-    /// How the latest attempt failed, if one did; cleared by a completion and by an explicit retry.
+    /// How the latest attempt failed, if it did; cleared by a completion and by an explicit retry.
     pub error: Option<JobError>,
     /// Every transition since the submission.
     pub history: History,
-    /// What somebody is yet to be told of.
+    /// The notices that have not been handed on yet.
     pub outbox: Vec<Notice>,
-    /// When it was submitted.
+    /// When the job was submitted.
     pub created_at: Timestamp,
     /// When the document was last written.
     pub updated_at: Timestamp,
@@ -67,7 +67,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// The lease, which a running job has and no other.
+    /// Returns the lease of a running job; no other job has one.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         match &self.state {
@@ -76,7 +76,7 @@ impl Job {
         }
     }
 
-    /// The flag of a running job that looks abandoned.
+    /// Returns the flag of a running job that looks abandoned.
     #[must_use]
     pub fn orphan(&self) -> Option<&Orphan> {
         match &self.state {
@@ -85,7 +85,7 @@ impl Job {
         }
     }
 
-    /// When the job reached its final state, if it has.
+    /// Returns when the job reached its final state, if it has.
     #[must_use]
     pub fn finished_at(&self) -> Option<Timestamp> {
         match &self.state {
@@ -97,15 +97,15 @@ impl Job {
         }
     }
 
-    /// How long the latest attempt let the job wait from when it was due. `None` before the first attempt, and while the
-    /// next one is put off.
+    /// Returns how long the job waited for its latest attempt after it was due; `None` before the first attempt, and
+    /// while the next one is delayed.
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
         let started_at = self.started_at?;
         (started_at >= self.run_at).then(|| started_at.since(self.run_at))
     }
 
-    /// How long the attempt took that the job ended with; `None` when it has not ended, or ended while it waited.
+    /// Returns how long the last attempt took; `None` when the job has not ended, or ended while it waited.
     #[must_use]
     pub fn run_time(&self) -> Option<Duration> {
         let (started_at, finished_at) = (self.started_at?, self.finished_at()?);
@@ -113,7 +113,7 @@ impl Job {
         (end.from == Some(JobState::Running)).then(|| finished_at.since(started_at))
     }
 
-    /// The output of the work, if it was completed with one.
+    /// Returns the output of the work, if the job was completed with one.
     #[must_use]
     pub fn result(&self) -> &Body {
         match &self.state {
@@ -122,7 +122,7 @@ impl Job {
         }
     }
 
-    /// The references to bodies that this job keeps outside its own document.
+    /// Returns the references to bodies that this job keeps outside its own document.
     pub fn stored_bodies(&self) -> impl Iterator<Item = &BodyRef> {
         [&self.payload, self.result()].into_iter().filter_map(|body| match body {
             Body::Stored(reference) => Some(reference),

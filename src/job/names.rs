@@ -180,8 +180,8 @@ impl JobId {
 }
 
 impl QueueName {
-    /// What the names of queues start with that are the system's own: nobody submits to them or claims from them but the
-    /// system itself.
+    /// What the names of queues start with that are the system's own: nobody submits to them or claims from them but
+    /// the system itself.
     pub const INTERNAL: &str = "leasehold.";
 
     /// The system's queue called `name`, a literal in the code.

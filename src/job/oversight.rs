@@ -19,31 +19,31 @@ words! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum OrphanPolicy: "an orphan policy" {
-        /// The attempt counts as failed: the job waits for its next one, and has failed when there is none left.
+        /// The attempt counts as failed: the job waits for its next one, or fails when none is left.
         #[default]
         Requeue = "requeue",
-        /// It has failed.
+        /// The job fails.
         Fail = "fail",
-        /// It is flagged and left alone until a person decides.
+        /// The job is flagged and left alone until a person decides.
         Flag = "flag",
     }
 }
 
-/// How a job is watched over, and who is told of what becomes of it.
+/// What happens when a job's lease expires, and who is notified about the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Oversight {
-    /// What happens when its lease expires; the queue's rule when it names none.
+    /// What happens when the lease expires; the queue's policy applies when `None`.
     pub orphan_policy: Option<OrphanPolicy>,
-    /// Who is told of its events.
+    /// The receivers of notifications about the job.
     pub notify: Vec<NoticeTarget>,
 }
 
 /// How to recover a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
-    /// How long its lease must have been over.
+    /// How long the lease must have been over.
     pub grace: Duration,
-    /// What becomes of it, where its own rule says nothing.
+    /// The policy, where the job has none itself.
     pub policy: OrphanPolicy,
     /// The caller's random number from 0 to 1, for the backoff.
     pub chance: f64,
@@ -78,13 +78,13 @@ impl Job {
         [timeout, overdue, silent, expired].into_iter().flatten().min()
     }
 
-    /// Until when the current attempt was expected to take.
+    /// Returns until when the current attempt was expected to take.
     #[must_use]
     pub fn expected_until(&self, running: &Running) -> Option<Timestamp> {
         self.spec.expected_runtime.map(|expected| running.lease.acquired_at.plus(expected))
     }
 
-    /// When the current attempt has taken as long as it may.
+    /// Returns when the current attempt reaches its time limit.
     #[must_use]
     pub fn times_out_at(&self, running: &Running) -> Option<Timestamp> {
         self.spec.timeout.map(|timeout| running.lease.acquired_at.plus(timeout))

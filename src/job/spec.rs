@@ -19,9 +19,9 @@ use crate::clock::Timestamp;
 pub struct Priority(i8);
 
 impl Priority {
-    /// The least urgent.
+    /// The lowest priority.
     pub const LOWEST: i64 = -100;
-    /// The most urgent.
+    /// The highest priority.
     pub const HIGHEST: i64 = 100;
 
     /// A priority from −100 to 100; `None` outside of that.
@@ -30,15 +30,14 @@ impl Priority {
         (Self::LOWEST..=Self::HIGHEST).contains(&value).then(|| i8::try_from(value).ok().map(Self)).flatten()
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> i8 {
         self.0
     }
 }
 
-/// What tells one submission from another: a hash over all that the client asked for. Two submissions under one key
-/// or id are the same when their fingerprints are.
+/// A hash over all that a client submits. Two submissions under one key or id are the same when their fingerprints are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(pub u128);
@@ -80,29 +79,29 @@ impl fmt::Debug for Fingerprint {
 /// The part of a job that never changes after the submission. Its JSON is what the [`Fingerprint`] is taken over.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobSpec {
-    /// The line it waits in.
+    /// The queue that the job waits in.
     pub queue: QueueName,
-    /// Its handler's name.
+    /// What sort of work the job is: the name of its handler.
     pub kind: Kind,
-    /// How urgent it is.
+    /// How urgent the job is within its queue.
     pub priority: Priority,
-    /// Who it belongs to.
+    /// The team or person that the job belongs to.
     pub owner: Option<Owner>,
-    /// Whatever the submitter wants to find it by.
+    /// The labels that the job can be found by.
     pub labels: BTreeMap<String, String>,
-    /// How long an attempt is expected to take; longer is overdue.
+    /// How long an attempt is expected to take; a longer one is overdue.
     pub expected_runtime: Option<Duration>,
     /// How long an attempt may take at most.
     pub timeout: Option<Duration>,
-    /// How many attempts it gets.
+    /// How many attempts the job gets.
     pub max_attempts: u32,
-    /// How long to wait between attempts.
+    /// How long the job waits between attempts.
     pub retry: RetryPolicy,
-    /// What it needs of a machine, by the resource's name: `cpu_millis`, `memory_mib`, `gpus`, …
+    /// What the job needs of a machine, by the resource's name: `cpu_millis`, `memory_mib`, `gpus`, …
     pub resources: BTreeMap<String, u64>,
-    /// How it is watched over while it runs, and who is told what becomes of it.
+    /// What happens when the job's lease expires, and who is notified about the job.
     pub oversight: Oversight,
-    /// The submission's hash, where the client can repeat the submission: under its own id or an idempotency key.
+    /// The fingerprint of the submission, where the client can repeat it: under its own id or an idempotency key.
     #[serde(skip)]
     pub fingerprint: Option<Fingerprint>,
 }

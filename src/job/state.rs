@@ -23,13 +23,13 @@ impl Fence {
         Self(value)
     }
 
-    /// The next claim's fence.
+    /// Returns the fence of the next claim.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The claim before this one's fence.
+    /// Returns the fence of the claim before this one.
     #[must_use]
     pub const fn before(self) -> Self {
         Self(self.0.saturating_sub(1))
@@ -73,20 +73,20 @@ impl Attempt {
     }
 }
 
-/// A claim's term.
+/// The term of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Who holds it.
+    /// The worker that holds the lease.
     pub worker_id: WorkerId,
-    /// The claim call that took it, where the worker named it.
+    /// The worker's name for the claim call, if it gave one.
     pub request_id: Option<RequestId>,
-    /// Since when.
+    /// When the lease was acquired.
     pub acquired_at: Timestamp,
-    /// When its holder was last heard of.
+    /// When the worker last sent a heartbeat.
     pub heartbeat_at: Timestamp,
-    /// Until when; from then on others may take the job.
+    /// When the lease expires; from then on others may take the job.
     pub expires_at: Timestamp,
-    /// How much a heartbeat prolongs it by.
+    /// How long a heartbeat prolongs the lease by.
     pub term: Duration,
 }
 
@@ -132,43 +132,43 @@ pub struct JobError {
 /// The data of a running job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Running {
-    /// Who runs it, and until when.
+    /// The lease of the worker that runs the job.
     pub lease: Lease,
-    /// How far it is.
+    /// How far the work is, as the worker reports it.
     pub progress: Option<Progress>,
-    /// Since when its worker is asked to stop.
+    /// When the worker was asked to stop.
     pub cancel_requested_at: Option<Timestamp>,
-    /// Whether it looks abandoned.
+    /// The flag of a job that looks abandoned.
     pub orphan: Option<Orphan>,
-    /// Since when it is known to run for longer than expected.
+    /// When the attempt was found to take longer than expected.
     pub overdue_at: Option<Timestamp>,
 }
 
-/// Where a job stands.
+/// The state of a job, with the data of that state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// Waiting for its time and a worker. A claim moves it on; so do a cancellation and its start deadline.
+    /// The job waits for its time and a worker. A claim moves it on; so do a cancellation and its start deadline.
     Available,
-    /// A worker has it. The worker moves it on; so do an administrator, and the monitor when the worker is gone.
+    /// A worker runs the job. The worker moves it on; so do an administrator, and the monitor when the worker is gone.
     Running(Box<Running>),
-    /// Done. Final.
+    /// The work is done. Final.
     Completed {
         /// When.
         finished_at: Timestamp,
         /// What came of it.
         result: Body,
     },
-    /// Given up. Final but for an explicit retry.
+    /// The job failed for good. Final but for an explicit retry.
     Failed {
         /// When.
         finished_at: Timestamp,
     },
-    /// Called off. Final but for an explicit retry.
+    /// The job was cancelled. Final but for an explicit retry.
     Cancelled {
         /// When.
         finished_at: Timestamp,
     },
-    /// Not claimed before its start deadline. Final but for an explicit retry.
+    /// Nobody claimed the job before its start deadline. Final but for an explicit retry.
     Expired {
         /// When.
         finished_at: Timestamp,
@@ -196,7 +196,7 @@ words! {
 }
 
 impl State {
-    /// Its name.
+    /// Returns the state without its data.
     #[must_use]
     pub const fn name(&self) -> JobState {
         match self {
@@ -211,7 +211,7 @@ impl State {
 }
 
 impl JobState {
-    /// Whether a job in this state has reached its end.
+    /// Returns whether a job in this state has ended.
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Available | Self::Running)

@@ -24,19 +24,19 @@ use super::spec::JobSpec;
 use super::state::{Attempt, Fence, JobError, JobState, Lease, Progress, Running, State};
 use crate::clock::Timestamp;
 
-/// What a worker shows to be heard: that the lease it speaks of is the current one.
+/// What a worker shows to prove that its lease is the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseProof {
-    /// Who speaks.
+    /// The worker.
     pub worker_id: WorkerId,
     /// The fence of its claim.
     pub fence: Fence,
 }
 
-/// A worker's wish for a job.
+/// A worker's claim of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Who wants it.
+    /// The worker.
     pub worker_id: WorkerId,
     /// The worker's name for the claim call.
     pub request_id: Option<RequestId>,
@@ -49,7 +49,7 @@ pub struct Claim {
 pub struct Failure {
     /// What went wrong.
     pub error: JobError,
-    /// Whether another attempt could do better.
+    /// Whether another attempt could succeed.
     pub retryable: bool,
     /// The shortest wait before the next attempt, where the failure named one.
     pub retry_after: Option<Duration>,
@@ -72,22 +72,22 @@ pub enum Then {
 /// An administrator's order to end a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminRelease {
-    /// Who orders it.
+    /// The administrator.
     pub actor: Actor,
-    /// Why.
+    /// The reason, for the history.
     pub reason: String,
     /// What becomes of the job.
     pub then: Then,
-    /// The fence the administrator looked at; a newer claim is left alone.
+    /// The fence that the administrator saw; a newer claim is left alone.
     pub expected_fence: Option<Fence>,
 }
 
-/// What a granted request makes of a job.
+/// The outcome of a granted request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// This is to be written.
+    /// The job is to be written like this.
     To(Box<Job>),
-    /// The job already is as asked: nothing is to be written.
+    /// The job already is as requested: nothing is to be written.
     Already,
 }
 
@@ -128,7 +128,7 @@ pub enum Refusal {
     NotYet,
 }
 
-/// Where a transition leads and how it is told.
+/// A transition: the new state, and what its history entry says.
 pub(super) struct Transition<'a> {
     pub(super) to: State,
     pub(super) event: EventName,

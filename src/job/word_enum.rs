@@ -1,7 +1,7 @@
 //! Enums whose values are words: in the API, in the index and on the command line.
 
-/// Defines an enum, `ALL` (every value in the order of the declaration), `as_str`, `Display`, and `FromStr`, which names
-/// all words when it is given another one. `what` is the value in a sentence: "`x` is not {what}".
+/// Defines an enum, `ALL` (every value in the order of the declaration), `as_str`, `Display`, and `FromStr`, which
+/// names all words when it is given another one. `what` is the value in a sentence: "`x` is not {what}".
 macro_rules! words {
     (
         $(#[$meta:meta])*

@@ -19,61 +19,62 @@ use crate::store::Versioned;
 /// The most values of one part of a filter.
 pub const MAX_FILTER_VALUES: usize = 100;
 
-/// Which jobs an order is about: those that satisfy every part. A part that is left out is satisfied by any job.
+/// Selects jobs for a bulk change: those that satisfy every part. A part that is left out is satisfied by any job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BulkFilter {
-    /// In one of these states. Only states that the order can be done in count.
+    /// Selects the jobs in one of these states. States in which the change is impossible are ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 6)]
     pub states: Vec<JobState>,
-    /// In one of these queues.
+    /// Selects the jobs of these queues (at most 100).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100, example = json!(["reports"]))]
     pub queues: Vec<String>,
-    /// Of one of these kinds.
+    /// Selects the jobs of these kinds (at most 100).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub kinds: Vec<String>,
-    /// Belonging to one of these owners.
+    /// Selects the jobs of these owners (at most 100).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub owners: Vec<String>,
-    /// As this query in Kibana's language says.
+    /// Selects the jobs that this KQL query matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "error.code: timeout and finished_at >= now-1d")]
     pub kql: Option<String>,
-    /// Where the query's times without a zone are meant and its days begin; UTC when not said. No part by itself.
+    /// The time zone of the query: its times without a zone are in it, and its days begin in it. UTC by default. Not a
+    /// part by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "Europe/Berlin")]
     pub time_zone: Option<String>,
-    /// Running under a lease of this worker.
+    /// Selects the running jobs whose lease this worker holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub worker_id: Option<String>,
-    /// Whether they are flagged as orphans.
+    /// Selects the jobs that are, or are not, flagged as orphans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphaned: Option<bool>,
-    /// Among these.
+    /// Selects only these jobs, by id (at most 1,000).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
     pub ids: Vec<String>,
-    /// That every job is meant, which a filter without any part has to say.
+    /// Selects every job. Required when no other part of the filter is given.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
 
 impl BulkFilter {
-    /// Whether no part of it says anything.
+    /// Returns whether the filter has no part.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         Self { all: false, time_zone: None, ..self.clone() } == Self::default()
     }
 
-    /// Checks every part; a query calls `now` now.
+    /// Checks every part. The query takes `now` as the present time.
     ///
     /// # Errors
-    /// Every part that is wrong; a filter that means every job and does not say so.
+    /// Every part that is wrong, and a filter without any part that does not set `all`.
     pub fn into_selection(self, now: Timestamp) -> Result<BulkSelection, Invalid> {
         let mut checks = Checks::default();
         let zone = self.time_zone.as_deref().map_or(Some(Zone::default()), Zone::parse);
@@ -202,60 +203,60 @@ impl Checks {
     }
 }
 
-/// What an order over many jobs came to, or would be about.
+/// The result of a bulk change, or of its dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkReport {
-    /// Whether nothing was changed, since it was only asked how many jobs there are.
+    /// Whether the call was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// How many jobs were found: in all by a dry run, else by this call. It can be more or fewer by the time that they
-    /// are changed.
+    /// The number of jobs found: all of them in a dry run, else those that this call processed. A dry run's number may
+    /// have changed by the time of the change.
     #[schema(example = 1200)]
     pub matched: u64,
-    /// A few of them, the youngest first; only in a dry run.
+    /// Up to ten of the jobs, youngest first; only in a dry run.
     pub sample: Vec<JobSummary>,
-    /// How many were changed.
+    /// The number of jobs changed.
     pub changed: u64,
-    /// How many were left alone, for they had moved on by then or were as asked already.
+    /// The number of jobs left alone, because they no longer matched or were already as requested.
     pub skipped: u64,
-    /// How many could not be changed.
+    /// The number of jobs that could not be changed.
     pub failed_total: u64,
-    /// The first hundred of those.
+    /// The jobs that could not be changed (at most 100).
     pub failed: Vec<ChangeFailure>,
-    /// Whether every job was gone through. Else the call's time was up, or its `max_jobs` were reached.
+    /// Whether all jobs were processed. If false, the time was up or `max_jobs` was reached.
     pub done: bool,
-    /// Where the next call goes on; null when this one was the last.
+    /// The cursor with which the next call continues; null when all jobs were processed.
     pub next_cursor: Option<String>,
 }
 
 /// A job that could not be changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeFailure {
-    /// The job.
+    /// The job's id.
     pub id: String,
-    /// Why.
+    /// Why the job could not be changed.
     pub error: ItemError,
 }
 
-/// A job in a few words.
+/// The main fields of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobSummary {
-    /// Its name.
+    /// The job's id.
     pub id: String,
-    /// The line it waits in.
+    /// The queue that the job waits in.
     pub queue: String,
-    /// Its handler's name.
+    /// What sort of work the job is: the name of its handler.
     pub kind: String,
-    /// Who it belongs to.
+    /// The team or person that the job belongs to.
     pub owner: Option<String>,
-    /// Where it stands.
+    /// The state of the job.
     pub state: JobState,
-    /// Who runs it, if somebody does.
+    /// The worker that runs the job; null unless the job is running.
     pub worker_id: Option<String>,
-    /// The fencing token of its latest lease.
+    /// How often the job was claimed: the fencing token of its latest lease.
     pub fence: u64,
-    /// How many claims count against its attempts.
+    /// How many claims count as attempts so far.
     pub attempt: u32,
-    /// When it was submitted.
+    /// When the job was submitted.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -281,79 +282,79 @@ impl From<&Versioned> for JobSummary {
 /// A page of the jobs that look abandoned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanList {
-    /// Those that nothing has happened to for the longest time first.
+    /// The jobs. The job that was last written the longest time ago comes first.
     pub items: Vec<OrphanedJob>,
-    /// Where the next page begins; null when this is the last one.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
 /// A running job that looks abandoned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanedJob {
-    /// Its name.
+    /// The job's id.
     pub id: String,
-    /// The line it was taken from.
+    /// The queue that the job was claimed from.
     pub queue: String,
-    /// Its handler's name.
+    /// What sort of work the job is: the name of its handler.
     pub kind: String,
-    /// Who it belongs to.
+    /// The team or person that the job belongs to.
     pub owner: Option<String>,
-    /// Who has it.
+    /// The worker that holds the lease.
     pub worker_id: String,
-    /// The fence of that claim: what a release of it expects.
+    /// The fence of the claim, for `expected_fence` of a release.
     pub fence: u64,
-    /// How many claims count against its attempts.
+    /// How many claims count as attempts so far.
     pub attempt: u32,
-    /// How many attempts it gets.
+    /// How many attempts the job gets.
     pub max_attempts: u32,
-    /// Why it is flagged.
+    /// Why the job was flagged.
     #[schema(example = "no heartbeat since 2030-01-31T08:00:00.000Z")]
     pub reason: String,
-    /// Since when.
+    /// When the job was flagged.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub flagged_at: Timestamp,
-    /// For how long.
+    /// How long ago the job was flagged, in milliseconds.
     pub flagged_for_ms: u64,
-    /// Whether it is left alone until a person decides.
+    /// Whether the job is left alone until a person decides.
     pub held: bool,
-    /// What there is to judge it by.
+    /// The facts by which to judge whether the job is abandoned.
     pub evidence: OrphanEvidence,
-    /// What happens next if nobody steps in.
+    /// What happens next unless somebody steps in.
     pub next: OrphanNext,
 }
 
-/// What there is to judge by whether a job is abandoned, by the server's clock.
+/// The facts by which to judge whether a job is abandoned, by the server's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanEvidence {
-    /// When its worker was last heard of.
+    /// When the worker last sent a heartbeat.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub heartbeat_at: Timestamp,
-    /// How long ago that is.
+    /// How long ago the last heartbeat was, in milliseconds.
     pub silent_for_ms: u64,
-    /// Until when the lease lasts or lasted.
+    /// When the lease expires or expired.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub lease_expires_at: Timestamp,
-    /// How long ago that was; null while it lasts.
+    /// How long ago the lease expired, in milliseconds; null while it lasts.
     pub lease_expired_for_ms: Option<u64>,
-    /// When it was claimed.
+    /// When the lease was acquired.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub acquired_at: Timestamp,
-    /// For how long it has been running since.
+    /// How long ago the lease was acquired, in milliseconds.
     pub running_for_ms: u64,
-    /// How long it was expected to take, if somebody said so.
+    /// How long an attempt is expected to take, in milliseconds, if the job says so.
     pub expected_runtime_ms: Option<u64>,
 }
 
-/// What happens to a job that looks abandoned if nobody steps in.
+/// What happens to a job that looks abandoned unless somebody steps in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanNext {
-    /// As a word for programs.
+    /// What happens, as a word.
     pub action: OrphanAction,
-    /// As a sentence for people.
+    /// What happens, as a sentence.
     #[schema(example = "the monitor puts it back in its queue once its lease has been over for the grace")]
     pub text: String,
 }
@@ -363,17 +364,17 @@ words! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum OrphanAction: "an action" {
-        /// Its lease runs: its worker may be heard of, which takes the flag off.
+        /// The lease still lasts: a heartbeat of the worker removes the flag.
         AwaitWorker = "await_worker",
         /// A person has to decide.
         AwaitPerson = "await_person",
-        /// It waits for its next attempt, or has failed when none is left.
+        /// The job waits for its next attempt, or fails when none is left.
         Requeue = "requeue",
-        /// It has failed.
+        /// The job fails.
         Fail = "fail",
-        /// It is cancelled, which somebody had asked for.
+        /// The job is cancelled, as was requested before.
         Cancel = "cancel",
-        /// What the monitor's own rule says, since neither the job nor its queue has one.
+        /// The monitor's own policy applies, since neither the job nor its queue has one.
         MonitorRule = "monitor_rule",
     }
 }

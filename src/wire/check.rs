@@ -28,13 +28,13 @@ pub const MAX_RESOURCES: usize = 32;
 pub const MAX_TEXT_BYTES: usize = 4 * 1024;
 /// The longest error message, in bytes: room for the end of a log.
 pub const MAX_ERROR_BYTES: usize = 64 * 1024;
-/// The longest runtime or timeout that can be asked for: a year.
+/// The longest expected runtime or timeout of an attempt, in milliseconds: a year.
 pub const MAX_RUNTIME_MS: u64 = 366 * 24 * 3600 * 1000;
-/// The longest wait between two attempts: a week.
+/// The longest wait between two attempts, in milliseconds: a week.
 pub const MAX_RETRY_MS: u64 = 7 * 24 * 3600 * 1000;
-/// The longest wait for an answer.
+/// The longest wait for an answer, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 60_000;
-/// How long a lease can be.
+/// The shortest and the longest lease, in milliseconds.
 pub const LEASE_MS: RangeInclusive<u64> = 100..=86_400_000;
 /// The most jobs of one claim.
 pub const MAX_CLAIMED_JOBS: u64 = 1000;
@@ -44,10 +44,10 @@ pub const MAX_CLAIMED_QUEUES: usize = 64;
 pub const MAX_SUBMITTED_JOBS: usize = 10_000;
 /// The most items of one bulk heartbeat or completion.
 pub const MAX_BULK_ITEMS: usize = 1000;
-/// The most attempts that can be asked for.
+/// The most attempts of a job.
 pub const MAX_ATTEMPTS: u64 = 1000;
 
-/// The most targets that a job's events are told to.
+/// The most receivers of notifications that a job may name.
 pub const MAX_NOTIFY_TARGETS: usize = 10;
 /// The longest URL, in bytes.
 pub const MAX_URL_BYTES: usize = 2048;
@@ -55,21 +55,21 @@ pub const MAX_URL_BYTES: usize = 2048;
 /// Words that cannot be ids, because they are calls where a path has a job's id. A test holds them to the routes.
 pub const RESERVED_IDS: [&str; 7] = ["bulk", "cancel", "count", "export", "release", "retry", "stats"];
 
-/// One fault of a request.
+/// A field that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {
-    /// Where: the field's name, with dots into objects and brackets into lists. Empty for the body as a whole.
+    /// The field's name, with dots into objects and brackets into lists; empty for the body as a whole.
     #[schema(example = "priority")]
     pub field: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     #[schema(example = "must be from -100 to 100")]
     pub message: String,
 }
 
-/// Why a request cannot be meant.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    /// Every fault found; at least one.
+    /// Every field that is wrong; at least one.
     pub errors: Vec<FieldError>,
     /// Whether a payload or result is longer than [`MAX_BODY_BYTES`].
     pub too_large: bool,
