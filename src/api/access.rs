@@ -1,18 +1,14 @@
 //! Who may call what: bearer tokens with roles, and what protects a server that has none.
 
 use std::collections::BTreeSet;
-use std::marker::PhantomData;
 use std::net::SocketAddr;
 
-use axum::extract::FromRequestParts;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
-use http::request::Parts;
 use http::{HeaderMap, Uri};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::App;
 use super::error::{ApiError, Code};
 use crate::job::Actor;
 use crate::manager::Caller;
@@ -127,7 +123,7 @@ impl Access {
     }
 
     /// Who calls, when they may do what `role` stands for.
-    fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Caller, ApiError> {
+    pub(super) fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Caller, ApiError> {
         if self.is_open() {
             return Ok(Actor::system("anonymous"));
         }
@@ -137,7 +133,8 @@ impl Access {
         if holder.roles.contains(&role) || holder.roles.contains(&Role::Admin) {
             Ok(holder.name.clone())
         } else {
-            Err(ApiError::lacks(role))
+            let detail = format!("the token has not the role `{}`, which this call needs", role.as_str());
+            Err(ApiError::new(Code::Forbidden, detail))
         }
     }
 }
@@ -199,41 +196,6 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
         *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     Some(bytes)
-}
-
-/// A role at the level of types, so that a handler's signature says what it needs.
-pub(crate) trait Needs: Send + Sync {
-    /// The role.
-    const ROLE: Role;
-}
-
-macro_rules! needs {
-    ($($name:ident),*) => {
-        $(
-            #[doc = concat!("[`Role::", stringify!($name), "`]")]
-            pub(crate) struct $name;
-            impl Needs for $name {
-                const ROLE: Role = Role::$name;
-            }
-        )*
-    };
-}
-
-needs!(Read, Submit, Work, Admin);
-
-/// Who calls, and that they may. The first argument of a handler, so that nobody else's body is even read.
-pub(crate) struct Allowed<R> {
-    /// Who calls.
-    pub(crate) caller: Caller,
-    role: PhantomData<R>,
-}
-
-impl<R: Needs> FromRequestParts<App> for Allowed<R> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        app.access.allow(&parts.headers, R::ROLE).map(|caller| Self { caller, role: PhantomData })
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use axum::response::Response;
 use http::StatusCode;
 
 use super::App;
-use super::access::{Admin, Allowed};
+use super::allowed::{Admin, Allowed};
 use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Query};
 use super::jobs::job_as_written;
@@ -16,8 +16,8 @@ use super::lists::{decode_cursor, encode_cursor, limit, parse, values};
 use crate::job::{Actor, Then};
 use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
-use crate::wire::admin::{ChangeFailure, JobSummary, Ordered, OrphanedJob};
-use crate::wire::{AdminRelease, BulkChange, BulkReport, Job, OrphanList};
+use crate::wire::admin::Ordered;
+use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobSummary, OrphanList, OrphanedJob};
 
 /// How long one call changes jobs before it answers with a cursor.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);

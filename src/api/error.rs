@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 
-use super::access::Role;
 use crate::job::Refusal;
 use crate::manager::ManagerError;
 use crate::store::StoreError;
@@ -129,11 +128,6 @@ impl ApiError {
     /// A refusal over one field.
     pub(crate) fn field(field: &str, message: impl Into<String>) -> Self {
         Self::from(Invalid::field(field, message))
-    }
-
-    /// A refusal because the caller's token lacks a role.
-    pub(crate) fn lacks(role: Role) -> Self {
-        Self::new(Code::Forbidden, format!("the token has not the role `{}`, which this call needs", role.as_str()))
     }
 
     /// The same refusal, with what the log says of it.

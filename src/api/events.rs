@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::App;
-use super::access::{Allowed, Read};
+use super::allowed::{Allowed, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::values;

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::App;
-use super::access::{Allowed, Read};
+use super::allowed::{Allowed, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::{FILTER, FilterParams, filter, parse};

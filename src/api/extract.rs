@@ -5,7 +5,6 @@
 //! server hold more than it has.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -14,7 +13,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::App;
@@ -27,25 +26,6 @@ use crate::wire::Invalid;
 const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
 /// The longest body of a bulk call.
 const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
-/// The size of the budget's units.
-const BUDGET_UNIT: usize = 1024;
-
-/// How many bytes of bodies all requests together may hold.
-#[derive(Clone)]
-pub(crate) struct BodyBudget(Arc<Semaphore>);
-
-impl BodyBudget {
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new((bytes / BUDGET_UNIT).min(Semaphore::MAX_PERMITS))))
-    }
-
-    fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-        let units = u32::try_from(bytes.div_ceil(BUDGET_UNIT)).unwrap_or(u32::MAX);
-        Arc::clone(&self.0)
-            .try_acquire_many_owned(units)
-            .map_err(|_| ApiError::new(Code::Overloaded, "the server holds as many request bodies as it can"))
-    }
-}
 
 /// A body that was read, and its share of the budget.
 struct Read {

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use http::StatusCode;
 
-use super::access::{Allowed, Read};
+use super::allowed::{Allowed, Read};
 use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;

@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::time::Duration;
 
 use super::App;
-use super::access::{Allowed, Read, Submit};
+use super::allowed::{Allowed, Read, Submit};
 use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
 use super::items::{in_order, only, sort_out};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use utoipa::IntoParams;
 
 use super::App;
-use super::access::{Allowed, Read};
+use super::allowed::{Allowed, Read};
 use super::error::ApiError;
 use super::extract::Query;
 use super::json::json;

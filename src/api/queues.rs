@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::StatusCode;
 
 use super::App;
-use super::access::{Admin, Allowed, Read};
+use super::allowed::{Admin, Allowed, Read};
 use super::error::ApiError;
 use super::extract::{JsonBody, OptionalJsonBody, Query, QueuePath};
 use super::json::json;

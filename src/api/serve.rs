@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, info, warn};
 
-use super::extract::BodyBudget;
+use super::app::BodyBudget;
 use super::routes::{monitor_router, openapi_json, router};
 use super::{App, AppState, metrics};
 

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 
 use super::App;
-use super::access::{Admin, Allowed};
+use super::allowed::{Admin, Allowed};
 use super::error::{ApiError, Code};
 use super::extract::{JobPath, JsonBody};
 use super::json::json;

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
 use super::App;
-use super::access::{Allowed, Read};
+use super::allowed::{Allowed, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::json::{json, with_body};

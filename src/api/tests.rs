@@ -5,15 +5,19 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
+use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
 use tempfile::TempDir;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::app::BodyBudget;
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, JobId, JobState};
-use crate::manager::{Claimed, ManagerConfig};
+use crate::manager::{Claimed, Manager, ManagerConfig};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::wire::{ClaimJobs, Problem, SubmitJob};
 

@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::StatusCode;
 
 use super::App;
-use super::access::{Allowed, Work};
+use super::allowed::{Allowed, Work};
 use super::delivery::deliver;
 use super::error::ApiError;
 use super::extract::{BulkBody, JobPath, JsonBody};

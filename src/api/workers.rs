@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::StatusCode;
 
 use super::App;
-use super::access::{Allowed, Read};
+use super::allowed::{Allowed, Read};
 use super::error::{ApiError, Code};
 use super::extract::{Query, WorkerPath};
 use super::json::json;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use reqwest::Response;
-use serde::Serialize;
 
 use super::error::ClientError;
 use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};

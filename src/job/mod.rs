@@ -1,7 +1,7 @@
 //! The job: one unit of work, one document.
 //!
-//! In reading order: [`names`] (ids and other checked strings), [`spec`] (what was asked for), [`state`] (where it
-//! stands, each state with its own data), [`history`], [`event`] (what happened, and who is yet to be told), [`retry`]
+//! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`state`] (each state
+//! with its own data), [`event`] and [`history`] (what happened), [`notice`] (events to notify somebody of), [`retry`]
 //! (backoff), [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness),
 //! and [`oversight`] (what the monitor does to a job, and when it looks at it next).
 
@@ -9,6 +9,7 @@ pub mod body;
 pub mod event;
 pub mod history;
 pub mod names;
+pub mod notice;
 pub mod oversight;
 pub mod retry;
 pub mod spec;
@@ -20,12 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
-pub use event::{EventName, Notice, NoticeFormat, NoticeTarget};
+pub use event::EventName;
 pub use history::{History, HistoryEntry};
 pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RecordName, RequestId, WorkerId};
-pub use oversight::{OrphanPolicy, Oversight, Recovery};
+pub use notice::{Notice, NoticeFormat, NoticeTarget};
+pub use oversight::Recovery;
 pub use retry::RetryPolicy;
-pub use spec::{Fingerprint, JobSpec, Priority};
+pub use spec::{Fingerprint, JobSpec, OrphanPolicy, Oversight, Priority};
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
 pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
 

@@ -4,39 +4,13 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::Job;
-use super::event::{EventName, NoticeTarget};
+use super::event::EventName;
 use super::names::Actor;
+use super::spec::OrphanPolicy;
 use super::state::{Attempt, JobError, JobState, Orphan, Running, State};
 use super::transition::{Change, Failure, Refusal, Transition};
-use super::word_enum::words;
 use crate::clock::Timestamp;
-
-words! {
-    /// What becomes of a job whose lease has expired.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    pub enum OrphanPolicy: "an orphan policy" {
-        /// The attempt counts as failed: the job waits for its next one, or fails when none is left.
-        #[default]
-        Requeue = "requeue",
-        /// The job fails.
-        Fail = "fail",
-        /// The job is flagged and left alone until a person decides.
-        Flag = "flag",
-    }
-}
-
-/// What happens when a job's lease expires, and who is notified about the job.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Oversight {
-    /// What happens when the lease expires; the queue's policy applies when `None`.
-    pub orphan_policy: Option<OrphanPolicy>,
-    /// The receivers of notifications about the job.
-    pub notify: Vec<NoticeTarget>,
-}
 
 /// How to recover a job.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 
 use super::body::Json;
 use super::names::{Kind, Owner, QueueName};
-use super::oversight::Oversight;
+use super::notice::NoticeTarget;
 use super::retry::RetryPolicy;
+use super::word_enum::words;
 use crate::clock::Timestamp;
 
 /// How urgent a job is within its queue: higher goes first.
@@ -35,6 +36,30 @@ impl Priority {
     pub const fn get(self) -> i8 {
         self.0
     }
+}
+
+words! {
+    /// What becomes of a job whose lease has expired.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OrphanPolicy: "an orphan policy" {
+        /// The attempt counts as failed: the job waits for its next one, or fails when none is left.
+        #[default]
+        Requeue = "requeue",
+        /// The job fails.
+        Fail = "fail",
+        /// The job is flagged and left alone until a person decides.
+        Flag = "flag",
+    }
+}
+
+/// What happens when a job's lease expires, and who is notified about the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Oversight {
+    /// What happens when the lease expires; the queue's policy applies when `None`.
+    pub orphan_policy: Option<OrphanPolicy>,
+    /// The receivers of notifications about the job.
+    pub notify: Vec<NoticeTarget>,
 }
 
 /// A hash over all that a client submits. Two submissions under one key or id are the same when their fingerprints are.
@@ -134,7 +159,6 @@ impl JobSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::OrphanPolicy;
 
     #[test]
     fn priorities_end_at_a_hundred() {

@@ -1,4 +1,4 @@
-//! What administrators ask: which jobs look abandoned, and what is done to many jobs at once.
+//! Changes of many jobs at once: which jobs, what is done to them, and what came of it.
 
 use std::sync::Arc;
 
@@ -7,11 +7,9 @@ use utoipa::ToSchema;
 
 use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
-use super::job::millis;
 use crate::clock::{Timestamp, rfc3339};
-use crate::job::words;
-use crate::job::{self, Actor, InvalidName, JobId, JobState, OrphanPolicy, Then};
-use crate::manager::{BulkAction, BulkOrder, BulkSelection, OrphanStatus, Prospect};
+use crate::job::{Actor, InvalidName, JobId, JobState, Then};
+use crate::manager::{BulkAction, BulkOrder, BulkSelection};
 use crate::query::kql::{Expression, KqlError, Plan, Zone};
 use crate::query::{Filter, Query};
 use crate::store::Versioned;
@@ -276,175 +274,6 @@ impl From<&Versioned> for JobSummary {
             attempt: job.attempt.get(),
             created_at: job.created_at,
         }
-    }
-}
-
-/// A page of the jobs that look abandoned.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct OrphanList {
-    /// The jobs. The job that was last written the longest time ago comes first.
-    pub items: Vec<OrphanedJob>,
-    /// The cursor of the next page; null on the last page.
-    pub next_cursor: Option<String>,
-}
-
-/// A running job that looks abandoned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct OrphanedJob {
-    /// The job's id.
-    pub id: String,
-    /// The queue that the job was claimed from.
-    pub queue: String,
-    /// What sort of work the job is: the name of its handler.
-    pub kind: String,
-    /// The team or person that the job belongs to.
-    pub owner: Option<String>,
-    /// The worker that holds the lease.
-    pub worker_id: String,
-    /// The fence of the claim, for `expected_fence` of a release.
-    pub fence: u64,
-    /// How many claims count as attempts so far.
-    pub attempt: u32,
-    /// How many attempts the job gets.
-    pub max_attempts: u32,
-    /// Why the job was flagged.
-    #[schema(example = "no heartbeat since 2030-01-31T08:00:00.000Z")]
-    pub reason: String,
-    /// When the job was flagged.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub flagged_at: Timestamp,
-    /// How long ago the job was flagged, in milliseconds.
-    pub flagged_for_ms: u64,
-    /// Whether the job is left alone until a person decides.
-    pub held: bool,
-    /// The facts by which to judge whether the job is abandoned.
-    pub evidence: OrphanEvidence,
-    /// What happens next unless somebody steps in.
-    pub next: OrphanNext,
-}
-
-/// The facts by which to judge whether a job is abandoned, by the server's clock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct OrphanEvidence {
-    /// When the worker last sent a heartbeat.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub heartbeat_at: Timestamp,
-    /// How long ago the last heartbeat was, in milliseconds.
-    pub silent_for_ms: u64,
-    /// When the lease expires or expired.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub lease_expires_at: Timestamp,
-    /// How long ago the lease expired, in milliseconds; null while it lasts.
-    pub lease_expired_for_ms: Option<u64>,
-    /// When the lease was acquired.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub acquired_at: Timestamp,
-    /// How long ago the lease was acquired, in milliseconds.
-    pub running_for_ms: u64,
-    /// How long an attempt is expected to take, in milliseconds, if the job says so.
-    pub expected_runtime_ms: Option<u64>,
-}
-
-/// What happens to a job that looks abandoned unless somebody steps in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct OrphanNext {
-    /// What happens, as a word.
-    pub action: OrphanAction,
-    /// What happens, as a sentence.
-    #[schema(example = "the monitor puts it back in its queue once its lease has been over for the grace")]
-    pub text: String,
-}
-
-words! {
-    /// What happens to a job that looks abandoned.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub enum OrphanAction: "an action" {
-        /// The lease still lasts: a heartbeat of the worker removes the flag.
-        AwaitWorker = "await_worker",
-        /// A person has to decide.
-        AwaitPerson = "await_person",
-        /// The job waits for its next attempt, or fails when none is left.
-        Requeue = "requeue",
-        /// The job fails.
-        Fail = "fail",
-        /// The job is cancelled, as was requested before.
-        Cancel = "cancel",
-        /// The monitor's own policy applies, since neither the job nor its queue has one.
-        MonitorRule = "monitor_rule",
-    }
-}
-
-impl OrphanNext {
-    fn of(prospect: Prospect, is_last_attempt: bool) -> Self {
-        let (action, text) = match prospect {
-            Prospect::WaitsForItsWorker => (
-                OrphanAction::AwaitWorker,
-                "its lease still runs: a heartbeat takes the flag off, and nothing is done before the lease is over",
-            ),
-            Prospect::WaitsForAPerson => (OrphanAction::AwaitPerson, "waits for a person"),
-            Prospect::IsCancelled => (
-                OrphanAction::Cancel,
-                "the monitor cancels it, as was asked, once its lease has been over for the grace",
-            ),
-            Prospect::IsRecovered(Some(OrphanPolicy::Requeue)) if is_last_attempt => (
-                OrphanAction::Fail,
-                "fails once its lease has been over for the grace: the monitor would put it back in its queue, but no \
-                 attempt is left",
-            ),
-            Prospect::IsRecovered(Some(OrphanPolicy::Requeue)) => (
-                OrphanAction::Requeue,
-                "the monitor puts it back in its queue once its lease has been over for the grace",
-            ),
-            Prospect::IsRecovered(Some(OrphanPolicy::Fail)) => {
-                (OrphanAction::Fail, "the monitor fails it once its lease has been over for the grace")
-            }
-            Prospect::IsRecovered(Some(OrphanPolicy::Flag)) => (OrphanAction::AwaitPerson, "waits for a person"),
-            Prospect::IsRecovered(None) => (
-                OrphanAction::MonitorRule,
-                "the monitor recovers it by its own rule once its lease has been over for the grace",
-            ),
-        };
-        Self { action, text: text.to_owned() }
-    }
-}
-
-impl TryFrom<&OrphanStatus> for OrphanedJob {
-    type Error = job::Refusal;
-
-    /// Fails for a job that does not run, which no flagged job is.
-    fn try_from(status: &OrphanStatus) -> Result<Self, job::Refusal> {
-        let job = &*status.versioned.job;
-        let lease = &job.running()?.lease;
-        let since = |earlier: Timestamp| millis(status.now.since(earlier));
-        Ok(Self {
-            id: job.id.as_str().to_owned(),
-            queue: job.spec.queue.as_str().to_owned(),
-            kind: job.spec.kind.as_str().to_owned(),
-            owner: job.spec.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-            worker_id: lease.worker_id.as_str().to_owned(),
-            fence: job.fence.get(),
-            attempt: job.attempt.get(),
-            max_attempts: job.spec.max_attempts,
-            reason: status.orphan.reason.clone(),
-            flagged_at: status.orphan.flagged_at,
-            flagged_for_ms: since(status.orphan.flagged_at),
-            held: status.orphan.held,
-            evidence: OrphanEvidence {
-                heartbeat_at: lease.heartbeat_at,
-                silent_for_ms: since(lease.heartbeat_at),
-                lease_expires_at: lease.expires_at,
-                lease_expired_for_ms: status.expired_for().map(millis),
-                acquired_at: lease.acquired_at,
-                running_for_ms: since(lease.acquired_at),
-                expected_runtime_ms: job.spec.expected_runtime.map(millis),
-            },
-            next: OrphanNext::of(status.next, job.attempt.get() >= job.spec.max_attempts),
-        })
     }
 }
 

@@ -15,6 +15,7 @@ pub mod fields;
 pub mod health;
 pub mod job;
 pub mod lists;
+pub mod orphans;
 pub mod problem;
 pub mod queues;
 pub mod stats;
@@ -24,10 +25,7 @@ pub mod work;
 pub mod workers;
 
 pub use crate::job::Then;
-pub use admin::{
-    BulkChange, BulkFilter, BulkReport, ChangeFailure, JobSummary, OrphanAction, OrphanEvidence, OrphanList,
-    OrphanNext, OrphanedJob,
-};
+pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure, JobSummary};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub use event::{EventJob, JobEvent};
@@ -40,6 +38,7 @@ pub use job::{
     Version,
 };
 pub use lists::{CountAnswer, CountGroup, Health, JobList, PartList};
+pub use orphans::{OrphanAction, OrphanEvidence, OrphanList, OrphanNext, OrphanedJob};
 pub use problem::Problem;
 pub use queues::{ChangeQueue, Queue, QueueList, QueuePause, QueueThroughput};
 pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};

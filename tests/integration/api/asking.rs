@@ -153,7 +153,7 @@ async fn a_list_is_in_the_order_of_any_sortable_field() {
         let mut seen = Vec::new();
         for _ in expected {
             let page = client.jobs(&query).await.expect("a page");
-            seen.extend(page.items.into_iter().map(|job| job.id));
+            seen.extend(page.items.into_iter().map(|job| job.id.into_owned()));
             query.cursor = page.next_cursor;
         }
         assert_eq!((seen.as_slice(), query.cursor.is_none()), (&expected.map(str::to_owned)[..], true), "{sort}");

@@ -177,5 +177,5 @@ async fn metrics_name_routes_and_never_ids() {
     let series = r#"leasehold_http_requests_total{route="/v1/jobs/{id}",method="GET",status="200"}"#;
     assert!(text.contains(series), "{text}");
     assert!(text.contains(r#"leasehold_http_request_duration_seconds_bucket{route="/v1/jobs/{id}",method="GET",le="#));
-    assert!(!text.contains(&job.id) && !text.contains("nowhere"));
+    assert!(!text.contains(&*job.id) && !text.contains("nowhere"));
 }

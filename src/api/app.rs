@@ -1,0 +1,104 @@
+//! What a server serves and takes on, and what its handlers share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::access::Access;
+use super::error::{ApiError, Code};
+use crate::manager::Manager;
+use crate::notify::Subscriptions;
+
+/// The size of the budget's units.
+const BUDGET_UNIT: usize = 1024;
+
+/// What a server serves, and to whom.
+#[derive(Clone)]
+pub struct AppState {
+    /// Who does what is asked.
+    pub manager: Manager,
+    /// Who is told of what; none where this server does not deal with notifications.
+    pub subscriptions: Option<Arc<Subscriptions>>,
+    /// Who may ask.
+    pub access: Access,
+    /// Where the process's metrics are read: [`metrics::install`].
+    pub metrics: PrometheusHandle,
+    /// What the server takes on.
+    pub limits: Limits,
+    /// How the server is set up, for its health page; nothing secret.
+    pub configuration: serde_json::Value,
+}
+
+/// What a server takes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many connections it has open at once; more wait to be accepted.
+    pub connections: usize,
+    /// How many bytes of request bodies it holds at once; more are refused.
+    pub body_bytes: usize,
+    /// How long the head of a request may take to arrive, and how long a connection may idle.
+    pub head_within: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_within: Duration,
+    /// How many streams of events it has open at once; more are refused.
+    pub event_streams: usize,
+    /// How many exports it has under way at once; more are refused.
+    pub exports: usize,
+    /// How long calls may take to end once the server is told to.
+    pub drain_within: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            body_bytes: 512 * 1024 * 1024,
+            head_within: Duration::from_secs(30),
+            body_within: Duration::from_secs(30),
+            event_streams: 100,
+            exports: 4,
+            drain_within: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(super) struct App {
+    pub(super) manager: Manager,
+    pub(super) subscriptions: Option<Arc<Subscriptions>>,
+    pub(super) access: Arc<Access>,
+    pub(super) metrics: PrometheusHandle,
+    pub(super) limits: Arc<Limits>,
+    pub(super) configuration: Arc<serde_json::Value>,
+    pub(super) budget: BodyBudget,
+    /// Places for streams of events.
+    pub(super) streams: Arc<Semaphore>,
+    /// Places for exports.
+    pub(super) exports: Arc<Semaphore>,
+    /// Whether everyone on this machine may call, and so every browser on it.
+    pub(super) trusts_its_machine: bool,
+    pub(super) shutdown: CancellationToken,
+    pub(super) openapi: Bytes,
+}
+
+/// How many bytes of bodies all requests together may hold.
+#[derive(Clone)]
+pub(crate) struct BodyBudget(Arc<Semaphore>);
+
+impl BodyBudget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new((bytes / BUDGET_UNIT).min(Semaphore::MAX_PERMITS))))
+    }
+
+    pub(super) fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let units = u32::try_from(bytes.div_ceil(BUDGET_UNIT)).unwrap_or(u32::MAX);
+        Arc::clone(&self.0)
+            .try_acquire_many_owned(units)
+            .map_err(|_| ApiError::new(Code::Overloaded, "the server holds as many request bodies as it can"))
+    }
+}

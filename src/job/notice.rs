@@ -1,0 +1,110 @@
+//! The outbox of a job: the events that somebody wants to be notified of.
+//!
+//! The write that records such an event also puts a [`Notice`] into the job's outbox: the need to notify is part of the
+//! same conditional write, so that no crash can come between the two. The notice stays until it has been handed on.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Job;
+use super::event::EventName;
+use super::history::HistoryEntry;
+use super::word_enum::words;
+use crate::clock::Timestamp;
+
+words! {
+    /// The format of a notification.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum NoticeFormat: "a format" {
+        /// CloudEvents 1.0 as JSON, signed.
+        #[default]
+        CloudEvents = "cloud_events",
+        /// A message for a Slack-compatible webhook.
+        Slack = "slack",
+        /// An alert for an Alertmanager.
+        Alertmanager = "alertmanager",
+    }
+}
+
+/// A receiver of notifications about a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = NotifyTarget)]
+#[serde(deny_unknown_fields)]
+pub struct NoticeTarget {
+    /// The `http` or `https` URL that is called, at most 2,048 bytes.
+    #[schema(example = "https://example.org/hook")]
+    pub url: String,
+    /// The events that are notified: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`,
+    /// `retried`. An empty list selects all of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub events: Vec<EventName>,
+    /// The format of the call's body: `cloud_events` (the default), `slack` or `alertmanager`.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub format: NoticeFormat,
+}
+
+impl NoticeTarget {
+    /// Returns whether the receiver is notified of this event.
+    #[must_use]
+    pub fn wants(&self, event: EventName) -> bool {
+        EventName::NOTIFIABLE.contains(&event) && (self.events.is_empty() || self.events.contains(&event))
+    }
+}
+
+/// An event of a job that has not been notified yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The number of the job's event, counted from one: with the job's id it identifies the event for good.
+    pub number: u32,
+    /// The event's entry in the history.
+    pub entry: HistoryEntry,
+}
+
+/// The most notices that wait in one job. They wait only while what hands them on cannot write, when little else
+/// happens either; beyond this the oldest goes.
+pub const MAX_NOTICES: usize = 50;
+
+impl Job {
+    /// Puts those events that happened since `before` into the outbox that the job's own targets want, or `wanted`
+    /// says yes to. Nobody is told of the system's own jobs: a notification that fails would be told of by another one.
+    pub fn announce(&mut self, before: &Self, wanted: impl Fn(EventName) -> bool) {
+        if self.spec.queue.is_internal() {
+            return;
+        }
+        let new = self.history.len().saturating_sub(before.history.len()).min(self.history.entries().len());
+        let first = self.history.entries().len() - new;
+        for (place, entry) in self.history.entries().iter().enumerate().skip(first) {
+            let told = EventName::NOTIFIABLE.contains(&entry.event)
+                && (wanted(entry.event) || self.spec.oversight.notify.iter().any(|target| target.wants(entry.event)));
+            if !told {
+                continue;
+            }
+            if self.outbox.len() >= MAX_NOTICES {
+                self.outbox.remove(0);
+            }
+            let number = self.history.len() - (self.history.entries().len() - 1 - place);
+            self.outbox.push(Notice { number: u32::try_from(number).unwrap_or(u32::MAX), entry: entry.clone() });
+        }
+    }
+
+    /// Takes notices out of the outbox that have been handed on. `None` when none of them is there any more.
+    #[must_use]
+    pub fn notices_handed_on(&self, numbers: &[u32], now: Timestamp) -> Option<Self> {
+        if !self.outbox.iter().any(|notice| numbers.contains(&notice.number)) {
+            return None;
+        }
+        let mut rest = self.clone();
+        rest.outbox.retain(|notice| !numbers.contains(&notice.number));
+        rest.updated_at = now.max(self.updated_at);
+        Some(rest)
+    }
+
+    /// Whether nothing is left to do for the job: it has ended, and everybody who is to be told of it has been.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.state.name().is_final() && self.outbox.is_empty()
+    }
+}
