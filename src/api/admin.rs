@@ -1,4 +1,4 @@
-//! What administrators ask: jobs that look abandoned, and orders over one job or many.
+//! The calls of administrators: jobs that look abandoned, and changes of one job or many.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ const CHANGES_WITHIN: Duration = Duration::from_secs(10);
         ("kind" = Option<Vec<String>>, Query, description = "Selects jobs of these kinds"),
         ("owner" = Option<Vec<String>>, Query, description = "Selects jobs of these owners"),
         ("worker" = Option<String>, Query, description = "Selects jobs whose lease this worker holds"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
+            description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
     responses((status = 200, description = "A page of jobs", body = OrphanList)))]
@@ -46,7 +47,7 @@ pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Qu
     };
     let limit = limit(&query)?;
     let after = query.one("cursor")?.map(|text| decode_cursor(text, ORPHAN_ORDER)).transpose()?;
-    // One more than asked for tells whether there is another page.
+    // One more than requested shows whether there is another page.
     let mut found = app.manager.orphans(filter, after.map(|cursor| cursor.after), limit + 1).await?;
     let more = found.len() > limit;
     found.truncate(limit);

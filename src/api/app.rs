@@ -16,24 +16,24 @@ use crate::notify::Subscriptions;
 /// The size of the budget's units.
 const BUDGET_UNIT: usize = 1024;
 
-/// What a server serves, and to whom.
+/// What a server is made of.
 #[derive(Clone)]
 pub struct AppState {
-    /// Who does what is asked.
+    /// The manager of the jobs.
     pub manager: Manager,
-    /// Who is told of what; none where this server does not deal with notifications.
+    /// The subscriptions; `None` where this server sends no notifications.
     pub subscriptions: Option<Arc<Subscriptions>>,
-    /// Who may ask.
+    /// The tokens and their roles.
     pub access: Access,
-    /// Where the process's metrics are read: [`metrics::install`].
+    /// The process's metrics, from [`super::metrics::install`].
     pub metrics: PrometheusHandle,
-    /// What the server takes on.
+    /// The limits of the server.
     pub limits: Limits,
-    /// How the server is set up, for its health page; nothing secret.
+    /// The server's configuration for its health page, without secrets.
     pub configuration: serde_json::Value,
 }
 
-/// What a server takes on.
+/// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How many connections it has open at once; more wait to be accepted.
@@ -48,7 +48,7 @@ pub struct Limits {
     pub event_streams: usize,
     /// How many exports it has under way at once; more are refused.
     pub exports: usize,
-    /// How long calls may take to end once the server is told to.
+    /// How long open calls may take to end once the server shuts down.
     pub drain_within: Duration,
 }
 

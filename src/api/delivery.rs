@@ -38,7 +38,7 @@ fn jobs_out<S: Serializer>(jobs: &[JobView], serializer: S) -> Result<S::Ok, S::
     serializer.collect_seq(jobs.iter().map(JobAnswer::from))
 }
 
-/// A body of one piece that holds on to the jobs it tells of.
+/// A body of one piece that keeps the claimed jobs until it is sent.
 struct Delivery {
     parcel: Option<(Bytes, Claimed)>,
 }

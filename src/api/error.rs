@@ -86,7 +86,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether it tells of something wrong with the server, which its operator should read of in the log.
+    /// Returns whether the refusal is a fault of the server, which its operator should find in the log.
     pub(crate) const fn is_a_fault(self) -> bool {
         matches!(self, Self::Internal | Self::StoreUnavailable | Self::OutcomeUnknown)
     }

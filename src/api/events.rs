@@ -1,6 +1,6 @@
 //! What happens to jobs, as a stream of Server-Sent Events (WHATWG HTML, section 9.2).
 //!
-//! A stream holds one message at a time: a client that reads slowly holds up its own stream only, and is told of a gap
+//! A stream holds one message at a time: a client that reads slowly delays only its own stream, and gets a `gap`
 //! when it has fallen too far behind.
 
 use std::convert::Infallible;

@@ -144,7 +144,7 @@ impl Lines {
     }
 }
 
-/// Reads a JSON text. One that is no JSON is told from one that does not say what it should.
+/// Reads a JSON text. A text that is not JSON and JSON of another shape are refused differently.
 pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     let error = match serde_json::from_slice(text) {
         Ok(value) => return Ok(value),

@@ -1,4 +1,4 @@
-//! What can be asked of jobs.
+//! The call that describes the fields of a job.
 
 use axum::response::Response;
 use http::StatusCode;

@@ -1,14 +1,14 @@
-//! Many things asked in one call: the items that are refused at once and those that the manager answers, in order.
+//! The items of a bulk call: those that are refused at once and those that the manager answers, in order.
 
 use super::error::ApiError;
 use crate::manager::ManagerError;
 
-/// The answer to the one thing asked.
+/// Returns the answer to a call about one item.
 pub(crate) fn only<T>(mut answers: Vec<Result<T, ManagerError>>) -> Result<T, ApiError> {
     Ok(answers.pop().unwrap_or_else(|| Err(no_answer()))?)
 }
 
-/// The items that can be asked of the manager, and for each item its refusal if it cannot.
+/// Separates the items that the manager can take from the refusals of the others.
 pub(crate) fn sort_out<T, E: Into<ApiError>>(
     items: impl IntoIterator<Item = Result<T, E>>,
 ) -> (Vec<T>, Vec<Option<ApiError>>) {

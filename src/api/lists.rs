@@ -1,4 +1,4 @@
-//! Lists of jobs, and the filter that they have in common with counts, figures and exports.
+//! Lists of jobs, and the filter that they share with counts, statistics and exports.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -70,7 +70,8 @@ pub(crate) struct FilterParams {
             last in either"),
         ("fields" = Option<Vec<String>>, Query, example = json!(["id", "lease.worker_id", "labels.team"]),
             description = "Selects only these fields of each job, with dots for nested ones"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
+            description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
     responses((status = 200, description = "A page of jobs", body = JobList)))]
@@ -98,7 +99,7 @@ pub(crate) struct Page {
 pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -> Result<Page, ApiError> {
     let limit = limit(query)?;
     let after = query.one("cursor")?.map(|text| decode_cursor(text, sort)).transpose()?.map(|cursor| cursor.after);
-    // One more than asked for tells whether there is another page.
+    // One more than requested shows whether there is another page.
     let search = Search { filter, sort, after, limit: limit + 1 };
     let mut jobs = app.manager.search(&search).await?;
     let more = jobs.len() > limit;

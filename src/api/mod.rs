@@ -7,7 +7,7 @@
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends). The requests and answers
 //! themselves are in [`crate::wire`].
 //!
-//! The handlers decide nothing: they check, ask the manager and write down its answer.
+//! The handlers decide nothing: they check the request, call the manager and write its answer.
 
 pub mod access;
 mod admin;

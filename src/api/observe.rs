@@ -18,12 +18,12 @@ use super::error::{ApiError, Code, write_problem};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over from a client.
 const MAX_REQUEST_ID_BYTES: usize = 128;
-/// The longest headers together, in bytes. The connection's own limit is higher, so that it is this one that is told.
+/// The longest headers together, in bytes. The connection's own limit is higher, so that this one is reported.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
 /// The route of requests that have none, in metrics and the log.
 const NO_ROUTE: &str = "none";
 
-/// Runs a call and tells of it.
+/// Runs a call, logs it and counts it.
 pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let request_id = request_id(request.headers());

@@ -30,7 +30,7 @@ const MAX_HEAD_BYTES: usize = 128 * 1024;
 const MAX_STREAMS: u32 = 1024;
 /// How much a client may send on one HTTP/2 call before it is read.
 const STREAM_WINDOW: u32 = 1024 * 1024;
-/// How often an HTTP/2 connection is asked whether its other side is still there, and how long it may take to say so.
+/// How often an HTTP/2 connection is probed for its other side, and how long the answer may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// How long to wait after the system refused to accept a connection: it is short of something, often files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

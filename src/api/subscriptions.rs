@@ -1,4 +1,4 @@
-//! Who is told of what, whichever job it happens to.
+//! The calls about subscriptions.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Answers cut down to the fields that are asked for: `fields=id,lease.worker_id,labels.team`.
+//! Answers with selected fields: `fields=id,lease.worker_id,labels.team`.
 //!
 //! What is left is copied letter by letter: a payload's numbers come out as they went in.
 
@@ -13,7 +13,7 @@ use super::extract::Query;
 use crate::query::fields::closest;
 use crate::wire::job::JOB_FIELDS;
 
-/// The most fields that can be asked for.
+/// The most fields that a call can select.
 const MAX_FIELDS: usize = 100;
 /// The fields that have any members: of the first two one is named to its end, of the others level by level.
 const LABELS: [&str; 2] = ["labels", "resources"];
@@ -27,7 +27,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The fields that the query asks for; all when it does not say.
+    /// Reads the selected fields from the query; all fields by default.
     pub(crate) fn of(query: &Query) -> Result<Self, ApiError> {
         let wrong = |message: String| ApiError::field("fields", message);
         let mut fields = Self::default();
@@ -47,7 +47,7 @@ impl Fields {
 
     fn add(&mut self, path: &[&str]) {
         let [first, rest @ ..] = path else {
-            // The whole of it, whichever of its parts were asked for as well.
+            // The whole field, whichever of its parts are selected as well.
             self.some.clear();
             return;
         };
@@ -83,7 +83,7 @@ impl Fields {
         RawValue::from_string(text).map_err(|error| ApiError::new(Code::Internal, error.to_string()))
     }
 
-    /// Copies a value's members that are asked for; of a list, each entry's.
+    /// Copies the selected members of a value; of a list, those of each entry.
     fn copy(&self, value: &str, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         if self.are_all() {
             out.extend_from_slice(value.as_bytes());
@@ -154,7 +154,10 @@ mod tests {
         String::from_utf8(out).expect("UTF-8")
     }
 
-    const JOB: &str = r#"{"id":"a","payload":{"x":1e999,"y":{"z":[1,2.50]}},"labels":{"a.b":"1","c":"2"},"lease":null,"history":[{"at":1,"to":"x"},{"at":2,"to":"y"}]}"#;
+    const JOB: &str = concat!(
+        r#"{"id":"a","payload":{"x":1e999,"y":{"z":[1,2.50]}},"labels":{"a.b":"1","c":"2"},"lease":null,"#,
+        r#""history":[{"at":1,"to":"x"},{"at":2,"to":"y"}]}"#
+    );
 
     #[test]
     fn what_is_asked_for_is_left_to_the_letter_and_in_its_order() {

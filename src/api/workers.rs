@@ -1,4 +1,4 @@
-//! Workers: who asks for jobs, and who runs which.
+//! The calls about workers.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -29,7 +29,8 @@ pub(crate) async fn workers(_: Allowed<Read>, State(app): State<App>, query: Que
 #[utoipa::path(get, path = "/v1/workers/{worker_id}", tag = "queues",
     params(
         ("worker_id" = String, Path, description = "The worker's name"),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The size of the page; 100 by default"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
+            description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
     responses(

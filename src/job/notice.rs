@@ -69,7 +69,8 @@ pub const MAX_NOTICES: usize = 50;
 
 impl Job {
     /// Puts those events that happened since `before` into the outbox that the job's own targets want, or `wanted`
-    /// says yes to. Nobody is told of the system's own jobs: a notification that fails would be told of by another one.
+    /// says yes to. There are no notices
+    /// of the system's own jobs: a failed notification would lead to another one.
     pub fn announce(&mut self, before: &Self, wanted: impl Fn(EventName) -> bool) {
         if self.spec.queue.is_internal() {
             return;
@@ -102,7 +103,7 @@ impl Job {
         Some(rest)
     }
 
-    /// Whether nothing is left to do for the job: it has ended, and everybody who is to be told of it has been.
+    /// Returns whether nothing is left to do for the job: it has ended, and its notices have been handed on.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.state.name().is_final() && self.outbox.is_empty()

@@ -1,4 +1,4 @@
-//! What was asked for when the job was submitted.
+//! What a client submits: the specification of a job.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,9 +1,9 @@
-//! Every way from one state to another that workers, submitters and administrators ask for; [`super::oversight`] has
+//! Every way from one state to another that workers, submitters and administrators request; [`super::oversight`] has
 //! what the monitor does.
 //!
 //! Each function takes the job as it is, a request and the time, and gives the job as it should be written, or says
 //! why not. Nothing here does I/O, reads a clock or draws a random number: the caller writes the answer back under the
-//! version it read, and asks again when somebody else wrote first.
+//! version it read, and repeats the transition when somebody else wrote first.
 //!
 //! What they keep, and `tests` hold over random sequences: a job has a lease exactly while it runs; the fence rises by
 //! one at each claim and never else; a final state is left only by [`Job::retry`]; each history entry starts where
@@ -114,7 +114,7 @@ pub enum Refusal {
     /// The job does not run.
     #[error("the job is {0}, not running")]
     NotRunning(JobState),
-    /// A newer claim than the one looked at.
+    /// The job was claimed anew.
     #[error("the job's fence is {}, not the expected one: it was claimed anew", .0.get())]
     FenceMoved(Fence),
     /// The job has reached its end in another way.
@@ -123,7 +123,7 @@ pub enum Refusal {
     /// Only a failed, cancelled or expired job can be retried.
     #[error("the job is {0}; only a failed, cancelled or expired job can be retried")]
     NotRetryable(JobState),
-    /// The moment asked about has not come: the lease, the deadline or the time limit still runs.
+    /// The time has not come: the lease, the deadline or the time limit still runs.
     #[error("the time has not come yet")]
     NotYet,
 }
@@ -230,8 +230,9 @@ impl Job {
         Ok(beating)
     }
 
-    /// `running → completed`. A late worker is heard as long as its fence is the current one, even when it was asked
-    /// to stop: the work is done. The same completion again changes nothing; one with another result comes too late.
+    /// `running → completed`. A late completion is accepted as long as its fence is the current one, even when the
+    /// worker was asked to stop: the work is done. The same completion again changes nothing; one with another result
+    /// comes too late.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
@@ -249,7 +250,7 @@ impl Job {
     }
 
     /// `running → available`, to be tried again after a wait, or `running → failed` when the failure is final or the
-    /// attempts are used up, or `running → cancelled` when its end was asked for. The same failure again changes
+    /// attempts are used up, or `running → cancelled` when that was requested. The same failure again changes
     /// nothing.
     ///
     /// # Errors
@@ -274,7 +275,7 @@ impl Job {
     }
 
     /// `running → available`: the worker gives the job back unharmed, and the attempt with it; or `running →
-    /// cancelled` when its end was asked for. The same release again changes nothing.
+    /// cancelled` when that was requested. The same release again changes nothing.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
@@ -299,7 +300,8 @@ impl Job {
         Ok(Change::To(Box::new(released)))
     }
 
-    /// `available → cancelled`; a running job is asked to stop, and its worker hears of it with its next heartbeat.
+    /// `available → cancelled`; a running job is requested to stop, which the answer to its worker's next heartbeat
+    /// says.
     ///
     /// # Errors
     /// [`Refusal::AlreadyFinal`] when the job has ended in another way.
@@ -394,7 +396,7 @@ impl Job {
         (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)
     }
 
-    /// The job after a failed attempt: to be tried again, of which `again` is told, or failed.
+    /// Returns the job after a failed attempt: waiting for the next one, recorded as the event `again`, or failed.
     pub(super) fn failed(&self, failure: &Failure, again: EventName, actor: &Actor, now: Timestamp) -> Self {
         let mut failed = self.clone();
         failed.error = Some(failure.error.clone());

@@ -1,4 +1,4 @@
-//! What a bulk call answers: an item for each that was asked, in the same order.
+//! The answers to bulk calls: one item for each item of the call, in the same order.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

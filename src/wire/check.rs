@@ -131,7 +131,7 @@ impl Checks {
         .ok()
     }
 
-    /// Checks whom a job's events are told to.
+    /// Checks the receivers of notifications.
     pub(crate) fn notify(&mut self, field: &str, targets: &[NotifyTarget]) {
         if targets.len() > MAX_NOTIFY_TARGETS {
             self.fault(field, format!("has more than {MAX_NOTIFY_TARGETS} targets"));
@@ -159,7 +159,7 @@ impl Checks {
         }
     }
 
-    /// Checks events that a notification is asked for.
+    /// Checks the events of a notification.
     pub(crate) fn notifiable(&mut self, field: &str, events: &[EventName]) {
         for event in events.iter().filter(|event| !EventName::NOTIFIABLE.contains(event)) {
             let words: Vec<&str> = EventName::NOTIFIABLE.iter().map(|event| event.as_str()).collect();

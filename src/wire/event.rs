@@ -1,4 +1,4 @@
-//! What happened to a job, as the stream of events tells it.
+//! The events of jobs, as the stream sends them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,4 +1,4 @@
-//! What can be asked of jobs, field by field.
+//! The fields of a job, and how they can be queried.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -18,8 +18,8 @@ pub struct FieldDescription {
     /// The name, the same in queries, in answers and in the index.
     #[schema(example = "lease.worker_id")]
     pub name: String,
-    /// How it can be asked for: `keyword`, `text`, `date`, `integer`, `number`, `boolean` or `labels`; `kept` when it
-    /// cannot.
+    /// How the field can be queried: as `keyword`, `text`, `date`, `integer`, `number`, `boolean` or `labels`; `kept`
+    /// if it cannot.
     #[schema(example = "keyword")]
     pub r#type: String,
     /// What the field says.

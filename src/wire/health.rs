@@ -10,14 +10,14 @@ use super::job::{JobState, millis};
 use crate::clock::{Timestamp, rfc3339};
 use crate::manager::{Insights, KindCounts, Quantiles, SurveyState};
 
-/// From how late half of the jobs start on it is told as a warning.
+/// A median delay of starts above this is a warning.
 const LATE: Duration = Duration::from_secs(60);
-/// From how long a due job has waited on, with no claim granted meanwhile, it is told as a warning.
+/// A due job that waits longer than this, with no claim granted meanwhile, is a warning.
 const UNASKED: Duration = Duration::from_secs(60);
-/// From which share of claims that lose a race on it is told as a warning, and of how many.
+/// A share of claims that lose a race above this, of at least so many claims, is a warning.
 const MANY_CONFLICTS: f64 = 0.5;
 const ENOUGH_CLAIMS: u64 = 100;
-/// From which share of attempts that end badly on it is told as a warning, and of how many.
+/// A share of attempts that fail above this, of at least so many attempts, is a warning.
 const MANY_FAILURES: f64 = 0.5;
 const ENOUGH_ATTEMPTS: u64 = 20;
 
@@ -163,7 +163,7 @@ pub struct JobCounts {
 }
 
 impl ServerHealth {
-    /// What is to be told.
+    /// Gathers the answer.
     pub(crate) fn new(
         configuration: serde_json::Value,
         insights: &Insights,

@@ -1,4 +1,4 @@
-//! Subscriptions: who is told of what, whichever job it happens to.
+//! Subscriptions: receivers of the events of all jobs.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

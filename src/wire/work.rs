@@ -1,4 +1,4 @@
-//! What workers, clients and administrators ask of jobs that exist.
+//! Calls about existing jobs: by workers, clients and administrators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Workers: what they told this server last, and what they run.
+//! Workers: their latest calls to this server, and the jobs that they run.
 
 use std::collections::BTreeMap;
 
