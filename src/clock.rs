@@ -81,10 +81,11 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Serializes a [`Timestamp`] as RFC 3339: `#[serde(with = "rfc3339")]`.
+/// Serializes a [`Timestamp`] as RFC 3339 in formats for people, and as its number in others:
+/// `#[serde(with = "rfc3339")]`.
 pub mod rfc3339 {
     use super::Timestamp;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
     use std::borrow::Cow;
 
     /// Writes RFC 3339 with milliseconds.
@@ -92,7 +93,7 @@ pub mod rfc3339 {
     /// # Errors
     /// The serializer's own.
     pub fn serialize<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(time)
+        if serializer.is_human_readable() { serializer.collect_str(time) } else { time.serialize(serializer) }
     }
 
     /// Reads RFC 3339.
@@ -100,6 +101,9 @@ pub mod rfc3339 {
     /// # Errors
     /// When the text is not a time.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+        if !deserializer.is_human_readable() {
+            return Timestamp::deserialize(deserializer);
+        }
         let text = Cow::<str>::deserialize(deserializer)?;
         Timestamp::parse_rfc3339(&text).map_err(D::Error::custom)
     }

@@ -26,17 +26,23 @@ pub struct RetryPolicy {
     pub jitter: f64,
 }
 
-/// A duration as a number of whole milliseconds.
+/// A duration as a number of whole milliseconds in formats for people, and as it is in others.
 mod millis {
     use std::time::Duration;
 
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return duration.serialize(serializer);
+        }
         serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        if !deserializer.is_human_readable() {
+            return Duration::deserialize(deserializer);
+        }
         u64::deserialize(deserializer).map(Duration::from_millis)
     }
 }

@@ -210,7 +210,7 @@ pub struct BulkReport {
     /// have changed by the time of the change.
     #[schema(example = 1200)]
     pub matched: u64,
-    /// Up to ten of the jobs, youngest first; only in a dry run.
+    /// Up to 20 of the jobs, youngest first; only in a dry run.
     pub sample: Vec<JobSummary>,
     /// The number of jobs changed.
     pub changed: u64,
