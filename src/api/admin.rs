@@ -17,7 +17,7 @@ use crate::job::{Actor, Then};
 use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
 use crate::wire::admin::Ordered;
-use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobSummary, OrphanList, OrphanedJob};
+use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobAnswer, OrphanList, OrphanedJob};
 
 /// How long one call changes jobs before it answers with a cursor.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);
@@ -121,22 +121,21 @@ pub(crate) async fn retry_many(
 
 async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: BulkChange) -> Result<Response, ApiError> {
     let Ordered { action, selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
-    let answer = match order {
-        None => previewed(&app.manager.preview(action, &selection).await?),
-        Some(order) => {
-            let after = cursor.map(|text| decode_cursor(&text, BULK_ORDER)).transpose()?.map(|cursor| cursor.after);
-            let bounds = BulkBounds { after, max_jobs, within: CHANGES_WITHIN };
-            changed(app.manager.bulk_change(order, &selection, bounds).await?)
-        }
+    let Some(order) = order else {
+        let preview = app.manager.preview(action, &selection).await?;
+        return Ok(json(StatusCode::OK, &previewed(&preview)));
     };
-    Ok(json(StatusCode::OK, &answer))
+    let after = cursor.map(|text| decode_cursor(&text, BULK_ORDER)).transpose()?.map(|cursor| cursor.after);
+    let bounds = BulkBounds { after, max_jobs, within: CHANGES_WITHIN };
+    let report = app.manager.bulk_change(order, &selection, bounds).await?;
+    Ok(json(StatusCode::OK, &changed(report)))
 }
 
-fn previewed(preview: &BulkPreview) -> BulkReport {
+fn previewed(preview: &BulkPreview) -> BulkReport<'_> {
     BulkReport {
         dry_run: true,
         matched: preview.matched,
-        sample: preview.sample.iter().map(JobSummary::from).collect(),
+        sample: preview.sample.iter().map(JobAnswer::from).collect(),
         changed: 0,
         skipped: 0,
         failed_total: 0,
@@ -146,7 +145,7 @@ fn previewed(preview: &BulkPreview) -> BulkReport {
     }
 }
 
-fn changed(report: manager::BulkReport) -> BulkReport {
+fn changed(report: manager::BulkReport) -> BulkReport<'static> {
     let failure = |(id, error)| {
         let (_, error) = ApiError::from(error).into_item();
         ChangeFailure { id: String::from(id), error }

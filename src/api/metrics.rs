@@ -68,6 +68,7 @@ const EVENTS: Values = || {
         EventName::ALL.into_iter().filter(|event| !matches!(event, EventName::Submitted | EventName::Claimed));
     counted.map(EventName::as_str).collect()
 };
+const CONTENDED: Values = || vec!["claim", "update", "queue", "subscription", "setting"];
 const POLICIES: Values = || OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec();
 const SCANS: Values = || Scan::ALL.map(Scan::as_str).to_vec();
 
@@ -99,7 +100,7 @@ pub const METRICS: &[Metric] = &[
         "Jobs given back because their worker was gone before the answer to its claim"),
     metric("leasehold_claims_redelivered_total", Counter,
         "Jobs given again to a worker that lost the answer to its claim"),
-    labelled("leasehold_conflicts_total", Counter, ("operation", || vec!["claim", "update", "queue", "subscription", "setting"]),
+    labelled("leasehold_conflicts_total", Counter, ("operation", CONTENDED),
         "Writes of a job, or of a record of the kind named, that lost a race: somebody had written it since it was read"),
     labelled("leasehold_mismatches_total", Counter, ("reason", || vec!["stale_hit", "fence"]),
         "What spoke of a job as it no longer is: search hits older than what is known, and calls under another fence \

@@ -6,7 +6,7 @@ use super::chosen::Chosen;
 use super::failure::Failure;
 use super::output::{complain, print, print_json, table};
 use crate::client::{Client, ClientError};
-use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobSummary, Then};
+use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobAnswer, Then};
 
 /// A change to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Action {
     }
 
     /// Changes the jobs of a filter, or counts them.
-    async fn many(self, client: &Client, order: BulkChange) -> Result<BulkReport, ClientError> {
+    async fn many(self, client: &Client, order: BulkChange) -> Result<BulkReport<'static>, ClientError> {
         match self {
             Self::Release { then, .. } => client.release_many(&BulkChange { then: Some(then), ..order }).await,
             Self::Cancel => client.cancel_many(&order).await,
@@ -109,7 +109,7 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, answer: &BulkReport) {
+    fn add(&mut self, answer: &BulkReport<'_>) {
         self.changed += answer.changed;
         self.skipped += answer.skipped;
         self.failed += answer.failed_total;
@@ -122,7 +122,7 @@ impl std::fmt::Display for Total {
     }
 }
 
-fn describe(action: Action, seen: &BulkReport) -> String {
+fn describe(action: Action, seen: &BulkReport<'_>) -> String {
     let jobs = if seen.matched == 1 { "job" } else { "jobs" };
     let headline = format!("{} {jobs} to {}", seen.matched, action.verb());
     if seen.sample.is_empty() {
@@ -135,13 +135,13 @@ fn describe(action: Action, seen: &BulkReport) -> String {
     format!("{headline}{which}\n{listed}")
 }
 
-fn row(job: &JobSummary) -> Vec<String> {
+fn row(job: &JobAnswer<'_>) -> Vec<String> {
     vec![
-        job.id.clone(),
-        job.queue.clone(),
-        job.kind.clone(),
+        job.id.to_string(),
+        job.queue.to_string(),
+        job.kind.to_string(),
         job.state.as_str().to_owned(),
-        job.worker_id.clone().unwrap_or_default(),
+        job.lease.as_ref().map(|lease| lease.worker_id.to_string()).unwrap_or_default(),
         job.created_at.to_rfc3339(),
     ]
 }

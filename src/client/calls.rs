@@ -263,7 +263,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn release_many(&self, order: &BulkChange) -> Result<BulkReport, ClientError> {
+    pub async fn release_many(&self, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
         self.change_many("release", order).await
     }
 
@@ -271,7 +271,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn cancel_many(&self, order: &BulkChange) -> Result<BulkReport, ClientError> {
+    pub async fn cancel_many(&self, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
         self.change_many("cancel", order).await
     }
 
@@ -279,11 +279,11 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn retry_many(&self, order: &BulkChange) -> Result<BulkReport, ClientError> {
+    pub async fn retry_many(&self, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
         self.change_many("retry", order).await
     }
 
-    async fn change_many(&self, action: &str, order: &BulkChange) -> Result<BulkReport, ClientError> {
+    async fn change_many(&self, action: &str, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
         let repeat = if order.dry_run { Repeat::Safe } else { Repeat::Unsafe };
         let call = self.call(Method::POST, &["v1", "admin", "jobs", action], repeat);
         self.send(call.json(order)?.waiting(MANY_TAKE)).await

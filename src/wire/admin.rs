@@ -7,12 +7,12 @@ use utoipa::ToSchema;
 
 use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
-use crate::clock::{Timestamp, rfc3339};
+use super::job::{Job, JobAnswer};
+use crate::clock::Timestamp;
 use crate::job::{Actor, InvalidName, JobId, JobState, Then};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection};
 use crate::query::kql::{Expression, KqlError, Plan, Zone};
 use crate::query::{Filter, Query};
-use crate::store::Versioned;
 
 /// The most values of one part of a filter.
 pub const MAX_FILTER_VALUES: usize = 100;
@@ -202,8 +202,9 @@ impl Checks {
 }
 
 /// The result of a bulk change, or of its dry run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct BulkReport {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BulkReport)]
+pub struct BulkReport<'a> {
     /// Whether the call was a dry run, which changes nothing.
     pub dry_run: bool,
     /// The number of jobs found: all of them in a dry run, else those that this call processed. A dry run's number may
@@ -211,7 +212,8 @@ pub struct BulkReport {
     #[schema(example = 1200)]
     pub matched: u64,
     /// Up to 20 of the jobs, youngest first; only in a dry run.
-    pub sample: Vec<JobSummary>,
+    #[schema(value_type = Vec<Job>)]
+    pub sample: Vec<JobAnswer<'a>>,
     /// The number of jobs changed.
     pub changed: u64,
     /// The number of jobs left alone, because they no longer matched or were already as requested.
@@ -233,48 +235,6 @@ pub struct ChangeFailure {
     pub id: String,
     /// Why the job could not be changed.
     pub error: ItemError,
-}
-
-/// The main fields of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct JobSummary {
-    /// The job's id.
-    pub id: String,
-    /// The queue that the job waits in.
-    pub queue: String,
-    /// What sort of work the job is: the name of its handler.
-    pub kind: String,
-    /// The team or person that the job belongs to.
-    pub owner: Option<String>,
-    /// The state of the job.
-    pub state: JobState,
-    /// The worker that runs the job; null unless the job is running.
-    pub worker_id: Option<String>,
-    /// How often the job was claimed: the fencing token of its latest lease.
-    pub fence: u64,
-    /// How many claims count as attempts so far.
-    pub attempt: u32,
-    /// When the job was submitted.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub created_at: Timestamp,
-}
-
-impl From<&Versioned> for JobSummary {
-    fn from(versioned: &Versioned) -> Self {
-        let job = &*versioned.job;
-        Self {
-            id: job.id.as_str().to_owned(),
-            queue: job.spec.queue.as_str().to_owned(),
-            kind: job.spec.kind.as_str().to_owned(),
-            owner: job.spec.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-            state: job.state.name(),
-            worker_id: job.lease().map(|lease| lease.worker_id.as_str().to_owned()),
-            fence: job.fence.get(),
-            attempt: job.attempt.get(),
-            created_at: job.created_at,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub mod work;
 pub mod workers;
 
 pub use crate::job::Then;
-pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure, JobSummary};
+pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub use event::{EventJob, JobEvent};
