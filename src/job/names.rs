@@ -73,12 +73,6 @@ macro_rules! name {
             }
         }
 
-        impl Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-
         impl TryFrom<String> for $name {
             type Error = InvalidName;
             fn try_from(text: String) -> Result<Self, InvalidName> {
