@@ -62,7 +62,7 @@ impl Outbox {
     async fn catch_up(&self) -> Result<(), ManagerError> {
         self.subscriptions.refresh().await?;
         let before = self.clock.now().minus(self.config.period * FORGOTTEN_AFTER);
-        let filter = Filter { untold: Some(true), watch_at_most: Some(before), ..Filter::default() };
+        let filter = Filter { pending_notices: Some(true), watch_at_most: Some(before), ..Filter::default() };
         let sort = Sort::By(SortField::WatchAt, Direction::Ascending);
         let mut after = None;
         for _ in 0..MAX_PAGES {

@@ -275,8 +275,8 @@ pub static FIELDS: &[Field] = &[
         "What happens when the lease expires: requeue, fail or flag.", "orphan_policy: flag").sortable().groupable(),
     Field::kept("notify", "The receivers of the job's notifications.", "[{\"url\": \"https://example.org/hook\"}]"),
     Field::kept("outbox", "The events whose notifications are not submitted yet.", "[{\"number\": 3}]"),
-    Field::new("untold", LONG, Of(|job| untold(job)),
-        "The number of events whose notifications are not submitted yet.", "untold > 0").sortable(),
+    Field::new("pending_notices", LONG, Of(|job| pending_notices(job)),
+        "The number of events whose notifications are not submitted yet.", "pending_notices > 0").sortable(),
     Field::new("lease.worker_id", KEYWORD, Of(|job| text(lease(job)?.worker_id.as_str())),
         "The worker that holds the lease.", "lease.worker_id: worker-7").sortable().groupable().by_default(),
     Field::new("lease.request_id", KEYWORD, Of(|job| text(lease(job)?.request_id.as_ref()?.as_str())),
@@ -400,7 +400,7 @@ fn stored(body: &Body) -> Option<FieldValue<'static>> {
 }
 
 /// Not in the document while there are none.
-fn untold(job: &Job) -> Option<FieldValue<'static>> {
+fn pending_notices(job: &Job) -> Option<FieldValue<'static>> {
     i64::try_from(job.outbox.len()).ok().filter(|count| *count > 0).and_then(integer)
 }
 

@@ -55,7 +55,7 @@ pub struct Filter {
     /// Selects jobs that are flagged as orphans, or those that are not.
     pub orphaned: Option<bool>,
     /// Selects jobs with pending notices, or those without.
-    pub untold: Option<bool>,
+    pub pending_notices: Option<bool>,
     /// Selects the jobs that this KQL query matches.
     pub query: Option<Query>,
     /// Selects jobs that run under a lease of this worker.
@@ -83,7 +83,7 @@ impl Filter {
             && self.finished_after.is_none_or(|earliest| job.finished_at().is_some_and(|at| at > earliest))
             && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
             && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
-            && self.untold.is_none_or(|untold| job.outbox.is_empty() != untold)
+            && self.pending_notices.is_none_or(|pending_notices| job.outbox.is_empty() != pending_notices)
             && self.query.as_ref().is_none_or(|query| query.expression.matches(job, query.now))
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
@@ -96,7 +96,7 @@ impl Filter {
             || self.request_id.is_some()
             || self.watch_at_most.is_some()
             || self.orphaned == Some(true)
-            || self.untold == Some(true)
+            || self.pending_notices == Some(true)
             || (!self.states.is_empty() && !self.states.iter().any(|state| state.is_final()))
     }
 }

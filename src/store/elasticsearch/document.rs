@@ -137,7 +137,7 @@ struct JobDocument<'a> {
     // What follows from the rest: written to be searched for, and not read.
     /// How many notices there are.
     #[serde(skip_deserializing, skip_serializing_if = "is_zero")]
-    untold: usize,
+    pending_notices: usize,
     #[serde(with = "rfc3339::option", skip_deserializing, skip_serializing_if = "Option::is_none")]
     watch_at: Option<Timestamp>,
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
@@ -294,7 +294,7 @@ impl<'a> JobDocument<'a> {
             result_ref,
             write_id: Some(ids.own),
             previous_write_id: ids.previous,
-            untold: job.outbox.len(),
+            pending_notices: job.outbox.len(),
             watch_at: job.watch_at(),
             wait_ms: job.wait().map(millis),
             run_time_ms: job.run_time().map(millis),

@@ -212,7 +212,7 @@ impl Pass<'_> {
                 { "terms": { "state": ended() } },
                 { "range": { "finished_at": { "lte": until, "format": "epoch_millis" } } },
             ],
-            "must_not": { "exists": { "field": "untold" } },
+            "must_not": { "exists": { "field": "pending_notices" } },
         } });
         let mut body = page(&settled, self.limit);
         body["sort"] = json!([{ "finished_at": "asc" }]);

@@ -134,7 +134,7 @@ impl Live {
         if only(|state| *state == JobState::Running) {
             return Some(Box::new(running()));
         }
-        if only(|state| state.is_final()) || filter.untold == Some(true) {
+        if only(|state| state.is_final()) || filter.pending_notices == Some(true) {
             return Some(by_ids(Some(&self.pending_notices)));
         }
         if let Some(latest) = filter.watch_at_most {

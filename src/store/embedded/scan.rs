@@ -26,7 +26,7 @@ pub(super) fn is_indexed(wanted: &Narrowed, sort: Sort) -> bool {
         || is_watch(filter, sort)
         || filter.request_id.is_some()
         || filter.worker_id.is_some()
-        || filter.untold == Some(true)
+        || filter.pending_notices == Some(true)
 }
 
 /// Whether a count is answered from the counts that are kept.

@@ -233,9 +233,10 @@ async fn a_moved_job_is_the_same_job_in_every_reading(site: Site) {
 async fn what_is_not_settled_or_not_old_enough_stays(site: Site) {
     let waiting = Arc::new(submit("waiting", plain_spec(), site.now, site.now));
     let ended = site.ended("ended");
-    let untold = leasehold::job::Notice { number: 1, entry: ended.history.entries()[0].clone() };
-    let untold = Arc::new(Job { id: id("untold"), outbox: vec![untold], ..(*ended).clone() });
-    for job in [&waiting, &ended, &untold] {
+    let pending_notices = leasehold::job::Notice { number: 1, entry: ended.history.entries()[0].clone() };
+    let pending_notices =
+        Arc::new(Job { id: id("pending_notices"), outbox: vec![pending_notices], ..(*ended).clone() });
+    for job in [&waiting, &ended, &pending_notices] {
         site.create(job).await;
     }
     assert_eq!(site.archive(0).await, Archived::default());
@@ -243,7 +244,7 @@ async fn what_is_not_settled_or_not_old_enough_stays(site: Site) {
     let moved: Vec<JobId> =
         site.whole().await.into_values().filter(is_moved).map(|found| found.job.id.clone()).collect();
     assert_eq!(moved, [id("ended")]);
-    site.holds(&[&waiting, &ended, &untold]).await;
+    site.holds(&[&waiting, &ended, &pending_notices]).await;
 }
 
 async fn the_live_index_holds_nothing_of_moved_jobs_once_tombstones_are_cleared(site: Site) {

@@ -54,9 +54,9 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
         // Not in the order of the ids, and several at a time.
         let job = submit(&format!("job-{:02}", number * 37 % JOBS), spec, at(number % 8 * 100), at(number % 11));
         let entry = job.history.entries()[0].clone();
-        let untold = (number % 5 == 3).then_some(Notice { number: 1, entry });
+        let pending_notices = (number % 5 == 3).then_some(Notice { number: 1, entry });
         let expires_at = (number % 3 == 1).then_some(at(number % 7 * 100));
-        let outbox = untold.into_iter().collect();
+        let outbox = pending_notices.into_iter().collect();
         // Some texts are longer than what is indexed, and some sort differently as bytes and as UTF-16.
         let too_long = "e".repeat(1_025);
         let code = ["exit", &too_long, "timeout", "Exit", "ä", "\u{10000}", "\u{ffff}"][number as usize % 7].to_owned();
@@ -132,7 +132,7 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     filters.push(Filter { run_after: Some(at(0)), run_at_most: Some(at(300)), ..Filter::default() });
     filters.push(Filter { states: vec![JobState::Available], run_after: Some(at(0)), ..Filter::default() });
     filters.extend([true, false].map(|flag| Filter { orphaned: Some(flag), ..Filter::default() }));
-    filters.extend([true, false].map(|flag| Filter { untold: Some(flag), ..Filter::default() }));
+    filters.extend([true, false].map(|flag| Filter { pending_notices: Some(flag), ..Filter::default() }));
     for times in [(at(15), at(997)), (at(22), at(996))] {
         let (finished_at_most, updated_after) = (Some(times.0), Some(times.1));
         filters.push(Filter { finished_at_most, updated_after, ..Filter::default() });
@@ -189,7 +189,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         finished_after: None,
         updated_after: Some(at(990)),
         orphaned: Some(true),
-        untold: Some(true),
+        pending_notices: Some(true),
         query: None,
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
