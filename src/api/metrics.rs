@@ -13,7 +13,8 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use crate::job::{EventName, OrphanPolicy};
 use crate::monitor::Scan;
 
-/// The bounds of the buckets for answers, in seconds: from one out of memory to a claim's longest wait.
+/// The bounds of the buckets for the duration of answers, in seconds: from an answer out of memory to a claim's longest
+/// wait.
 const ANSWERS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0];
 /// The bounds of the buckets for how long jobs wait and run, in seconds: from at once to a day.
 const JOBS: [f64; 14] =
@@ -21,33 +22,33 @@ const JOBS: [f64; 14] =
 /// The bounds of the buckets for sizes of batches.
 const SIZES: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0];
 
-/// How often what was measured is put in its buckets. Until then it takes memory.
+/// How often recorded values are put in their buckets. Until then they take memory.
 pub(crate) const UPKEEP: Duration = Duration::from_secs(5);
 
 /// A metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Its name.
+    /// The metric's name.
     pub name: &'static str,
-    /// What it measures.
+    /// What the metric measures, for its help text.
     pub help: &'static str,
-    /// What sort it is.
+    /// The type of the metric.
     pub sort: Sort,
-    /// A label, and the values of it for which there is a series from the start.
+    /// The metric's label, with the values that have a series from the start; `None` for a metric without labels.
     pub label: Option<(&'static str, Values)>,
 }
 
-/// Gives the values of a label for which there is a series from the start.
+/// Returns the values of a label that have a series from the start.
 pub type Values = fn() -> Vec<&'static str>;
 
-/// What sort a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sort {
-    /// It only rises.
+    /// A number that only rises.
     Counter,
-    /// It rises and falls.
+    /// A number that rises and falls.
     Gauge,
-    /// It counts values by size, up to these bounds.
+    /// The counts of values by size, in buckets with these upper bounds.
     Histogram(&'static [f64]),
 }
 use Sort::{Counter, Gauge, Histogram};
@@ -60,7 +61,7 @@ const fn labelled(name: &'static str, sort: Sort, label: (&'static str, Values),
     Metric { name, help, sort, label: Some(label) }
 }
 
-/// The values of a label that are known only at run time.
+/// The label's values are known only at run time: no series exists from the start.
 const IN_USE: Values = Vec::new;
 const ENDS: Values = || vec!["available", "completed", "failed", "cancelled"];
 const EVENTS: Values = || {
@@ -101,7 +102,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_claims_redelivered_total", Counter,
         "Jobs given again to a worker that lost the answer to its claim"),
     labelled("leasehold_conflicts_total", Counter, ("operation", CONTENDED),
-        "Writes of a job, or of a record of the kind named, that lost a race: somebody had written it since it was read"),
+        "Writes of a job, or of a record of the kind named, that lost a race: another write came first"),
     labelled("leasehold_mismatches_total", Counter, ("reason", || vec!["stale_hit", "fence"]),
         "What spoke of a job as it no longer is: search hits older than what is known, and calls under another fence \
          than the job's"),
@@ -161,11 +162,11 @@ pub const METRICS: &[Metric] = &[
         "Payloads and results that could not be removed and that no job refers to"),
 ];
 
-/// Starts to record the process's metrics and gives where to read them. There is one recorder in a process: another
-/// call gives the same.
+/// Starts to record the process's metrics and returns the handle to read them. A process has one recorder: another call
+/// returns the same handle.
 ///
 /// # Errors
-/// When a recorder of another kind is at work.
+/// Another recorder is installed already.
 pub fn install() -> Result<PrometheusHandle, String> {
     static INSTALLED: OnceLock<Result<PrometheusHandle, String>> = OnceLock::new();
     INSTALLED.get_or_init(|| start().map_err(|error| format!("cannot record metrics: {error}"))).clone()

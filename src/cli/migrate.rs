@@ -33,10 +33,10 @@ pub(super) struct MigrateArgs {
 /// Migrates.
 pub(super) async fn run(args: MigrateArgs, settings: Settings) -> Result<(), Failure> {
     let engine = settings.engine(args.store);
-    // Whoever names a node means it.
+    // Naming a node selects Elasticsearch.
     if engine.kind == StoreKind::Embedded && engine.elasticsearch_urls.is_none() {
-        let message = "the indices of which Elasticsearch? `--store elasticsearch` and `--elasticsearch-url` say so; the \
-                       embedded store brings itself up to date when it is opened";
+        let message = "no Elasticsearch is named: pass `--store elasticsearch` and `--elasticsearch-url`; the embedded \
+                       store has nothing to migrate";
         return Err(Failure::Usage(message.to_owned()));
     }
     let failed = |error: crate::store::elasticsearch::ConnectError| Failure::Failed(error.to_string());

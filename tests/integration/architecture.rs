@@ -1,285 +1,189 @@
-//! Who may use whom: imports go down the layers only, and `src/` keeps to its form.
+//! Who may use whom: imports go down the floors only, no files use each other in a circle, and `src/` keeps to its
+//! form.
 //!
-//! `ARCHITECTURE.md` says why; [`LAYERS`] is the rule. Test code is not held to it: a manager's test runs on a real
-//! store.
+//! `ARCHITECTURE.md` says why; [`FLOORS`] is the rule, from which the order in `src/lib.rs` and in `ARCHITECTURE.md` is
+//! checked. Test code is not held to it: a manager's test runs on a real store.
+
+mod circles;
+mod survey;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use syn::spanned::Spanned;
-use syn::visit::{self, Visit};
+use circles::{circles, uses_within_modules};
+use survey::{Crate, MAIN, Module, Source, Used, sources};
 
-/// What a layer may use besides itself.
-enum May {
-    Use(&'static [&'static str]),
-    UseEverything,
-}
-use May::{Use, UseEverything};
-
-/// Each layer, from the bottom up, and what it may use. The longest name that fits a module is its layer.
-#[rustfmt::skip]
-const LAYERS: &[(&str, May)] = &[
-    ("clock",                Use(&[])),
-    ("job",                  Use(&["clock"])),
-    ("query",                Use(&["job", "clock"])),
-    ("store",                Use(&["query", "job", "clock"])),
-    ("store::embedded",      Use(&["store", "query", "job", "clock"])),
-    ("store::elasticsearch", Use(&["store", "query", "job", "clock"])),
-    ("manager",              Use(&["store", "query", "job", "clock"])),
-    ("executor",             Use(&["job", "clock"])),
-    ("worker",               Use(&["manager", "store", "job", "clock"])),
-    ("monitor",              Use(&["manager", "store", "query", "job", "clock"])),
-    ("notify",               Use(&["worker", "executor", "manager", "store", "query", "job", "clock"])),
-    ("wire",                 Use(&["notify", "executor", "manager", "store", "query", "job", "clock"])),
-    ("api",                  Use(&["wire", "notify", "monitor", "executor", "manager", "store", "query", "job", "clock"])),
-    ("client",               Use(&["wire", "worker", "manager", "query", "job", "clock"])),
-    ("cli",                  UseEverything),
-    (CRATE_ROOT,             UseEverything),
-    (MAIN,                   UseEverything),
+/// The floors from the bottom up. A module uses what is on lower floors, and nothing else on its own. The longest name
+/// that fits a path says where it belongs.
+const FLOORS: &[&[&str]] = &[
+    &["clock"],
+    &["job"],
+    &["query"],
+    &["store"],
+    ENGINES,
+    &["manager", "executor"],
+    &["worker", "monitor"],
+    &["notify"],
+    &["wire"],
+    &["api", "client"],
+    &["cli"],
 ];
 
-/// The layer of `lib.rs`.
-const CRATE_ROOT: &str = "";
-/// The layer of `main.rs`, which sees the library from outside.
-const MAIN: &str = "main";
+/// The engines behind the store's trait, which only these may name: [`KNOW_ENGINES`].
+const ENGINES: &[&str] = &["store::embedded", "store::elasticsearch"];
+const KNOW_ENGINES: &[&str] = &["cli"];
+
+/// Folders whose `mod.rs` holds the type that the files in it extend, each in the file of its subject. Such a file uses
+/// its folder's `mod.rs`, which uses the file, and that is no circle.
+const FRONTS: &[(&str, &str)] = &[("manager", "every room extends `Manager`")];
+
+/// The one use in each circle of two files that stands for a reason: who, of whom, why.
+const CIRCLES_WITH_A_REASON: &[(&str, &str, &str)] = &[];
+
 /// Longer files are to be taken apart.
-const MAX_LINES: usize = 700;
+const MAX_LINES: usize = 500;
+/// Longer lines are to be broken, comments and texts too.
+const MAX_COLUMNS: usize = 120;
 /// Names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 6] = ["utils", "util", "common", "models", "helpers", "misc"];
 
 #[test]
-fn imports_go_down_the_layers_only_and_every_file_keeps_to_its_form() {
-    let found = violations(&sources());
+fn imports_go_down_the_floors_without_circles_and_every_file_keeps_to_its_form() {
+    let found = violations(&sources(), FRONTS, CIRCLES_WITH_A_REASON);
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 
-/// One file of `src/`, by its path in there.
-struct Source {
-    path: PathBuf,
-    text: String,
+#[test]
+fn the_maps_of_the_crate_tell_the_order_of_the_floors() {
+    let modules: Vec<&str> = FLOORS.iter().copied().flatten().copied().filter(|name| !ENGINES.contains(name)).collect();
+    let lib = text("src/lib.rs");
+    let listed: Vec<&str> = lib.lines().filter_map(numbered_module).collect();
+    assert_eq!(listed, modules, "the map at the top of src/lib.rs");
+
+    let page = text("ARCHITECTURE.md");
+    let layers = page.split_once("\n## Layers\n").expect("a section about layers").1;
+    let layers = layers.split("\n- ").next().unwrap_or_default();
+    let rows = layers.lines().filter_map(|line| line.strip_prefix("    ")?.split("  ").next());
+    let mut listed: Vec<Vec<&str>> = rows.map(|names| names.split(", ").collect()).collect();
+    listed.reverse();
+    assert_eq!(listed, FLOORS, "the layers in ARCHITECTURE.md, from the top down");
 }
 
-fn sources() -> Vec<Source> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut folders, mut sources) = (vec![src.clone()], Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder of src can be read") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).expect("a source file can be read");
-                let path = path.strip_prefix(&src).expect("it is in src").to_owned();
-                sources.push(Source { path, text });
-            }
-        }
-    }
-    sources.sort_by(|one, other| one.path.cmp(&other.path));
-    sources
+fn text(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A module's path from the crate's root: `["job", "transition"]`.
-type Module = Vec<String>;
-
-impl Source {
-    fn module(&self) -> Module {
-        let path = self.path.with_extension("");
-        let mut module: Module = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-        if module.last().is_some_and(|last| last == "mod") || module == ["lib"] {
-            module.pop();
-        }
-        module
-    }
-
-    /// A line of it, as an editor opens it.
-    fn at(&self, line: usize) -> String {
-        format!("src/{}:{line}", self.path.display())
-    }
+/// The module that a line such as ``//! 3. [`query`] – …`` names.
+fn numbered_module(line: &str) -> Option<&str> {
+    let (number, rest) = line.strip_prefix("//! ")?.split_once(". [`")?;
+    number.parse::<usize>().ok()?;
+    rest.split('`').next()
 }
 
 /// Everything that is wrong, a line each.
-fn violations(sources: &[Source]) -> Vec<String> {
+fn violations(sources: &[Source], fronts: &[(&str, &str)], exceptions: &[(&str, &str, &str)]) -> Vec<String> {
     let modules: BTreeSet<Module> = sources.iter().map(Source::module).collect();
-    let surveys: Vec<(&Source, Survey)> = sources.iter().map(|source| (source, Survey::of(source, &modules))).collect();
-    let declared: BTreeSet<&Module> = surveys.iter().flat_map(|(_, survey)| &survey.declared).collect();
-    let test_modules: BTreeSet<&Module> = surveys.iter().flat_map(|(_, survey)| &survey.test_modules).collect();
-    let is_test = |module: &Module| (0..=module.len()).any(|end| test_modules.contains(&module[..end].to_vec()));
-
+    let all = Crate::of(sources, &modules);
+    let declared: BTreeSet<&Module> = all.surveys.iter().flat_map(|survey| &survey.declared).collect();
     let mut found = Vec::new();
-    for (source, survey) in &surveys {
-        let module = source.module();
-        let lines = source.text.lines().count();
-        if lines > MAX_LINES {
-            found.push(format!("{}: {lines} lines, more than {MAX_LINES}: take it apart", source.at(MAX_LINES)));
-        }
-        if let Some(name) = module.iter().find(|name| EMPTY_NAMES.contains(&name.as_str())) {
-            found.push(format!("{}: a module named `{name}`: put each thing beside its use", source.at(1)));
-        }
-        let is_root = module.is_empty() || module == [MAIN];
-        if !is_root && !declared.contains(&module) {
-            found.push(format!("{}: no `mod` names this file: declare or remove it", source.at(1)));
-        }
-        let uses = survey.uses.iter().filter(|used| !is_test(&used.from));
-        found.extend(uses.filter_map(|used| used.violation(source)));
+    for survey in &all.surveys {
+        found.extend(bad_form(survey.source, &declared));
+        found.extend(survey.uses.iter().filter_map(|used| goes_up(used, survey.source)));
+    }
+    found.extend(circles_without_a_reason(&all, fronts, exceptions));
+    found
+}
+
+/// What is wrong with a file as such.
+fn bad_form(source: &Source, declared: &BTreeSet<&Module>) -> Vec<String> {
+    let mut found = Vec::new();
+    let module = source.module();
+    let lines = source.text.lines().count();
+    if lines > MAX_LINES {
+        found.push(format!("{}: {lines} lines, more than {MAX_LINES}: take it apart", source.at(MAX_LINES)));
+    }
+    let wide = source.text.lines().position(|line| line.chars().count() > MAX_COLUMNS);
+    if let Some(line) = wide {
+        found.push(format!("{}: wider than {MAX_COLUMNS} columns: break the line", source.at(line + 1)));
+    }
+    if let Some(name) = module.iter().find(|name| EMPTY_NAMES.contains(&name.as_str())) {
+        found.push(format!("{}: a module named `{name}`: put each thing beside its use", source.at(1)));
+    }
+    let is_root = module.is_empty() || module == [MAIN];
+    if !is_root && !declared.contains(&module) {
+        found.push(format!("{}: no `mod` names this file: declare or remove it", source.at(1)));
     }
     found
 }
 
-/// The layer that a module, or a path into one, belongs to.
-fn layer(module: &[String]) -> &'static (&'static str, May) {
-    let fits = |name: &str| {
-        name.split("::").map(Some).eq(module.iter().map(|part| Some(part.as_str())).take(name.split("::").count()))
+/// Whether `name`, a path such as `store::embedded`, begins the path of `module`.
+fn begins(name: &str, module: &[String]) -> bool {
+    let parts: Vec<&str> = name.split("::").collect();
+    parts.len() <= module.len() && parts.iter().zip(module).all(|(part, segment)| part == segment)
+}
+
+/// The floor that a path belongs to, and the name there; `None` for the crate's root and `main`, which use everything.
+fn floor(module: &[String]) -> Option<(usize, &'static str)> {
+    let named = FLOORS.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (floor, *name)));
+    named.filter(|(_, name)| begins(name, module)).max_by_key(|(_, name)| name.len())
+}
+
+fn goes_up(used: &Used, source: &Source) -> Option<String> {
+    if used.from.is_empty() || used.from == [MAIN] {
+        return None;
+    }
+    let place = source.at(used.line);
+    let Some((from_floor, from)) = floor(&used.from) else {
+        return Some(format!("{place}: `{}` is on no floor: add it to FLOORS", used.from.join("::")));
     };
-    let named = LAYERS.iter().filter(|(name, _)| *name != CRATE_ROOT && fits(name));
-    let root = LAYERS.iter().find(|(name, _)| *name == CRATE_ROOT).expect("the table has the root");
-    named.max_by_key(|(name, _)| name.len()).unwrap_or(root)
-}
-
-/// A path that names something of this crate.
-struct Used {
-    from: Module,
-    target: Module,
-    line: usize,
-}
-
-impl Used {
-    fn violation(&self, source: &Source) -> Option<String> {
-        let (from, may) = layer(&self.from);
-        let (target, _) = layer(&self.target);
-        let told = self.target.join("::");
-        if *from == CRATE_ROOT && !self.from.is_empty() {
-            let module = self.from.join("::");
-            return Some(format!("{}: `{module}` is in no layer: add it to LAYERS", source.at(self.line)));
-        }
-        match may {
-            UseEverything => None,
-            Use(_) if from == target => None,
-            Use(allowed) if allowed.contains(target) => None,
-            Use(allowed) => Some(format!(
-                "{}: `{from}` uses `{told}`; it may use [{}] only: move the code or turn the dependency round",
-                source.at(self.line),
-                allowed.join(", ")
-            )),
-        }
+    let target = used.target.join("::");
+    let (target_floor, name) = floor(&used.target)?;
+    if ENGINES.contains(&name) && from != name && !KNOW_ENGINES.contains(&from) {
+        return Some(format!("{place}: `{from}` uses `{target}`; only {KNOW_ENGINES:?} may name an engine"));
     }
-}
-
-/// What one file declares and uses.
-struct Survey<'a> {
-    modules: &'a BTreeSet<Module>,
-    /// The module that is being read; inline modules go deeper.
-    here: Module,
-    declared: Vec<Module>,
-    test_modules: Vec<Module>,
-    uses: Vec<Used>,
-}
-
-impl<'a> Survey<'a> {
-    fn of(source: &Source, modules: &'a BTreeSet<Module>) -> Self {
-        let here = source.module();
-        let mut survey = Self { modules, here, declared: Vec::new(), test_modules: Vec::new(), uses: Vec::new() };
-        let file = syn::parse_file(&source.text);
-        survey.visit_file(&file.unwrap_or_else(|error| panic!("{}: {error}", source.at(error.span().start().line))));
-        survey
-    }
-
-    /// Notes a path if it leads into this crate.
-    fn note(&mut self, segments: &[String], line: usize) {
-        if let Some(target) = self.resolve(segments) {
-            self.uses.push(Used { from: self.here.clone(), target, line });
-        }
-    }
-
-    fn resolve(&self, segments: &[String]) -> Option<Module> {
-        let (first, rest) = segments.split_first()?;
-        match first.as_str() {
-            "crate" => Some(rest.to_vec()),
-            "leasehold" if self.here == [MAIN] => Some(rest.to_vec()),
-            "self" => Some([&self.here, rest].concat()),
-            "super" => {
-                let ups = segments.iter().take_while(|segment| *segment == "super").count();
-                let kept = self.here.len().checked_sub(ups)?;
-                Some([&self.here[..kept], &segments[ups..]].concat())
-            }
-            _ => {
-                let child = [self.here.as_slice(), std::slice::from_ref(first)].concat();
-                self.modules.contains(&child).then(|| [self.here.as_slice(), segments].concat())
-            }
-        }
-    }
-
-    fn note_use(&mut self, tree: &syn::UseTree, path: &mut Vec<String>) {
-        match tree {
-            syn::UseTree::Path(part) => {
-                path.push(part.ident.to_string());
-                self.note_use(&part.tree, path);
-                path.pop();
-            }
-            syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.note_use(item, path)),
-            syn::UseTree::Name(name) => self.note_leaf(&name.ident, path),
-            syn::UseTree::Rename(rename) => self.note_leaf(&rename.ident, path),
-            syn::UseTree::Glob(glob) => self.note(path, glob.span().start().line),
-        }
-    }
-
-    fn note_leaf(&mut self, ident: &syn::Ident, path: &[String]) {
-        let leaf = ident.to_string();
-        let full = if leaf == "self" { path.to_vec() } else { [path, &[leaf]].concat() };
-        self.note(&full, ident.span().start().line);
-    }
-}
-
-fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.parse_args::<syn::Path>().is_ok_and(|condition| condition.is_ident("test"))
+    (from != name && target_floor >= from_floor).then(|| {
+        format!("{place}: `{from}` uses `{target}`, which is not below it: move the code or turn the dependency round")
     })
 }
 
-impl<'ast> Visit<'ast> for Survey<'_> {
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        self.here.push(item.ident.to_string());
-        if is_for_tests(&item.attrs) {
-            self.test_modules.push(self.here.clone());
+/// Every circle that no exception explains, and every exception that explains none.
+fn circles_without_a_reason(
+    all: &Crate<'_>,
+    fronts: &[(&str, &str)],
+    exceptions: &[(&str, &str, &str)],
+) -> Vec<String> {
+    let mut uses = uses_within_modules(all);
+    let mut found = Vec::new();
+    for (front, _) in fronts {
+        let before = uses.len();
+        uses.retain(|(from, target), _| target.join("::") != *front || !begins(front, from));
+        if uses.len() == before {
+            found.push(format!("FRONTS names `{front}`, which no file in it uses: remove it there"));
         }
-        if item.content.is_none() {
-            self.declared.push(self.here.clone());
+    }
+    for (from, target, _) in exceptions {
+        let removed = uses.extract_if(.., |(user, used), _| user.join("::") == *from && used.join("::") == *target);
+        let removed: Vec<_> = removed.collect();
+        let without = circles(&uses).len();
+        uses.extend(removed.iter().cloned());
+        if circles(&uses).len() == without {
+            found.push(format!("`{from}` and `{target}` are in no circle: remove the exception"));
         }
-        visit::visit_item_mod(self, item);
-        self.here.pop();
+        uses.retain(|key, _| removed.iter().all(|(other, _)| other != key));
     }
-
-    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        self.note_use(&item.tree, &mut Vec::new());
-    }
-
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        // A single word is a name in scope: a variable, or something that a `use` has brought in.
-        if segments.len() > 1 {
-            self.note(&segments, path.span().start().line);
-        }
-        visit::visit_path(self, path);
-    }
-
-    /// What a macro is given is no syntax tree, but paths in it that start at the crate's root can be told.
-    fn visit_macro(&mut self, mac: &'ast syn::Macro) {
-        let line = mac.span().start().line;
-        let tokens = mac.tokens.to_string().replace(" ::", "::").replace(":: ", "::");
-        for (start, _) in tokens.match_indices("crate::") {
-            let is_part = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
-            let path = tokens[start..].split(|letter| !is_part(letter)).next().unwrap_or_default();
-            let segments: Vec<String> = path.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
-            self.note(&segments, line);
-        }
-        visit::visit_macro(self, mac);
-    }
+    found.extend(circles(&uses));
+    found
 }
 
 /// What is wrong with a crate of these files, whose modules are declared unless `text` forgets to.
 fn violations_in(files: &[(&str, &str)]) -> Vec<String> {
+    violations_with(files, &[], &[])
+}
+
+fn violations_with(files: &[(&str, &str)], fronts: &[(&str, &str)], exceptions: &[(&str, &str, &str)]) -> Vec<String> {
     let files = files.iter().map(|(path, text)| Source { path: PathBuf::from(path), text: (*text).to_owned() });
-    violations(&files.collect::<Vec<_>>())
+    violations(&files.collect::<Vec<_>>(), fronts, exceptions)
 }
 
 #[test]
@@ -289,6 +193,7 @@ fn an_import_that_goes_up_is_found_however_it_is_written() {
         ("use crate::{clock::Clock, manager};", 1),
         ("use crate::manager::*;", 1),
         ("use super::manager::Manager as Boss;", 1),
+        ("pub use crate::manager::Manager;", 1),
         ("\nfn f() -> crate::manager::Manager { new() }", 2),
         ("fn f() {\n    let x = vec![crate::manager::new()];\n}", 2),
         ("mod inner {\n    use super::super::manager::Manager;\n}", 2),
@@ -300,14 +205,14 @@ fn an_import_that_goes_up_is_found_however_it_is_written() {
 }
 
 #[test]
-fn an_import_that_goes_down_sideways_within_a_layer_or_out_of_the_crate_is_fine() {
+fn an_import_that_goes_down_within_a_module_or_out_of_the_crate_is_fine() {
     let lib = ("lib.rs", "mod clock; mod job; mod manager; mod cli; pub use manager::Manager;");
     let found = violations_in(&[
         lib,
         ("main.rs", "fn main() { leasehold::cli::run() }"),
         ("clock.rs", "use manager::external; pub struct Clock;"),
         ("job/mod.rs", "mod state; pub use state::State; use crate::clock::Clock;"),
-        ("job/state.rs", "use super::Job; use crate::job; use std::fmt;"),
+        ("job/state.rs", "use crate::clock; use std::fmt;"),
         ("manager.rs", "use crate::{clock, job::{self, Job}};"),
         ("cli.rs", "use crate::manager::Manager;"),
     ]);
@@ -315,21 +220,78 @@ fn an_import_that_goes_down_sideways_within_a_layer_or_out_of_the_crate_is_fine(
 }
 
 #[test]
+fn modules_of_one_floor_do_not_use_each_other() {
+    let found = violations_in(&[
+        ("lib.rs", "mod manager; mod executor;"),
+        ("manager.rs", "use crate::executor::Target;"),
+        ("executor.rs", ""),
+    ]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("src/manager.rs:1: `manager` uses `executor::Target`"), "{found:?}");
+}
+
+#[test]
 fn the_engines_know_neither_each_other_nor_does_the_manager_know_them() {
     let found = violations_in(&[
-        ("lib.rs", "mod store; mod manager;"),
+        ("lib.rs", "mod store; mod manager; mod cli;"),
         ("store/mod.rs", "mod embedded; mod elasticsearch; pub use embedded::Embedded;"),
         ("store/embedded.rs", "use super::elasticsearch::Bulk;"),
         ("store/elasticsearch.rs", "use elasticsearch::Client; use super::Store;"),
         ("manager.rs", "use crate::store::{Store, embedded::Embedded};"),
+        ("cli.rs", "use crate::store::embedded::Embedded;"),
     ]);
     let starts = [
-        "src/store/mod.rs:1: `store` uses `store::embedded::Embedded`",
-        "src/store/embedded.rs:1: `store::embedded` uses `store::elasticsearch::Bulk`",
         "src/manager.rs:1: `manager` uses `store::embedded::Embedded`",
+        "src/store/embedded.rs:1: `store::embedded` uses `store::elasticsearch::Bulk`",
+        "src/store/mod.rs:1: `store` uses `store::embedded::Embedded`",
     ];
+    let mut found: Vec<&String> = found.iter().filter(|line| !line.starts_with("a circle")).collect();
+    found.sort();
     assert_eq!(found.len(), starts.len(), "{found:?}");
     assert!(found.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{found:?}");
+}
+
+/// A folder whose first file holds a type that another file extends, with a circle between two more.
+const CIRCLE: &[(&str, &str)] = &[
+    ("lib.rs", "mod job;"),
+    ("job/mod.rs", "mod end; mod names; mod state; pub use names::Name; use state::State; pub struct Job(State);"),
+    ("job/state.rs", "use super::Name; pub struct State(Name);"),
+    ("job/names.rs", "pub struct Name;"),
+    ("job/end.rs", "use super::Job; impl Job {}"),
+];
+
+#[test]
+fn a_file_that_uses_what_its_folder_only_passes_on_is_in_no_circle() {
+    assert_eq!(violations_in(CIRCLE), [""; 0]);
+}
+
+#[test]
+fn files_that_use_each_other_are_found_over_any_number_of_steps() {
+    let closed = |path: &str, text: &'static str| {
+        let mut files = CIRCLE.to_vec();
+        files.iter_mut().filter(|(name, _)| *name == path).for_each(|(_, old)| *old = text);
+        violations_in(&files)
+    };
+    let two = closed("job/names.rs", "use super::state::State; pub struct Name;");
+    assert_eq!(
+        two,
+        ["a circle: `job::names` uses `job::state` (src/job/names.rs:1), `job::state` uses `job::names` \
+             (src/job/state.rs:1)"]
+    );
+    let three = closed("job/names.rs", "pub struct Name; fn f(job: &super::Job) {}");
+    assert_eq!(three.len(), 1, "{three:?}");
+    assert!(three[0].contains("`job` uses `job::state`") && three[0].contains("`job::names` uses `job`"), "{three:?}");
+}
+
+#[test]
+fn a_circle_may_stand_where_it_is_named_and_a_name_without_a_circle_may_not() {
+    let mut files = CIRCLE.to_vec();
+    files[1].1 = "mod end; mod names; mod state; pub use names::Name; use end::End; pub struct Job(End);";
+    assert_eq!(violations_in(&files).len(), 1);
+    assert_eq!(violations_with(&files, &[("job", "its files extend `Job`")], &[]), [""; 0]);
+    assert_eq!(violations_with(&files, &[], &[("job::end", "job", "it extends `Job`")]), [""; 0]);
+    let stale = violations_with(CIRCLE, &[("job::state", "nothing")], &[("job::state", "job::names", "nothing")]);
+    assert_eq!(stale.len(), 2, "{stale:?}");
 }
 
 #[test]
@@ -344,19 +306,22 @@ fn test_code_may_use_what_it_needs() {
 }
 
 #[test]
-fn a_file_that_is_too_long_unreachable_badly_named_or_in_no_layer_is_found() {
+fn a_file_that_is_too_long_too_wide_unreachable_badly_named_or_on_no_floor_is_found() {
     let long = "\n".repeat(MAX_LINES + 1);
+    let wide = format!("\n//{}", "–".repeat(MAX_COLUMNS - 1));
     let found = violations_in(&[
-        ("lib.rs", "mod job; mod novel; mod utils;"),
+        ("lib.rs", "mod job; mod novel; mod utils; mod query;"),
         ("job.rs", &long),
+        ("query.rs", &wide),
         ("clock.rs", ""),
         ("novel.rs", "use crate::job::Job;"),
         ("utils.rs", ""),
     ]);
     let starts = [
-        "src/job.rs:700: 701 lines",
+        "src/job.rs:500: 501 lines",
+        "src/query.rs:2: wider than 120 columns",
         "src/clock.rs:1: no `mod` names this file",
-        "src/novel.rs:1: `novel` is in no layer",
+        "src/novel.rs:1: `novel` is on no floor",
         "src/utils.rs:1: a module named `utils`",
     ];
     assert_eq!(found.len(), starts.len(), "{found:?}");

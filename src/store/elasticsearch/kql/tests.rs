@@ -143,7 +143,10 @@ fn values_without_a_field() {
         "error.code",
         "error.message",
     ];
-    let bare = |r#type: &str, query: Json| json!({ "multi_match": { "type": r#type, "query": query, "lenient": true, "fields": fields } });
+    let bare = |r#type: &str, query: Json| {
+        let query = json!({ "type": r#type, "query": query, "lenient": true, "fields": fields });
+        json!({ "multi_match": query })
+    };
     compiles("out of memory", &bare("best_fields", json!("out of memory")));
     compiles("\"out of memory\"", &bare("phrase", json!("out of memory")));
     compiles("true", &bare("best_fields", json!(true)));
