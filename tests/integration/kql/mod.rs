@@ -16,7 +16,7 @@ use leasehold::job::{Job, NewBody};
 use leasehold::query::fields::LABELS;
 use leasehold::query::kql::plan::{self, Clause, Plan, Target, Test};
 use leasehold::query::kql::{Expression, MAX_DEPTH, Zone};
-use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, kql};
+use leasehold::store::elasticsearch::{ElasticsearchOptions, kql};
 use leasehold::store::{Store, Write};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ impl Comparison {
             index_prefix: prefix,
             ..ElasticsearchOptions::default()
         };
-        let store = ElasticsearchStore::connect(options).await.expect("the store is reached");
+        let store = crate::store::elasticsearch::connect(options).await;
         let made = jobs::made_up(seed, JOBS, SystemClock::default().now());
         for batch in made.chunks(BATCH) {
             let create = |(job, bodies): &(Arc<Job>, Vec<NewBody>)| Write::Create {
@@ -88,14 +88,23 @@ impl Comparison {
     /// Holds one against the other; gives how many jobs were found.
     async fn agree(&self, expression: &Expression) -> Result<usize, String> {
         let clock = SystemClock::default();
-        let before = self.expected(expression, clock.now());
+        let sent = clock.now();
+        let mut expected = self.expected(expression, sent);
         let found = self.found(expression).await.map_err(|error| format!("the server refuses it: {error}"))?;
-        if found != before {
-            // Something may have become due in between.
-            let after = self.expected(expression, clock.now());
-            if found != after {
-                return Err(self.difference(expression, &found, &after));
+        // `now` in a query is the millisecond in which the server takes it up: any between sending and answer.
+        let moments = sent.as_millis()..=clock.now().as_millis();
+        let differing: Vec<String> = found.symmetric_difference(&expected).cloned().collect();
+        for job in self.jobs.iter().filter(|job| differing.iter().any(|id| id == job.id.as_str())) {
+            let is_found = found.contains(job.id.as_str());
+            if moments.clone().any(|now| expression.matches(job, Timestamp::from_millis(now)) == is_found) {
+                match is_found {
+                    true => expected.insert(job.id.to_string()),
+                    false => expected.remove(job.id.as_str()),
+                };
             }
+        }
+        if found != expected {
+            return Err(self.difference(expression, &found, &expected));
         }
         if let Some(job) =
             self.jobs.iter().find(|job| found.contains(job.id.as_str()) && !within_bounds(expression, job))
