@@ -18,7 +18,7 @@ pub struct Timestamp(i64);
 impl Timestamp {
     /// The first millisecond of the year 0001: nothing earlier is written in RFC 3339 with four digits of year.
     pub const MIN: Self = Self(-62_135_596_800_000);
-    /// The last millisecond of the year 9999, for the same reason.
+    /// The last millisecond of the year 9999, the last that RFC 3339 can write with four digits of year.
     pub const MAX: Self = Self(253_402_300_799_999);
 
     /// Makes a timestamp from milliseconds since the epoch, limited to [`Timestamp::MIN`] and [`Timestamp::MAX`].
@@ -56,7 +56,7 @@ impl Timestamp {
     /// Parses RFC 3339; finer parts than a millisecond are cut off.
     ///
     /// # Errors
-    /// Says what is wrong when `text` is not an RFC 3339 time between the years 0001 and 9999.
+    /// Returns a description of the mistake if `text` is not an RFC 3339 time between the years 0001 and 9999.
     pub fn parse_rfc3339(text: &str) -> Result<Self, String> {
         let time = DateTime::parse_from_rfc3339(text)
             .map_err(|error| format!("not an RFC 3339 time ({error}), such as 2030-01-31T08:00:00Z"))?;
@@ -68,7 +68,7 @@ impl Timestamp {
         }
     }
 
-    /// Returns RFC 3339 in UTC with milliseconds, as the API and the job index write times.
+    /// Formats the time as RFC 3339 in UTC with milliseconds, as the API and the job index write times.
     #[must_use]
     pub fn to_rfc3339(self) -> String {
         DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
@@ -81,25 +81,25 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Serializes a [`Timestamp`] as RFC 3339 in formats for people, and as its number in others:
+/// Serializes a [`Timestamp`] as RFC 3339 in human-readable formats, and as a number of milliseconds in others:
 /// `#[serde(with = "rfc3339")]`.
 pub mod rfc3339 {
     use super::Timestamp;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
     use std::borrow::Cow;
 
-    /// Writes RFC 3339 with milliseconds.
+    /// Writes a time as RFC 3339 with milliseconds.
     ///
     /// # Errors
-    /// The serializer's own.
+    /// Returns the errors of the serializer.
     pub fn serialize<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() { serializer.collect_str(time) } else { time.serialize(serializer) }
     }
 
-    /// Reads RFC 3339.
+    /// Reads a time in RFC 3339.
     ///
     /// # Errors
-    /// When the text is not a time.
+    /// Fails if the text is not an RFC 3339 time.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
         if !deserializer.is_human_readable() {
             return Timestamp::deserialize(deserializer);
@@ -108,16 +108,16 @@ pub mod rfc3339 {
         Timestamp::parse_rfc3339(&text).map_err(D::Error::custom)
     }
 
-    /// The same for an optional time: `#[serde(with = "rfc3339::option")]`.
+    /// Serializes an optional [`Timestamp`] as RFC 3339 or null: `#[serde(with = "rfc3339::option")]`.
     pub mod option {
         use super::super::Timestamp;
         use serde::{Deserialize, Deserializer, Serializer, de::Error};
         use std::borrow::Cow;
 
-        /// Writes RFC 3339 or null.
+        /// Writes a time as RFC 3339, or null for `None`.
         ///
         /// # Errors
-        /// The serializer's own.
+        /// Returns the errors of the serializer.
         pub fn serialize<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
             match time {
                 Some(time) => serializer.collect_str(time),
@@ -125,10 +125,10 @@ pub mod rfc3339 {
             }
         }
 
-        /// Reads RFC 3339 or null.
+        /// Reads a time in RFC 3339, or `None` from null.
         ///
         /// # Errors
-        /// When the text is not a time.
+        /// Fails if the text is not an RFC 3339 time.
         pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
             Option::<Cow<str>>::deserialize(deserializer)?
                 .map(|text| Timestamp::parse_rfc3339(&text).map_err(D::Error::custom))
@@ -137,7 +137,7 @@ pub mod rfc3339 {
     }
 }
 
-/// Tells a service the time.
+/// A source of the current time for services.
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
@@ -169,7 +169,7 @@ impl ManualClock {
         Self(AtomicI64::new(now.as_millis()))
     }
 
-    /// Advances the clock.
+    /// Advances the clock by the duration `by`.
     pub fn advance(&self, by: Duration) {
         let millis = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
         self.0.fetch_add(millis, Ordering::SeqCst);

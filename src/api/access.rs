@@ -1,4 +1,4 @@
-//! Who may call what: bearer tokens with roles, and what protects a server that has none.
+//! Access control: bearer tokens with roles, and the protection of a server without tokens.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,22 +13,22 @@ use super::error::{ApiError, Code};
 use crate::job::Actor;
 use crate::manager::Caller;
 
-/// What a token's holder may do.
+/// A permission of a token's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Read jobs, counts, queues and metrics.
+    /// The holder may read jobs, counts, queues and metrics.
     Read,
-    /// Submit jobs, cancel and retry them.
+    /// The holder may submit, cancel and retry jobs.
     Submit,
-    /// Claim jobs, and whatever follows from it.
+    /// The holder may claim jobs, send heartbeats, and end or release attempts.
     Work,
-    /// Everything, to end other workers' leases, and to pause queues.
+    /// The holder may do everything, including ending other workers' leases and pausing queues.
     Admin,
 }
 
 impl Role {
-    /// The word for it.
+    /// Returns the role's name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,32 +40,32 @@ impl Role {
     }
 }
 
-/// A token as it is configured. The token itself is nowhere: only its hash. The hash is a plain one, so a token must
-/// be long and random (32 random bytes, say), never a word that somebody thought of.
+/// A token as it is configured. Only its hash is stored. The hash has no salt and is fast, so a token must be long and
+/// random (such as 32 random bytes), never a chosen password.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// Whose it is: the actor in the histories of what is done with it.
+    /// The name of the token's holder, which is the actor in the histories of jobs.
     pub name: Actor,
-    /// What it allows.
+    /// The roles of the holder; at least one.
     pub roles: BTreeSet<Role>,
     /// The SHA-256 hash of the token, in hexadecimal.
     pub sha256: String,
 }
 
-/// Why a configuration of tokens cannot be meant.
+/// A mistake in the configuration of tokens.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// Not a hash.
+    /// The token's `sha256` is not a hash.
     #[error("the token `{0}` must have a sha256 of 64 hexadecimal digits")]
     Hash(Actor),
-    /// Allows nothing.
+    /// The token has no roles.
     #[error("the token `{0}` has no roles")]
     NoRoles(Actor),
-    /// Two of one name.
+    /// Two tokens have the same name.
     #[error("there are two tokens `{0}`")]
     Twice(Actor),
-    /// Open to the world.
+    /// The server can be reached from other machines and has no tokens.
     #[error(
         "{0} can be reached from elsewhere and no tokens are configured: anyone could submit and take jobs. \
          Configure tokens, listen on a loopback address, or say that this is meant (`--insecure`)"
@@ -73,7 +73,7 @@ pub enum AccessError {
     Exposed(SocketAddr),
 }
 
-/// Who may call.
+/// The tokens that a server accepts.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     tokens: Vec<Holder>,
@@ -87,10 +87,10 @@ struct Holder {
 }
 
 impl Access {
-    /// Access for the holders of these tokens; for everyone when there are none.
+    /// Creates access for the holders of these tokens, or for everyone when there are none.
     ///
     /// # Errors
-    /// [`AccessError`] for a token that cannot be meant.
+    /// [`AccessError`] when a token's hash, roles or name is wrong.
     pub fn new(tokens: Vec<Token>) -> Result<Self, AccessError> {
         let mut names = BTreeSet::new();
         let mut holders = Vec::with_capacity(tokens.len());
@@ -107,14 +107,14 @@ impl Access {
         Ok(Self { tokens: holders })
     }
 
-    /// Whether everyone may call, since no token is configured.
+    /// Returns whether everyone may call, because no token is configured.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Who shows this token. Every token is compared, each in constant time, so that the time taken tells nothing
-    /// about which came close.
+    /// Returns the holder of this token. Every token is compared, each in constant time, so that the duration does not
+    /// reveal which one came close.
     fn holder(&self, token: &str) -> Option<&Holder> {
         let shown: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         self.tokens
@@ -122,7 +122,7 @@ impl Access {
             .fold(None, |found, holder| if holder.hash.ct_eq(&shown).into() { Some(holder) } else { found })
     }
 
-    /// Who calls, when they may do what `role` stands for.
+    /// Returns the caller when it has the role.
     pub(super) fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Caller, ApiError> {
         if self.is_open() {
             return Ok(Actor::system("anonymous"));
@@ -139,21 +139,21 @@ impl Access {
     }
 }
 
-/// The hash of a token, as [`Token::sha256`] holds it.
+/// Returns the hash of a token, as [`Token::sha256`] holds it.
 #[must_use]
 pub fn token_hash(token: &str) -> String {
     Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Checks that a server at `listen` is not open to the world by oversight.
+/// Checks that a server at `listen` is not open to other machines by mistake.
 ///
 /// # Errors
-/// [`AccessError::Exposed`] when it can be reached from elsewhere, has no tokens, and this is not said to be meant.
+/// [`AccessError::Exposed`] when other machines can reach it, it has no tokens, and `insecure` is not set.
 pub fn check_exposure(listen: SocketAddr, access: &Access, insecure: bool) -> Result<(), AccessError> {
     if listen.ip().is_loopback() || !access.is_open() || insecure { Ok(()) } else { Err(AccessError::Exposed(listen)) }
 }
 
-/// Refuses what a web page of another site has made a browser send. A server on loopback without tokens trusts
+/// Refuses requests that a web page of another site made a browser send. A server on loopback without tokens trusts
 /// everyone on its machine, and so every browser there: a page could send it a form (which the `Origin` header shows),
 /// or have its own name resolve to 127.0.0.1 and read the answers too (which the `Host` header shows).
 pub(crate) fn refuse_other_sites(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {

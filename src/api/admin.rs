@@ -22,7 +22,7 @@ use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobA
 /// How long one call changes jobs before it answers with a cursor.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lists the running jobs that look abandoned, with the facts to judge that by and what happens next.
+/// Lists the running jobs that look abandoned, with the evidence and what happens to them next.
 ///
 /// The latest changes may be missing for a moment.
 #[utoipa::path(get, path = "/v1/admin/orphans", tag = "admin",
@@ -59,7 +59,8 @@ pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Qu
 
 /// Releases a running job: ends its lease without its worker.
 ///
-/// With `expected_fence`, a job that was claimed anew is left alone: 409 `fence_moved`, with the current fence.
+/// With `expected_fence`, the release of a job that was claimed again is refused: 409 `fence_moved`, with the current
+/// fence.
 #[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", operation_id = "admin_release", tag = "admin",
     request_body = AdminRelease,
     params(("id" = String, Path, description = "The job's id")),
@@ -95,7 +96,7 @@ pub(crate) async fn release_many(
 
 /// Cancels many jobs; running ones are requested to stop.
 ///
-/// As for a release of many jobs: a dry run unless `dry_run` is false, and bounded in time.
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
 #[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport)))]
 pub(crate) async fn cancel_many(
@@ -108,7 +109,7 @@ pub(crate) async fn cancel_many(
 
 /// Retries many failed, cancelled or expired jobs, each with all its attempts.
 ///
-/// As for a release of many jobs: a dry run unless `dry_run` is false, and bounded in time.
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
 #[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport)))]
 pub(crate) async fn retry_many(

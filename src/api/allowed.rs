@@ -1,4 +1,4 @@
-//! Who calls, and that they may: the first thing that a handler takes out of a request.
+//! The caller and its permission, which a handler checks before anything else in a request.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use crate::manager::Caller;
 
 /// A role at the level of types, so that a handler's signature says what it needs.
 pub(crate) trait Needs: Send + Sync {
-    /// The role.
+    /// The role that the call needs.
     const ROLE: Role;
 }
 
@@ -30,9 +30,9 @@ macro_rules! needs {
 
 needs!(Read, Submit, Work, Admin);
 
-/// Who calls, and that they may. The first argument of a handler, so that nobody else's body is even read.
+/// A caller that has the role `R`. It is the first argument of a handler, so that no other caller's body is read.
 pub(crate) struct Allowed<R> {
-    /// Who calls.
+    /// The caller.
     pub(crate) caller: Caller,
     role: PhantomData<R>,
 }

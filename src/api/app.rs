@@ -1,4 +1,4 @@
-//! What a server serves and takes on, and what its handlers share.
+//! The parts and limits of a server, and the state that its handlers share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::error::{ApiError, Code};
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
 
-/// The size of the budget's units.
+/// The size of the budget's units, in bytes.
 const BUDGET_UNIT: usize = 1024;
 
-/// What a server is made of.
+/// The parts of a server.
 #[derive(Clone)]
 pub struct AppState {
     /// The manager of the jobs.
@@ -36,17 +36,17 @@ pub struct AppState {
 /// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many connections it has open at once; more wait to be accepted.
+    /// The most open connections; further ones wait to be accepted.
     pub connections: usize,
-    /// How many bytes of request bodies it holds at once; more are refused.
+    /// The most bytes of request bodies held at once; further bodies are refused.
     pub body_bytes: usize,
     /// How long the head of a request may take to arrive, and how long a connection may idle.
     pub head_within: Duration,
     /// How long the body of a request may take to arrive.
     pub body_within: Duration,
-    /// How many streams of events it has open at once; more are refused.
+    /// The most open streams of events; further ones are refused.
     pub event_streams: usize,
-    /// How many exports it has under way at once; more are refused.
+    /// The most exports that run at once; further ones are refused.
     pub exports: usize,
     /// How long open calls may take to end once the server shuts down.
     pub drain_within: Duration,
@@ -66,7 +66,7 @@ impl Default for Limits {
     }
 }
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone)]
 pub(super) struct App {
     pub(super) manager: Manager,
@@ -76,17 +76,17 @@ pub(super) struct App {
     pub(super) limits: Arc<Limits>,
     pub(super) configuration: Arc<serde_json::Value>,
     pub(super) budget: BodyBudget,
-    /// Places for streams of events.
+    /// One permit for each stream of events that may be open.
     pub(super) streams: Arc<Semaphore>,
-    /// Places for exports.
+    /// One permit for each export that may run.
     pub(super) exports: Arc<Semaphore>,
-    /// Whether everyone on this machine may call, and so every browser on it.
+    /// Whether every process on this machine may call the server, which includes every browser on it.
     pub(super) trusts_its_machine: bool,
     pub(super) shutdown: CancellationToken,
     pub(super) openapi: Bytes,
 }
 
-/// How many bytes of bodies all requests together may hold.
+/// The budget of bytes that the bodies of all requests together may hold.
 #[derive(Clone)]
 pub(crate) struct BodyBudget(Arc<Semaphore>);
 

@@ -1,4 +1,4 @@
-//! Claimed jobs on their way out.
+//! The delivery of claimed jobs to their worker.
 //!
 //! A worker that goes away while it waits takes no job: the server drops the call. One that goes away between the
 //! claim and the answer would leave its jobs running for nobody until their leases end, so the answer's body keeps hold
@@ -22,7 +22,7 @@ use super::json::{to_bytes, with_body};
 use crate::manager::{Claimed, JobView};
 use crate::wire::job::JobAnswer;
 
-/// The answer to a claim.
+/// Returns the answer to a claim.
 pub(crate) fn deliver(claimed: Claimed) -> Result<Response, ApiError> {
     let text = to_bytes(&ClaimOut { jobs: claimed.jobs() })?;
     Ok(with_body(StatusCode::OK, Body::new(Delivery { parcel: Some((text, claimed)) })))
@@ -47,7 +47,7 @@ impl http_body::Body for Delivery {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// Asked for by the connection once it can write.
+    /// Called by the connection once it can write.
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(self.parcel.take().map(|(text, claimed)| {
             claimed.delivered();

@@ -16,7 +16,7 @@ use crate::wire::{FieldError, Invalid, ItemError, Problem};
 /// The media type of a problem (RFC 9457).
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// How long to wait after an answer that says no more than "later", in seconds.
+/// The default `Retry-After`, in seconds.
 const LATER_SECONDS: u64 = 1;
 
 macro_rules! codes {
@@ -28,16 +28,16 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// All of them.
+            /// Every kind of refusal.
             #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Its HTTP status.
+            /// Returns the HTTP status of the refusal.
             pub(crate) const fn status(self) -> StatusCode {
                 match self { $(Self::$variant => StatusCode::$status,)* }
             }
 
-            /// Its stable word.
+            /// Returns the stable word for the refusal.
             pub(crate) const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $code,)* }
             }
@@ -91,7 +91,7 @@ impl Code {
         matches!(self, Self::Internal | Self::StoreUnavailable | Self::OutcomeUnknown)
     }
 
-    /// The code for a status that a part below the handlers answered with.
+    /// Returns the code for a status from a part below the handlers.
     fn of_status(status: StatusCode) -> Self {
         match status {
             StatusCode::NOT_FOUND => Self::NoSuchRoute,
@@ -104,60 +104,60 @@ impl Code {
     }
 }
 
-/// A refusal.
+/// A refused call.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     code: Code,
     detail: String,
     errors: Vec<FieldError>,
-    /// In seconds.
+    /// The time after which the client may try again, in seconds.
     retry_after: Option<u64>,
-    /// The job's current fence, where another was expected.
+    /// The job's current fence, when the request expected another one.
     fence: Option<u64>,
-    /// What the log says and the answer does not.
+    /// The cause for the log, which the answer does not contain.
     cause: Option<String>,
 }
 
 impl ApiError {
-    /// A refusal of this kind.
+    /// Creates a refusal of this kind.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after = (code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(LATER_SECONDS);
         Self { code, detail: detail.into(), errors: Vec::new(), retry_after, fence: None, cause: None }
     }
 
-    /// A refusal over one field.
+    /// Creates a refusal because of one field.
     pub(crate) fn field(field: &str, message: impl Into<String>) -> Self {
         Self::from(Invalid::field(field, message))
     }
 
-    /// The same refusal, with what the log says of it.
+    /// Returns the same refusal with a cause for the log.
     pub(crate) fn caused_by(self, cause: impl Into<String>) -> Self {
         Self { cause: Some(cause.into()), ..self }
     }
 
-    /// The kind.
+    /// Returns the kind of refusal.
     pub(crate) const fn code(&self) -> Code {
         self.code
     }
 
-    /// What the log says and the answer does not.
+    /// The cause for the log, which the answer does not contain.
     pub(crate) fn cause(&self) -> Option<&str> {
         self.cause.as_deref()
     }
 
-    /// What was wrong.
+    /// Returns what was wrong with the request.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// The refusal as one item of a bulk answer, and its status.
+    /// Returns the status, and the refusal as one item of a bulk answer.
     pub(crate) fn into_item(self) -> (u16, ItemError) {
         let field = self.errors.into_iter().next().map(|error| error.field).filter(|field| !field.is_empty());
         let error = ItemError { code: self.code.as_str().to_owned(), message: self.detail, field };
         (self.code.status().as_u16(), error)
     }
 
-    /// The problem as it is written.
+    /// Returns the problem for the answer's body.
     pub(crate) fn to_problem(&self, request_id: &str) -> Problem {
         Problem {
             kind: format!("urn:leasehold:problem:{}", self.code.as_str()),
@@ -171,8 +171,8 @@ impl ApiError {
         }
     }
 
-    /// The refusal behind a response, if it is one: a handler's own, or that of a part below the handlers, which has
-    /// said what it has to say in plain text.
+    /// Returns the refusal behind a response, if it is one: a handler's own, or that of a part below the handlers,
+    /// whose plain text is replaced.
     pub(crate) fn of_response(response: &Response) -> Option<Self> {
         if let Some(refused) = response.extensions().get::<Self>() {
             return Some(refused.clone());

@@ -1,4 +1,4 @@
-//! What happens to jobs, as a stream of Server-Sent Events (WHATWG HTML, section 9.2).
+//! The events of jobs, as a stream of Server-Sent Events (WHATWG HTML, section 9.2).
 //!
 //! A stream holds one message at a time: a client that reads slowly delays only its own stream, and gets a `gap`
 //! when it has fallen too far behind.
@@ -27,7 +27,7 @@ use crate::wire::JobEvent;
 
 /// The header that names the last message that a client received.
 const LAST_EVENT_ID: &str = "last-event-id";
-/// The same as a parameter, for a browser's first connection, which cannot send headers.
+/// The parameter with the same meaning, for a browser's first connection, which cannot send headers.
 const LAST_EVENT_ID_PARAMETER: &str = "last_event_id";
 /// Tells proxies not to buffer the answer.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -38,10 +38,10 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 /// Streams the events of jobs.
 ///
-/// A stream of Server-Sent Events: each message's `event` says what happened, and its `data` is a `JobEvent`. Two kinds
-/// of message are about the stream itself: `live` once all earlier events have been sent, and `gap` where events are
-/// missing, because more happened than is kept or than was read in time. Each event comes at least once: after an
-/// interruption some come again, with the same `job.id` and `number`.
+/// The answer is a stream of Server-Sent Events: each message's `event` is the name of the event, and its `data` is a
+/// `JobEvent`. Two kinds of message are about the stream itself: `live` once all earlier events have been sent, and
+/// `gap` where events are missing, because more happened than is kept or than was read in time. Each event comes at
+/// least once: after an interruption some come again, with the same `job.id` and `number`.
 ///
 /// The filter's parameters can have several values, as for a list. Jobs of the system itself are left out unless they
 /// or their queue are named.
@@ -88,7 +88,7 @@ pub(crate) async fn events(
     Ok(response)
 }
 
-/// Where the stream begins. A browser that connects anew sends the header beside the parameters of its first call.
+/// Returns where the stream begins. A browser that reconnects sends the header beside the parameters of its first call.
 fn beginning(headers: &HeaderMap, query: &Query) -> Result<EventsFrom, ApiError> {
     let id = |field: &str, text: &str| {
         text.parse::<EventId>().map(EventsFrom::After).map_err(|error| ApiError::field(field, error))
@@ -116,7 +116,7 @@ struct Streaming {
 }
 
 impl Streaming {
-    /// The next message; none once the server is to end.
+    /// Returns the next message; `None` once the server shuts down.
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         if !self.greeted {
             self.greeted = true;
@@ -145,7 +145,7 @@ fn message(told: &FeedItem) -> Event {
     }
 }
 
-/// Counts among the open streams until it is dropped.
+/// An open stream in the metrics, until it is dropped.
 struct Open {
     gauge: Gauge,
     _place: OwnedSemaphorePermit,

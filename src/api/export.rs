@@ -35,7 +35,7 @@ use crate::wire::job::JobAnswer;
 const PAGE: usize = 200;
 /// The most bytes of separately stored bodies that are read together, unless one job has more.
 const BODY_BYTES: u64 = 1 << 20;
-/// How long a client may read nothing.
+/// The longest time for which a client may read nothing.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
 /// Tells proxies not to buffer the answer.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -68,7 +68,7 @@ pub(crate) async fn export(_: Allowed<Read>, State(app): State<App>, query: Quer
         place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
     app.manager.refresh().await?;
     let mut export = Export { manager: app.manager.clone(), search, fields, page: Vec::new().into_iter(), done: false };
-    // The first page before the answer begins, so that what is refused is refused with a status.
+    // The first page is read before the answer begins, so that a refusal still has a status.
     export.turn().await?;
     Ok(answer(export, place))
 }
@@ -80,7 +80,7 @@ fn answer(export: Export, place: OwnedSemaphorePermit) -> Response {
         match taken.recv().await {
             Some(Piece::Lines(lines)) => Ok(Some((lines, taken))),
             Some(Piece::End) => Ok(None),
-            // Not a clean end: half an export must not look like a whole one.
+            // The stream must not end cleanly: half an export must not look like a whole one.
             None => Err(io::Error::other("the export was broken off")),
         }
     });
@@ -96,9 +96,9 @@ enum Piece {
     End,
 }
 
-/// Sends pieces until the last one, a failure, or the client's end.
+/// Sends pieces until the last one, until a failure, or until the client is gone.
 async fn hand_over(mut export: Export, pieces: mpsc::Sender<Piece>, _place: OwnedSemaphorePermit) {
-    // Bounded by the jobs there are: each turn takes some of them further.
+    // Bounded by the number of jobs: each turn sends some of them.
     loop {
         let piece = match export.next().await {
             Ok(Some(lines)) => Piece::Lines(lines),
@@ -125,19 +125,19 @@ async fn hand_over(mut export: Export, pieces: mpsc::Sender<Piece>, _place: Owne
     }
 }
 
-/// An export under way.
+/// An export that is running.
 struct Export {
     manager: Manager,
     search: Search,
     fields: Fields,
-    /// What is left of the page.
+    /// The jobs of the page that are not sent yet.
     page: std::vec::IntoIter<Versioned>,
-    /// Whether it is the last one.
+    /// Whether the page is the last one.
     done: bool,
 }
 
 impl Export {
-    /// The next lines; none after the last.
+    /// Returns the next lines; `None` after the last.
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         if self.page.as_slice().is_empty() && !self.done {
             self.turn().await?;
@@ -163,7 +163,7 @@ impl Export {
         Ok(())
     }
 
-    /// So many of the page as have bodies that can be read together.
+    /// Takes the next jobs of the page whose bodies can be read together.
     fn some(&mut self) -> Vec<Versioned> {
         let mut bytes = 0;
         let fits = |found: &&Versioned| {

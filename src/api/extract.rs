@@ -1,4 +1,4 @@
-//! What a handler takes out of a request: the body as JSON or text, the job's id from the path, the query.
+//! The extractors of the handlers: the body as JSON or text, the job's id from the path, the query.
 //!
 //! Every failure is an [`ApiError`] that says what is wrong and where. A body is read under a limit of its route,
 //! within a time, and against a budget of bytes for all requests together, so that no number of clients makes the
@@ -21,10 +21,10 @@ use super::error::{ApiError, Code};
 use crate::job::{InvalidName, JobId, QueueName, WorkerId};
 use crate::wire::Invalid;
 
-/// The longest body of a call about one job: a payload or result of the longest kind with room to spare, so that one
-/// a little too long is still read far enough to be named.
+/// The longest body of a call about one job, in bytes. It is well above the limit of a payload or result, so that one
+/// that is a little too long is still read and named in the refusal.
 const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
-/// The longest body of a bulk call.
+/// The longest body of a bulk call, in bytes.
 const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
 
 /// A body that was read, and its share of the budget.
@@ -71,7 +71,7 @@ async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &App) -> Res
     Ok(Read { bytes, _share: share })
 }
 
-/// The media type of a request, without parameters.
+/// Returns the media type of a request, without parameters.
 fn media_type(parts: &Parts) -> Option<&str> {
     Some(parts.headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim())
 }
@@ -107,7 +107,7 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for JsonBody<T, MAX
     }
 }
 
-/// The JSON body of a call about one job that may also have none.
+/// The JSON body of a call about one job, where the body may be missing.
 pub(crate) struct OptionalJsonBody<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJsonBody<T> {
@@ -124,7 +124,7 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJsonBody<T> {
     }
 }
 
-/// The lines of a newline-delimited JSON body. Lines of nothing but white space do not count.
+/// The lines of a newline-delimited JSON body. Lines with nothing but white space are skipped.
 pub(crate) struct Lines(Read);
 
 impl FromRequest<App> for Lines {
@@ -138,7 +138,7 @@ impl FromRequest<App> for Lines {
 }
 
 impl Lines {
-    /// Each line's text.
+    /// Returns the text of each line.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.0.bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty())
     }
@@ -154,7 +154,7 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
         let what = if text.trim_ascii().is_empty() { "the body is empty".to_owned() } else { error.to_string() };
         return Err(ApiError::new(Code::MalformedJson, what));
     }
-    // Read once more, slower, to learn which field it was.
+    // The text is parsed once more, more slowly, to find the field at fault.
     let path = match serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(text)) {
         Ok(_) => String::new(),
         Err(located) => located.path().to_string(),
@@ -228,8 +228,8 @@ impl<S: Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// Splits values at their commas before they are decoded, so that a comma written as `%2C` is part of a name. A
-    /// query in a language of its own keeps its commas.
+    /// Splits values at their commas before they are decoded, so that a comma written as `%2C` is part of a name. A KQL
+    /// query keeps its commas.
     fn parse(query: &str) -> Result<Self, ApiError> {
         let mut pairs = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -256,12 +256,12 @@ impl Query {
         }
     }
 
-    /// The values of a parameter that may have many.
+    /// Returns the values of a parameter that may have many.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a parameter that has one.
+    /// Returns the value of a parameter that has at most one.
     pub(crate) fn one(&self, name: &str) -> Result<Option<&str>, ApiError> {
         let mut values = self.0.iter().filter(|(given, _)| given == name).map(|(_, value)| value.as_str());
         match (values.next(), values.next()) {
@@ -270,7 +270,7 @@ impl Query {
         }
     }
 
-    /// A number within bounds.
+    /// Returns the value of a parameter as a number within bounds.
     pub(crate) fn number(&self, name: &str, bounds: std::ops::RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
         let Some(text) = self.one(name)? else { return Ok(None) };
         match text.parse() {

@@ -10,9 +10,9 @@ use super::json::json;
 use crate::query::fields::FIELDS;
 use crate::wire::FieldList;
 
-/// Describes every field of a job: how it can be queried, and what it says.
+/// Describes every field of a job: how it can be queried, and what it means.
 ///
-/// Made for editors that complete queries.
+/// Editors can use the answer to complete queries.
 #[utoipa::path(get, path = "/v1/fields", tag = "jobs",
     responses((status = 200, description = "The fields", body = FieldList)))]
 pub(crate) async fn fields(_: Allowed<Read>, query: Query) -> Result<Response, ApiError> {

@@ -1,4 +1,4 @@
-//! Submitting jobs, reading them, calling them off and starting them again.
+//! The calls that submit, read, explain, cancel and retry jobs.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -21,10 +21,10 @@ use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use crate::wire::job::JobAnswer;
 use crate::wire::{BulkAnswer, ChangeReason, Explanation, Job, SubmitItem, SubmitJob};
 
-/// The header under which a submission can be repeated.
+/// The header with the key under which a submission can be repeated.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// What an id needs no escaping of in a path (RFC 3986, unreserved characters).
+/// The characters of an id that need no escaping in a path (RFC 3986, unreserved characters).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Submits a job.
@@ -176,7 +176,7 @@ fn entity_tag(version: Version) -> String {
     format!("\"{place}-{}-{}\"", version.primary_term, version.seq_no)
 }
 
-/// Whether the client has this version already (RFC 9110, section 13.1.2).
+/// Returns whether the client has this version already (RFC 9110, section 13.1.2).
 fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
     let lists = headers.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|given| {

@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use super::error::{ApiError, Code};
 
-/// The text of an answer; fails only for types that are no JSON at all.
+/// Returns the JSON text of an answer. It fails only for types that have no JSON form.
 pub(crate) fn to_bytes(value: &impl Serialize) -> Result<Bytes, ApiError> {
     serde_json::to_vec(value)
         .map(Bytes::from)
         .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be written: {error}")))
 }
 
-/// An answer with this status.
+/// Returns an answer with this status and value.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match to_bytes(value) {
         Ok(text) => with_body(status, Body::from(text)),
@@ -24,7 +24,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-/// An answer whose JSON is written already.
+/// Returns an answer with this status and a body that is JSON text already.
 pub(crate) fn with_body(status: StatusCode, body: Body) -> Response {
     let mut response = (status, body).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

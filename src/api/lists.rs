@@ -24,35 +24,35 @@ use crate::wire::JobList;
 use crate::wire::job::JobAnswer;
 use crate::wire::lists::JobListOut;
 
-/// The default number of jobs of a page.
+/// The default number of jobs on a page.
 const DEFAULT_LIMIT: u64 = 100;
-/// The most jobs of a page.
+/// The most jobs on a page.
 const MAX_LIMIT: u64 = 1000;
 /// The most values of one part of a filter.
 const MAX_VALUES: usize = 100;
-/// The longest cursor, in characters: ours have a job's id and the value that it is ordered by.
+/// The longest cursor, in characters: a cursor holds a job's id and the value that the job is ordered by.
 const MAX_CURSOR_CHARS: usize = 16 * 1024;
 
 /// The parameters of a filter.
 pub(crate) const FILTER: [&str; 6] = ["state", "queue", "kind", "owner", "kql", "time_zone"];
 
-/// The same parameters as the API's description has them.
+/// The filter's parameters for the API's description.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read for its description alone")]
 pub(crate) struct FilterParams {
-    /// In one of these states
+    /// Selects only jobs in these states
     state: Option<Vec<String>>,
-    /// In one of these queues
+    /// Selects only jobs in these queues
     queue: Option<Vec<String>>,
-    /// Of one of these kinds
+    /// Selects only jobs of these kinds
     kind: Option<Vec<String>>,
-    /// Belonging to one of these owners
+    /// Selects only jobs that belong to these owners
     owner: Option<Vec<String>>,
-    /// As this query in Kibana's language says
+    /// Selects only jobs that this KQL query matches
     #[param(example = "state: running and not owner: team-a")]
     kql: Option<String>,
-    /// Where the query's times without a zone are meant and its days begin; UTC when not said
+    /// The time zone of the query's days and of its times without a zone; UTC by default
     #[param(example = "Europe/Berlin")]
     time_zone: Option<String>,
 }
@@ -109,7 +109,7 @@ pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -
     Ok(Page { jobs, next_cursor })
 }
 
-/// The part of a filter that is a query.
+/// Reads the KQL query of a filter.
 fn kql(app: &App, query: &Query) -> Result<Option<crate::query::Query>, ApiError> {
     let zone = query.one("time_zone")?.map(|text| {
         Zone::parse(text).ok_or_else(|| ApiError::field("time_zone", "is not one, such as `Europe/Berlin` or `+02:00`"))

@@ -1,4 +1,4 @@
-//! What surrounds every call: its id, the guard of servers without tokens, panics, problems, metrics and the log.
+//! The layer around every call: its id, the guard of servers without tokens, panics, problems, metrics and the log.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -16,11 +16,11 @@ use super::access::refuse_other_sites;
 use super::error::{ApiError, Code, write_problem};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest request id that is taken over from a client.
+/// The longest request id that is taken over from a client, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 /// The longest headers together, in bytes. The connection's own limit is higher, so that this one is reported.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
-/// The route of requests that have none, in metrics and the log.
+/// The name, in metrics and the log, of the route of requests without a route.
 const NO_ROUTE: &str = "none";
 
 /// Runs a call, logs it and counts it.
@@ -77,7 +77,7 @@ pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next
     response
 }
 
-/// What is refused whatever the route.
+/// Refuses requests with headers that are too long, and those of other sites where every local process is trusted.
 fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
@@ -88,7 +88,7 @@ fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     if app.trusts_its_machine { refuse_other_sites(request.uri(), headers) } else { Ok(()) }
 }
 
-/// The client's own id for the request when it is fit for a log line, else a new one.
+/// Returns the client's own id for the request when it is fit for a log line, otherwise a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let fits = |value: &&HeaderValue| {
         let fit = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
@@ -101,7 +101,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     })
 }
 
-/// The method as a label: one of a fixed set, whatever clients think of.
+/// Returns the method as a label from a fixed set, since clients can send any word.
 fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

@@ -17,7 +17,7 @@ item of the call, in order, each with the status that a single call would have h
 /// The routes that need no token.
 const PUBLIC: [&str; 3] = ["/livez", "/readyz", "/openapi.json"];
 
-/// The description before the handlers are added.
+/// Returns the description before the handlers are added.
 pub(crate) fn base() -> OpenApi {
     let info = InfoBuilder::new().title("Leasehold").version("1").description(Some(DESCRIPTION)).build();
     let tags = [
@@ -40,7 +40,7 @@ pub(crate) fn base() -> OpenApi {
     OpenApiBuilder::new().info(info).tags(Some(tags)).components(Some(components)).build()
 }
 
-/// Adds to every operation the refusals that any can meet, and the token it needs.
+/// Adds the common refusals and the required token to every operation.
 pub(crate) fn round_off(openapi: &mut OpenApi) {
     for (path, item) in &mut openapi.paths.paths {
         let public = PUBLIC.contains(&path.as_str());

@@ -1,4 +1,4 @@
-//! Queues: how they stand, and what an administrator sets for them.
+//! The calls about queues: their state and their settings.
 
 use axum::extract::State;
 use axum::response::Response;

@@ -15,7 +15,7 @@ use super::{
     App, admin, events, export, fields, jobs, lists, openapi, queues, stats, subscriptions, system, work, workers,
 };
 
-/// Every route, before anything surrounds it.
+/// Returns every route, without the layers around it.
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(jobs::submit, lists::list))
@@ -59,17 +59,17 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(system::openapi))
 }
 
-/// The server's router.
+/// Returns the server's router.
 pub(super) fn router(app: App) -> Router {
     let (router, _) = routes().split_for_parts();
     surround(router, app)
 }
 
-/// The paths that a monitor serves which runs alone, and what its administrators' calls start with.
+/// The paths that a monitor process serves, and the prefix of the administrators' calls, which it serves too.
 const MONITOR_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json"];
 const ADMIN_PREFIX: &str = "/v1/admin/";
 
-/// The router of a monitor that runs alone: of the same routes, those that it serves.
+/// Returns the router of a monitor process, which serves only some of the routes.
 pub(super) fn monitor_router(app: App) -> Router {
     let (router, _) = routes().split_for_parts();
     surround(router.layer(axum::middleware::from_fn(only_what_a_monitor_serves)), app)
@@ -83,23 +83,23 @@ async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
     ApiError::new(Code::NoSuchRoute, "a monitor serves no jobs; ask a server").into_response()
 }
 
-/// Puts around the routes, and around requests that have none, what surrounds every call.
+/// Adds the layers of every call around the routes and around requests without a route.
 pub(super) fn surround(router: Router<App>, app: App) -> Router {
     let app_state = app.clone();
     router.layer(axum::middleware::from_fn_with_state(app, observe)).with_state(app_state)
 }
 
-/// The API's description.
+/// Returns the API's description.
 fn description() -> OpenApi {
     let mut openapi = routes().into_openapi();
     openapi::round_off(&mut openapi);
     openapi
 }
 
-/// The API's description as JSON: OpenAPI 3.1.
+/// Returns the API's description as JSON: OpenAPI 3.1.
 ///
 /// # Errors
-/// When it cannot be written, which would be an oversight in this program.
+/// The description cannot be written, which would be a bug.
 pub fn openapi_json() -> Result<Bytes, serde_json::Error> {
     serde_json::to_vec_pretty(&description()).map(Bytes::from)
 }

@@ -24,15 +24,15 @@ use super::app::BodyBudget;
 use super::routes::{monitor_router, openapi_json, router};
 use super::{App, AppState, metrics};
 
-/// How much of a request's head is read at most, in bytes: past that the connection is answered 431 and closed.
+/// The longest head of a request, in bytes. A longer one is answered with 431, and the connection is closed.
 const MAX_HEAD_BYTES: usize = 128 * 1024;
-/// How many calls one HTTP/2 connection may have open.
+/// The most open calls of one HTTP/2 connection.
 const MAX_STREAMS: u32 = 1024;
-/// How much a client may send on one HTTP/2 call before it is read.
+/// How many bytes a client may send on one HTTP/2 call before they are read.
 const STREAM_WINDOW: u32 = 1024 * 1024;
-/// How often an HTTP/2 connection is probed for its other side, and how long the answer may take.
+/// How often an HTTP/2 connection is pinged, and how long the answer may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// How long to wait after the system refused to accept a connection: it is short of something, often files.
+/// The pause after the system could not accept a connection, often because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the API on `listener` until `shutdown` is cancelled: then it accepts nothing more, answers waiting claims,
@@ -40,16 +40,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// caller.
 ///
 /// # Errors
-/// When the listener is none, or the API's description cannot be written.
+/// The listener cannot be used, or the API's description cannot be written.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> io::Result<()> {
     serve_routes(listener, state, shutdown, router).await
 }
 
-/// Serves what a monitor serves that runs alone: its health, its metrics and the administrators' calls. Otherwise as
-/// [`serve`].
+/// Serves the calls of a monitor that is a process of its own: health, metrics and the administrators' calls. Otherwise
+/// it works like [`serve`].
 ///
 /// # Errors
-/// As [`serve`].
+/// The errors of [`serve`].
 pub async fn serve_monitor(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> io::Result<()> {
     serve_routes(listener, state, shutdown, monitor_router).await
 }
@@ -124,12 +124,12 @@ struct Server {
     connections: Arc<Semaphore>,
     graceful: GracefulShutdown,
     tasks: TaskTracker,
-    /// Ends every connection at once.
+    /// Cancelled to end every connection at once.
     abort: CancellationToken,
 }
 
 impl Server {
-    /// Accepts connections for ever.
+    /// Accepts connections until the returned future is dropped.
     async fn accept(&self, listener: &TcpListener) {
         loop {
             // The semaphore is never closed.
@@ -164,7 +164,7 @@ impl Server {
         });
     }
 
-    /// Lets every connection finish what it is at, for so long and no longer.
+    /// Lets every connection finish its open calls within this time, and cuts off the rest.
     async fn drain(self, within: Duration) {
         let Self { graceful, tasks, abort, .. } = self;
         tasks.close();
@@ -212,9 +212,9 @@ impl Connection {
     }
 }
 
-/// Ends when nothing was heard for so long from the start. The time limit on a request's head begins only once it is
-/// known to be HTTP/1.1, which a client can put off for ever by sending nothing, or the first byte of what HTTP/2
-/// begins with.
+/// Ends when the connection brought no request within this time from its start. The time limit on a request's head is
+/// not enough: it begins once the connection is known to be HTTP/1.1, which a client can put off for ever by sending
+/// nothing, or only the first byte of HTTP/2's preface.
 async fn silence(heard: &AtomicBool, within: Duration) {
     sleep(within).await;
     if heard.load(Ordering::Relaxed) {
@@ -222,7 +222,7 @@ async fn silence(heard: &AtomicBool, within: Duration) {
     }
 }
 
-/// Sorts what was measured into its buckets from time to time.
+/// Sorts the recorded values into their buckets from time to time.
 async fn keep_up(metrics: metrics_exporter_prometheus::PrometheusHandle, shutdown: CancellationToken) {
     let mut ticks = interval(metrics::UPKEEP);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

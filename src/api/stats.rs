@@ -1,4 +1,4 @@
-//! Figures about jobs: counts, and how long they waited and took.
+//! Statistics about jobs: counts, and how long jobs waited and ran.
 
 use std::collections::HashSet;
 
@@ -48,11 +48,11 @@ pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query
 
 /// Computes statistics about jobs: how many there are, how long they waited and how long they took.
 ///
-/// In total, and by group, by interval, or by both. The filter is the same as for a list. An interval has a fixed
-/// length, such as `30s`, `5m`, `1h` or `1d`, and begins at a whole multiple of it in UTC. Intervals without jobs are
-/// left out, as are jobs without the requested time. Counts, means and maxima are exact, percentiles are approximate. A
-/// wait is the time from when the job was due to its latest attempt; a run time is that of its last attempt. A request
-/// for more than 10,000 rows is refused.
+/// The answer has statistics in total, and by group, by interval, or by both. The filter is the same as for a list. An
+/// interval has a fixed length, such as `30s`, `5m`, `1h` or `1d`, and begins at a whole multiple of it in UTC.
+/// Intervals without jobs are left out, as are jobs without the requested time. Counts, means and maxima are exact,
+/// percentiles are approximate. A wait is the time from when the job was due to its latest attempt; a run time is that
+/// of its last attempt. A request for more than 10,000 rows is refused.
 #[utoipa::path(get, path = "/v1/jobs/stats", tag = "jobs",
     params(
         FilterParams,

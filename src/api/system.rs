@@ -17,14 +17,14 @@ fn healthy() -> Response {
     json(StatusCode::OK, &Health { status: "ok".to_owned() })
 }
 
-/// Answers while the process lives. Does not use the store.
+/// Answers as long as the process lives, without using the store.
 #[utoipa::path(get, path = "/livez", tag = "server",
     responses((status = 200, description = "The process lives", body = Health)))]
 pub(crate) async fn livez() -> Response {
     healthy()
 }
 
-/// Answers whether the server can serve requests now. Uses the store.
+/// Answers whether the server and its store can serve requests now.
 #[utoipa::path(get, path = "/readyz", tag = "server",
     responses(
         (status = 200, description = "The server can serve requests", body = Health),
@@ -41,7 +41,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
 /// Returns the health of the server: its problems, how fast jobs reach workers, how much work of which kind there is,
 /// and how many workers it needs.
 ///
-/// Does not use the store, and answers 200 in any case: probes use `/livez` and `/readyz`.
+/// The call does not use the store and answers 200 in any case: probes should use `/livez` and `/readyz`.
 #[utoipa::path(get, path = "/v1/health", tag = "server",
     responses((status = 200, description = "The health of the server", body = ServerHealth)))]
 pub(crate) async fn health(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {

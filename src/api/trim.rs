@@ -1,6 +1,6 @@
 //! Answers with selected fields: `fields=id,lease.worker_id,labels.team`.
 //!
-//! What is left is copied letter by letter: a payload's numbers come out as they went in.
+//! The selected fields are copied as text, so that a payload's numbers keep their form.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,15 @@ use crate::wire::job::JOB_FIELDS;
 
 /// The most fields that a call can select.
 const MAX_FIELDS: usize = 100;
-/// The fields that have any members: of the first two one is named to its end, of the others level by level.
+/// The fields that have members of any name. After `labels` and `resources`, the rest of a path is one name, dots
+/// included; in `payload` and `result`, each dot leads one level down.
 const LABELS: [&str; 2] = ["labels", "resources"];
 const BODIES: [&str; 2] = ["payload", "result"];
 
-/// Which fields an answer has.
+/// The fields that an answer has.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
-    /// Some of them; all when there are none.
+    /// The selected fields; an empty map selects all.
     some: BTreeMap<String, Self>,
 }
 
@@ -40,7 +41,7 @@ impl Fields {
         Ok(fields)
     }
 
-    /// Whether nothing is cut off.
+    /// Returns whether all fields are selected.
     pub(crate) fn are_all(&self) -> bool {
         self.some.is_empty()
     }
@@ -64,7 +65,7 @@ impl Fields {
         }
     }
 
-    /// Writes an answer, cut down.
+    /// Writes the selected fields of an answer.
     pub(crate) fn write(&self, answer: &impl Serialize, out: &mut Vec<u8>) -> Result<(), ApiError> {
         let broken =
             |error: serde_json::Error| ApiError::new(Code::Internal, format!("the answer cannot be written: {error}"));
@@ -75,7 +76,7 @@ impl Fields {
         self.copy(&whole, out).map_err(broken)
     }
 
-    /// An answer, cut down.
+    /// Returns the selected fields of an answer.
     pub(crate) fn of_answer(&self, answer: &impl Serialize) -> Result<Box<RawValue>, ApiError> {
         let mut text = Vec::new();
         self.write(answer, &mut text)?;
@@ -122,7 +123,7 @@ impl Fields {
     }
 }
 
-/// The names on the way to a field.
+/// Returns the names on the path to a field.
 fn path(name: &str) -> Result<Vec<&str>, String> {
     let inside = |outer: &str| name.strip_prefix(outer).and_then(|rest| rest.strip_prefix('.'));
     if JOB_FIELDS.iter().any(|field| field == name) {

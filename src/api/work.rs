@@ -19,7 +19,7 @@ use crate::wire::{
     HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, ReleaseJob,
 };
 
-/// Claims jobs, and waits for them on request.
+/// Claims jobs, and waits for them if requested.
 ///
 /// The answer comes as soon as there is at least one job, or when the time is up. If the connection breaks before the
 /// answer, the jobs are given back at once; with a `request_id` they are kept for a repetition of the call. If an

@@ -1,4 +1,4 @@
-//! Which jobs a command is about: some by their ids, or all of a filter.
+//! The flags that select jobs by their ids or with a filter.
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;

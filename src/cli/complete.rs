@@ -1,6 +1,6 @@
-//! What the shell completes: fields and their values as they are known here, queues as the server knows them.
+//! Shell completion: of fields and their values, and of the server's queues.
 //!
-//! The person at the shell waits for it, so it is quick, and silent when it fails.
+//! A person waits for it at the shell, so it is quick, and prints nothing when it fails.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use super::settings::Settings;
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
 use crate::wire::JOB_FIELDS;
 
-/// The variable by which the shell asks for completions.
+/// The environment variable with which the shell requests completions.
 pub(super) const VARIABLE: &str = "COMPLETE";
-/// How long the server may take.
+/// The time limit of the call to the server.
 const SERVER_WITHIN: Duration = Duration::from_millis(500);
 
 /// Print the script that lets a shell complete commands, fields and values

@@ -1,4 +1,4 @@
-//! Durations as people type and read them.
+//! Parsing and formatting of durations.
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Opens a store: the only place that names one.
+//! Opens the store: the only place that names the store implementations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use crate::job::EventName;
 use crate::wire::JobEvent;
 use crate::worker::Stop;
 
-/// How far back the command looks by default.
+/// How far back the events begin by default.
 const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 
 /// Show the events of jobs, and with --follow those to come

@@ -1,5 +1,4 @@
-//! Which jobs a command is about, as the flags of `list`, `export`, `count`, `stats`, `orphans` and `events` select
-//! them.
+//! The flags with which `list`, `export`, `count`, `stats`, `orphans` and `events` select jobs.
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;

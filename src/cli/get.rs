@@ -1,4 +1,4 @@
-//! `leasehold get`: everything about jobs.
+//! `leasehold get`: shows everything about jobs.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What `serve` and `monitor` have in common: a process over a store that listens until it is stopped.
+//! The common part of `serve` and `monitor`: a process over a store that listens until it is stopped.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -46,7 +46,7 @@ pub(super) struct HostArgs {
     oversight: OversightArgs,
 }
 
-/// The process, before it has a store.
+/// The process before its store is open.
 pub(super) struct Host {
     listen: SocketAddr,
     pub(super) access: Access,
@@ -103,7 +103,7 @@ impl Host {
     ) -> Result<(), Failure> {
         let store: Arc<dyn Store> = tokio::select! {
             store = engine::open(self.engine) => store?,
-            // It waited for the store.
+            // The process was stopped while it waited for the store.
             () = self.gently.reached(Stop::Drain) => return Ok(()),
         };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());

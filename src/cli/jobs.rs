@@ -25,7 +25,7 @@ const MAX_SHOWN: usize = 20;
 /// One job of a file.
 #[derive(Clone, Debug)]
 pub(super) struct JobLine {
-    /// The number of its line, from 1.
+    /// The number of the job's line, from 1.
     pub(super) number: usize,
     /// The line as it is written.
     pub(super) text: String,

@@ -21,9 +21,9 @@ use crate::client::innermost_cause;
 
 /// The saved objects: a data view, searches, charts and a dashboard.
 const OBJECTS: &str = include_str!("../../deploy/kibana/leasehold.ndjson");
-/// The index prefix that they are made for.
+/// The index prefix for which the saved objects are made.
 const PREFIX: &str = "leasehold-";
-/// How long Kibana may take: it answers when its index has taken all objects.
+/// The time limit of an import: Kibana answers when its index has all objects.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Set up Kibana for looking at jobs: a data view, searches and a dashboard
@@ -110,7 +110,7 @@ fn objects(prefix: &str) -> Result<String, Failure> {
     let mut lines = String::with_capacity(renamed.len());
     for line in renamed.lines() {
         let mut object: Value = serde_json::from_str(line)?;
-        // What a person reads.
+        // The texts that people read.
         let name = if object["type"] == "index-pattern" { "name" } else { "title" };
         if let Value::String(name) = &mut object["attributes"][name] {
             *name = format!("{name} ({})", prefix.trim_end_matches('-'));

@@ -74,7 +74,7 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
 /// Formats a field's value for people: a string without quotes, anything else as JSON, and nothing for a missing one.
 fn cell(json: &str, field: &str) -> String {
     let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(json) else {
-        // Of a list, the fields of each entry.
+        // For a list, the fields of each entry are shown.
         return match (field, serde_json::from_str::<Vec<&RawValue>>(json)) {
             ("", _) => text(json),
             (_, Ok(entries)) => entries.iter().map(|entry| cell(entry.get(), field)).collect::<Vec<_>>().join(", "),

@@ -48,7 +48,7 @@ impl Action {
     }
 }
 
-/// Shows how many jobs match and some of them, asks for confirmation unless told not to, and changes them.
+/// Shows how many jobs match and some of them, asks for confirmation unless `--yes` is given, and changes them.
 pub(super) async fn run(
     client: &Client,
     action: Action,
@@ -100,7 +100,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// The sum over all calls.
+/// The sum of the reports of all calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Total {
     changed: u64,

@@ -110,7 +110,7 @@ enum Command {
 /// Runs the program and returns its exit status.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Answers the shell and ends, where it is the shell that asks.
+    // Prints completions and ends the process when the shell requests them.
     CompleteEnv::with_factory(Cli::command).var(complete::VARIABLE).complete();
     let cli = Cli::parse();
     match start(cli) {
@@ -157,7 +157,7 @@ fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Fa
         .build()
         .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
     let outcome = runtime.block_on(command);
-    // What may still block on a thread (a read of standard input) must not hold the exit up.
+    // A thread that still blocks, such as on a read of standard input, must not delay the exit.
     runtime.shutdown_background();
     outcome
 }
@@ -177,7 +177,7 @@ mod tests {
             for flag in command.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().expect("filtered");
                 let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();
-                // What an order over many jobs is about is said on the command line only.
+                // The filter of a bulk change is given on the command line only.
                 let chooses = flag.get_help_heading().is_some_and(|heading| heading == "Many jobs at once");
                 let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values() || chooses;
                 let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());

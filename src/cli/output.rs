@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON for programs.
+//! The output of commands: tables for people, JSON for programs.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 
-/// A line under the header and nothing else, so that a copied table is its content.
+/// A table style with only a line under the header, so that a copied table has no borders.
 const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Prints a line to standard output.
@@ -31,9 +31,9 @@ pub(super) fn complain(text: &str) {
 /// The width of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// At most that of the terminal, if there is one.
+    /// The table is at most as wide as the terminal, if there is one.
     Terminal,
-    /// As wide as its content.
+    /// The table is as wide as its content.
     Content,
 }
 
@@ -89,7 +89,7 @@ fn wrap_at(text: &str, columns: usize, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// Replaces the control characters of a text from elsewhere, which could steer the terminal.
+/// Replaces control characters, with which a text from outside could control the terminal.
 pub(super) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

@@ -9,7 +9,7 @@ use crate::client::{Client, ClientError};
 
 /// The server's default URL.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7400";
-/// How many items a page of the server has at most.
+/// The most items on a page of the server.
 const PAGE: u64 = 1000;
 
 /// The server to call, and the access token.

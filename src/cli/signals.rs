@@ -1,4 +1,4 @@
-//! SIGTERM and Ctrl-C: the first asks for a graceful stop, the second for an immediate one.
+//! SIGTERM and Ctrl-C: the first requests a graceful stop, the second an immediate one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -39,7 +39,7 @@ impl Signals {
         self.stop.clone()
     }
 
-    /// Returns the exit status that the first signal asks for, if there was one.
+    /// Returns the exit status for the first signal, if there was one.
     pub(super) fn status(&self) -> Option<ExitStatus> {
         [ExitStatus::Interrupted, ExitStatus::Terminated]
             .into_iter()

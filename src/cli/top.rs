@@ -69,7 +69,7 @@ struct View {
 
 /// Shows the view until it is ended.
 pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure> {
-    // What fails is asked again anyway, and said at once.
+    // Failures are shown at once, and the next update calls again anyway.
     let client = args.server.connect(&settings.client)?.with_max_retries(0);
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if args.once || !terminal {
@@ -90,7 +90,7 @@ async fn watch(client: &Client, interval: Duration, screen: &mut Screen) -> Resu
     let mut ticks = tokio::time::interval(interval.max(SHORTEST_INTERVAL));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut view = None;
-    // Ends with a key.
+    // The loop ends with a key.
     loop {
         let answer = tokio::select! {
             answer = async { ticks.tick().await; read_view(client).await } => answer,
@@ -122,7 +122,7 @@ async fn read_view(client: &Client) -> Result<View, ClientError> {
     Ok(View { at: SystemClock::default().now(), queues: queues.items, running: running.items, workers })
 }
 
-/// Formats the view as a text of at most so many lines.
+/// Formats the view as a text with at most this many lines.
 fn frame(view: Option<&View>, trouble: Option<&str>, lines: usize) -> String {
     let mut text = String::new();
     let at = view.map(|view| view.at.to_rfc3339()).unwrap_or_default();

@@ -18,10 +18,11 @@ use crate::wire::{
     WorkerJobs, WorkerList,
 };
 
-/// How long the server works on a bulk change before it answers where to go on, with time for the page it is at.
+/// How long the server works on a bulk change before it answers with a cursor, including the page that it is
+/// processing.
 const MANY_TAKE: Duration = Duration::from_secs(30);
 
-/// After how much silence an export is given up.
+/// The silence after which an export counts as failed.
 const EXPORT_SILENCE: Duration = Duration::from_secs(120);
 
 impl Client {
@@ -258,8 +259,8 @@ impl Client {
         self.send(query.parameters(self.call(Method::GET, &["v1", "admin", "orphans"], Repeat::Safe))).await
     }
 
-    /// Takes many jobs from their workers, or counts them. Repeated only when the server did not hear the call: the
-    /// second time could take jobs away that were claimed again.
+    /// Takes many jobs from their workers, or counts them. The call is repeated only when the server did not hear it: a
+    /// repetition could take away jobs that were claimed again.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -341,7 +342,7 @@ impl Client {
     /// Returns a worker with the first page of the jobs that it runs.
     ///
     /// # Errors
-    /// See [`ClientError`]; `no_such_worker` when nothing is known of it.
+    /// See [`ClientError`]; `no_such_worker` when the server does not know the worker.
     pub async fn worker(&self, id: &str) -> Result<WorkerJobs<'static>, ClientError> {
         self.get(&["v1", "workers", id]).await
     }
@@ -385,7 +386,7 @@ impl Client {
 pub struct Export(Response);
 
 impl Export {
-    /// Returns the next bytes; `None` when the export is complete. After an error the jobs so far are not all.
+    /// Returns the next bytes; `None` when the export is complete. After an error, the export is incomplete.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -395,7 +396,7 @@ impl Export {
     }
 }
 
-/// Returns the job with an id or a key, so that it can be sent twice.
+/// Returns the job, with a new id if it has neither an id nor a key, so that it can be sent twice.
 fn repeatable(job: &SubmitJob) -> SubmitJob {
     let mut job = job.clone();
     if job.id.is_none() && job.idempotency_key.is_none() {

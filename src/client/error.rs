@@ -15,7 +15,7 @@ pub enum ClientError {
     /// The server refused the call.
     #[error("{} ({})", .problem.detail, .problem.code)]
     Problem {
-        /// The server's reason.
+        /// The problem that the server returned.
         problem: Box<Problem>,
         /// How long the server asked to wait before the next try.
         retry_after: Option<Duration>,
@@ -59,7 +59,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the server did not carry out the call, and a repetition may succeed.
+    /// Returns whether the server did not carry out the call, and a repetition may succeed.
     pub(super) fn is_unheard(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -68,7 +68,7 @@ impl ClientError {
         }
     }
 
-    /// Whether a repetition may succeed, where repeating the call is harmless.
+    /// Returns whether a repetition may succeed, where repeating the call is harmless.
     pub(super) fn is_passing(&self) -> bool {
         match self {
             Self::Timeout(_) | Self::Broken(_) => true,

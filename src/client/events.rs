@@ -1,4 +1,4 @@
-//! The stream of events, over as many connections as it takes.
+//! The stream of events, which reconnects when a connection breaks.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::job::EventName;
 use crate::wire::JobEvent;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// After how much silence a connection is taken for dead: three times the server's interval of keep-alives.
+/// The silence after which a connection counts as dead: three times the server's interval of keep-alives.
 const SILENCE: Duration = Duration::from_secs(45);
 /// The waits before a new connection: the shortest and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -37,9 +37,9 @@ pub struct EventQuery {
     pub owners: Vec<String>,
     /// Selects only events of these jobs, by id.
     pub jobs: Vec<String>,
-    /// Begins with the events of this time. Without this and an id, the stream begins with the next event.
+    /// The time of the first events. Without a time and an id, the stream begins with the next event.
     pub since: Option<Timestamp>,
-    /// Begins after the message with this id, of an earlier stream.
+    /// The id of the last message of an earlier stream, after which this stream begins.
     pub last_event_id: Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub enum EventMessage {
     Event {
         /// The message's id, after which another stream can go on: [`EventQuery::last_event_id`].
         id: String,
-        /// The event itself.
+        /// The event.
         event: Box<JobEvent>,
     },
     /// Events are missing here: more happened than the server keeps.
@@ -59,7 +59,7 @@ pub enum EventMessage {
     Live,
     /// The connection broke and is being made again; no event is lost by it.
     Interrupted {
-        /// Why it broke.
+        /// Why the connection broke.
         why: String,
     },
 }
@@ -100,7 +100,7 @@ impl Client {
 struct Following {
     client: Client,
     query: EventQuery,
-    /// The id to begin after, while the stream itself has given none.
+    /// The id to begin after, until the stream itself has sent one.
     last_event_id: Option<String>,
     connection: Option<Response>,
     parser: Parser,
@@ -196,7 +196,7 @@ impl Following {
     fn take(&mut self, message: Message, id: String) -> Result<(), ClientError> {
         match message.event.as_str() {
             "gap" => self.ready.push_back(EventMessage::Gap),
-            // Said again by each connection.
+            // Each connection sends this again.
             "live" if std::mem::replace(&mut self.is_live, true) => {}
             "live" => self.ready.push_back(EventMessage::Live),
             name if name.parse::<EventName>().is_ok() => {

@@ -1,4 +1,4 @@
-//! The HTTP API from the other side, for programs and for workers.
+//! The client of the HTTP API, for programs and for workers.
 //!
 //! In reading order: [`Client`] in `transport` (one call, and when it is repeated), `calls` (all calls) with `queries`
 //! (which jobs they are about), `events` over `sse` (the stream of events), `worker` (the client as a worker's

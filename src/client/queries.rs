@@ -1,4 +1,4 @@
-//! Which jobs a call is about, and the query parameters that say so.
+//! The filters of calls, and their query parameters.
 
 use super::transport::Call;
 use crate::wire::JobState;
@@ -18,12 +18,12 @@ pub struct JobQuery {
     pub kql: Option<String>,
     /// The time zone of the query's times without one, such as `Europe/Berlin`. Default: UTC.
     pub time_zone: Option<String>,
-    /// The order: a field's name, with a leading `-` for the largest first. Default: `-created_at`. Not used by a
-    /// count.
+    /// The order: a field's name, with a leading `-` for the largest first. Default: `-created_at`. A count does not
+    /// use it.
     pub sort: Option<String>,
-    /// The size of a page, at most 1,000 jobs. Default: 100. Not used by a count.
+    /// The size of a page, at most 1,000 jobs. Default: 100. A count does not use it.
     pub limit: Option<u64>,
-    /// The `next_cursor` of the page before. Not used by a count.
+    /// The `next_cursor` of the page before. A count does not use it.
     pub cursor: Option<String>,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Parser {
     next_id: Option<String>,
     /// The id to go on after when the connection breaks.
     last_id: Option<String>,
-    /// How long to wait before connecting again.
+    /// How long to wait before reconnecting.
     retry: Option<Duration>,
 }
 
@@ -54,12 +54,12 @@ impl Parser {
         Ok(messages)
     }
 
-    /// The id that the stream has come to. A message without data moves it as well.
+    /// Returns the id of the latest message. A message without data moves it as well.
     pub(super) fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long the server asks clients to wait before they connect again.
+    /// Returns how long the server wants clients to wait before they reconnect.
     pub(super) const fn retry(&self) -> Option<Duration> {
         self.retry
     }

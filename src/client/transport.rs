@@ -1,4 +1,4 @@
-//! One call: sent, repeated where that is right, and its answer read.
+//! A call over HTTP: how it is sent, when it is repeated, and how its answer is read.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an idle connection is kept: less than the server keeps it, so that none is used just as the server closes
 /// it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often a call is repeated at most.
+/// The most repetitions of a call.
 const MAX_RETRIES: usize = 4;
 /// The waits between tries: the shortest and the longest.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -37,9 +37,9 @@ pub struct Client {
 /// Whether a request that the server may have heard can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// It can: the second time changes nothing.
+    /// The request can be repeated: the second time changes nothing.
     Safe,
-    /// It cannot: it is repeated only when the server did not hear it.
+    /// The request is repeated only when the server did not hear it.
     Unsafe,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Call {
     url: Url,
     headers: HeaderMap,
     body: Option<Bytes>,
-    /// The body from the second time on, where it differs.
+    /// The body of repetitions, when it differs from the first.
     body_again: Option<Bytes>,
     timeout: Duration,
     repeat: Repeat,
@@ -112,7 +112,7 @@ impl Client {
         serde_json::from_slice(&answer).map_err(|error| decode_error(StatusCode::OK, &error))
     }
 
-    /// Does the same for an answer that is not JSON.
+    /// Sends and repeats the call like [`Self::send`], and returns an answer that is not JSON.
     pub(super) async fn send_raw(&self, call: Call) -> Result<Bytes, ClientError> {
         let (shortest, longest) = RETRY_WAITS;
         let waits = ExponentialBuilder::default()
@@ -157,7 +157,7 @@ impl Client {
         Err(refusal(status, retry_after, &body))
     }
 
-    /// How often a call is repeated at most.
+    /// The most repetitions of a call.
     pub(super) const fn max_retries(&self) -> usize {
         self.max_retries
     }
@@ -206,7 +206,7 @@ impl Call {
         Ok(self.body(body, "application/json"))
     }
 
-    /// Sets another JSON body for the second time on.
+    /// Sets another JSON body for repetitions.
     pub(super) fn json_again(mut self, value: &impl Serialize) -> Result<Self, ClientError> {
         let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
         self.body_again = Some(Bytes::from(body));
@@ -219,7 +219,7 @@ impl Call {
         self.header(CONTENT_TYPE, HeaderValue::from_static(content_type))
     }
 
-    /// Gives the server this much more time to answer.
+    /// Extends the time that the server has to answer.
     pub(super) fn waiting(mut self, wait: Duration) -> Self {
         self.timeout += wait;
         self

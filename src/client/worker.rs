@@ -159,7 +159,7 @@ fn service_error(error: ClientError) -> ServiceError {
             Ok(status) if !may_pass(status) => ServiceError::Refused(why),
             _ => ServiceError::Unavailable(why),
         },
-        // Not an answer of a server: of a proxy before it.
+        // Not a server's answer, but that of a proxy in front of it.
         ClientError::Decode { .. } | ClientError::Connect(_) | ClientError::Timeout(_) | ClientError::Broken(_) => {
             ServiceError::Unavailable(why)
         }

@@ -13,23 +13,23 @@ use ipnet::{Ipv4Net, Ipv6Net};
 pub enum AddressClass {
     /// An address on the public Internet.
     Public,
-    /// This machine.
+    /// An address of this machine.
     Loopback,
-    /// A private network (RFC 1918).
+    /// An address in a private network (RFC 1918).
     Private,
-    /// This link only (RFC 3927, RFC 4291).
+    /// An address on this link only (RFC 3927, RFC 4291).
     LinkLocal,
-    /// A carrier's or a cluster's inner network (RFC 6598).
+    /// An address in a carrier's or a cluster's inner network (RFC 6598).
     Shared,
-    /// A private network (RFC 4193).
+    /// An address in a private network (RFC 4193).
     UniqueLocal,
-    /// A cloud's metadata service, which hands out the machine's credentials.
+    /// The address of a cloud's metadata service, which hands out the machine's credentials.
     Metadata,
     /// The unspecified address, which many systems take for this machine.
     Unspecified,
-    /// A multicast group.
+    /// The address of a multicast group.
     Multicast,
-    /// Every machine on the link.
+    /// The address of every machine on the link.
     Broadcast,
     /// An address for documentation.
     Documentation,
@@ -119,7 +119,7 @@ impl AddressClass {
         }
     }
 
-    /// Whether the address is in a private network, which a policy may allow as a whole.
+    /// Returns whether the class is one of private addresses, which a policy may allow as a whole.
     #[must_use]
     pub const fn is_private(self) -> bool {
         matches!(self, Loopback | Private | LinkLocal | Shared | UniqueLocal)
@@ -134,7 +134,7 @@ impl AddressClass {
     }
 }
 
-/// The address of IPv4 that this one leads to. The old IPv4-compatible form (::/96) leads nowhere and is reserved.
+/// Returns the IPv4 address that this address stands for. The old IPv4-compatible form (::/96) is reserved.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [_, _, a, b, c, d, _, _, _, _, _, _, e, f, g, h] = address.octets();
     if SIX_TO_FOUR.contains(&address) {

@@ -1,11 +1,11 @@
-//! Why a call has no answer.
+//! The reasons why a call has no complete answer.
 
 use std::error::Error;
 use std::time::Duration;
 
 use super::target::RefusedTarget;
 
-/// Why a call has no answer. No message names more of the target's URL than its host.
+/// Why a call has no complete answer. No message contains more of the target's URL than its host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The policy refuses the target. Nothing was sent.
@@ -38,7 +38,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the same call may succeed later, under the same policy.
+    /// Returns whether the same call may succeed later, under the same policy.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
@@ -50,9 +50,9 @@ impl CallError {
     /// Classifies the HTTP client's error.
     pub(super) fn of(error: &reqwest::Error) -> Self {
         let mut innermost: &dyn Error = error;
-        // A chain of causes has an end.
+        // The loop ends with the chain of causes.
         while let Some(cause) = innermost.source() {
-            // The checked resolver's own.
+            // The error comes from the checked resolver.
             if let Some(unresolved) = cause.downcast_ref::<Self>() {
                 return unresolved.clone();
             }

@@ -41,7 +41,7 @@ use resolve::CheckedResolver;
 
 /// How long an idle connection is kept, and how many for one host.
 const IDLE: (Duration, usize) = (Duration::from_secs(15), 2);
-/// Headers that say how a message is carried. They are the client's, or a message could be made to look like two.
+/// Headers that control the connection or the framing. Only the client sets them, to prevent request smuggling.
 const CARRIAGE: [HeaderName; 8] = [
     header::HOST,
     header::CONNECTION,
@@ -58,9 +58,9 @@ const CARRIAGE: [HeaderName; 8] = [
 pub struct Limits {
     /// The longest time to connect, including name resolution and the TLS handshake.
     pub connect_timeout: Duration,
-    /// The longest time of a call, whatever its own timeout.
+    /// The longest time of a call, regardless of its own timeout.
     pub max_timeout: Duration,
-    /// How much of an answer's body is read, in bytes. Its headers are limited by the HTTP client, to 100 and 408 KiB.
+    /// The most bytes of an answer's body that are read. The HTTP client limits its headers, to 100 and 408 KiB.
     pub max_answer_bytes: usize,
     /// The largest number of calls at once.
     pub max_concurrent: usize,
@@ -80,9 +80,9 @@ impl Default for Limits {
 /// An HTTP call.
 #[derive(Clone, Debug)]
 pub struct HttpCall {
-    /// The method: any but `CONNECT` and `TRACE`.
+    /// The method; any except `CONNECT` and `TRACE`.
     pub method: Method,
-    /// The target.
+    /// The URL of the target.
     pub url: TargetUrl,
     /// The request's headers, except those that control the connection or the framing.
     pub headers: HeaderMap,
@@ -92,14 +92,14 @@ pub struct HttpCall {
     pub timeout: Duration,
 }
 
-/// The answer to a call, whatever its status. A redirect is an answer like any other.
+/// The answer to a call, with any status. A redirect is an answer like any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// The status.
+    /// The HTTP status code.
     pub status: StatusCode,
     /// The `Retry-After` header, if there is one.
     pub retry_after: Option<RetryAfter>,
-    /// The body, as far as it was read. It is compressed if the server compressed it without being asked to.
+    /// The body as far as it was read. It is compressed if the server compressed it without a request to do so.
     pub body: Bytes,
     /// Whether the body was longer than [`Limits::max_answer_bytes`].
     pub truncated: bool,
@@ -110,9 +110,9 @@ pub struct HttpAnswer {
 /// The `Retry-After` header (RFC 9110, section 10.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// A delay from now.
+    /// The delay from now.
     In(Duration),
-    /// A time.
+    /// The time of the next call.
     At(Timestamp),
 }
 
@@ -127,7 +127,7 @@ impl RetryAfter {
     }
 }
 
-/// The HTTP client could not be made on this machine.
+/// The error that the HTTP client could not be created on this machine.
 #[derive(Debug, thiserror::Error)]
 #[error("no HTTP client can be made: {0}")]
 pub struct NoHttpClient(#[from] reqwest::Error);
@@ -170,7 +170,7 @@ impl HttpExecutor {
             .pool_idle_timeout(idle_timeout)
             .pool_max_idle_per_host(idle_per_host)
             .http1_only()
-            // What is unpacked here could be far more than what was sent.
+            // An unpacked body could be far larger than the bytes that were sent.
             .no_gzip()
             .no_brotli()
             .no_zstd()
@@ -181,16 +181,16 @@ impl HttpExecutor {
         Ok(Self { http, policy, limits, permits })
     }
 
-    /// Returns the policy.
+    /// Returns the policy for targets.
     #[must_use]
     pub fn policy(&self) -> &TargetPolicy {
         &self.policy
     }
 
-    /// Makes one call, once. Waits for a free place for at most the call's own timeout.
+    /// Makes one call, without retries. It waits for a free slot for at most the call's own timeout.
     ///
     /// # Errors
-    /// [`CallError`] when there is no complete answer; any status is an answer.
+    /// [`CallError`] when there is no complete answer. An answer with any status is not an error.
     pub async fn call(&self, call: &HttpCall) -> Result<HttpAnswer, CallError> {
         // The client asks its resolver for names only, so an address in the URL is checked here or nowhere.
         self.policy.check(&call.url)?;
@@ -212,7 +212,7 @@ impl HttpExecutor {
         Ok(HttpAnswer { status, retry_after, body, truncated, took: started.elapsed() })
     }
 
-    /// Reads the body as far as the limit, and whether there was more.
+    /// Reads the body up to the limit, and returns whether it was longer.
     async fn read_body(&self, response: &mut reqwest::Response) -> Result<(Bytes, bool), CallError> {
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| CallError::of(&error))? {

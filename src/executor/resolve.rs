@@ -14,9 +14,9 @@ use tokio::sync::Semaphore;
 use super::error::CallError;
 use super::target::TargetPolicy;
 
-/// How many of a name's addresses are used.
+/// The most addresses of a name that are used.
 const MAX_ADDRESSES: usize = 32;
-/// How many lookups run at once. Each takes a thread until the system's resolver gives up.
+/// The most lookups that run at once. Each takes a thread until the system's resolver gives up.
 const MAX_LOOKUPS: usize = 16;
 
 /// Resolves names to addresses.
@@ -25,7 +25,7 @@ pub trait Resolve: Send + Sync + 'static {
     /// Returns the addresses of `host`.
     ///
     /// # Errors
-    /// When the name has no address, or no resolver answers.
+    /// Returns an error when the name has no address, or when no resolver answers.
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>>;
 }
 
@@ -46,7 +46,7 @@ impl Resolve for SystemResolver {
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
         let permit = self.lookups.clone().acquire_owned().await.map_err(io::Error::other)?;
         let host = host.to_owned();
-        // The permit goes with the thread, which outlives a call that has run out of time.
+        // The permit moves to the thread, which outlives a call that has timed out.
         let lookup = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             (host.as_str(), 0).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect())
@@ -63,8 +63,8 @@ pub(super) struct CheckedResolver {
 }
 
 impl CheckedResolver {
-    /// The addresses of `host`, all of which may be called: one that may not spoils the others, since which of them a
-    /// connection takes is up to chance.
+    /// Returns the addresses of `host` if all of them may be called. One refused address refuses the name, since it is
+    /// unknown which of them a connection takes.
     async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, CallError> {
         let unresolvable = |reason: String| CallError::Unresolvable { host: host.to_owned(), reason };
         let mut addresses = self.resolver.resolve(host).await.map_err(|error| unresolvable(error.to_string()))?;
@@ -84,7 +84,7 @@ impl reqwest::dns::Resolve for CheckedResolver {
         let this = self.clone();
         Box::pin(async move {
             let addresses = this.addresses(name.as_str()).await?;
-            // Port 0 stands for the URL's.
+            // Port 0 stands for the port of the URL.
             Ok(Box::new(addresses.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
         })
     }

@@ -14,7 +14,7 @@ use super::address::AddressClass;
 /// The longest accepted URL, in bytes.
 pub const MAX_URL_BYTES: usize = 4096;
 
-/// Names that lead to a cloud's metadata service from within that cloud.
+/// Names that resolve to a cloud's metadata service from within that cloud.
 const METADATA_NAMES: [&str; 6] = [
     "metadata",
     "metadata.google.internal",
@@ -24,7 +24,7 @@ const METADATA_NAMES: [&str; 6] = [
     "instance-data.ec2.internal",
 ];
 
-/// Why a text is not a target.
+/// Why a text is not the URL of a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
     /// The text is longer than [`MAX_URL_BYTES`].
@@ -44,7 +44,7 @@ pub enum InvalidTarget {
 /// The URL of a target: `http` or `https`, without credentials.
 ///
 /// The parser is the WHATWG's, so that every spelling of an IP address (`127.1`, `0x7f000001`, `[::ffff:7f00:1]`) has
-/// become the address itself before anybody looks at it. A URL may itself be a secret; so its path is not printed.
+/// become the address itself before it is checked. A URL may itself be a secret, so its path is not printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TargetUrl(Url);
@@ -53,7 +53,7 @@ impl TargetUrl {
     /// Parses a URL.
     ///
     /// # Errors
-    /// [`InvalidTarget`] says what is wrong with it.
+    /// [`InvalidTarget`] says what is wrong with the URL.
     pub fn parse(text: &str) -> Result<Self, InvalidTarget> {
         if text.len() > MAX_URL_BYTES {
             return Err(InvalidTarget::TooLong);
@@ -107,9 +107,9 @@ impl From<TargetUrl> for String {
 /// An exception from a policy's refusals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedTarget {
-    /// Allows this name, whichever private address it resolves to.
+    /// Allows this name, with any private address that it resolves to.
     Host(String),
-    /// Allows these addresses, whichever name resolves to them.
+    /// Allows these addresses, with any name that resolves to them.
     Network(IpNet),
 }
 
@@ -205,7 +205,7 @@ impl TargetPolicy {
         if listed || class == AddressClass::Public {
             return Ok(());
         }
-        // A name is no reason to hand out a machine's credentials: whoever answers for it could make it lead there.
+        // An allowed name does not allow a metadata service: the owner of the name could make it resolve to one.
         if class != AddressClass::Metadata && self.allows(host, class) {
             return Ok(());
         }
@@ -218,12 +218,12 @@ impl TargetPolicy {
     }
 }
 
-/// A name without the dot at its end, which changes nothing about where it leads.
+/// Returns a name without the dot at its end, which does not change what it resolves to.
 fn plain(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// What a name stands for whatever a resolver says.
+/// Returns the class of a name that does not depend on a resolver.
 fn class_of_name(name: &str) -> Option<AddressClass> {
     if name == "localhost" || name.ends_with(".localhost") {
         return Some(AddressClass::Loopback);

@@ -1,4 +1,4 @@
-//! Payloads and results: JSON that the manager carries and never looks into.
+//! Payloads and results: JSON that the manager stores and passes on without interpreting it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// A JSON text, checked once and then passed on as it came.
+/// A JSON text that is checked once and then passed on unchanged.
 #[derive(Clone)]
 pub struct Json(Arc<RawValue>);
 
@@ -14,26 +14,26 @@ impl Json {
     /// Checks that `text` is one JSON value.
     ///
     /// # Errors
-    /// The parser's error when it is not.
+    /// Returns the parser's error if it is not.
     pub fn parse(text: String) -> Result<Self, serde_json::Error> {
         RawValue::from_string(text).map(Self::from)
     }
 
-    /// The JSON of any value that can be written as such.
+    /// Serializes `value` as JSON.
     ///
     /// # Errors
-    /// The serializer's, for a map with keys that are not strings.
+    /// Returns the serializer's error, such as for a map with keys that are not strings.
     pub fn of(value: &impl Serialize) -> Result<Self, serde_json::Error> {
         serde_json::value::to_raw_value(value).map(Self::from)
     }
 
-    /// The text.
+    /// Returns the JSON text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
 
-    /// Its length in bytes.
+    /// Returns the length of the text in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.as_str().len()
@@ -70,45 +70,45 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// The name of a body that is kept apart from its job. Fresh for every body written, so that two writers who race
-/// for the same job never overwrite each other's.
+/// The id of a body that is stored apart from its job. It is fresh for every body written, so that two writers who race
+/// for the same job never overwrite each other's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BodyId(pub uuid::Uuid);
 
-/// Where a body is kept, and how long it is.
+/// A reference to a body that is stored apart from its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BodyRef {
-    /// Its name.
+    /// The id of the body.
     pub id: BodyId,
-    /// Its length in bytes.
+    /// The length of the body in bytes.
     pub bytes: u32,
 }
 
-/// A payload or a result, in the job's document when it is small, apart when it is not, so that a claim or a
+/// A payload or a result. A small one is in the job's document; a large one is stored apart, so that a claim or a
 /// heartbeat does not write it again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Body {
-    /// There is none.
+    /// The job has no such body.
     #[default]
     Empty,
-    /// In the job's document.
+    /// The body is in the job's document.
     Inline(Json),
-    /// In a document of its own.
+    /// The body is in a document of its own.
     Stored(BodyRef),
 }
 
 /// A body to be written beside the job that refers to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewBody {
-    /// The name and length that the job refers to.
+    /// The reference by which the job finds the body.
     pub reference: BodyRef,
-    /// What to keep.
+    /// The JSON text to store.
     pub json: Json,
 }
 
 impl Body {
-    /// Keeps `json` inline when it has at most `inline_limit` bytes; else gives a reference and the body to be
+    /// Keeps `json` inline if it has at most `inline_limit` bytes; otherwise returns a reference and the body to be
     /// written under it.
     #[must_use]
     pub fn place(json: Option<Json>, inline_limit: usize) -> (Self, Option<NewBody>) {
@@ -121,7 +121,7 @@ impl Body {
         (Self::Stored(reference), Some(NewBody { reference, json }))
     }
 
-    /// The length in bytes.
+    /// Returns the length of the body in bytes; zero if there is none.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -131,8 +131,8 @@ impl Body {
         }
     }
 
-    /// Whether both are the same, as far as a job's document tells. Bodies kept apart are compared by their lengths:
-    /// each gets a name of its own when it is written, so the names of equal ones differ.
+    /// Returns whether both bodies are equal, as far as a job's document shows. Bodies stored apart are compared by
+    /// length only: each gets a fresh id when it is written, so the ids of equal bodies differ.
     #[must_use]
     pub fn resembles(&self, other: &Self) -> bool {
         match (self, other) {

@@ -1,14 +1,14 @@
-//! What happens to a job, in one word each. Every history entry names its event.
+//! The names of the events of a job. Every history entry has one.
 
 use serde::{Deserialize, Serialize};
 
 use super::word_enum::words;
 
 words! {
-    /// What happened to a job.
+    /// The name of an event of a job.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
-    pub enum EventName: "an event" {
+    pub enum EventName: "an event", "events" {
         /// The job was submitted.
         Submitted = "submitted",
         /// A worker claimed the job.
@@ -17,17 +17,17 @@ words! {
         Completed = "completed",
         /// The job failed for good.
         Failed = "failed",
-        /// The job waits again: an attempt failed with attempts left, or somebody retried the job.
+        /// The job is available again: an attempt failed with attempts left, or the job was retried on request.
         Retried = "retried",
         /// The job was cancelled.
         Cancelled = "cancelled",
-        /// The worker was asked to stop.
+        /// Cancellation of the running job was requested.
         CancelRequested = "cancel_requested",
-        /// Nobody claimed the job before its start deadline.
+        /// No worker claimed the job before its start deadline.
         Expired = "expired",
-        /// Somebody other than the worker ended the lease, and the job waits again.
+        /// An administrator or the monitor ended the lease, and the job is available again.
         Released = "released",
-        /// The worker gave the job back unharmed.
+        /// The worker released the job, and the attempt does not count.
         Returned = "returned",
         /// The job was flagged as an orphan.
         Orphaned = "orphaned",
@@ -37,8 +37,8 @@ words! {
 }
 
 impl EventName {
-    /// The events that can be notified. The others happen to every job, so that notifying them would cost every job a
-    /// second write; a live stream shows them all.
+    /// The events that receivers can be notified of. The others are routine, so that notifications of them would cost
+    /// almost every job a second write; a live stream shows all events.
     pub const NOTIFIABLE: [Self; 8] = [
         Self::Completed,
         Self::Failed,

@@ -1,4 +1,4 @@
-//! The record of a job's transitions, bounded.
+//! The list of a job's transitions, bounded in length.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,7 +8,7 @@ use super::names::Actor;
 use super::state::{Attempt, Fence, JobState};
 use crate::clock::{Timestamp, rfc3339};
 
-/// How many entries are kept at each end; the ones between them are folded into a count.
+/// How many entries are kept at each end of the history; the ones between them are only counted.
 const KEPT_AT_EACH_END: usize = 25;
 
 /// A transition of a job.
@@ -28,17 +28,18 @@ pub struct HistoryEntry {
     /// The job's number of attempts after the transition.
     #[schema(value_type = u32)]
     pub attempt: Attempt,
-    /// What happened, as a word: `submitted`, `claimed`, `retried`, …
+    /// The event: `submitted`, `claimed`, `retried`, …
     #[schema(value_type = String, example = "claimed")]
     pub event: EventName,
     /// The worker, person or part of the system that caused the transition.
     #[schema(value_type = String)]
     pub actor: Actor,
-    /// Why it happened, where the states alone do not say.
+    /// The reason of the transition, if the states alone do not explain it.
     pub reason: Option<String>,
 }
 
-/// Every transition of a job in order. Past 50, the first 25 and the last 25 are kept, and a count of the rest.
+/// The transitions of a job, oldest first. Of more than 50, the first 25 and the last 25 are kept, and the rest are
+/// only counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     entries: Vec<HistoryEntry>,
@@ -46,7 +47,7 @@ pub struct History {
 }
 
 impl History {
-    /// A history as it was stored.
+    /// Makes a history from its stored parts.
     #[must_use]
     pub fn from_parts(entries: Vec<HistoryEntry>, folded: u32) -> Self {
         Self { entries, folded }
@@ -61,26 +62,26 @@ impl History {
         self.entries.push(entry);
     }
 
-    /// The transitions kept, oldest first. When some are folded, they are missing after the first 25.
+    /// Returns the kept transitions, oldest first. Those left out are missing after the first 25.
     #[must_use]
     pub fn entries(&self) -> &[HistoryEntry] {
         &self.entries
     }
 
-    /// How many are folded.
+    /// Returns how many transitions were left out of the middle.
     #[must_use]
     pub const fn folded(&self) -> u32 {
         self.folded
     }
 
-    /// How many there were in all.
+    /// Returns how many transitions there were in all, including those left out.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() + self.folded as usize
     }
 
-    /// The transitions kept, each with its number, counted from one over all there ever were: with the job's id it
-    /// names the transition for good.
+    /// Returns the kept transitions with their numbers, counted from one over all transitions. With the job's id, such
+    /// a number identifies the transition for good.
     pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (u32, &HistoryEntry)> {
         self.entries.iter().enumerate().map(|(place, entry)| {
             let before = u32::try_from(place).unwrap_or(u32::MAX);
@@ -89,7 +90,7 @@ impl History {
         })
     }
 
-    /// Whether nothing ever happened, which is so only before the submission.
+    /// Returns whether the history has no entry, which is so only before the submission.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -1,9 +1,9 @@
 //! The job: one unit of work, one document.
 //!
 //! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`state`] (each state
-//! with its own data), [`event`] and [`history`] (what happened), [`notice`] (events to notify somebody of), [`retry`]
-//! (backoff), [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness),
-//! and [`oversight`] (what the monitor does to a job, and when it looks at it next).
+//! with its own data), [`event`] and [`history`] (what happened), [`notice`] (events that receivers are to be notified
+//! of), [`retry`] (backoff), [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no
+//! randomness), and [`oversight`] (what the monitor does to a job, and when it checks the job next).
 
 pub mod body;
 pub mod event;
@@ -35,7 +35,7 @@ pub(crate) use word_enum::words;
 
 use crate::clock::Timestamp;
 
-/// A job as the store keeps it. Changed only through [`transition`].
+/// A job as the store keeps it. It is changed only by the functions of [`transition`], [`oversight`] and [`notice`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// The job's id, unique in the store.
@@ -46,25 +46,25 @@ pub struct Job {
     pub payload: Body,
     /// The state of the job, with the data of that state.
     pub state: State,
-    /// The earliest time at which the job can be claimed. It stays after the claim, so that the wait can be computed.
+    /// The earliest time at which the job can be claimed. A claim leaves it as it is, so that the wait can be computed.
     pub run_at: Timestamp,
-    /// The start deadline: the job expires when nobody has claimed it by then.
+    /// The start deadline, if there is one: the job expires when no worker has claimed it by then.
     pub expires_at: Option<Timestamp>,
     /// How many claims count as attempts so far.
     pub attempt: Attempt,
-    /// How often the job was claimed in all: the fencing token of its latest lease.
+    /// The fencing token of the latest lease, which counts all claims of the job.
     pub fence: Fence,
-    /// How the latest attempt failed, if it did; cleared by a completion and by an explicit retry.
+    /// The error of the latest attempt, if it failed; a completion and an explicit retry clear it.
     pub error: Option<JobError>,
     /// Every transition since the submission.
     pub history: History,
-    /// The notices that have not been handed on yet.
+    /// The notices that have not been handed on for delivery yet, at most [`notice::MAX_NOTICES`].
     pub outbox: Vec<Notice>,
     /// When the job was submitted.
     pub created_at: Timestamp,
     /// When the document was last written.
     pub updated_at: Timestamp,
-    /// When the latest attempt began.
+    /// When the latest attempt began; `None` before the first one.
     pub started_at: Option<Timestamp>,
 }
 
@@ -78,7 +78,7 @@ impl Job {
         }
     }
 
-    /// Returns the flag of a running job that looks abandoned.
+    /// Returns the orphan flag of a running job that looks abandoned.
     #[must_use]
     pub fn orphan(&self) -> Option<&Orphan> {
         match &self.state {
@@ -115,7 +115,7 @@ impl Job {
         (end.from == Some(JobState::Running)).then(|| finished_at.since(started_at))
     }
 
-    /// Returns the output of the work, if the job was completed with one.
+    /// Returns the output of the work; [`Body::Empty`] if the job has none or was not completed.
     #[must_use]
     pub fn result(&self) -> &Body {
         match &self.state {

@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// The longest name, in bytes. Elasticsearch takes ids of up to 512; ours leave room for prefixes.
+/// The longest name, in bytes. Elasticsearch accepts ids of up to 512 bytes; the rest leaves room for prefixes.
 pub const MAX_NAME_BYTES: usize = 256;
 
-/// Why a string is not a name.
+/// The reason why a string is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// Nothing in it.
+    /// The string is empty.
     #[error("must not be empty")]
     Empty,
-    /// Longer than [`MAX_NAME_BYTES`].
+    /// The string is longer than [`MAX_NAME_BYTES`].
     #[error("is longer than {MAX_NAME_BYTES} bytes")]
     TooLong,
-    /// Has a control character.
+    /// The string has a control character.
     #[error("has a control character")]
     Control,
-    /// Starts or ends with white space.
+    /// The string starts or ends with white space.
     #[error("starts or ends with white space")]
     Blank,
-    /// `.` or `..`, which cannot stand in a URL's path.
+    /// The string is `.` or `..`, which cannot stand in the path of a URL.
     #[error("must not be `.` or `..`")]
     Dots,
 }
@@ -59,14 +59,14 @@ macro_rules! name {
             /// Checks `text` and makes it a name.
             ///
             /// # Errors
-            /// [`InvalidName`] says what is wrong with it.
+            /// [`InvalidName`] names the rule that `text` breaks.
             pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidName> {
                 let text = text.as_ref();
                 check(text)?;
                 Ok(Self(Arc::from(text)))
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -120,52 +120,52 @@ macro_rules! name {
 }
 
 name! {
-    /// A job's id: a UUIDv7 unless the client named one.
+    /// The id of a job: a UUIDv7 unless the client chose one.
     JobId
 }
 name! {
-    /// The named line a job waits in.
+    /// The name of a queue, in which jobs wait to be claimed.
     QueueName
 }
 name! {
-    /// What sort of work a job is: the name of its handler.
+    /// The kind of a job's work, which names its handler.
     Kind
 }
 name! {
-    /// Who a job belongs to: a team or a person, for queries and reports.
+    /// The owner of a job: a team or a person, for queries and reports.
     Owner
 }
 name! {
-    /// A client process that claims jobs.
+    /// The id of a worker: a client process that claims jobs.
     WorkerId
 }
 name! {
-    /// A client's name for one claim call, so that a repeated call finds the same jobs.
+    /// A client's id for one claim call, so that a repeated call finds the same jobs.
     RequestId
 }
 name! {
-    /// Who did something: a token's name, a worker, or a part of the system.
+    /// The originator of a change: the name of a token, a worker, or a part of the system.
     Actor
 }
 name! {
-    /// What a record of the store is called, among those of its kind.
+    /// The name of a record in the store, unique among the records of its kind.
     RecordName
 }
 
 impl JobId {
-    /// A new id, unique without asking anyone, and later in order than those made before it.
+    /// Returns a new id, which is unique without coordination and greater than the ids that this process made before.
     #[must_use]
     pub fn generate() -> Self {
         Self::of_uuid(uuid::Uuid::now_v7())
     }
 
-    /// The least of all ids: no name has a character before `!`, but for white space, which none starts with.
+    /// Returns the smallest id: no name has a character before `!` except white space, with which none starts.
     #[must_use]
     pub fn first() -> Self {
         Self(Arc::from("!"))
     }
 
-    /// The id that is this UUID.
+    /// Returns the id that spells this UUID, in lower case with hyphens.
     #[must_use]
     pub fn of_uuid(uuid: uuid::Uuid) -> Self {
         let mut buffer = uuid::Uuid::encode_buffer();
@@ -174,17 +174,17 @@ impl JobId {
 }
 
 impl QueueName {
-    /// What the names of queues start with that are the system's own: nobody submits to them or claims from them but
-    /// the system itself.
+    /// The prefix of the system's own queues and workers. Only the system itself submits to such a queue or claims from
+    /// it.
     pub const INTERNAL: &str = "leasehold.";
 
-    /// The system's queue called `name`, a literal in the code.
+    /// Makes the name of a system queue from `name`, a literal in the code.
     #[must_use]
     pub fn system(name: &'static str) -> Self {
         Self(Arc::from(name))
     }
 
-    /// Whether it is one of the system's own.
+    /// Returns whether the queue is one of the system's own.
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.0.starts_with(Self::INTERNAL)
@@ -192,7 +192,7 @@ impl QueueName {
 }
 
 impl Kind {
-    /// The system's kind called `name`, a literal in the code.
+    /// Makes the name of a system kind from `name`, a literal in the code.
     #[must_use]
     pub fn system(name: &'static str) -> Self {
         Self(Arc::from(name))
@@ -200,7 +200,7 @@ impl Kind {
 }
 
 impl WorkerId {
-    /// Whether it is one of the system's own, which take from the system's own queues.
+    /// Returns whether the worker is one of the system's own, which claim from the system's own queues.
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.0.starts_with(QueueName::INTERNAL)
@@ -220,7 +220,7 @@ impl From<&QueueName> for RecordName {
 }
 
 impl RecordName {
-    /// The record that a part of the system keeps under `name`, a literal in the code.
+    /// Makes the name of a system record from `name`, a literal in the code.
     #[must_use]
     pub fn system(name: &'static str) -> Self {
         Self(Arc::from(name))
@@ -228,7 +228,7 @@ impl RecordName {
 }
 
 impl Actor {
-    /// The part of the system called `name`, a literal in the code.
+    /// Makes the actor for a part of the system from `name`, a literal in the code.
     #[must_use]
     pub fn system(name: &'static str) -> Self {
         Self(Arc::from(name))

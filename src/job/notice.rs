@@ -1,4 +1,4 @@
-//! The outbox of a job: the events that somebody wants to be notified of.
+//! The outbox of a job: the events that receivers are still to be notified of.
 //!
 //! The write that records such an event also puts a [`Notice`] into the job's outbox: the need to notify is part of the
 //! same conditional write, so that no crash can come between the two. The notice stays until it has been handed on.
@@ -16,7 +16,7 @@ words! {
     /// The format of a notification.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
-    pub enum NoticeFormat: "a format" {
+    pub enum NoticeFormat: "a format", "formats" {
         /// CloudEvents 1.0 as JSON, signed.
         #[default]
         CloudEvents = "cloud_events",
@@ -57,20 +57,19 @@ impl NoticeTarget {
 /// An event of a job that has not been notified yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// The number of the job's event, counted from one: with the job's id it identifies the event for good.
+    /// The number of the history entry, counted from one; with the job's id it identifies the event for good.
     pub number: u32,
     /// The event's entry in the history.
     pub entry: HistoryEntry,
 }
 
-/// The most notices that wait in one job. They wait only while what hands them on cannot write, when little else
-/// happens either; beyond this the oldest goes.
+/// The largest number of notices in one outbox. Notices wait only while the part that hands them on cannot write, when
+/// little else happens either; beyond this number the oldest is dropped.
 pub const MAX_NOTICES: usize = 50;
 
 impl Job {
-    /// Puts those events that happened since `before` into the outbox that the job's own targets want, or `wanted`
-    /// says yes to. There are no notices
-    /// of the system's own jobs: a failed notification would lead to another one.
+    /// Puts a notice into the outbox for each notifiable event since `before` that one of the job's own targets wants
+    /// or `wanted` accepts. The system's own jobs get no notices: a failed notification would lead to another one.
     pub fn announce(&mut self, before: &Self, wanted: impl Fn(EventName) -> bool) {
         if self.spec.queue.is_internal() {
             return;
@@ -91,7 +90,8 @@ impl Job {
         }
     }
 
-    /// Takes notices out of the outbox that have been handed on. `None` when none of them is there any more.
+    /// Returns the job without the notices of these numbers, which are handed on; `None` if its outbox has none of
+    /// them.
     #[must_use]
     pub fn notices_handed_on(&self, numbers: &[u32], now: Timestamp) -> Option<Self> {
         if !self.outbox.iter().any(|notice| numbers.contains(&notice.number)) {

@@ -1,6 +1,6 @@
-//! What is done to a job from outside its worker when something takes too long: flags, recovery, time limits, start
-//! deadlines. And [`Job::watch_at`], the earliest moment at which any of that can be due: a store keeps it as a field,
-//! so that a scan asks for `watch_at` up to now and reads nothing else, however many jobs there are.
+//! What the monitor does to a job when something takes too long: flags, recovery, time limits, start deadlines; and
+//! [`Job::watch_at`], the earliest moment at which any of this can be due. A store keeps `watch_at` as a field, so that
+//! a scan reads only the jobs whose `watch_at` has come, however many jobs there are.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use super::state::{Attempt, JobError, JobState, Orphan, Running, State};
 use super::transition::{Change, Failure, Refusal, Transition};
 use crate::clock::Timestamp;
 
-/// How to recover a job.
+/// The terms on which a job is recovered from a worker whose lease has expired.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
-    /// How long the lease must have been over.
+    /// How long ago the lease must have expired at least.
     pub grace: Duration,
-    /// The policy, where the job has none itself.
+    /// The orphan policy that applies if the job has none of its own.
     pub policy: OrphanPolicy,
-    /// The caller's random number from 0 to 1, for the backoff.
+    /// The caller's random number from 0 to 1, for the jitter of the backoff.
     pub chance: f64,
 }
 
 impl Job {
-    /// The earliest moment at which there is something to do for the job without its worker: a deadline, a limit, a
-    /// flag, a recovery, a notice to hand on. `None` when time alone changes nothing.
+    /// Returns the earliest moment at which the job may need something done without its worker: a deadline, a limit, a
+    /// flag, a recovery, a notice to hand on. Returns `None` when time alone changes nothing.
     ///
-    /// It may come too early, for what is done also depends on settings; it must never come too late.
+    /// The moment may be too early, since the action also depends on settings; it must never be too late.
     #[must_use]
     pub fn watch_at(&self) -> Option<Timestamp> {
         let notice = self.outbox.first().map(|notice| notice.entry.at);
@@ -52,19 +52,19 @@ impl Job {
         [timeout, overdue, silent, expired].into_iter().flatten().min()
     }
 
-    /// Returns until when the current attempt was expected to take.
+    /// Returns when the current attempt is expected to end, if the job has an expected runtime.
     #[must_use]
     pub fn expected_until(&self, running: &Running) -> Option<Timestamp> {
         self.spec.expected_runtime.map(|expected| running.lease.acquired_at.plus(expected))
     }
 
-    /// Returns when the current attempt reaches its time limit.
+    /// Returns when the current attempt reaches its time limit, if the job has one.
     #[must_use]
     pub fn times_out_at(&self, running: &Running) -> Option<Timestamp> {
         self.spec.timeout.map(|timeout| running.lease.acquired_at.plus(timeout))
     }
 
-    /// The running data.
+    /// Returns the data of a running job.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`].
@@ -75,7 +75,7 @@ impl Job {
         }
     }
 
-    /// Notes that the attempt runs for longer than expected. Once for each lease.
+    /// Records that the attempt takes longer than expected, once for each lease.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
@@ -92,8 +92,8 @@ impl Job {
         Ok(Change::To(Box::new(self.still_running(marked, EventName::Overdue, actor, reason, now))))
     }
 
-    /// Flags a job that looks abandoned; `held` leaves it to a person from then on. A sign of life takes the flag off,
-    /// and a flag that is there stays as it is unless it has to hold the job now.
+    /// Flags a job that looks abandoned; if `held` is set, the job is left alone until a person decides. A heartbeat
+    /// removes the flag. An existing flag stays as it is unless it has to hold the job now.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`].
@@ -109,8 +109,8 @@ impl Job {
         Ok(Change::To(Box::new(self.still_running(flagged, EventName::Orphaned, actor, reason.to_owned(), now))))
     }
 
-    /// Takes the job from a worker whose lease is over for longer than the grace, and does with it what the policy
-    /// says: its own, or else the one given.
+    /// Takes the job from a worker whose lease expired at least the grace ago, and applies the job's orphan policy, or
+    /// the one given if the job has none. A job whose cancellation was requested is cancelled instead.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
@@ -139,7 +139,8 @@ impl Job {
         Ok(Change::To(Box::new(self.failed(&failure, EventName::Released, actor, now))))
     }
 
-    /// Ends an attempt that has run for longer than the job's `timeout`.
+    /// Ends an attempt that has reached the job's `timeout`: it counts as failed, or the job is cancelled if that was
+    /// requested.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
@@ -158,14 +159,14 @@ impl Job {
         Ok(self.failed(&failure, EventName::Retried, actor, now))
     }
 
-    /// When the job expires: a deadline for its start, so none once an attempt counts. One that waits for its next
+    /// Returns the start deadline while it applies. Once an attempt counts there is none: a job that waits for its next
     /// attempt does not expire.
     #[must_use]
     pub fn start_deadline(&self) -> Option<Timestamp> {
         self.expires_at.filter(|_| self.attempt == Attempt::default())
     }
 
-    /// `available → expired`, once the start deadline has passed.
+    /// Moves the job `available → expired` once the start deadline has passed.
     ///
     /// # Errors
     /// [`Refusal::NotAvailable`], [`Refusal::NotYet`].
@@ -183,7 +184,7 @@ impl Job {
         Ok(expired)
     }
 
-    /// The job with other running data, and a word in its history of what happened.
+    /// Returns the job with other running data and a history entry for `event`.
     fn still_running(&self, running: Running, event: EventName, actor: &Actor, reason: String, now: Timestamp) -> Self {
         let mut job = self.clone();
         job.state = State::Running(Box::new(running));

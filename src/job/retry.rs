@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt.
+//! The wait before the next attempt of a job.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct RetryPolicy {
     pub jitter: f64,
 }
 
-/// A duration as a number of whole milliseconds in formats for people, and as it is in others.
+/// Serializes a duration as whole milliseconds in human-readable formats, and in serde's own form in others.
 mod millis {
     use std::time::Duration;
 
@@ -54,14 +54,14 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The wait after attempt number `attempt` (from 1). `chance`, from 0 to 1, is the caller's random number: 1 gives
-    /// the full wait, 0 the shortest.
+    /// Returns the wait after attempt number `attempt`, counted from 1. `chance`, from 0 to 1, is the caller's random
+    /// number: 1 gives the full wait, 0 the shortest.
     #[must_use]
     pub fn backoff(&self, attempt: u32, chance: f64) -> Duration {
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let full = (self.base.as_secs_f64() * self.factor.powi(exponent)).min(self.max.as_secs_f64());
         let left_to_chance = self.jitter.clamp(0.0, 1.0) * (1.0 - chance.clamp(0.0, 1.0));
-        // Whole milliseconds, as the timestamps are: a wait that is cut off finer would never round-trip.
+        // Rounded to whole milliseconds, the precision of timestamps: a finer wait would not round-trip.
         let millis = (full * (1.0 - left_to_chance) * 1000.0).round();
         Duration::try_from_secs_f64(millis / 1000.0).unwrap_or(self.max).min(self.max)
     }

@@ -14,7 +14,7 @@ use super::retry::RetryPolicy;
 use super::word_enum::words;
 use crate::clock::Timestamp;
 
-/// How urgent a job is within its queue: higher goes first.
+/// How urgent a job is within its queue, from −100 to 100; the highest is claimed first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Priority(i8);
@@ -25,13 +25,13 @@ impl Priority {
     /// The highest priority.
     pub const HIGHEST: i64 = 100;
 
-    /// A priority from −100 to 100; `None` outside of that.
+    /// Makes a priority from a number between −100 and 100; returns `None` for any other number.
     #[must_use]
     pub fn new(value: i64) -> Option<Self> {
         (Self::LOWEST..=Self::HIGHEST).contains(&value).then(|| i8::try_from(value).ok().map(Self)).flatten()
     }
 
-    /// Returns the number.
+    /// Returns the priority as a number.
     #[must_use]
     pub const fn get(self) -> i8 {
         self.0
@@ -42,13 +42,13 @@ words! {
     /// What becomes of a job whose lease has expired.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
-    pub enum OrphanPolicy: "an orphan policy" {
+    pub enum OrphanPolicy: "an orphan policy", "policies" {
         /// The attempt counts as failed: the job waits for its next one, or fails when none is left.
         #[default]
         Requeue = "requeue",
         /// The job fails.
         Fail = "fail",
-        /// The job is flagged and left alone until a person decides.
+        /// The job is flagged as an orphan and left alone until a person decides.
         Flag = "flag",
     }
 }
@@ -56,24 +56,25 @@ words! {
 /// What happens when a job's lease expires, and who is notified about the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Oversight {
-    /// What happens when the lease expires; the queue's policy applies when `None`.
+    /// What happens when the lease expires; if `None`, the policy of the queue applies.
     pub orphan_policy: Option<OrphanPolicy>,
     /// The receivers of notifications about the job.
     pub notify: Vec<NoticeTarget>,
 }
 
-/// A hash over all that a client submits. Two submissions under one key or id are the same when their fingerprints are.
+/// A hash over everything that a client submits. Two submissions under one idempotency key or id are the same if their
+/// fingerprints are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(pub u128);
 
 impl Fingerprint {
     /// Returns the first 16 bytes of a SHA-256 over the specification as JSON, `run_at` and `expires_at` as JSON, and
-    /// the payload's text as it was sent, each led by its length in bytes (a big-endian 64-bit number). A default that
-    /// is spelled out gives the same fingerprint as one that is not.
+    /// the payload's text as it was sent, each preceded by its length in bytes (a big-endian 64-bit number). A default
+    /// that is spelled out gives the same fingerprint as one that is left out.
     ///
     /// The fingerprint is stored with the job: the JSON must keep its form, or a submission that is repeated after an
-    /// update of the program is refused as another one.
+    /// update of the program is refused as a different one.
     #[must_use]
     pub fn of(
         spec: &JobSpec,
@@ -101,42 +102,42 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The part of a job that never changes after the submission. Its JSON is what the [`Fingerprint`] is taken over.
+/// The part of a job that never changes after the submission. Its JSON is part of what the [`Fingerprint`] covers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobSpec {
     /// The queue that the job waits in.
     pub queue: QueueName,
-    /// What sort of work the job is: the name of its handler.
+    /// The kind of work, which names the handler.
     pub kind: Kind,
     /// How urgent the job is within its queue.
     pub priority: Priority,
-    /// The team or person that the job belongs to.
+    /// The team or person that the job belongs to, if the submission named one.
     pub owner: Option<Owner>,
     /// The labels that the job can be found by.
     pub labels: BTreeMap<String, String>,
-    /// How long an attempt is expected to take; a longer one is overdue.
+    /// How long an attempt is expected to take, if known; a longer one is overdue.
     pub expected_runtime: Option<Duration>,
-    /// How long an attempt may take at most.
+    /// How long an attempt may take at most, if there is a limit.
     pub timeout: Option<Duration>,
-    /// How many attempts the job gets.
+    /// How many attempts the job gets at most.
     pub max_attempts: u32,
     /// How long the job waits between attempts.
     pub retry: RetryPolicy,
-    /// What the job needs of a machine, by the resource's name: `cpu_millis`, `memory_mib`, `gpus`, …
+    /// The amount of each resource that the job needs, by the resource's name: `cpu_millis`, `memory_mib`, `gpus`, …
     pub resources: BTreeMap<String, u64>,
     /// What happens when the job's lease expires, and who is notified about the job.
     pub oversight: Oversight,
-    /// The fingerprint of the submission, where the client can repeat it: under its own id or an idempotency key.
+    /// The fingerprint of the submission, if the client can repeat it: under its own id or an idempotency key.
     #[serde(skip)]
     pub fingerprint: Option<Fingerprint>,
 }
 
 impl JobSpec {
-    /// How many attempts a job gets when the submission does not say.
+    /// The number of attempts of a job whose submission names none.
     pub const DEFAULT_MAX_ATTEMPTS: u32 = 3;
 
-    /// A specification with the defaults: priority 0, three attempts with the default waits between them, no limits, no
-    /// owner, labels or resources, nobody to notify, and the queue's orphan policy.
+    /// Makes a specification with the defaults: priority 0, three attempts with the default waits between them, no
+    /// limits, no owner, labels or resources, no receivers of notifications, and the queue's orphan policy.
     #[must_use]
     pub fn new(queue: QueueName, kind: Kind) -> Self {
         Self {
@@ -176,7 +177,7 @@ mod tests {
         Fingerprint::of(spec, None, None, None)
     }
 
-    /// Differs from [`spec`] in every field.
+    /// Returns a specification that differs from [`spec`] in every field.
     fn other() -> JobSpec {
         JobSpec {
             queue: QueueName::new("other").expect("a name"),
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_fingerprint_sees_every_field() {
-        // Taken apart, so that a new field is an error here until it stands below.
+        // Destructured, so that a new field does not compile until it is listed below.
         let JobSpec {
             queue,
             kind,

@@ -1,4 +1,4 @@
-//! Where a job stands. Each state carries the data that it has and no other, and says who moves a job out of it.
+//! The states of a job. Each state carries only its own data, and its documentation says who moves a job out of it.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::names::{RequestId, WorkerId};
 use super::word_enum::words;
 use crate::clock::{Timestamp, rfc3339};
 
-/// A fencing token: one higher at every claim of the job, never reset. What a worker writes under it is accepted only
-/// while it is the job's current one (Kleppmann, "How to do distributed locking", 2016).
+/// A fencing token: it rises by one at every claim of the job and is never reset. A worker's write is accepted only
+/// while its fence is the job's current one (Kleppmann, "How to do distributed locking", 2016).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fence(u64);
 
 impl Fence {
-    /// The fence with this number.
+    /// Makes the fence with this number.
     #[must_use]
     pub const fn new(value: u64) -> Self {
         Self(value)
@@ -29,64 +29,64 @@ impl Fence {
         Self(self.0 + 1)
     }
 
-    /// Returns the fence of the claim before this one.
+    /// Returns the fence of the claim before this one, at least zero.
     #[must_use]
     pub const fn before(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// The number.
+    /// Returns the fence as a number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// How many claims count against the budget: a graceful release gives one back, the fence never goes back.
+/// The number of claims that count against `max_attempts`. A release gives one back; the fence never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Attempt(u32);
 
 impl Attempt {
-    /// The attempt with this number; zero is none yet.
+    /// Makes the number of attempts from `value`; zero means that no claim counts.
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value)
     }
 
-    /// One more.
+    /// Returns the number with one more attempt.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// One given back.
+    /// Returns the number with one attempt given back, at least zero.
     #[must_use]
     pub const fn given_back(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// The number.
+    /// Returns the number of attempts.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 }
 
-/// The term of a claim.
+/// A worker's exclusive right to run a job, for a limited time that its heartbeats renew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The worker that holds the lease.
     pub worker_id: WorkerId,
-    /// The worker's name for the claim call, if it gave one.
+    /// The worker's id for the claim call, if it gave one.
     pub request_id: Option<RequestId>,
     /// When the lease was acquired.
     pub acquired_at: Timestamp,
     /// When the worker last sent a heartbeat.
     pub heartbeat_at: Timestamp,
-    /// When the lease expires; from then on others may take the job.
+    /// When the lease expires unless a heartbeat renews it. The job can then be taken from the worker.
     pub expires_at: Timestamp,
-    /// How long a heartbeat prolongs the lease by.
+    /// How long the lease lasts after each heartbeat.
     pub term: Duration,
 }
 
@@ -104,27 +104,27 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
-/// The flag of a running job that looks abandoned.
+/// The orphan flag of a running job that looks abandoned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Orphan {
     /// When the job was flagged.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub flagged_at: Timestamp,
-    /// Why the job looks abandoned.
+    /// The reason why the job looks abandoned.
     pub reason: String,
     /// Whether the job is left alone until a person decides.
     pub held: bool,
 }
 
-/// What went wrong in an attempt.
+/// The error of a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobError {
-    /// A stable word for programs, such as `exit` or `timeout`; at most 256 bytes.
+    /// The error's code for programs, a stable word such as `exit` or `timeout`; at most 256 bytes.
     #[schema(example = "exit")]
     pub code: String,
-    /// A sentence for people, at most 64 KiB.
+    /// The error's description for people, at most 64 KiB.
     #[schema(example = "the program ended with status 2")]
     pub message: String,
 }
@@ -136,41 +136,42 @@ pub struct Running {
     pub lease: Lease,
     /// How far the work is, as the worker reports it.
     pub progress: Option<Progress>,
-    /// When the worker was asked to stop.
+    /// When cancellation of the job was requested, if it was.
     pub cancel_requested_at: Option<Timestamp>,
-    /// The flag of a job that looks abandoned.
+    /// The orphan flag, if the job looks abandoned.
     pub orphan: Option<Orphan>,
-    /// When the attempt was found to take longer than expected.
+    /// When the attempt was found to take longer than expected, if it was.
     pub overdue_at: Option<Timestamp>,
 }
 
 /// The state of a job, with the data of that state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// The job waits for its time and a worker. A claim moves it on; so do a cancellation and its start deadline.
+    /// The job waits for its time and a worker. A claim, a cancellation or the start deadline moves it out of this
+    /// state.
     Available,
-    /// A worker runs the job. The worker moves it on; so do an administrator, and the monitor when the worker is gone.
+    /// A worker runs the job. The worker, an administrator or the monitor moves it out of this state.
     Running(Box<Running>),
-    /// The work is done. Final.
+    /// The work is done. No transition leaves this state.
     Completed {
-        /// When.
+        /// When the job was completed.
         finished_at: Timestamp,
-        /// What came of it.
+        /// The output of the work, if any.
         result: Body,
     },
-    /// The job failed for good. Final but for an explicit retry.
+    /// The job failed for good. Only an explicit retry leaves this state.
     Failed {
-        /// When.
+        /// When the job failed.
         finished_at: Timestamp,
     },
-    /// The job was cancelled. Final but for an explicit retry.
+    /// The job was cancelled. Only an explicit retry leaves this state.
     Cancelled {
-        /// When.
+        /// When the job was cancelled.
         finished_at: Timestamp,
     },
-    /// Nobody claimed the job before its start deadline. Final but for an explicit retry.
+    /// No worker claimed the job before its start deadline. Only an explicit retry leaves this state.
     Expired {
-        /// When.
+        /// When the job expired.
         finished_at: Timestamp,
     },
 }
@@ -179,7 +180,7 @@ words! {
     /// The state of a job, without the state's data.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
-    pub enum JobState: "a state" {
+    pub enum JobState: "a state", "states" {
         /// The job waits for its time and a worker.
         Available = "available",
         /// A worker holds the lease of the job.
@@ -190,7 +191,7 @@ words! {
         Failed = "failed",
         /// The job was cancelled.
         Cancelled = "cancelled",
-        /// Nobody claimed the job before its start deadline.
+        /// No worker claimed the job before its start deadline.
         Expired = "expired",
     }
 }

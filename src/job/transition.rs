@@ -1,13 +1,13 @@
-//! Every way from one state to another that workers, submitters and administrators request; [`super::oversight`] has
-//! what the monitor does.
+//! Every transition of a job that workers, submitters and administrators request; [`super::oversight`] has those of the
+//! monitor.
 //!
-//! Each function takes the job as it is, a request and the time, and gives the job as it should be written, or says
-//! why not. Nothing here does I/O, reads a clock or draws a random number: the caller writes the answer back under the
-//! version it read, and repeats the transition when somebody else wrote first.
+//! Each function takes the job as it is, a request and the time, and returns the job as it is to be written, or a
+//! [`Refusal`]. Nothing here does I/O, reads a clock or draws a random number: the caller writes the result under the
+//! version that it read, and repeats the transition when another writer came first.
 //!
-//! What they keep, and `tests` hold over random sequences: a job has a lease exactly while it runs; the fence rises by
-//! one at each claim and never else; a final state is left only by [`Job::retry`]; each history entry starts where
-//! the one before it ended.
+//! These invariants hold, and `tests` checks them over random sequences: a job has a lease exactly while it runs; the
+//! fence rises by one at each claim and never otherwise; a final state is left only by [`Job::retry`]; each history
+//! entry starts where the one before it ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,21 +24,21 @@ use super::spec::JobSpec;
 use super::state::{Attempt, Fence, JobError, JobState, Lease, Progress, Running, State};
 use crate::clock::Timestamp;
 
-/// What a worker shows to prove that its lease is the current one.
+/// A worker's proof that its lease is the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseProof {
-    /// The worker.
+    /// The worker that shows the proof.
     pub worker_id: WorkerId,
-    /// The fence of its claim.
+    /// The fence of the worker's claim.
     pub fence: Fence,
 }
 
 /// A worker's claim of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The worker.
+    /// The worker that claims the job.
     pub worker_id: WorkerId,
-    /// The worker's name for the claim call.
+    /// The worker's id for the claim call, if it gave one.
     pub request_id: Option<RequestId>,
     /// How long the lease lasts without a heartbeat.
     pub term: Duration,
@@ -47,13 +47,13 @@ pub struct Claim {
 /// How an attempt failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// What went wrong.
+    /// The error that ended the attempt.
     pub error: JobError,
     /// Whether another attempt could succeed.
     pub retryable: bool,
-    /// The shortest wait before the next attempt, where the failure named one.
+    /// The shortest wait before the next attempt, if the failure named one.
     pub retry_after: Option<Duration>,
-    /// The caller's random number from 0 to 1, for the backoff.
+    /// The caller's random number from 0 to 1, for the jitter of the backoff.
     pub chance: f64,
 }
 
@@ -61,7 +61,7 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// The job waits in its queue again and can be claimed at once.
+    /// The job is available again and can be claimed at once, or is cancelled if that was requested before.
     Requeue,
     /// The job fails.
     Fail,
@@ -72,63 +72,63 @@ pub enum Then {
 /// An administrator's order to end a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminRelease {
-    /// The administrator.
+    /// The administrator who gives the order.
     pub actor: Actor,
-    /// The reason, for the history.
+    /// The reason, which the history records.
     pub reason: String,
     /// What becomes of the job.
     pub then: Then,
-    /// The fence that the administrator saw; a newer claim is left alone.
+    /// The fence that the administrator saw, if given; a job with another fence is refused.
     pub expected_fence: Option<Fence>,
 }
 
 /// The outcome of a granted request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// The job is to be written like this.
+    /// The job has to be written in this form.
     To(Box<Job>),
-    /// The job already is as requested: nothing is to be written.
+    /// The job is already as requested, and nothing has to be written.
     Already,
 }
 
-/// Why a request is not granted. Nothing changes then.
+/// The reason why a request is refused. A refused request changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The job does not wait to be claimed.
+    /// The job is in this state instead of available.
     #[error("the job is {0}, not available")]
     NotAvailable(JobState),
-    /// The job waits for a later time.
+    /// The job is not due before this time.
     #[error("the job is not due before {0}")]
     NotDue(Timestamp),
-    /// The start deadline has passed.
+    /// The start deadline, which is this time, has passed.
     #[error("the job's start deadline {0} has passed")]
     StartDeadlinePassed(Timestamp),
-    /// The lease spoken of is not, or no longer, the job's current one.
+    /// The lease of the request is not, or is no longer, the job's current one.
     #[error("the lease is not the job's current one: the job is {state}, its fence is {}", fence.get())]
     LeaseLost {
-        /// Where the job is now.
+        /// The current state of the job.
         state: JobState,
-        /// Its fence now.
+        /// The current fence of the job.
         fence: Fence,
     },
-    /// The job does not run.
+    /// The job is in this state instead of running.
     #[error("the job is {0}, not running")]
     NotRunning(JobState),
-    /// The job was claimed anew.
+    /// The fence is not the expected one but this one: the job was claimed again.
     #[error("the job's fence is {}, not the expected one: it was claimed anew", .0.get())]
     FenceMoved(Fence),
-    /// The job has reached its end in another way.
+    /// The job has already ended in this state.
     #[error("the job is already {0}")]
     AlreadyFinal(JobState),
-    /// Only a failed, cancelled or expired job can be retried.
+    /// The job is in this state; only a failed, cancelled or expired job can be retried.
     #[error("the job is {0}; only a failed, cancelled or expired job can be retried")]
     NotRetryable(JobState),
-    /// The time has not come: the lease, the deadline or the time limit still runs.
+    /// The request comes too early: the lease, the deadline or the time limit still runs.
     #[error("the time has not come yet")]
     NotYet,
 }
 
-/// A transition: the new state, and what its history entry says.
+/// A transition: the new state, and the contents of its history entry.
 pub(super) struct Transition<'a> {
     pub(super) to: State,
     pub(super) event: EventName,
@@ -138,7 +138,7 @@ pub(super) struct Transition<'a> {
 }
 
 impl Job {
-    /// A new job, waiting to be claimed from `run_at` on.
+    /// Makes a new job, which can be claimed from `run_at` on.
     #[must_use]
     pub fn submit(
         id: JobId,
@@ -177,7 +177,7 @@ impl Job {
         }
     }
 
-    /// `available → running`: a worker takes the job under a new fence.
+    /// Moves the job `available → running`: a worker gets a lease under a new fence.
     ///
     /// # Errors
     /// [`Refusal::NotAvailable`], [`Refusal::NotDue`], [`Refusal::StartDeadlinePassed`].
@@ -210,8 +210,8 @@ impl Job {
         Ok(claimed)
     }
 
-    /// A sign of life: the lease lasts its term from now on, and an orphan's flag is taken off. Not a transition, so
-    /// not in the history.
+    /// Renews the lease for its term from `now` on, stores the progress if there is any, and removes an orphan flag. A
+    /// heartbeat is no transition, so the history does not show it.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
@@ -230,9 +230,9 @@ impl Job {
         Ok(beating)
     }
 
-    /// `running → completed`. A late completion is accepted as long as its fence is the current one, even when the
-    /// worker was asked to stop: the work is done. The same completion again changes nothing; one with another result
-    /// comes too late.
+    /// Moves the job `running → completed`. A late completion is accepted as long as its fence is the current one, even
+    /// when cancellation was requested: the work is done. The same completion again changes nothing; one with another
+    /// result is refused.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
@@ -249,9 +249,9 @@ impl Job {
         Ok(Change::To(Box::new(done)))
     }
 
-    /// `running → available`, to be tried again after a wait, or `running → failed` when the failure is final or the
-    /// attempts are used up, or `running → cancelled` when that was requested. The same failure again changes
-    /// nothing.
+    /// Ends a failed attempt: moves the job `running → available` for another attempt after a wait, `running → failed`
+    /// if the failure is not retryable or the attempts are used up, or `running → cancelled` if that was requested. The
+    /// same failure again changes nothing.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
@@ -274,8 +274,8 @@ impl Job {
         Ok(Change::To(Box::new(self.failed(failure, EventName::Retried, &actor, now))))
     }
 
-    /// `running → available`: the worker gives the job back unharmed, and the attempt with it; or `running →
-    /// cancelled` when that was requested. The same release again changes nothing.
+    /// Moves the job `running → available` and gives the attempt back, so that it does not count; or moves the job
+    /// `running → cancelled` if that was requested. The same release again changes nothing.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
@@ -300,8 +300,8 @@ impl Job {
         Ok(Change::To(Box::new(released)))
     }
 
-    /// `available → cancelled`; a running job is requested to stop, which the answer to its worker's next heartbeat
-    /// says.
+    /// Moves the job `available → cancelled`. For a running job it records the request, of which the answer to the
+    /// worker's next heartbeat informs the worker.
     ///
     /// # Errors
     /// [`Refusal::AlreadyFinal`] when the job has ended in another way.
@@ -325,7 +325,7 @@ impl Job {
         }
     }
 
-    /// Ends a running job's lease without its worker.
+    /// Ends a running job's lease on an administrator's order.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::FenceMoved`].
@@ -340,7 +340,7 @@ impl Job {
         let mut released = self.clone();
         let asked_to_stop = running.cancel_requested_at.is_some();
         let (to, event) = match order.then {
-            // A cancellation that was acknowledged holds, whoever ends the attempt.
+            // A cancellation that was acknowledged holds, no matter who ends the attempt.
             Then::Requeue if asked_to_stop => (State::Cancelled { finished_at: now }, EventName::Cancelled),
             Then::Requeue => {
                 released.run_at = now;
@@ -356,8 +356,8 @@ impl Job {
         Ok(released)
     }
 
-    /// `failed | cancelled | expired → available`, with a fresh budget of attempts and no start deadline; the fence
-    /// goes on counting.
+    /// Moves the job `failed | cancelled | expired → available` with a fresh budget of attempts and no start deadline;
+    /// the fence is not reset.
     ///
     /// # Errors
     /// [`Refusal::NotRetryable`].
@@ -378,7 +378,7 @@ impl Job {
         Ok(again)
     }
 
-    /// The running data, if `proof` shows the current lease.
+    /// Returns the running data if `proof` shows the current lease.
     fn held_by(&self, proof: &LeaseProof) -> Result<&Running, Refusal> {
         match &self.state {
             State::Running(running) if self.fence == proof.fence && running.lease.worker_id == proof.worker_id => {
@@ -388,8 +388,8 @@ impl Job {
         }
     }
 
-    /// The latest transition, if it was `proof`'s own end of its lease: then the same request may have come again
-    /// because its answer was lost.
+    /// Returns the latest transition if it ended the lease of `proof` on its own worker's request: the same request may
+    /// then have come again because its answer was lost.
     fn end_by(&self, proof: &LeaseProof) -> Option<&HistoryEntry> {
         let last = self.history.entries().last().filter(|_| self.fence == proof.fence)?;
         let ended = last.from == Some(JobState::Running) && last.to != JobState::Running;
@@ -419,7 +419,7 @@ impl Job {
         cancelled
     }
 
-    /// Moves to another state and records it.
+    /// Moves the job to another state and records that in the history.
     pub(super) fn enter(&mut self, step: Transition<'_>) {
         let from = self.state.name();
         self.state = step.to;

@@ -1,11 +1,11 @@
 //! Enums whose values are words: in the API, in the index and on the command line.
 
-/// Defines an enum, `ALL` (every value in the order of the declaration), `as_str`, `Display`, and `FromStr`, which
-/// names all words when it is given another one. `what` is the value in a sentence: "`x` is not {what}".
+/// Defines an enum with `ALL` (every value in the order of the declaration), `as_str`, `Display`, and `FromStr`, whose
+/// error lists all words. `what` and `plural` complete that error: "`x` is not {what}; the {plural} are …".
 macro_rules! words {
     (
         $(#[$meta:meta])*
-        $vis:vis enum $name:ident: $what:literal {
+        $vis:vis enum $name:ident: $what:literal, $plural:literal {
             $($(#[$value_meta:meta])* $value:ident = $word:literal,)*
         }
     ) => {
@@ -15,7 +15,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Every value.
+            /// Every value, in the order of the declaration.
             pub const ALL: [Self; [$($word),*].len()] = [$(Self::$value),*];
 
             /// Returns the word for this value, in the API and the index.
@@ -38,7 +38,8 @@ macro_rules! words {
 
             fn from_str(text: &str) -> Result<Self, String> {
                 Self::ALL.into_iter().find(|value| value.as_str() == text).ok_or_else(|| {
-                    format!("`{text}` is not {}; there are {}", $what, Self::ALL.map(Self::as_str).join(", "))
+                    let words = Self::ALL.map(Self::as_str).join(", ");
+                    format!("`{text}` is not {}; the {} are {words}", $what, $plural)
                 })
             }
         }

@@ -16,7 +16,8 @@ use crate::store::{StoreError, Versioned};
 use crate::manager::Manager;
 use crate::manager::request::{JobView, ManagerError};
 
-/// How often a job is read again while somebody waits for its end, where others write to the store too.
+/// The time between two reads of a job while a call waits for its end, in a store that other processes write to as
+/// well.
 const WAIT_POLL: Duration = Duration::from_secs(1);
 
 /// The calls that wait for a job's end.
@@ -42,7 +43,7 @@ impl EndWatchers {
     }
 }
 
-/// A call that waits for a job's end; forgotten when dropped.
+/// A call that waits for a job's end. Dropping it removes it from the waiting calls.
 struct Watch<'a> {
     watchers: &'a EndWatchers,
     id: JobId,
@@ -65,7 +66,7 @@ impl Manager {
     /// Returns the job with its bodies, read in real time.
     ///
     /// # Errors
-    /// [`ManagerError::NotFound`] when there is none.
+    /// [`ManagerError::NotFound`] when there is no such job; otherwise the store's error.
     pub async fn get(&self, id: &JobId) -> Result<JobView, ManagerError> {
         let found = self.shared.store.get(std::slice::from_ref(id)).await?.pop().flatten();
         let versioned = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?;
@@ -73,10 +74,10 @@ impl Manager {
         self.view(vec![versioned]).await?.pop().ok_or_else(|| ManagerError::NotFound(id.clone()))
     }
 
-    /// Returns the job as [`Manager::get`] does, as soon as it has ended and after `wait` at the latest.
+    /// Waits until the job has ended, for `wait` at most, and returns it as [`Manager::get`] does.
     ///
     /// # Errors
-    /// [`ManagerError::NotFound`] when there is none.
+    /// [`ManagerError::NotFound`] when there is no such job; otherwise the store's error.
     pub async fn wait(&self, id: &JobId, wait: Duration) -> Result<JobView, ManagerError> {
         let deadline = Instant::now() + wait;
         let watch = self.shared.end_watchers.watch(id);
@@ -103,7 +104,7 @@ impl Manager {
     /// Reads the bodies that are stored apart from these jobs, and returns the jobs with them.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn view(&self, jobs: Vec<Versioned>) -> Result<Vec<JobView>, ManagerError> {
         let apart: Vec<BodyRef> = jobs.iter().flat_map(|found| found.job.stored_bodies()).copied().collect();
         let bodies: HashMap<BodyId, Json> = if apart.is_empty() {
@@ -128,7 +129,7 @@ impl Manager {
     /// Searches for jobs.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn search(&self, search: &Search) -> Result<Vec<Versioned>, ManagerError> {
         Ok(self.shared.store.search(search).await?)
     }
@@ -136,15 +137,15 @@ impl Manager {
     /// Makes every acknowledged write visible to searches.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn refresh(&self) -> Result<(), ManagerError> {
         Ok(self.shared.store.refresh().await?)
     }
 
-    /// Counts jobs by group, most first.
+    /// Counts jobs by group, the largest group first.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, ManagerError> {
         Ok(self.shared.store.count(filter, by).await?)
     }
@@ -152,7 +153,7 @@ impl Manager {
     /// Computes statistics about jobs.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`] when the result would have too many rows; the store's.
+    /// [`ManagerError::Invalid`] when the result would have too many rows; otherwise the store's error.
     pub async fn stats(&self, request: &StatsRequest) -> Result<Stats, ManagerError> {
         let stats = self.shared.store.stats(request).await?;
         stats.ok_or_else(|| ManagerError::Invalid {
@@ -166,7 +167,7 @@ impl Manager {
     /// Checks whether the store can serve requests.
     ///
     /// # Errors
-    /// Why the store cannot.
+    /// Returns why the store cannot serve requests.
     pub async fn ready(&self) -> Result<(), StoreError> {
         self.shared.store.ready().await
     }

@@ -13,7 +13,7 @@ use crate::store::{StoreError, Versioned};
 /// A job as it is submitted.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// The client's own id for the job; the manager makes one when it is `None`.
+    /// The client's own id for the job; the manager generates one when it is `None`.
     pub id: Option<JobId>,
     /// The client's key for this submission, so that it can be repeated.
     pub idempotency_key: Option<String>,
@@ -21,20 +21,20 @@ pub struct NewJob {
     pub payload: Option<Json>,
     /// The earliest time at which the job may be claimed; the time of the submission when `None`.
     pub run_at: Option<Timestamp>,
-    /// The job expires when nobody has claimed it by this time.
+    /// The time at which the job expires if no worker has claimed it.
     pub expires_at: Option<Timestamp>,
-    /// All else that is asked for. Its fingerprint is set by the manager.
+    /// The rest of the job's specification. The manager sets its fingerprint.
     pub spec: JobSpec,
 }
 
 impl NewJob {
-    /// A job of this specification, due at once, without a payload and with an id of the manager's making.
+    /// Creates a job with this specification: due at once, without a payload, and with an id from the manager.
     #[must_use]
     pub const fn of(spec: JobSpec) -> Self {
         Self { id: None, idempotency_key: None, payload: None, run_at: None, expires_at: None, spec }
     }
 
-    /// A job with defaults for everything but its queue and kind.
+    /// Creates a job with defaults for everything but its queue and kind.
     #[must_use]
     pub fn new(queue: QueueName, kind: Kind) -> Self {
         Self::of(JobSpec::new(queue, kind))
@@ -46,9 +46,9 @@ impl NewJob {
 pub struct JobView {
     /// The job and its version.
     pub versioned: Versioned,
-    /// The payload.
+    /// The job's payload.
     pub payload: Option<Json>,
-    /// The result.
+    /// The job's result.
     pub result: Option<Json>,
 }
 
@@ -57,7 +57,7 @@ pub struct JobView {
 pub struct Submitted {
     /// The job.
     pub job: JobView,
-    /// Whether this submission created the job; otherwise an earlier one with the same key or id did.
+    /// Whether this submission created the job; otherwise an earlier submission with the same key or id did.
     pub created: bool,
 }
 
@@ -70,17 +70,17 @@ pub struct ClaimRequest {
     pub queues: Vec<QueueName>,
     /// The most jobs that the claim takes; at least one.
     pub max_jobs: usize,
-    /// The resources that the worker offers to these jobs together, by name. It is given no job that needs more. A
+    /// The resources that the worker offers to these jobs together, by name. The claim takes no job that needs more. A
     /// resource that is not named is not offered; a worker that names none takes any job.
     pub resources: BTreeMap<String, u64>,
     /// How long the claim waits for a first job.
     pub wait: Duration,
-    /// The term of each lease without a heartbeat.
+    /// How long each lease lasts without a heartbeat.
     pub lease: Duration,
-    /// The worker's name for this claim: the same claim again returns the same jobs.
+    /// The worker's name for this claim. A repeated claim of the same name returns the same jobs.
     pub request_id: Option<RequestId>,
-    /// Whether the worker knows that it repeats a claim whose answer was lost. Then jobs that another manager claimed
-    /// for the first call a moment ago are found too, by a costlier search.
+    /// Whether the worker repeats a claim whose answer was lost. The manager then also finds, by a costlier search,
+    /// jobs that another manager claimed for the first call a moment ago.
     pub repeated: bool,
 }
 
@@ -91,14 +91,14 @@ pub struct Heartbeat {
     pub id: JobId,
     /// The fence of the claim.
     pub fence: Fence,
-    /// The progress of the work, when the worker reports it.
+    /// The progress of the work, if the worker reports it.
     pub progress: Option<Progress>,
 }
 
 /// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatAnswer {
-    /// When the lease expires now.
+    /// When the renewed lease expires.
     pub lease_expires_at: Timestamp,
     /// Whether the worker should end the attempt, because the job's cancellation was requested.
     pub cancel_requested: bool,
@@ -109,16 +109,16 @@ pub struct HeartbeatAnswer {
 pub enum Outcome {
     /// The attempt completed the job.
     Completed {
-        /// The result.
+        /// The job's result.
         result: Option<Json>,
     },
     /// The attempt failed.
     Failed {
-        /// The error.
+        /// The error that the worker reported.
         error: JobError,
         /// Whether another attempt may be made.
         retryable: bool,
-        /// The shortest wait before the next attempt, where the failure named one.
+        /// The shortest wait before the next attempt, if the worker requested one.
         retry_after: Option<Duration>,
     },
     /// The worker gives the job back, and the attempt does not count.
@@ -135,7 +135,7 @@ pub struct Finish {
     pub id: JobId,
     /// The fence of the claim.
     pub fence: Fence,
-    /// How it ended.
+    /// How the attempt ended.
     pub outcome: Outcome,
 }
 
@@ -151,27 +151,27 @@ pub enum ManagerError {
     /// The request is invalid.
     #[error("{field}: {message}")]
     Invalid {
-        /// The field that is wrong.
+        /// The name of the invalid field.
         field: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the field.
         message: String,
     },
     /// Another job was submitted under this id or key.
     #[error("job {0} was submitted under the same id or key with another content")]
     SubmissionDiffers(JobId),
-    /// The job's state does not allow it.
+    /// The job's state does not allow the change.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Others wrote the same job at the same time, again and again.
+    /// Other writers kept changing the same job, so that every try met a conflict.
     #[error("the job was written by others {tries} times in a row; try again")]
     Contended {
-        /// The number of tries.
+        /// The number of tries that were made.
         tries: usize,
     },
     /// The store refused or could not be reached.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The change may have been written or not.
+    /// The outcome of the write is unknown: the change may or may not have been made.
     #[error("whether it was done is unknown: {0}")]
     Unknown(String),
     /// The manager is shutting down.

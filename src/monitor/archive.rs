@@ -6,7 +6,7 @@ use super::scan::Scans;
 use crate::clock::Timestamp;
 use crate::manager::ManagerError;
 
-/// The largest number of pages in one run: more jobs than end in a minute.
+/// The most pages in one run, which hold more jobs than end in a minute.
 const MAX_STEPS: usize = 500;
 
 impl Scans {

@@ -30,20 +30,20 @@ use crate::job::{Job, JobId, Json, RecordName};
 use crate::query::{Filter, SortField};
 use crate::store::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
 
-/// The record's name.
+/// The name of the record that holds the position.
 const NAME: &str = "audit";
-/// How much later than its own time a write can be found: the duration of a write and of a refresh.
+/// The longest time between a write's own timestamp and the search that can find it: a write and a refresh.
 const LATENESS: Duration = Duration::from_secs(30);
-/// How many pages one run reads.
+/// The most pages that one run reads.
 const MAX_PAGES: usize = 50;
 
-/// How far the audit has come.
+/// The position that the audit has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
     /// Entries from before this time are in the audit.
     #[serde(with = "rfc3339")]
     since: Timestamp,
-    /// The pass under way, if any.
+    /// The pass that is under way, if any.
     pass: Option<Pass>,
 }
 
@@ -63,10 +63,10 @@ impl Position {
     const NONE: Self = Self { since: Timestamp::MIN, pass: None };
 }
 
-/// Keeps the audit.
+/// Copies the jobs' histories to the audit.
 pub struct Auditor {
     store: Arc<dyn Store>,
-    /// How long after its time an entry may be found for the first time.
+    /// The longest time after an entry's timestamp at which it may be found for the first time.
     lateness: Duration,
     /// Whether the next run forgets the position.
     anew: AtomicBool,
@@ -76,13 +76,13 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    /// Makes an auditor for a store whose writers' clocks differ by no more than `skew`.
+    /// Creates an auditor for a store whose writers' clocks differ by no more than `skew`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, skew: Duration) -> Self {
         Self { store, lateness: LATENESS + skew, anew: AtomicBool::new(false), handed_over: Mutex::default() }
     }
 
-    /// If `anew`, makes the first run copy every history again.
+    /// Returns the auditor; if `anew` is set, its first run copies every history again.
     #[must_use]
     pub fn beginning(mut self, anew: bool) -> Self {
         self.anew = AtomicBool::new(anew);
@@ -98,11 +98,11 @@ impl Auditor {
         }
     }
 
-    /// Copies the transitions up to `now` that are not in the audit yet, for as long as it may act, or as many as one
-    /// run reads.
+    /// Copies the transitions up to `now` that are not in the audit yet, as long as `may_act` allows it and up to the
+    /// limit of one run.
     ///
     /// # Errors
-    /// The store's. What was copied before the error is in the audit.
+    /// Returns the store's error. What was copied before the error is in the audit.
     pub async fn run(&self, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, StoreError> {
         if self.anew.load(Ordering::Relaxed) {
             self.forget().await?;
@@ -179,7 +179,7 @@ impl Auditor {
         }
     }
 
-    /// Writes the position down.
+    /// Writes the position to its record.
     async fn reach(&self, position: Position, version: Option<Version>) -> Result<Option<Version>, StoreError> {
         let body = Json::of(&position).map_err(|error| StoreError::Corrupt(error.to_string()))?;
         let write = match version {
@@ -192,14 +192,14 @@ impl Auditor {
 
 fn refused(error: WriteError<Record>) -> StoreError {
     match error {
-        // Another auditor was faster, or somebody had it begin anew: the next run goes by what is there.
+        // Another auditor was faster, or the audit was restarted: the next run reads the position again.
         WriteError::Conflict(_) => StoreError::Unavailable("somebody else keeps the audit at the same time".to_owned()),
         WriteError::Refused(error) => error,
         WriteError::Unknown(why) => StoreError::Unavailable(why),
     }
 }
 
-/// A search's bound excludes the time it names.
+/// Returns the time just before `time`, since a search's lower bound excludes the time that it names.
 fn just_before(time: Timestamp) -> Timestamp {
     time.minus(Duration::from_millis(1))
 }

@@ -37,11 +37,11 @@ pub struct MonitorConfig {
     pub orphan_policy: OrphanPolicy,
     /// How long ended jobs are kept.
     pub retention: Retention,
-    /// For how long a repeated submission finds the same job: no ended job is removed earlier.
+    /// How long a repeated submission returns the same job. No ended job is removed earlier.
     pub idempotency_window: Duration,
     /// The time between updates of the audit; `None` keeps no audit.
     pub audit_period: Option<Duration>,
-    /// Whether the first update by this monitor copies every history again.
+    /// Whether the first update of the audit by this monitor copies every history again.
     pub audit_anew: bool,
     /// How long a leader may act without renewing its lease; by default 3 s where there may be other monitors.
     pub term: Option<Duration>,
@@ -67,11 +67,11 @@ impl Default for MonitorConfig {
     }
 }
 
-/// The allowed clock skew where several machines write leases.
+/// The default clock skew on a shared store, where several machines write leases.
 const SHARED_SKEW: Duration = Duration::from_secs(5);
-/// A leader's term where another could take over.
+/// A leader's term on a shared store, where another monitor could take over.
 const SHARED_TERM: Duration = Duration::from_secs(3);
-/// A leader's term where there is no other: every renewal is a synced write, and nobody waits for its end.
+/// A leader's term where there is no other monitor: every renewal is a synced write, and no standby waits for its end.
 const OWN_TERM: Duration = Duration::from_secs(60);
 
 impl MonitorConfig {

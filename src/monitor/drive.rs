@@ -13,14 +13,14 @@ use super::scan::{Scan, Scans};
 use super::trouble::Trouble;
 use crate::clock::{Clock, Timestamp};
 
-/// How much too early a moment may come: the timetable's own clock ticks twice a second.
+/// How early a moment may be signalled, since the timetable's own clock ticks twice a second.
 const EARLY: Duration = Duration::from_millis(500);
 /// The wait after a failed run; it doubles with every further failure.
 const FIRST_REST: Duration = Duration::from_secs(1);
 /// The longest wait after a failed run.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// Runs the scans.
+/// Runs the scans when they are due.
 pub(super) struct Driver {
     scans: Scans,
     clock: Arc<dyn Clock>,
@@ -30,10 +30,10 @@ pub(super) struct Driver {
     stopping: AtomicBool,
 }
 
-/// The runs of one scan, one at a time.
+/// The state of one scan, which runs once at a time.
 struct Runs {
     scan: Scan,
-    /// How long from one start to the next; none when the timetable itself says when.
+    /// The time from one start to the next; `None` for a scan with a cron expression or a disabled one.
     period: Option<Duration>,
     state: Mutex<RunsState>,
 }
@@ -71,10 +71,10 @@ impl Driver {
         Self { scans, clock, leadership, runs, stopping: AtomicBool::new(false) }
     }
 
-    /// Runs `scan` if it is due: to be called at every moment of its timetable.
+    /// Runs `scan` if it is due. It must be called at every moment of the scan's timetable.
     pub(super) async fn tick(&self, scan: Scan) {
         let Some(runs) = self.runs.iter().find(|runs| runs.scan == scan) else { return };
-        // The one before still runs.
+        // The previous run has not ended.
         let Ok(mut state) = runs.state.try_lock() else { return };
         let started = Instant::now();
         let is_early = state.next.is_some_and(|next| started + EARLY < next);
@@ -85,7 +85,7 @@ impl Driver {
         let now = self.clock.now();
         let result = self.scans.run_while(scan, now, &|| self.leadership.holds_at(Instant::now())).await;
         metrics::histogram!("leasehold_scan_duration_seconds", "scan" => scan.as_str()).record(started.elapsed());
-        // A run that could not change all it should counts as failed.
+        // A run that could not change every job that it should have changed counts as failed.
         let failure = match &result {
             Ok(Report { fault: Some((many, why)), .. }) => Some(format!("{many} jobs could not be changed: {why}")),
             Ok(_) => None,
@@ -120,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// Waits for the runs under way; no further one begins.
+    /// Waits for the runs that are under way. No further run begins.
     pub(super) async fn finish(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         for runs in &self.runs {

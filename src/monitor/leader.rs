@@ -25,19 +25,19 @@ use crate::job::{Json, RecordName};
 use crate::store::record::body;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
 
-/// The record's name.
+/// The name of the record that holds the lease.
 const NAME: &str = "monitor";
-/// How many renewals a term has room for.
+/// The number of renewals in one term.
 const RENEWALS: u32 = 3;
 
-/// What the record says. Its times are for people: nothing is decided on them.
+/// The content of the record. Its times are for people: no decision depends on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
-    /// Who leads; nobody, when it was given back.
+    /// The monitor that leads; `None` after the lease was released.
     holder: Option<String>,
-    /// One higher with every new leader.
+    /// The fencing number, which grows by one with every new leader.
     fence: u64,
-    /// How long the holder may act without a renewal.
+    /// How long the holder may act without a renewal, in milliseconds.
     term_ms: u64,
     #[serde(with = "rfc3339")]
     acquired_at: Timestamp,
@@ -74,7 +74,7 @@ struct Held {
     acquired_at: Timestamp,
 }
 
-/// A version of somebody else's lease, and since when it has been known.
+/// A version of another monitor's lease, and when this process first saw it.
 struct ForeignLease {
     version: Version,
     since: Instant,
@@ -100,7 +100,7 @@ impl Leader {
         Self::timed_by(store, clock, term, Arc::new(Instant::now))
     }
 
-    /// Creates a standby with a monotonic clock of its own, for tests where time is the subject.
+    /// Creates a standby with the given monotonic clock, for tests of its timing.
     #[must_use]
     pub fn timed_by(
         store: Arc<dyn Store>,
@@ -114,13 +114,13 @@ impl Leader {
         Self { store, clock, monotonic, name, term, held: None, foreign: None, leadership: Arc::default() }
     }
 
-    /// Returns the handle by which others see whether this process leads.
+    /// Returns the handle that tells whether this process leads.
     #[must_use]
     pub fn leadership(&self) -> Arc<Leadership> {
         Arc::clone(&self.leadership)
     }
 
-    /// Leads when it can until it is told to stop; then gives the lease back.
+    /// Competes for the lease and leads while it holds it, until `stopping` is cancelled; then releases the lease.
     pub(super) async fn stand(mut self, stopping: CancellationToken) {
         let mut ticks = interval(self.term / RENEWALS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -144,7 +144,7 @@ impl Leader {
     /// Renews the lease, or takes it when it is free or its holder has been silent for its term.
     ///
     /// # Errors
-    /// The store's. A leader goes on until its term is over.
+    /// Returns the store's error. A leader goes on until its term is over.
     pub async fn step(&mut self) -> Result<(), WriteError<Record>> {
         match self.held.take() {
             Some(held) => self.renew(held).await,
@@ -184,7 +184,7 @@ impl Leader {
             return self.take(1, None).await;
         };
         let claim: Claim = record.read()?;
-        // Where nobody else writes, whoever held it before is a process that has ended.
+        // In an exclusive store, any earlier holder is a process that has ended.
         let is_free = claim.holder.is_none() || self.store.is_exclusive();
         let term = Duration::from_millis(claim.term_ms);
         let is_over = self
@@ -218,8 +218,8 @@ impl Leader {
         }
     }
 
-    /// Notes the lease as it is. It may be this process's own: then the answer to an earlier write was lost, and the
-    /// next step renews it; until then this process leads only for as long as it knew.
+    /// Takes note of the current lease. If it is this process's own, the answer to an earlier write was lost, and the
+    /// next step renews it; until then this process leads only for the term that it knew of.
     fn take_note_of(&mut self, current: Option<Record>) -> Result<(), StoreError> {
         let Some(record) = current else {
             self.foreign = None;

@@ -77,14 +77,14 @@ impl Monitor {
         Ok(Self { leadership, driver, timetable, stopping, candidate })
     }
 
-    /// Whether this monitor leads, and so acts.
+    /// Returns whether this monitor leads, and therefore acts.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.leadership.holds_at(Instant::now())
     }
 
-    /// Ends the scans and releases the leadership, so that another monitor need not wait for its term to end. Must be
-    /// called before the manager is shut down.
+    /// Ends the scans and releases the leadership, so that another monitor need not wait for the term to end. It must
+    /// be called before the manager is shut down.
     pub async fn shutdown(self) {
         self.timetable.stop().await;
         self.driver.finish().await;

@@ -3,10 +3,10 @@
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::Versioned;
 
-/// How many jobs one page holds.
+/// The most jobs on one page.
 pub(super) const PAGE: usize = 1_000;
 
-/// Whether this process may still act. It is checked between a page's search and what is done about its jobs.
+/// A check whether this process may still act. It is made between a page's search and the actions on its jobs.
 pub(super) type MayAct<'a> = &'a (dyn Fn() -> bool + Send + Sync);
 
 /// The pages of one search, smallest first. Each round of a loop takes the [`next`](Self::next) search and notes what
@@ -18,19 +18,19 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// At most `max` pages of the jobs that `filter` selects, in the order of `field`.
+    /// Creates at most `max` pages of the jobs that `filter` selects, in the order of `field`.
     pub(super) fn of(filter: Filter, field: SortField, max: usize) -> Self {
         let sort = Sort::By(field, Direction::Ascending);
         Self { search: Search { filter, sort, after: None, limit: PAGE }, left: max, is_last: false }
     }
 
-    /// Begins after the job with this key.
+    /// Returns the pages that begin after the job with this key.
     pub(super) fn after(mut self, key: Option<SortKey>) -> Self {
         self.search.after = key;
         self
     }
 
-    /// Returns the search for the next page; none after the last page or after as many as one run reads.
+    /// Returns the search for the next page, or `None` after the last page or the most pages of one run.
     pub(super) fn next(&mut self) -> Option<&Search> {
         if self.is_last || self.left == 0 {
             return None;
@@ -39,7 +39,7 @@ impl Pages {
         Some(&self.search)
     }
 
-    /// Notes the page that the search has found.
+    /// Records the page that the search has found.
     pub(super) fn passed(&mut self, page: &[Versioned]) {
         self.is_last = page.len() < PAGE;
         if let Some(last) = page.last() {
@@ -47,7 +47,7 @@ impl Pages {
         }
     }
 
-    /// Where a further run goes on; none when the page that was passed is the search's last.
+    /// Returns the key after which the next run continues, or `None` when the last page was reached.
     pub(super) fn rest(&self) -> Option<&SortKey> {
         self.search.after.as_ref().filter(|_| !self.is_last)
     }

@@ -5,7 +5,7 @@ use crate::clock::Timestamp;
 use crate::job::OrphanPolicy;
 use crate::manager::ManagerError;
 
-/// What a run of a scan did.
+/// The results of one run of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The number of jobs that were read.
@@ -14,32 +14,32 @@ pub struct Report {
     pub overdue: usize,
     /// The number of jobs that were flagged as orphans.
     pub flagged: usize,
-    /// The number of jobs that were taken from a lost worker to be tried again, if attempts were left.
+    /// The number of jobs that were taken from a lost worker under the policy to requeue them.
     pub requeued: usize,
-    /// The number of jobs that were taken from a lost worker for good.
+    /// The number of jobs that were taken from a lost worker under the policy to fail them.
     pub failed: usize,
-    /// The number of jobs of lost workers that were left to a person.
+    /// The number of jobs of lost workers that are held until an administrator decides.
     pub held: usize,
-    /// The number of attempts that had taken longer than they may.
+    /// The number of attempts that had exceeded their time limit.
     pub timed_out: usize,
-    /// The number of jobs that no worker had started in time.
+    /// The number of jobs that no worker had started by their start deadline.
     pub expired: usize,
     /// The number of jobs that were removed.
     pub removed: usize,
     /// The number of jobs that were moved to the archive.
     pub moved: usize,
-    /// The number of entries that were written to the audit.
+    /// The number of history entries that were written to the audit.
     pub audited: usize,
-    /// The time since which the oldest job waits that the run should have changed and did not.
+    /// When the oldest job that the run should have changed, and did not, became due; `None` when there is none.
     pub behind_since: Option<Timestamp>,
-    /// Whether there are more jobs than one run reads.
+    /// Whether the run left jobs for the next run, because there are more than one run reads.
     pub unfinished: bool,
-    /// The number of jobs that could not be changed, and the error of the first.
+    /// The number of jobs that could not be changed, and the error of the first; `None` when there were none.
     pub fault: Option<(usize, ManagerError)>,
 }
 
 impl Report {
-    /// The number of jobs that were recovered, whatever became of them.
+    /// Returns the number of jobs that were recovered, under any orphan policy.
     #[must_use]
     pub const fn recovered(&self) -> usize {
         self.requeued + self.failed + self.held
@@ -75,7 +75,7 @@ impl Report {
         *many += 1;
     }
 
-    /// Notes that a job waits since `at`.
+    /// Records that a job has waited for its change since `at`.
     pub(super) fn is_behind_since(&mut self, at: Option<Timestamp>) {
         self.behind_since = self.behind_since.into_iter().chain(at).min();
     }

@@ -9,12 +9,12 @@ use crate::manager::ManagerError;
 use crate::query::{Filter, SortField};
 use crate::store::Versioned;
 
-/// How many pages of one state a run reads.
+/// The most pages of one state that a run reads.
 const MAX_PAGES: usize = 100;
 
 impl Scans {
-    /// Removes jobs that are older than they are kept, in the versions found: a job that was started again meanwhile
-    /// stays.
+    /// Removes jobs that ended longer ago than they are kept, in the versions found, so that a job that was retried
+    /// meanwhile is kept.
     pub(super) async fn retain(&self, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
         let mut report = Report::default();
         for state in JobState::ALL {

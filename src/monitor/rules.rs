@@ -41,8 +41,8 @@ impl Rules {
         self.clock_skew
     }
 
-    /// The age at which a heartbeat under a lease of this term is stale. A healthy worker sends one at each third of
-    /// the term, so that an age of less than half means nothing.
+    /// Returns the age at which a heartbeat under a lease of this term is stale. A healthy worker sends one every third
+    /// of the term, so that an age of less than half the term means nothing.
     fn stale_after(&self, term: Duration) -> Duration {
         self.heartbeat_stale.unwrap_or_default().max(term / 2) + self.clock_skew
     }
@@ -53,7 +53,7 @@ impl Rules {
 pub enum Action {
     /// Expires a job that no worker started in time.
     Expire,
-    /// Takes a job from its worker, since its lease has expired for longer than the grace.
+    /// Takes a job from its worker, since its lease expired longer ago than the grace.
     Recover,
     /// Ends an attempt that has exceeded its time limit. The worker had the grace to report that itself.
     TimeOut,
@@ -66,9 +66,9 @@ pub enum Action {
 /// Why a job looks abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// Its lease has expired.
+    /// The job's lease has expired.
     LeaseExpired,
-    /// It takes longer than expected, and its worker has sent no heartbeat.
+    /// The job takes longer than expected, and its worker has sent no heartbeat.
     Silent,
 }
 
@@ -86,7 +86,7 @@ pub fn decide(job: &Job, now: Timestamp, rules: &Rules) -> Option<Action> {
 }
 
 fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -> Option<Action> {
-    // It waits for a person.
+    // The job is held until an administrator decides.
     if running.orphan.as_ref().is_some_and(|orphan| orphan.held) {
         return None;
     }
@@ -109,7 +109,7 @@ fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -
     (unflagged && overdue && silent).then_some(Action::Flag(Suspicion::Silent))
 }
 
-/// Returns the actor that histories name for the monitor.
+/// Returns the actor that the monitor's entries in job histories name.
 #[must_use]
 pub fn actor() -> Actor {
     Actor::system("monitor")
@@ -138,7 +138,7 @@ impl Action {
 }
 
 impl Suspicion {
-    /// Describes the evidence.
+    /// Returns a description of the evidence for the action.
     fn evidence(self, job: &Job) -> Result<String, Refusal> {
         let running = job.running()?;
         let lease = &running.lease;

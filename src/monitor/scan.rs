@@ -18,15 +18,15 @@ use crate::job::{Change, Job, JobId, JobState, OrphanPolicy};
 use crate::manager::{Manager, ManagerError};
 use crate::query::{Filter, SortField, SortKey};
 
-/// How many pages one run reads.
+/// The most pages that one run reads.
 const MAX_PAGES: usize = 20;
-/// How many actions one run takes on one job.
+/// The most actions that one run takes on one job.
 const MAX_ACTIONS: usize = 3;
 
-/// What a scan searches for.
+/// A scan, named by what it searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scan {
-    /// Every action on a job that has not ended.
+    /// Jobs that have not ended and need any action.
     Watch,
     /// Leases that have expired: the part of [`Self::Watch`] that runs more often, since workers wait for it.
     Recovery,
@@ -76,12 +76,12 @@ pub struct Scans {
     pub(super) retention: Retention,
     pub(super) idempotency_window: std::time::Duration,
     auditor: Option<Auditor>,
-    /// Where the next run of a scan continues.
+    /// The key after which the next run of a scan continues.
     resume: Mutex<HashMap<Scan, SortKey>>,
 }
 
 impl Scans {
-    /// Makes the scans of a configuration, for a store that only this process writes to, or for a shared one.
+    /// Creates the scans of a configuration, for a store that only this process writes to, or for a shared one.
     #[must_use]
     pub fn new(manager: Manager, config: &MonitorConfig, own_store: bool) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Scans {
         }
     }
 
-    /// Adds the audit to the scans.
+    /// Returns the scans with the audit added.
     #[must_use]
     pub fn with_audit(mut self, auditor: Auditor) -> Self {
         self.auditor = Some(auditor);
@@ -105,7 +105,7 @@ impl Scans {
     /// Runs a scan once.
     ///
     /// # Errors
-    /// The store's, when jobs cannot be searched. Actions taken before the error remain.
+    /// Returns the store's error when jobs cannot be searched. Actions taken before the error remain.
     pub async fn run_once(&self, scan: Scan, now: Timestamp) -> Result<Report, ManagerError> {
         self.run_while(scan, now, &|| true).await
     }
@@ -129,7 +129,7 @@ impl Scans {
     }
 
     async fn watch(&self, scan: Scan, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
-        // A queue's own rule decides what becomes of its jobs.
+        // A queue's own orphan policy decides what happens to its jobs.
         self.manager.know_queues().await?;
         let after = self.resume.lock().remove(&scan);
         let mut pages = Pages::of(scan.filter(now), SortField::WatchAt, MAX_PAGES).after(after);
@@ -158,12 +158,12 @@ impl Scans {
         Ok(report)
     }
 
-    /// The action that this scan takes on a job now.
+    /// Returns the action that this scan takes on a job now.
     fn due(&self, scan: Scan, job: &Job, now: Timestamp) -> Option<Action> {
         decide(job, now, &self.rules).filter(|action| scan.does(*action))
     }
 
-    /// What happens to a job whose lease has expired: its own policy takes precedence over its queue's.
+    /// Returns the orphan policy of a job. Its own policy takes precedence over its queue's.
     fn policy(&self, job: &Job) -> OrphanPolicy {
         let own = job.spec.oversight.orphan_policy;
         own.or_else(|| self.manager.orphan_policy_of(&job.spec.queue)).unwrap_or(self.policy)
@@ -208,7 +208,7 @@ impl Scans {
                         again.push(id);
                     }
                 }
-                // It moved on between the search and the read.
+                // The job changed between the search and the read.
                 Err(ManagerError::Refused(_) | ManagerError::NotFound(_)) => {}
                 Err(error) => report.add_fault(error),
             }

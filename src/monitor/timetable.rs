@@ -44,7 +44,7 @@ impl Timetable {
         Ok(Self(scheduler))
     }
 
-    /// Stops the signals.
+    /// Stops the scheduler and its signals.
     pub(super) async fn stop(mut self) {
         if let Err(error) = self.0.shutdown().await {
             tracing::debug!(%error, "the scheduler did not stop");

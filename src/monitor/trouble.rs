@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// Something that may fail again and again.
+/// The state of an operation that may fail repeatedly.
 pub(super) struct Trouble {
     what: &'static str,
     since: Option<Instant>,
@@ -13,7 +13,7 @@ impl Trouble {
         Self { what, since: None }
     }
 
-    /// Notes a failure, and logs the first of a row.
+    /// Records a failure, and logs the first of a series.
     pub(super) fn begin(&mut self, why: &str) {
         if self.since.is_none() {
             self.since = Some(Instant::now());
@@ -21,7 +21,7 @@ impl Trouble {
         }
     }
 
-    /// Notes a success, and logs it when failures came before it.
+    /// Records a success, and logs it when it follows a failure.
     pub(super) fn end(&mut self) {
         if let Some(since) = self.since.take() {
             tracing::info!(what = self.what, seconds = since.elapsed().as_secs(), "the monitor works again");

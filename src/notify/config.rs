@@ -16,14 +16,14 @@ pub struct NotifyConfig {
     pub max_attempts: u32,
     /// The time limit for a receiver's answer.
     pub timeout: Duration,
-    /// The most deliveries under way at once.
+    /// The most deliveries that are under way at once.
     pub concurrency: usize,
-    /// The time between two searches for outboxes that were left behind and for changed subscriptions.
+    /// The time between two searches for forgotten outboxes and changed subscriptions.
     pub period: Duration,
 }
 
 impl Default for NotifyConfig {
-    /// Sixteen attempts over about nine hours.
+    /// Returns the default settings, with sixteen attempts over about nine hours.
     fn default() -> Self {
         Self {
             origin: Origin { source: "/leasehold".to_owned(), job_pages: None },

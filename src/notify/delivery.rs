@@ -1,4 +1,4 @@
-//! One delivery: an event, one receiver, and what the receiver's answer makes of it.
+//! One delivery: an event, one receiver, and the outcome that follows from the receiver's answer.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::job::{JobId, JobSpec, Json, Kind, NoticeFormat, NoticeTarget, QueueNa
 use crate::manager::NewJob;
 use crate::worker::{Attempt, Handler, HandlerError};
 
-/// The queue of deliveries.
+/// The name of the queue of deliveries.
 pub const QUEUE: &str = "leasehold.notifications";
-/// The kind of deliveries.
+/// The kind of deliveries' jobs.
 pub const KIND: &str = "leasehold.webhook";
 
 /// The namespace of deliveries' ids (RFC 9562, section 5.5).
 const NAMESPACE: Uuid = Uuid::from_u128(0x51a9_3c1e_0d5b_4f6a_b0b7_9f1d_6a2c_84e3);
 
-/// How much of a receiver's answer a failure tells, in characters.
+/// The most characters of a receiver's answer in a failure's message.
 const TOLD_CHARS: usize = 200;
 
-/// What a delivery's job carries.
+/// The payload of a delivery's job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// The event.
+    /// The event to deliver.
     pub event: JobEvent,
-    /// The receiver.
+    /// The receiver of the event.
     pub to: Addressee,
 }
 
@@ -51,7 +51,7 @@ pub enum Addressee {
 }
 
 impl Addressee {
-    /// The receiver for a target that a job names.
+    /// Creates the receiver for a target that a job names.
     #[must_use]
     pub fn of(target: &NoticeTarget) -> Self {
         Self::Target { url: target.url.clone(), format: target.format }
@@ -59,7 +59,7 @@ impl Addressee {
 }
 
 impl Delivery {
-    /// The delivery's id: that of no other event or addressee, and the same each time.
+    /// Returns the delivery's id, which is unique for the event and receiver and the same each time.
     fn id(&self) -> JobId {
         let addressee = match &self.to {
             Addressee::Subscription(id) => format!("subscription {id}"),
@@ -71,7 +71,7 @@ impl Delivery {
     /// Returns the job that delivers the event.
     ///
     /// # Errors
-    /// When the delivery cannot be written as JSON.
+    /// Returns an error when the delivery cannot be written as JSON.
     pub fn into_job(self, config: &NotifyConfig) -> Result<NewJob, serde_json::Error> {
         Ok(NewJob {
             id: Some(self.id()),
@@ -135,7 +135,7 @@ impl Handler for Deliver {
 }
 
 impl Deliver {
-    /// Where the delivery goes; nowhere, when its subscription is no more.
+    /// Returns the receiver of the delivery, or `None` when its subscription was removed or switched off.
     async fn receiver(&self, to: &Addressee) -> Result<Option<Receiver>, HandlerError> {
         let later = |error: crate::store::StoreError| HandlerError::retryable("store", error.to_string());
         let reception = match to {
@@ -151,14 +151,14 @@ impl Deliver {
     }
 }
 
-/// The end of a delivery that never came about: it stays as the dead letter.
+/// Returns the error of a delivery that cannot succeed; its job stays as the dead letter.
 fn dead(code: &str, message: String) -> HandlerError {
     metrics::counter!("leasehold_notifications_dead_total").increment(1);
     tracing::warn!(code, why = %message, "a notification is not delivered; its job is kept as the dead letter");
     HandlerError::permanent(code, message)
 }
 
-/// What came back, in a line.
+/// Returns the receiver's answer as one line of text.
 fn tell(answer: &Result<HttpAnswer, CallError>) -> String {
     match answer {
         Ok(answer) => {

@@ -1,4 +1,4 @@
-//! Notifications: receivers are told what happened to a job, at least once, whatever process dies meanwhile.
+//! Notifications: every receiver gets a message about a job's event at least once, whichever process dies meanwhile.
 //!
 //! The write that records an event also puts a notice into the job's outbox ([`crate::job::event`]). From there:
 //!
@@ -34,15 +34,15 @@ use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
 use delivery::Deliver;
 use outbox::Outbox;
 
-/// How long the lease of a delivery lasts. A receiver may take longer, for the worker beats meanwhile; it is how long
-/// a delivery waits whose process has died.
+/// The lease of a delivery. A receiver may take longer, since the worker sends heartbeats; a delivery waits this long
+/// when its process has died.
 const LEASE: Duration = Duration::from_secs(10);
 /// How long one claim of the worker waits.
 const WAIT: Duration = Duration::from_secs(20);
-/// How long deliveries under way may take to end at a stop, before they are given back.
+/// How long deliveries may take to end at a shutdown before they are released.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// The running notifier of one process. Several processes may have one each.
+/// The running notifier of one process. Each of several processes may have one.
 pub struct Notifier {
     subscriptions: Arc<Subscriptions>,
     stopping: CancellationToken,
@@ -54,7 +54,7 @@ impl Notifier {
     /// Starts the notifier.
     ///
     /// # Errors
-    /// When the subscriptions cannot be read: no event may be missed because of that.
+    /// Returns an error when the subscriptions cannot be read, since events would be missed without them.
     pub async fn start(
         manager: Manager,
         store: Arc<dyn Store>,
@@ -88,7 +88,7 @@ impl Notifier {
         &self.subscriptions
     }
 
-    /// Stops the notifier. Deliveries under way end or are released.
+    /// Stops the notifier. Deliveries that are under way end or are released.
     pub async fn shutdown(self) {
         self.stopping.cancel();
         self.worker.request(Stop::Drain);

@@ -1,4 +1,4 @@
-//! Handing on what is in jobs' outboxes.
+//! Turns the notices in jobs' outboxes into deliveries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::manager::{Manager, ManagerError, NewJob};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{Store, StoreError};
 
-/// How many jobs one search for forgotten outboxes finds at most.
+/// The most jobs that one search for forgotten outboxes returns.
 const PAGE: usize = 500;
-/// How many pages one look takes at most; the rest is for the next one.
+/// The most pages that one search period reads; the next period continues.
 const MAX_PAGES: usize = 20;
-/// How many periods old a notice is before others than the writer of it hand it on.
+/// The age of a notice, in periods, after which other processes than its writer hand it on.
 const FORGOTTEN_AFTER: u32 = 3;
 
-/// Hands on what is in outboxes.
+/// Hands on the notices in outboxes.
 pub(super) struct Outbox {
     pub(super) manager: Manager,
     pub(super) store: Arc<dyn Store>,
@@ -31,7 +31,7 @@ pub(super) struct Outbox {
     pub(super) config: NotifyConfig,
 }
 
-/// Notices that are to be taken out, by job.
+/// The numbers of the notices to remove from the outboxes, by job.
 type HandedOn = HashMap<JobId, Vec<u32>>;
 
 impl Outbox {
@@ -47,7 +47,7 @@ impl Outbox {
             };
             match done {
                 Ok(()) => failing = false,
-                // Said once; what is left is tried again with every look.
+                // Logged once; the remaining outboxes are tried again in every period.
                 Err(error) if !failing => {
                     failing = true;
                     tracing::warn!(%error, "notifications wait for the store");
@@ -57,8 +57,8 @@ impl Outbox {
         }
     }
 
-    /// Learns of subscriptions that others have changed, and finds outboxes that nobody has handed on: what a process
-    /// left that died between a write and its notifications.
+    /// Reads subscriptions that other processes have changed, and hands on forgotten outboxes, which a process leaves
+    /// when it dies between a write and its notifications.
     async fn catch_up(&self) -> Result<(), ManagerError> {
         self.subscriptions.refresh().await?;
         let before = self.clock.now().minus(self.config.period * FORGOTTEN_AFTER);
@@ -78,8 +78,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Submits the deliveries that the jobs' notices ask for, then takes out the notices all of whose deliveries are
-    /// there. In this order: a notice that is taken out has been handed on.
+    /// Submits the deliveries of the jobs' notices, and then removes the notices whose deliveries were all submitted.
+    /// The order guarantees that a removed notice has been handed on.
     async fn hand_on(&self, ids: &[JobId]) -> Result<(), ManagerError> {
         if ids.is_empty() {
             return Ok(());
@@ -102,7 +102,7 @@ impl Outbox {
             let mut all = true;
             for answer in answers.by_ref().take(count) {
                 match answer {
-                    // Differing: an earlier try has submitted it, when the job's error was another one.
+                    // It differs when an earlier try submitted it while the job had another error.
                     Ok(_) | Err(ManagerError::SubmissionDiffers(_)) => {}
                     Err(error) => {
                         all = false;
@@ -137,7 +137,7 @@ impl Outbox {
     }
 }
 
-/// The deliveries that a notice asks for.
+/// Returns the deliveries of a notice.
 fn asked_for(
     job: &Job,
     notice: &Notice,
@@ -150,7 +150,7 @@ fn asked_for(
     let event = JobEvent::of(job, notice);
     let mut addressees: Vec<Addressee> = Vec::new();
     for addressee in own.chain(others) {
-        // A target that is named twice is told once.
+        // A target that is named twice gets one message.
         if !addressees.contains(&addressee) {
             addressees.push(addressee);
         }

@@ -17,9 +17,9 @@ use crate::manager::Manager;
 use crate::store::record::{CachedRecords, RecordError, change_record};
 use crate::store::{RecordKey, RecordKind, Store, StoreError};
 
-/// The most subscriptions there can be.
+/// The most subscriptions of one installation.
 pub const MAX_SUBSCRIPTIONS: usize = 1_000;
-/// How many secrets sign at once while one is being changed.
+/// The most secrets that sign at once, while one is being changed.
 const MAX_SECRETS: usize = 2;
 
 /// A receiver of events of any job.
@@ -31,35 +31,35 @@ pub struct Subscription {
     pub url: String,
     /// The format of the messages.
     pub format: NoticeFormat,
-    /// The events; all that can be subscribed to when empty.
+    /// The events that are sent; when empty, all that can be subscribed to.
     pub events: BTreeSet<EventName>,
-    /// The queues whose jobs' events are sent; all when empty.
+    /// The queues whose jobs' events are sent; all queues when empty.
     pub queues: Vec<QueueName>,
-    /// The kinds whose jobs' events are sent; all when empty.
+    /// The kinds whose jobs' events are sent; all kinds when empty.
     pub kinds: Vec<Kind>,
-    /// The secrets that sign its messages, the current one first; at most two.
+    /// The secrets that sign the subscription's messages, the current one first; at most two.
     pub secrets: Vec<Secret>,
     /// When the subscription was created.
     #[serde(with = "rfc3339")]
     pub created_at: Timestamp,
-    /// Who created it.
+    /// Who created the subscription.
     pub created_by: Actor,
-    /// Set while it is switched off.
+    /// When and why the subscription was switched off; `None` while it is active.
     pub switched_off: Option<SwitchedOff>,
 }
 
-/// Why and since when nothing is sent to a subscription.
+/// When and why a subscription was switched off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchedOff {
-    /// When it was switched off.
+    /// When the subscription was switched off.
     #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// Why it was switched off.
+    /// Why the subscription was switched off.
     pub reason: String,
 }
 
 impl Subscription {
-    /// Returns whether this event of this job is sent to it.
+    /// Returns whether this event of this job is sent to the subscription.
     #[must_use]
     pub fn wants(&self, job: &Job, event: EventName) -> bool {
         self.wants_event(event)
@@ -81,13 +81,13 @@ pub struct NewSubscription {
     pub url: String,
     /// The format of the messages.
     pub format: NoticeFormat,
-    /// The events; all when empty.
+    /// The events that are sent; when empty, all that can be subscribed to.
     pub events: BTreeSet<EventName>,
-    /// The queues; all when empty.
+    /// The queues whose jobs' events are sent; all queues when empty.
     pub queues: Vec<QueueName>,
-    /// The kinds; all when empty.
+    /// The kinds whose jobs' events are sent; all kinds when empty.
     pub kinds: Vec<Kind>,
-    /// The secret that signs its messages; one is generated when `None`.
+    /// The secret that signs the subscription's messages; one is generated when `None`.
     pub secret: Option<Secret>,
 }
 
@@ -98,25 +98,25 @@ pub(super) struct Reception {
     pub(super) secrets: Vec<Secret>,
 }
 
-/// Why a subscription was not read or changed.
+/// Why a subscription could not be read or changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SubscriptionError {
     /// There is no subscription with this id.
     #[error("there is no subscription `{0}`")]
     NotFound(String),
-    /// The URL cannot be called.
+    /// The URL is not a valid or allowed target.
     #[error("{0}")]
     Url(String),
-    /// There are [`MAX_SUBSCRIPTIONS`] already.
+    /// There are [`MAX_SUBSCRIPTIONS`] subscriptions already.
     #[error("there are {MAX_SUBSCRIPTIONS} subscriptions, and there cannot be more")]
     TooMany,
-    /// Others kept writing the subscription.
+    /// Other writers kept changing the subscription.
     #[error("others kept writing it; {} tries were not enough", RecordError::TRIES)]
     Contended,
     /// The store refused or could not be reached.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The change may have been written or not.
+    /// The outcome of the write is unknown: the change may or may not have been made.
     #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
 }
@@ -143,7 +143,7 @@ impl Subscriptions {
         clock: Arc<dyn Clock>,
         policy: TargetPolicy,
     ) -> Result<Self, StoreError> {
-        // What was written right before this process started must be seen.
+        // Writes made right before this process started must be found.
         store.refresh().await?;
         let subscriptions = Self {
             records: CachedRecords::new(Arc::clone(&store), RecordKind::Subscription),
@@ -212,15 +212,15 @@ impl Subscriptions {
         .await
     }
 
-    /// Gives a subscription a new secret. The former one signs as well until the next change, so that no message is
-    /// refused while the receiver is given the new one.
+    /// Replaces a subscription's secret by a new one. The former secret signs as well until the next change, so that no
+    /// message is refused while the receiver does not have the new one.
     ///
     /// # Errors
     /// [`SubscriptionError`].
     pub async fn change_secret(&self, id: &str) -> Result<Subscription, SubscriptionError> {
         let secret = Secret::generate();
         self.change(id, |subscription| {
-            // Decided again after an unknown outcome, it may be there already.
+            // When this is decided again after an unknown outcome, the secret may have been added already.
             if subscription.secrets.first() != Some(&secret) {
                 subscription.secrets.insert(0, secret.clone());
                 subscription.secrets.truncate(MAX_SECRETS);
@@ -250,12 +250,12 @@ impl Subscriptions {
         }
     }
 
-    /// Returns where messages to a subscription go; none when it is gone or switched off.
+    /// Returns the URL, format and secrets for a subscription, or `None` when it was removed or switched off.
     pub(super) async fn reception(&self, id: &str) -> Result<Option<Reception>, StoreError> {
         let cached = RecordName::new(id).ok().and_then(|name| self.records.get(&name));
         let subscription = match cached {
             Some(subscription) => subscription,
-            // Another process may have added it a moment ago.
+            // Another process may have added the subscription a moment ago.
             None => match self.get(id).await {
                 Ok(subscription) => Arc::new(subscription),
                 Err(SubscriptionError::Store(error)) => return Err(error),
@@ -269,10 +269,10 @@ impl Subscriptions {
         }))
     }
 
-    /// Returns the secret that signs messages to targets which jobs name. Generated once for the whole installation.
+    /// Returns the secret that signs messages to targets that jobs name. It is generated once for the installation.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn signing_key(&self) -> Result<Secret, StoreError> {
         self.signing_key.get_or_try_init(|| self.find_signing_key()).await.cloned()
     }
@@ -291,7 +291,7 @@ impl Subscriptions {
         }
     }
 
-    /// Learns what others have changed, where there are others.
+    /// Reads the changes that other processes have made, if the store is shared.
     pub(super) async fn refresh(&self) -> Result<(), StoreError> {
         if self.store.is_exclusive() { Ok(()) } else { self.list_anew().await }
     }
@@ -329,7 +329,7 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Tells the manager which events somebody subscribes to.
+    /// Tells the manager which events have a subscription.
     fn publish_events(&self) {
         self.records.publish(|all| {
             let wanted = |event: &EventName| all.iter().any(|(_, subscription)| subscription.wants_event(*event));

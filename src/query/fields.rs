@@ -1,5 +1,5 @@
-//! Every field of a job: whether queries, orders and groups can use it. One table serves the query language, the API's
-//! list of fields, and the documentation. A test compares it with the mapping of the job index.
+//! Every field of a job, and whether queries, orders and groups can use it. One table serves the query language, the
+//! API's list of fields, and the documentation. A test compares it with the mapping of the job index.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -20,7 +20,7 @@ pub const LONGEST_KEYWORD: usize = 1024;
 pub enum FieldType {
     /// A text that is compared as a whole; upper and lower case differ.
     Keyword {
-        /// The longest text that a query can find, in UTF-16 units.
+        /// The longest text that a query can find, in UTF-16 units; `None` if all can be found.
         longest: Option<usize>,
     },
     /// A text that is found by its words.
@@ -36,7 +36,7 @@ pub enum FieldType {
     },
     /// A floating-point number.
     Number,
-    /// `true` or `false`.
+    /// A boolean, `true` or `false`.
     Flag,
     /// A map of keywords.
     Labels,
@@ -79,34 +79,34 @@ pub enum FieldValue<'a> {
 /// Where the value of a field is found.
 #[derive(Clone, Copy, Debug)]
 pub enum Access {
-    /// The job has it.
+    /// The job has at most one value of the field.
     Job(for<'a> fn(&'a Job) -> Option<FieldValue<'a>>),
-    /// Each entry of the history has one.
+    /// Each entry of the history has at most one value of the field.
     History(for<'a> fn(&'a HistoryEntry) -> Option<FieldValue<'a>>),
-    /// The labels have it.
+    /// The values of the field are the labels of the job.
     Labels,
-    /// Queries have no access.
+    /// Queries cannot use the field.
     None,
 }
 
-/// A field of a job. Two are equal when their names are.
+/// A field of a job. Two fields are equal when their names are.
 #[derive(Clone, Copy)]
 pub struct Field {
-    /// The name, which is the same in the API, in the index and in queries.
+    /// The name of the field, which is the same in the API, in the index and in queries.
     pub name: &'static str,
     /// The type of the field.
     pub kind: FieldType,
     /// The meaning of the field, as users read it.
     pub meaning: &'static str,
-    /// An example of a query; of a value if the field is stored only.
+    /// An example of a query that uses the field; an example of a value if the field is stored only.
     pub example: &'static str,
-    /// Whether lists can be ordered by it.
+    /// Whether lists can be ordered by the field.
     pub sortable: bool,
-    /// Whether counts and statistics can be grouped by it.
+    /// Whether counts and statistics can be grouped by the field.
     pub groupable: bool,
     /// Whether a value without a field name is searched for in this field.
     pub default: bool,
-    /// Where the value is found.
+    /// The place where the value is found.
     pub access: Access,
 }
 
@@ -117,10 +117,12 @@ impl Field {
         FIELDS.iter().find(|field| field.name == name)
     }
 
-    /// Finds the field of this name among those that `fits` accepts, which can `what`.
+    /// Finds the field of this name among those that `fits` accepts. `what` completes the error's "`name` cannot
+    /// {what}".
     ///
     /// # Errors
-    /// Says that the named field cannot, and which one is perhaps meant; else which fields can, and what `more` adds.
+    /// Returns a message that suggests the accepted field with the closest name; if none is close, it lists them all
+    /// and adds `more`.
     pub fn find(name: &str, fits: impl Fn(&Self) -> bool, what: &str, more: &str) -> Result<&'static Self, String> {
         let names = || FIELDS.iter().filter(|field| fits(field)).map(|field| field.name);
         Self::named(name).filter(|field| fits(field)).ok_or_else(|| match closest(name, names()) {
@@ -129,14 +131,14 @@ impl Field {
         })
     }
 
-    /// Whether a query can use it.
+    /// Returns whether queries can use the field.
     #[must_use]
     pub fn is_searchable(&self) -> bool {
         self.kind != FieldType::Kept
     }
 
-    /// Returns its value in `job` as far as it is indexed: what queries find, and what orders and groups use. A field
-    /// of the history's entries has many values, so this returns none.
+    /// Returns the field's value in `job` as far as it is indexed: what queries find, and what orders and groups use. A
+    /// field of the history's entries has many values, so this returns `None` for it.
     #[must_use]
     pub fn value<'a>(&self, job: &'a Job) -> Option<FieldValue<'a>> {
         let Access::Job(get) = self.access else { return None };
@@ -146,7 +148,7 @@ impl Field {
         })
     }
 
-    /// Returns the values that the field can have, if they are few.
+    /// Returns all values that the field can have if they are few, otherwise an empty list.
     #[must_use]
     pub fn values(&self) -> Vec<&'static str> {
         match self.name {
@@ -337,13 +339,13 @@ pub static FIELDS: &[Field] = &[
     Field::kept("previous_write_id", "The id of the write that made the version before.", "\"1c76…\""),
 ];
 
-/// Whether a text is short enough for a query to find it.
+/// Returns whether a text has at most `longest` UTF-16 units, so that a query can find it.
 #[must_use]
 pub fn fits(text: &str, longest: usize) -> bool {
     text.len() <= longest || text.encode_utf16().count() <= longest
 }
 
-/// Returns the one of `names` that is spelled most like `name`, if any is similar.
+/// Returns the one of `names` that is spelled most like `name`, if one is similar enough.
 #[must_use]
 pub fn closest<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let name = name.to_lowercase();
@@ -372,7 +374,7 @@ fn unsigned(number: u64) -> Option<FieldValue<'static>> {
     i64::try_from(number).ok().and_then(integer)
 }
 
-/// Whole milliseconds, as the document has them.
+/// Returns the duration in whole milliseconds, as the document has it.
 fn duration(duration: Duration) -> Option<FieldValue<'static>> {
     integer(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
 }
@@ -399,12 +401,12 @@ fn stored(body: &Body) -> Option<FieldValue<'static>> {
     }
 }
 
-/// Not in the document while there are none.
+/// Returns the number of pending notices, which the document omits while it is zero.
 fn pending_notices(job: &Job) -> Option<FieldValue<'static>> {
     i64::try_from(job.outbox.len()).ok().filter(|count| *count > 0).and_then(integer)
 }
 
-/// Not in the document while there are none.
+/// Returns the number of folded history entries, which the document omits while it is zero.
 fn folded(job: &Job) -> Option<FieldValue<'static>> {
     (job.history.folded() > 0).then(|| FieldValue::Integer(job.history.folded().into()))
 }

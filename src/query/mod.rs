@@ -1,6 +1,6 @@
-//! What a store can be searched for: which jobs ([`Filter`]), in which order ([`sort`]), from where on ([`Cursor`]).
-//! Users write queries in Kibana's language ([`kql`]), over one table of [`fields`]; [`stats`] has counts and
-//! durations.
+//! Searches of a store: a [`Filter`] selects the jobs, [`sort`] orders them, and a [`Cursor`] is the position at which
+//! a list continues. Users write queries in Kibana's language ([`kql`]) over one table of [`fields`]; [`stats`] has
+//! counts and durations.
 
 pub mod fields;
 pub mod kql;
@@ -65,7 +65,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether the filter selects `job`.
+    /// Returns whether the filter selects `job`.
     #[must_use]
     pub fn matches(&self, job: &Job) -> bool {
         fn any<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
@@ -89,7 +89,7 @@ impl Filter {
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
 
-    /// Whether no settled job ([`Job::is_settled`]) can match, and no ended job unless it has pending notices.
+    /// Returns whether no settled job ([`Job::is_settled`]) can match, and no ended job unless it has pending notices.
     #[must_use]
     pub fn only_live(&self) -> bool {
         self.worker_id.is_some()
@@ -101,7 +101,7 @@ impl Filter {
     }
 }
 
-/// Where a list continues: after the job with this key, in the order of the list.
+/// The position at which a list continues: after the job with this key, in the order of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// The order of the list.
@@ -113,11 +113,11 @@ pub struct Cursor {
 /// A search for jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// Selects the jobs.
+    /// Selects the jobs of the answer.
     pub filter: Filter,
-    /// The order of the answer.
+    /// The order of the jobs in the answer.
     pub sort: Sort,
-    /// Begins after the job with this key, which must be a key of `sort`.
+    /// The key of `sort` after which the answer begins, if it does not begin with the first job.
     pub after: Option<SortKey>,
     /// The largest number of jobs in the answer.
     pub limit: usize,
@@ -141,7 +141,7 @@ impl GroupField {
     /// Every field that counts can be grouped by.
     pub const ALL: [Self; 4] = [Self::State, Self::Queue, Self::Kind, Self::Owner];
 
-    /// Returns the name, which is the same in the API and in the index.
+    /// Returns the name of the field, which is the same in the API and in the index.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -152,7 +152,7 @@ impl GroupField {
         }
     }
 
-    /// Returns the job's value of this field; none if it has no value.
+    /// Returns the job's value of this field; `None` if it has no value.
     #[must_use]
     pub fn value(self, job: &Job) -> Option<&str> {
         match self {
@@ -177,21 +177,21 @@ impl FromStr for GroupField {
 /// The number of jobs in one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The group's values, one for each requested field, in that order.
+    /// The group's values, one for each requested field, in the order of the request.
     pub values: Vec<Option<String>>,
     /// The number of jobs in the group.
     pub count: u64,
 }
 
 impl Group {
-    /// Orders groups: most jobs first, then by their values.
+    /// Compares two groups: the one with the most jobs comes first, then the one with the smaller values.
     #[must_use]
     pub fn most_first(&self, other: &Self) -> Ordering {
         (Reverse(self.count), &self.values).cmp(&(Reverse(other.count), &other.values))
     }
 }
 
-/// The order in which available jobs are handed out, as a key for an ordered map.
+/// Returns the job's key in the order in which available jobs are claimed; `None` for a job that is not available.
 #[must_use]
 pub fn dispatch_key(job: &Job) -> Option<SortKey> {
     (job.state == State::Available).then(|| Sort::Dispatch.key(job))

@@ -24,11 +24,11 @@ pub enum SortField {
     RunAt,
     /// When the job ended; jobs that have not ended come last in either direction.
     FinishedAt,
-    /// The priority.
+    /// The priority of the job.
     Priority,
     /// When the monitor checks the job next; jobs that it need not check come last in either direction.
     WatchAt,
-    /// Any other field that the table calls sortable.
+    /// Any other field that the table of fields marks as sortable.
     Other(OtherField),
 }
 
@@ -52,7 +52,7 @@ impl SortField {
         kept.or_else(|| field.sortable.then_some(Self::Other(OtherField(field))))
     }
 
-    /// Returns the name, which is the same in the API and in the index.
+    /// Returns the name of the field, which is the same in the API and in the index.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl SortField {
         }
     }
 
-    /// The value to order by of a field that is kept; `None` when the job has none.
+    /// Returns the value of a kept field to order by; `None` when the job has none.
     fn kept_value(self, values: &SortValues) -> Option<i64> {
         match self {
             Self::CreatedAt => Some(values.created_at.as_millis()),
@@ -113,7 +113,7 @@ pub struct SortValues {
     pub run_at: Timestamp,
     /// When the job ended, if it has.
     pub finished_at: Option<Timestamp>,
-    /// The priority.
+    /// The priority of the job.
     pub priority: Priority,
     /// When the monitor checks the job next, if ever.
     pub watch_at: Option<Timestamp>,
@@ -170,15 +170,15 @@ impl FromStr for Sort {
     }
 }
 
-/// A job's place in an order. Keys of the same [`Sort`] compare as the jobs are listed.
+/// The position of a job in an order. Keys of the same [`Sort`] compare as the jobs are listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SortKey {
-    /// The ordering numbers, each turned so that smaller comes first.
+    /// The numbers to order by, each turned so that smaller comes first.
     ranks: (i64, i64),
-    /// The ordering text, in an order by one. In a box, since few keys have it and many are kept.
+    /// The text to order by, in an order by a text. It is boxed, since few keys have one and many keys are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     text: Option<Box<TextRank>>,
-    /// The tiebreak.
+    /// The id of the job, which decides between equals.
     id: JobId,
 }
 
@@ -191,28 +191,28 @@ enum TextRank {
     Missing,
 }
 
-/// A value in an order, as the field holds it; `None` for a job that lacks it.
+/// A value that jobs are ordered by, as the field holds it; `None` for a job without a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SortValue<'k> {
-    /// Of an integer, or of a time, in milliseconds.
+    /// The value of an integer, or of a time in milliseconds since the epoch.
     Integer(Option<i64>),
-    /// Of a number.
+    /// The value of a floating-point number.
     Number(Option<f64>),
-    /// Of a keyword.
+    /// The value of a keyword.
     Text(Option<&'k str>),
 }
 
-/// The rank of what is not there.
+/// The rank of a missing value, which comes last in either direction.
 const LAST: i64 = i64::MAX;
 
 impl Sort {
-    /// Whether it goes by fields that are kept.
+    /// Returns whether the order uses kept fields only.
     #[must_use]
     pub fn is_kept(self) -> bool {
         !matches!(self, Self::By(SortField::Other(_), _))
     }
 
-    /// Where `job` stands in this order.
+    /// Returns the key of `job` in this order.
     #[must_use]
     pub fn key(self, job: &Job) -> SortKey {
         let id = job.id.clone();
@@ -237,7 +237,7 @@ impl Sort {
         SortKey::new((rank(number, direction), 0), id)
     }
 
-    /// The part of a key before the id, in an order by fields that are kept: smaller comes first.
+    /// Returns the part of a key before the id, in an order by kept fields; smaller comes first.
     #[must_use]
     pub fn ranks(self, values: &SortValues) -> (i64, i64) {
         match self {
@@ -246,8 +246,8 @@ impl Sort {
         }
     }
 
-    /// The values behind a key, as the fields hold them and a search engine's `search_after` takes them: priority and
-    /// `run_at` for [`Sort::Dispatch`], one for the others.
+    /// Returns the values behind a key, as the fields hold them and a search engine's `search_after` takes them:
+    /// priority and `run_at` for [`Sort::Dispatch`], one value for the others.
     #[must_use]
     pub fn values(self, key: &SortKey) -> Vec<SortValue<'_>> {
         let Self::By(field, direction) = self else {
@@ -281,7 +281,7 @@ fn rank(value: Option<i64>, direction: Direction) -> i64 {
     }
 }
 
-/// The bits of a number turned so that they stand in the order of numbers; and back (IEEE 754, totalOrder).
+/// Turns the bits of a number so that they are in the order of the numbers, and turns them back (IEEE 754, totalOrder).
 const fn bits_in_order(bits: i64) -> i64 {
     bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
 }
@@ -293,7 +293,7 @@ impl SortKey {
         Self { ranks, text: None, id }
     }
 
-    /// Returns the part before the id, in an order by kept fields.
+    /// Returns the part of the key before the id, in an order by kept fields.
     #[must_use]
     pub const fn ranks(&self) -> (i64, i64) {
         self.ranks

@@ -20,17 +20,17 @@ const MIN_INTERVAL_MS: i64 = 1_000;
 /// The longest interval, in milliseconds: ten years.
 const MAX_INTERVAL_MS: i64 = 3_652 * 86_400_000;
 
-/// What jobs are grouped by.
+/// A field or a label that jobs are grouped by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupBy {
-    /// A field.
+    /// Groups jobs by this field.
     Field(&'static Field),
-    /// The label of this name.
+    /// Groups jobs by the label of this name.
     Label(String),
 }
 
 impl GroupBy {
-    /// Returns the job's group; none for a job without a value.
+    /// Returns the value that names the job's group; `None` for a job without a value.
     #[must_use]
     pub fn value(&self, job: &Job) -> Option<String> {
         match self {
@@ -44,7 +44,7 @@ impl GroupBy {
         }
     }
 
-    /// Returns the name, which is the same in the API and in the index.
+    /// Returns the name of the field or label, which is the same in the API and in the index.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -68,14 +68,15 @@ impl FromStr for GroupBy {
     }
 }
 
-/// A fixed length of time. Intervals of one length follow each other from the beginning of 1970 in UTC.
+/// A fixed length of time, from one second to ten years. Intervals of one length follow each other from the beginning
+/// of 1970 in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval {
     millis: i64,
 }
 
 impl Interval {
-    /// Returns the length in milliseconds.
+    /// Returns the length of the interval in milliseconds.
     #[must_use]
     pub const fn as_millis(self) -> i64 {
         self.millis
@@ -105,32 +106,32 @@ impl FromStr for Interval {
     }
 }
 
-/// Rows over time.
+/// The division of statistics into rows, one for each interval of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// The field with the time; a job without a value is left out.
+    /// The field with a job's time; a job without a value is left out.
     time: &'static Field,
-    /// The length of each row.
+    /// The length of the interval of each row.
     pub interval: Interval,
 }
 
 impl Histogram {
-    /// Makes rows over the times of the field `time`.
+    /// Makes a histogram over the times of the field `time`.
     ///
     /// # Errors
-    /// When it is not a field with a time.
+    /// Returns a message that suggests other fields if `time` is not a field with one time for each job.
     pub fn over(time: &str, interval: Interval) -> Result<Self, String> {
         let is_time = |field: &Field| field.kind == FieldType::Date && field.nested_in().is_none();
         Field::find(time, is_time, "give the time of a row", "").map(|time| Self { time, interval })
     }
 
-    /// Returns the field's name.
+    /// Returns the name of the field with the time.
     #[must_use]
     pub const fn field(&self) -> &'static str {
         self.time.name
     }
 
-    /// Returns the beginning of the row that `job` belongs to.
+    /// Returns the beginning of the interval that `job` belongs to; `None` for a job without a time.
     #[must_use]
     pub fn row(&self, job: &Job) -> Option<Timestamp> {
         match self.time.value(job)? {
@@ -140,18 +141,18 @@ impl Histogram {
     }
 }
 
-/// A share of all values, in percent.
+/// The rank of a percentile: a share of all values, from 0 to 100 percent.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Percent(f64);
 
 impl Percent {
-    /// Returns the percentage.
+    /// Returns the share in percent.
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0
     }
 
-    /// Returns the percentiles of a request that names none.
+    /// Returns the percentiles of a request that names none: 50, 95 and 99.
     #[must_use]
     pub fn usual() -> Vec<Self> {
         [50.0, 95.0, 99.0].map(Self).to_vec()
@@ -175,9 +176,9 @@ impl std::fmt::Display for Percent {
 /// A request for statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsRequest {
-    /// Selects the jobs.
+    /// Selects the jobs that are counted.
     pub filter: Filter,
-    /// The fields to group by.
+    /// The fields and labels to group by.
     pub by: Vec<GroupBy>,
     /// The intervals to divide the jobs into, if any.
     pub over: Option<Histogram>,
@@ -186,21 +187,21 @@ pub struct StatsRequest {
 }
 
 impl StatsRequest {
-    /// Whether the answer has rows beside the total.
+    /// Returns whether the answer has rows beside the total.
     #[must_use]
     pub fn has_rows(&self) -> bool {
         !self.by.is_empty() || self.over.is_some()
     }
 }
 
-/// How long something took, over the jobs for which this is known.
+/// Statistics of a duration, over the jobs for which it is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Durations {
     /// The number of jobs for which the duration is known.
     pub count: u64,
-    /// The mean, in milliseconds.
+    /// The mean duration, in milliseconds; `None` without any value.
     pub mean: Option<f64>,
-    /// The longest, in milliseconds.
+    /// The longest duration, in milliseconds; `None` without any value.
     pub max: Option<f64>,
     /// The requested percentiles, in that order, in milliseconds. They are approximate on every engine: over many
     /// values, the rank can be off by about one in a hundred.
@@ -221,9 +222,9 @@ pub struct Figures {
 /// The statistics of one group in one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsRow {
-    /// The beginning of the interval; none in a request without intervals.
+    /// The beginning of the interval; `None` in a request without intervals.
     pub at: Option<Timestamp>,
-    /// The group's values, one for each requested field, in that order.
+    /// The group's values, one for each requested field or label, in the order of the request.
     pub values: Vec<Option<String>>,
     /// The statistics of the row.
     pub figures: Figures,
@@ -239,7 +240,7 @@ pub struct Stats {
 }
 
 impl StatsRow {
-    /// Orders rows as [`Stats`] has them.
+    /// Compares two rows by the order that [`Stats`] has them in.
     #[must_use]
     pub fn in_order(&self, other: &Self) -> Ordering {
         let key = |row: &Self| (row.at, Reverse(row.figures.count));

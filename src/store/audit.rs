@@ -1,19 +1,19 @@
 //! The audit: what happened to jobs, for good, apart from the jobs themselves.
 //!
-//! It only grows. Whoever keeps it reads the jobs' histories ([`crate::monitor`]) and hands them over in the form that
-//! they are to be kept in; a store puts them where nobody changes them.
+//! The audit only grows. The monitor ([`crate::monitor`]) reads the jobs' histories and passes entries to the store in
+//! their final form; the store keeps them unchanged.
 
 use serde_json::{Map, Value};
 
 use crate::clock::Timestamp;
 
-/// Something that happened.
+/// One entry of the audit: an event in the life of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
-    /// Its name for good: handed over again it is the same entry.
+    /// The entry's permanent id: an entry added again under the same id is the same entry.
     pub id: String,
-    /// When it was; in the document as well.
+    /// When the event happened; the document holds this time too.
     pub at: Timestamp,
-    /// What is kept.
+    /// The document that the audit keeps.
     pub document: Map<String, Value>,
 }

@@ -14,18 +14,18 @@ use crate::job::{BodyRef, JobId, Json};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
-/// A store, and around it the metrics of what it is asked.
+/// A store that records metrics of every operation on the store it wraps.
 pub struct Measured(Arc<dyn Store>);
 
 impl Measured {
-    /// Measures what `store` is asked from here on.
+    /// Wraps `store` so that its operations are counted and timed.
     #[must_use]
     pub fn around(store: Arc<dyn Store>) -> Arc<dyn Store> {
         Arc::new(Self(store))
     }
 }
 
-/// What operations come to, as labels.
+/// The outcomes of operations, as metric labels.
 const OK: &str = "ok";
 const CONFLICT: &str = "conflict";
 const REFUSED: &str = "refused";

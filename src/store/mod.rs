@@ -29,8 +29,8 @@ use crate::job::{BodyRef, Job, JobId, Json, NewBody};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
-/// Which writing of a document this is. It changes with every write and never comes back, not even when the document
-/// is removed and created anew.
+/// The version of a stored document. It changes with every write and is never used again, not even when the document is
+/// removed and created anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// The place in which the document lies.
@@ -42,8 +42,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// Whether this is known to be a later writing of the same document than `other`. Two versions of different places
-    /// cannot be compared.
+    /// Returns whether this version is known to be later than `other`, a version of the same document. Versions of
+    /// different places cannot be compared, and then it returns `false`.
     #[must_use]
     pub fn is_later_than(self, other: Self) -> bool {
         self.place == other.place && self > other
@@ -53,12 +53,12 @@ impl Version {
 /// A place in which an engine keeps documents. Each place numbers its writes on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// The place of live documents, and the only one of an engine that has no other.
+    /// The place of live documents; the only place of an engine that has no archive of its own.
     Main,
-    /// Another place, by a number of the engine's.
+    /// Another place, by a number that the engine assigns.
     Other(u32),
-    /// No place: the write was accepted, and written over before its version was known. No document has such a version,
-    /// so that the next write under it meets a conflict, which says what the document is now.
+    /// No place: the write was accepted, and the document was written over before the version became known. No document
+    /// has such a version, so the next write under it meets a conflict, which returns the current document.
     Superseded,
 }
 
@@ -133,7 +133,7 @@ pub enum WriteError<T = Versioned> {
     Unknown(String),
 }
 
-/// Why a store did not do what it was called for.
+/// Why a store operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The queue of waiting writes is full; the caller may try again later.
@@ -158,13 +158,13 @@ pub enum StoreError {
 pub struct Archived {
     /// How many jobs were moved to the archive.
     pub moved: usize,
-    /// How many marks of former moves and removals were cleared away, which no write can need any more.
+    /// How many tombstones of former moves and removals were removed, since no write can need them any more.
     pub cleared: usize,
-    /// How many copies were removed that an interrupted move or return had left behind.
+    /// How many stale copies were removed, which an interrupted move or a return to the live jobs had left behind.
     pub stale: usize,
     /// How many jobs could not be moved now and are left for a later step.
     pub left: usize,
-    /// Whether another step would find more to do at once.
+    /// Whether another step would find more work at once.
     pub more: bool,
 }
 
@@ -174,7 +174,7 @@ pub type WriteResult<T = Versioned> = Result<Version, WriteError<T>>;
 /// A store of jobs and records.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Does every write on its own condition and returns the results in order, once all are durable. Dropping the
+    /// Applies every write on its own condition and returns the results in order, once all are durable. Dropping the
     /// future does not undo what was handed over.
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult>;
 
@@ -196,8 +196,8 @@ pub trait Store: Send + Sync + 'static {
     /// [`MAX_ROWS`](crate::query::stats::MAX_ROWS). They may lag as [`Store::search`] may.
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError>;
 
-    /// Does one write of a record on its condition and returns once it is durable. When the future is dropped before
-    /// that, the write may be done or not.
+    /// Applies one write of a record on its condition and returns once it is durable. When the future is dropped before
+    /// that, the write may or may not be applied.
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record>;
 
     /// Reads a record in real time: every acknowledged write is seen.
@@ -210,14 +210,15 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError`] of any read, and when there are more than [`MAX_RECORDS`].
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
 
-    /// Adds entries to the audit, and answers once they are durable. One that is there already is left as it is, as far
-    /// as the store can tell: after a failure, entries may come again.
+    /// Adds entries to the audit and returns once they are durable. An entry that the audit already has is left as it
+    /// is, as far as the store can tell: after a failure, callers may add entries again.
     ///
     /// # Errors
-    /// When not all of them could be added; some may have been.
+    /// [`StoreError`] when not all entries could be added; some may have been.
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
 
-    /// Makes every acknowledged write visible to searches. This is costly where searches lag, and not for the hot path.
+    /// Makes every acknowledged write visible to searches. This is costly where searches lag, so the hot path does not
+    /// call it.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot do it now.
@@ -250,6 +251,6 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError`] says why it cannot.
     async fn ready(&self) -> Result<(), StoreError>;
 
-    /// Finishes what was handed over and closes the store; later calls are refused.
+    /// Finishes the writes already handed over and closes the store; later calls are refused.
     async fn close(&self);
 }

@@ -1,7 +1,7 @@
-//! A bounded memory of what came last.
+//! A bounded map of the keys inserted last.
 //!
-//! A cache that admits or evicts by how often a key was asked for (S3-FIFO, TinyLFU) may drop what came a moment ago.
-//! What stands on this map needs the opposite promise: the last so many keys are there, whatever was asked for.
+//! A cache that admits or evicts by how often a key is read (S3-FIFO, TinyLFU) may drop a key inserted a moment ago.
+//! The users of this map need the opposite promise: the last keys inserted are present, however often they are read.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ impl<K: Eq + Hash, V, const GENERATION: usize> RecentMap<K, V, GENERATION> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    /// Returns the value of `key`, to be changed.
+    /// Returns a mutable reference to the value of `key`.
     pub fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -41,7 +41,7 @@ impl<K: Eq + Hash, V, const GENERATION: usize> RecentMap<K, V, GENERATION> {
         self.young.get_mut(key).or_else(|| self.old.get_mut(key))
     }
 
-    /// Sets the value of `key`, which is then the latest of all.
+    /// Sets the value of `key`, which becomes the key inserted last.
     pub fn insert(&mut self, key: K, value: V) {
         if self.young.len() >= GENERATION && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
@@ -58,7 +58,7 @@ impl<K: Eq + Hash, V, const GENERATION: usize> RecentMap<K, V, GENERATION> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
-    /// Goes through all keys and values, in no order.
+    /// Returns an iterator over all keys and values, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.young.iter().chain(&self.old)
     }

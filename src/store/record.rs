@@ -1,8 +1,8 @@
 //! Records: small documents beside the jobs, such as the monitor's lease or a queue's settings.
 //!
-//! A record is compared and swapped as a job is. What its body says is the business of whoever writes it; the store
-//! carries it and never looks inside. A record has no history and no bodies apart, and there are few of them: all of
-//! one kind are listed at once.
+//! A record is compared and swapped as a job is. The meaning of its body is known only to its writer; the store keeps
+//! the body and never interprets it. A record has no history and no bodies apart, and there are few of them: all of one
+//! kind are listed at once.
 
 mod cached;
 
@@ -19,10 +19,10 @@ use crate::job::{Json, RecordName, words};
 pub const MAX_RECORDS: usize = 10_000;
 
 words! {
-    /// What a record is for.
+    /// The kind of a record, which says what the record is for.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-    pub enum RecordKind: "a kind of record" {
-        /// The lease of a process that does what only one of several may do.
+    pub enum RecordKind: "a kind of record", "kinds" {
+        /// The lease of a process that does work which only one process may do at a time.
         Lease = "lease",
         /// The settings of a queue.
         Queue = "queue",
@@ -138,7 +138,7 @@ impl RecordWrite {
     }
 }
 
-/// The error for more records of one kind than can be listed.
+/// Returns the error for more than [`MAX_RECORDS`] records of one kind.
 pub(super) fn too_many(kind: RecordKind) -> StoreError {
     StoreError::Corrupt(format!("there are more than {MAX_RECORDS} records of the kind `{kind}`"))
 }

@@ -1,4 +1,4 @@
-//! Changes of many jobs at once: which jobs, what is done to them, and what came of it.
+//! Changes of many jobs at once: the filter, the change and its result.
 
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ pub struct BulkFilter {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "error.code: timeout and finished_at >= now-1d")]
     pub kql: Option<String>,
-    /// The time zone of the query: its times without a zone are in it, and its days begin in it. UTC by default. Not a
-    /// part by itself.
+    /// The time zone of the query's days and of its times without a zone. UTC by default. It does not count as a part
+    /// of the filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "Europe/Berlin")]
     pub time_zone: Option<String>,
@@ -69,7 +69,7 @@ impl BulkFilter {
         Self { all: false, time_zone: None, ..self.clone() } == Self::default()
     }
 
-    /// Checks every part. The query takes `now` as the present time.
+    /// Checks every part. The query's `now` is the time given here.
     ///
     /// # Errors
     /// Every part that is wrong, and a filter without any part that does not set `all`.
@@ -87,7 +87,7 @@ impl BulkFilter {
                 None
             }
         });
-        // A query that finds every job is no part.
+        // A query that matches every job does not count as a part.
         let finds_all = |query: &Query| matches!(query.expression.plan(), Plan::All);
         let parts = Self { kql: self.kql.clone().filter(|_| !query.as_ref().is_some_and(finds_all)), ..self.clone() };
         match (parts.is_empty(), self.all) {
@@ -117,13 +117,13 @@ impl BulkFilter {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"filter": {"queues": ["reports"]}, "reason": "wrong month", "dry_run": false}))]
 pub struct BulkChange {
-    /// Selects the jobs; of these, only the ones whose state allows the change count.
+    /// Selects the jobs. Jobs whose state does not allow the change are ignored.
     pub filter: BulkFilter,
     /// The reason, which is recorded in each job's history; at most 4 KiB. Not needed for a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 4096)]
     pub reason: Option<String>,
-    /// What becomes of released jobs; `requeue` by default. Only for a release.
+    /// What happens to released jobs; `requeue` by default. Allowed only for a release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// Whether the call only counts the jobs and shows a few of them. True by default, so that a call that forgets it
@@ -131,11 +131,11 @@ pub struct BulkChange {
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub dry_run: bool,
-    /// How many jobs this call processes at most. By default as many as it can within about ten seconds.
+    /// The most jobs that this call processes. By default, as many as it can within about ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_jobs: Option<u64>,
-    /// Where the call continues: the `next_cursor` of the call before.
+    /// The `next_cursor` of the call before, from which this call continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -144,18 +144,18 @@ const fn yes() -> bool {
     true
 }
 
-/// A checked order, for the manager.
+/// A checked bulk change, for the manager.
 pub(crate) struct Ordered {
     pub(crate) action: BulkAction,
     pub(crate) selection: BulkSelection,
-    /// What to do; nothing in a dry run.
+    /// The change to carry out; `None` in a dry run.
     pub(crate) order: Option<BulkOrder>,
     pub(crate) max_jobs: usize,
     pub(crate) cursor: Option<String>,
 }
 
 impl BulkChange {
-    /// Checks every field; `then` must be given only where the action is a release.
+    /// Checks every field. `then` is allowed only when the action is a release.
     ///
     /// # Errors
     /// Every field that is wrong.

@@ -21,27 +21,27 @@ pub struct ItemError {
     pub code: String,
     /// What is wrong with this item.
     pub message: String,
-    /// The field that is wrong, if it is one.
+    /// The field that is wrong; left out when the problem is not a field's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
 }
 
-/// The answer to one submission of many.
+/// The answer to one submission in a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SubmitItem {
-    /// 201 when this submission created the job, 200 when an earlier one with the same key or id did, else the status
-    /// of the refusal.
+    /// The status of this submission: 201 when it created the job, 200 when an earlier one with the same key or id did,
+    /// otherwise the status of the refusal.
     #[schema(example = 201)]
     pub status: u16,
-    /// The job's id, if there is a job.
+    /// The job's id; left out when there is no job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Why the submission was refused.
+    /// Why the submission was refused; left out when it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
-/// The answer to one heartbeat of many.
+/// The answer to one heartbeat in a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatItem {
     /// The job's id.
@@ -49,15 +49,15 @@ pub struct HeartbeatItem {
     /// The status that a single call would have had.
     #[schema(example = 200)]
     pub status: u16,
-    /// The answer, when the heartbeat was accepted.
+    /// The answer to the heartbeat when it was accepted.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<HeartbeatAnswer>,
-    /// Why the heartbeat was refused.
+    /// Why the heartbeat was refused; left out when it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
-/// The answer to one end of an attempt of many.
+/// The answer to one completion or failure in a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionItem {
     /// The job's id.
@@ -65,10 +65,10 @@ pub struct CompletionItem {
     /// The status that a single call would have had.
     #[schema(example = 200)]
     pub status: u16,
-    /// The state of the job, when the end was accepted.
+    /// The state of the job; left out when the call for it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
-    /// Why the end was refused.
+    /// Why the completion or failure was refused; left out when it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }

@@ -1,4 +1,4 @@
-//! The checks that a request passes on its way in, and the bounds they hold it to.
+//! The checks of requests, and their bounds.
 //!
 //! A check never stops at the first fault: the answer names every field that is wrong.
 
@@ -52,7 +52,7 @@ pub const MAX_NOTIFY_TARGETS: usize = 10;
 /// The longest URL, in bytes.
 pub const MAX_URL_BYTES: usize = 2048;
 
-/// Words that cannot be ids, because they are calls where a path has a job's id. A test holds them to the routes.
+/// Words that cannot be ids, because paths have them in the place of a job's id. A test compares them with the routes.
 pub const RESERVED_IDS: [&str; 7] = ["bulk", "cancel", "count", "export", "release", "retry", "stats"];
 
 /// A field that is wrong.
@@ -76,7 +76,7 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// One fault in one field.
+    /// Returns an error about one field.
     #[must_use]
     pub fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { errors: vec![FieldError { field: field.into(), message: message.into() }], too_large: false }
@@ -114,7 +114,7 @@ impl Checks {
         self.errors.push(FieldError { field: field.into(), message: message.into() });
     }
 
-    /// The checked values, or every fault noted. A check that gives no value has noted why.
+    /// Returns the checked values, or every fault that was noted. A check that returns no value has noted a fault.
     pub(crate) fn finish<T>(self, values: Option<T>) -> Result<T, Invalid> {
         match values {
             Some(values) if self.errors.is_empty() => Ok(values),
@@ -167,7 +167,7 @@ impl Checks {
         }
     }
 
-    /// Checks a name of any type; `None` when it is not one, which is noted.
+    /// Checks a name of any type. Notes a fault and returns `None` when the text is not such a name.
     pub(crate) fn name<T>(&mut self, field: &str, text: &str) -> Option<T>
     where
         T: std::str::FromStr<Err = InvalidName>,
@@ -175,7 +175,7 @@ impl Checks {
         text.parse().map_err(|error: InvalidName| self.fault(field, error.to_string())).ok()
     }
 
-    /// Checks the name of a queue that others than the system itself may submit to or claim from.
+    /// Checks the name of a queue that clients may submit to or claim from. Queues of the system are not among them.
     pub(crate) fn queue(&mut self, field: &str, text: &str) -> Option<QueueName> {
         let queue: QueueName = self.name(field, text)?;
         if queue.is_internal() {
@@ -188,7 +188,7 @@ impl Checks {
         Some(queue)
     }
 
-    /// The same for a name that may be missing.
+    /// Checks a name that may be missing.
     pub(crate) fn optional_name<T>(&mut self, field: &str, text: Option<&str>) -> Option<T>
     where
         T: std::str::FromStr<Err = InvalidName>,
@@ -258,7 +258,7 @@ impl Checks {
         }
     }
 
-    /// Checks how many there are of something.
+    /// Checks that a list is not longer than allowed.
     pub(crate) fn count(&mut self, field: &str, count: usize, max: usize) {
         if count > max {
             self.fault(field, format!("must have at most {max} entries, not {count}"));
@@ -266,8 +266,8 @@ impl Checks {
     }
 }
 
-/// How deep arrays and objects are nested in a JSON text. Walks it without recursion, so that a text of nothing but
-/// brackets costs no stack.
+/// Returns how deep arrays and objects are nested in a JSON text. It does not recurse, so that a text of nothing but
+/// brackets needs no stack.
 fn depth(json: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0_usize);
     let (mut in_string, mut escaped) = (false, false);

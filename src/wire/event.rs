@@ -11,7 +11,7 @@ use crate::manager;
 /// An event of a job. `job.id` and `number` together identify the event for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobEvent {
-    /// The time of the event.
+    /// When the event happened.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -19,7 +19,7 @@ pub struct JobEvent {
     /// `expired`, `released`, `returned`, `orphaned` or `overdue`.
     #[schema(value_type = String, example = "completed")]
     pub event: EventName,
-    /// The job.
+    /// The job that the event is about.
     pub job: EventJob,
     /// The number of the job's transition, counted from one.
     pub number: u32,
@@ -29,7 +29,7 @@ pub struct JobEvent {
     pub attempt: u32,
     /// The worker, person or part of the system that caused the event.
     pub actor: String,
-    /// Why it happened, where the event alone does not say.
+    /// Why the event happened; null where the event's name says enough.
     pub reason: Option<String>,
 }
 
@@ -38,10 +38,10 @@ pub struct JobEvent {
 pub struct EventJob {
     /// The job's id.
     pub id: String,
-    /// The queue that the job waits in.
+    /// The queue from which workers claim the job.
     #[schema(example = "reports")]
     pub queue: String,
-    /// What sort of work the job is: the name of its handler.
+    /// The kind of work: the name of the handler that runs the job.
     #[schema(example = "render")]
     pub kind: String,
     /// The team or person that the job belongs to.

@@ -20,21 +20,21 @@ pub struct Explanation {
     pub reasons: Vec<Reason>,
 }
 
-/// One reason, with the facts that it rests on.
+/// A reason why a job does not run, or how it is doing, with the facts behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "code": "queue_paused", "message": "The queue `reports` is paused by ann since 2030-01-31T08:00:00.000Z: repairs.",
     "queue": "reports", "since": "2030-01-31T08:00:00.000Z", "by": "ann", "reason": "repairs",
 }))]
 pub struct Reason {
-    /// A stable word for the reason. Of a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
+    /// A stable word for the reason. For a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
     /// `queue_paused`, `never_asked`, `not_asked_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`,
-    /// `start_deadline` or `next`. Of a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
-    /// `cancel_requested` or `time_limit`. Of a job that has ended: its state.
+    /// `start_deadline` or `next`. For a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
+    /// `cancel_requested` or `time_limit`. For a job that has ended, its state.
     pub code: String,
     /// The reason as a sentence.
     pub message: String,
-    /// The facts: names, times and numbers, which depend on the code.
+    /// The facts behind the reason: names, times and numbers, which depend on the code.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub evidence: Map<String, Value>,

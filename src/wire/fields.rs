@@ -5,27 +5,27 @@ use utoipa::ToSchema;
 
 use crate::query::fields::Field;
 
-/// Every field of a job.
+/// The list of a job's fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldList {
-    /// The fields: those that can be queried, and those that are only kept.
+    /// The fields: those that can be queried, and those that are only stored.
     pub items: Vec<FieldDescription>,
 }
 
 /// A field of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldDescription {
-    /// The name, the same in queries, in answers and in the index.
+    /// The field's name, which is the same in queries, in answers and in the index.
     #[schema(example = "lease.worker_id")]
     pub name: String,
     /// How the field can be queried: as `keyword`, `text`, `date`, `integer`, `number`, `boolean` or `labels`; `kept`
     /// if it cannot.
     #[schema(example = "keyword")]
     pub r#type: String,
-    /// What the field says.
+    /// What the field means.
     #[schema(example = "Who runs it.")]
     pub meaning: String,
-    /// A query for the field; for a field that is only kept, a value.
+    /// A query for the field; for a field that cannot be queried, a value.
     #[schema(example = "lease.worker_id: worker-7")]
     pub example: String,
     /// Whether lists can be ordered by the field.
@@ -36,7 +36,7 @@ pub struct FieldDescription {
     pub default: bool,
     /// The list that the field is a part of, as in `history: { to: running }`; null for other fields.
     pub nested_in: Option<String>,
-    /// The possible values, where they are few; else empty.
+    /// The field's possible values when there are only a few; otherwise empty.
     pub values: Vec<String>,
 }
 

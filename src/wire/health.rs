@@ -1,4 +1,4 @@
-//! How the server is, from what it has in memory.
+//! The health of the server, from its memory alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,13 +27,13 @@ const ENOUGH_ATTEMPTS: u64 = 20;
 pub struct ServerHealth {
     /// Whether the server has a problem.
     pub status: HealthStatus,
-    /// The problems, each as a sentence.
+    /// The problems, each as a sentence; empty when the status is `ok`.
     pub reasons: Vec<String>,
-    /// When the answer was made, by the server's clock.
+    /// The time of the answer, by the server's clock.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// The time that `performance` and `workload` cover, in milliseconds.
+    /// The length of the recent time that `performance` and `workload` cover, in milliseconds.
     #[schema(example = 300_000)]
     pub window_ms: u64,
     /// The server's configuration, without secrets.
@@ -53,11 +53,11 @@ pub struct ServerHealth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// Nothing is.
+    /// The server has no known problem.
     Ok,
-    /// Somebody should look.
+    /// The server works, but an operator should read the reasons.
     Warn,
-    /// Work stands still.
+    /// The jobs in the store cannot be counted: the store does not answer as it should.
     Error,
 }
 
@@ -66,44 +66,44 @@ pub enum HealthStatus {
 pub struct Performance {
     /// How long successful claims waited for a job.
     pub claim_wait: Distribution,
-    /// How long after they were due jobs were claimed.
+    /// How long jobs waited after they were due until they were claimed.
     pub drift: Distribution,
     /// How long attempts took.
     pub run_time: Distribution,
-    /// Jobs submitted per second.
+    /// The number of jobs submitted per second.
     pub submitted_per_second: f64,
-    /// Claims granted per second.
+    /// The number of claims granted per second.
     pub claimed_per_second: f64,
-    /// Attempts ended per second.
+    /// The number of attempts ended per second.
     pub ended_per_second: f64,
-    /// Jobs queued for another attempt per second.
+    /// The number of jobs queued for another attempt per second.
     pub retried_per_second: f64,
-    /// Writes per second that lost a race for their job.
+    /// The number of writes per second that lost a race for their job.
     pub conflicts_per_second: f64,
     /// The share of claims, granted or lost, that lost a race, from 0 to 1.
     #[schema(minimum = 0, maximum = 1)]
     pub conflict_rate: f64,
-    /// Outdated search hits and calls under another fence than the job's, per second.
+    /// The number of outdated search hits and of calls under another fence than the job's, per second.
     pub mismatches_per_second: f64,
-    /// Mismatches per claim, granted or lost.
+    /// The number of mismatches per claim, granted or lost.
     #[schema(minimum = 0)]
     pub mismatch_rate: f64,
 }
 
-/// The distribution of durations in milliseconds; zeros when there were none.
+/// The distribution of durations in milliseconds. All values are zero when there were no durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Distribution {
     /// The number of durations.
     pub count: u64,
-    /// The median.
+    /// The median, in milliseconds.
     pub p50_ms: u64,
-    /// The 90th percentile.
+    /// The 90th percentile, in milliseconds.
     pub p90_ms: u64,
-    /// The 99th percentile.
+    /// The 99th percentile, in milliseconds.
     pub p99_ms: u64,
-    /// The mean.
+    /// The mean, in milliseconds.
     pub mean_ms: u64,
-    /// The longest duration.
+    /// The longest duration, in milliseconds.
     pub max_ms: u64,
 }
 
@@ -112,25 +112,25 @@ pub struct Distribution {
 pub struct Capacity {
     /// The number of workers that called this server recently.
     pub workers_seen: u64,
-    /// The number of their claims that wait for a job now.
+    /// The number of claims that wait for a job now.
     pub waiting_claims: u64,
     /// The number of running jobs in the whole installation, as last counted; null before the first count.
     pub running_jobs: Option<u64>,
     /// The share of known worker capacity in use, from 0 to 1: running jobs, divided by running jobs and waiting
-    /// claims.
+    /// claims. Null when there are neither, or before the first count.
     #[schema(minimum = 0, maximum = 1)]
     pub used: Option<f64>,
-    /// How many jobs have to run side by side to keep up with submissions: jobs submitted per second, times their mean
-    /// run time (Little's law). Null when no job ended recently.
+    /// How many jobs must run at the same time to keep up with submissions: jobs submitted per second, times the mean
+    /// run time in seconds (Little's law). Null when no attempt ended recently.
     pub places_needed: Option<u64>,
-    /// The number of workers for `places_needed`, at the present number of jobs per worker. Null when unknown.
+    /// The number of workers needed for `places_needed`, at the present number of jobs per worker. Null when unknown.
     pub workers_needed: Option<u64>,
 }
 
-/// The recent work of one kind.
+/// The recent work of one kind of job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KindLoad {
-    /// The kind; null for all kinds beyond those listed separately.
+    /// The kind of the jobs; null for all kinds beyond those listed separately.
     pub kind: Option<String>,
     /// The number of jobs submitted.
     pub submitted: u64,
@@ -156,14 +156,14 @@ pub struct JobCounts {
         "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
     }))]
     pub by_state: BTreeMap<JobState, u64>,
-    /// Since when the longest-waiting due job could have been claimed.
+    /// The time from which the longest-waiting due job could have been claimed; null when no due job waits.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_waiting_since: Option<Timestamp>,
 }
 
 impl ServerHealth {
-    /// Gathers the answer.
+    /// Returns the health at this time.
     pub(crate) fn new(
         configuration: serde_json::Value,
         insights: &Insights,
@@ -196,7 +196,7 @@ impl ServerHealth {
     }
 }
 
-/// Whether something is wrong, and what.
+/// Returns the status and the reasons for it.
 fn judge(insights: &Insights, survey: &SurveyState, now: Timestamp) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
     if let Some(since) = survey.failing_since {

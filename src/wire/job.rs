@@ -1,5 +1,5 @@
-//! A job as the API gives it: [`JobAnswer`], which the server writes straight from what the manager holds, without
-//! copies of texts and lists, and which clients read as [`Job`].
+//! A job as the API returns it: the server writes [`JobAnswer`] straight from the manager's job, without copies of
+//! texts and lists, and clients read it as [`Job`].
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -25,13 +25,14 @@ pub struct JobAnswer<'a> {
     /// The job's id, unique in the installation.
     #[schema(value_type = String, example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
     pub id: Cow<'a, str>,
-    /// The queue that the job waits in.
+    /// The queue from which workers claim the job.
     #[schema(value_type = String, example = "reports")]
     pub queue: Cow<'a, str>,
-    /// What sort of work the job is: the name of its handler.
+    /// The kind of work: the name of the handler that runs the job.
     #[schema(value_type = String, example = "render")]
     pub kind: Cow<'a, str>,
-    /// The input of the work: any JSON. Left out of a list when it is stored apart from the job, as a long one is.
+    /// The input of the work: any JSON. A list leaves it out when it is stored apart from the job, as long payloads
+    /// are.
     #[serde(default, skip_serializing_if = "JobBody::is_apart")]
     #[schema(value_type = Option<Value>)]
     pub payload: JobBody,
@@ -50,7 +51,7 @@ pub struct JobAnswer<'a> {
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub run_at: Timestamp,
-    /// The start deadline: the job expires when nobody has claimed it by then.
+    /// The start deadline: the job expires when no worker has claimed it by then.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
@@ -58,15 +59,15 @@ pub struct JobAnswer<'a> {
     pub expected_runtime_ms: Option<u64>,
     /// How long an attempt may take at most, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// How many attempts the job gets.
+    /// The most attempts that the job gets.
     pub max_attempts: u32,
-    /// How many claims count as attempts so far.
+    /// The number of claims so far that count as attempts.
     pub attempt: u32,
-    /// How often the job was claimed in all: the fencing token of its latest lease.
+    /// The number of claims so far, which is the fencing token of the job's latest lease.
     pub fence: u64,
     /// How long the job waits between attempts.
     pub retry: RetryPolicy,
-    /// What the job needs of a machine, by the resource's name.
+    /// The resources that the job needs, by name.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub resources: Cow<'a, BTreeMap<String, u64>>,
     /// What happens when the job's lease expires: `requeue`, `fail` or `flag`. The queue's policy applies when null.
@@ -78,13 +79,13 @@ pub struct JobAnswer<'a> {
     /// The lease of the worker that runs the job; null unless the job is running.
     #[schema(value_type = Option<Lease>)]
     pub lease: Option<Lease<'a>>,
-    /// How far the work is, as the worker reports it.
+    /// The progress of the work that the worker last reported.
     #[schema(value_type = Option<Progress>)]
     pub progress: Option<Cow<'a, Progress>>,
-    /// The flag of a running job that looks abandoned.
+    /// The flag of a running job that looks abandoned; null when the job is not flagged.
     #[schema(value_type = Option<Orphan>)]
     pub orphan: Option<Cow<'a, Orphan>>,
-    /// When the worker was asked to stop.
+    /// When the cancellation of the running job was requested.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
@@ -92,7 +93,7 @@ pub struct JobAnswer<'a> {
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub overdue_at: Option<Timestamp>,
-    /// The output of the work: any JSON. Left out of a list when it is stored apart from the job.
+    /// The output of the work: any JSON. A list leaves it out when it is stored apart from the job.
     #[serde(default, skip_serializing_if = "JobBody::is_apart")]
     #[schema(value_type = Option<Value>)]
     pub result: JobBody,
@@ -102,7 +103,7 @@ pub struct JobAnswer<'a> {
     /// The job's transitions, oldest first; beyond 50, the first 25 and the last 25.
     #[schema(value_type = Vec<HistoryEntry>)]
     pub history: Cow<'a, [HistoryEntry]>,
-    /// How many transitions are missing from the middle of `history`.
+    /// The number of transitions that are left out of the middle of `history`.
     pub history_folded: u32,
     /// When the job was submitted.
     #[serde(with = "rfc3339")]
@@ -124,14 +125,14 @@ pub struct JobAnswer<'a> {
     pub version: Version,
 }
 
-/// The term of a claim.
+/// The lease that a worker holds on a running job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Lease)]
 pub struct Lease<'a> {
     /// The worker that holds the lease.
     #[schema(value_type = String)]
     pub worker_id: Cow<'a, str>,
-    /// The fencing token that the worker shows with every call about this claim.
+    /// The fencing token that the worker sends with every call about this claim.
     pub fence: u64,
     /// When the lease was acquired.
     #[serde(with = "rfc3339")]
@@ -159,7 +160,7 @@ pub struct Version {
 /// A payload or a result in an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum JobBody {
-    /// The body, or none.
+    /// The body; `None` when the job has none.
     Known(Option<Json>),
     /// The body is stored apart from the job and was not read: the field is left out.
     #[default]
@@ -269,13 +270,13 @@ impl<'a> Lease<'a> {
     }
 }
 
-/// Whole milliseconds, which is all that a duration that came in as such has.
+/// Returns a duration in whole milliseconds. A duration that came in as milliseconds is returned unchanged.
 pub(super) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The fields of a job in an answer, with dots for those inside of others, as the schema of [`Job`] has them. Labels,
-/// resources and bodies have any.
+/// The names of a job's fields in an answer, from the schema of [`Job`], with dots between a field and its inner
+/// fields. Labels, resources and bodies can have inner fields of any name.
 pub(crate) static JOB_FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut parts = Vec::new();
     Job::schemas(&mut parts);

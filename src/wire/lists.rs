@@ -27,7 +27,7 @@ pub struct PartList {
     pub next_cursor: Option<String>,
 }
 
-/// A page of jobs on its way out.
+/// A page of jobs as the server writes it.
 #[derive(Serialize)]
 pub(crate) struct JobListOut<T> {
     pub(crate) items: Vec<T>,
@@ -56,7 +56,7 @@ pub struct CountGroup {
 }
 
 impl CountAnswer {
-    /// The answer to a count grouped by `fields`.
+    /// Returns the answer to a count grouped by `fields`.
     pub(crate) fn new(fields: &[String], groups: Vec<Group>) -> Self {
         let total = groups.iter().map(|group| group.count).sum();
         if fields.is_empty() {

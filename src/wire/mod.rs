@@ -1,10 +1,10 @@
-//! What travels over HTTP: every request and every answer, as JSON.
+//! The requests and answers of the HTTP API, as JSON.
 //!
 //! Durations are integers in milliseconds and their names end in `_ms`; times are RFC 3339 in UTC with milliseconds.
 //! A request with a field that is not listed here is refused. A request becomes a domain type only through its
 //! `into_…` function, which checks every field and names each one that is wrong ([`check`]); a domain type becomes an
-//! answer only through `From`. What the hot paths answer with is written straight from the domain type
-//! ([`job::JobAnswer`]), without copies.
+//! answer only through `From`. The answers of hot paths are written straight from the domain type, without copies
+//! ([`job::JobAnswer`]).
 
 pub mod admin;
 pub mod bulk;

@@ -1,4 +1,4 @@
-//! The jobs that look abandoned: the facts to judge them by, and what happens next.
+//! Running jobs that look abandoned, with the evidence and what happens to them next.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -24,7 +24,7 @@ pub struct OrphanedJob {
     pub id: String,
     /// The queue that the job was claimed from.
     pub queue: String,
-    /// What sort of work the job is: the name of its handler.
+    /// The kind of work: the name of the handler that runs the job.
     pub kind: String,
     /// The team or person that the job belongs to.
     pub owner: Option<String>,
@@ -32,9 +32,9 @@ pub struct OrphanedJob {
     pub worker_id: String,
     /// The fence of the claim, for `expected_fence` of a release.
     pub fence: u64,
-    /// How many claims count as attempts so far.
+    /// The number of claims so far that count as attempts.
     pub attempt: u32,
-    /// How many attempts the job gets.
+    /// The most attempts that the job gets.
     pub max_attempts: u32,
     /// Why the job was flagged.
     #[schema(example = "no heartbeat since 2030-01-31T08:00:00.000Z")]
@@ -49,7 +49,7 @@ pub struct OrphanedJob {
     pub held: bool,
     /// The facts by which to judge whether the job is abandoned.
     pub evidence: OrphanEvidence,
-    /// What happens next unless somebody steps in.
+    /// What happens to the job next unless a person intervenes.
     pub next: OrphanNext,
 }
 
@@ -62,7 +62,7 @@ pub struct OrphanEvidence {
     pub heartbeat_at: Timestamp,
     /// How long ago the last heartbeat was, in milliseconds.
     pub silent_for_ms: u64,
-    /// When the lease expires or expired.
+    /// When the lease expires, or when it expired.
     #[serde(with = "rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub lease_expires_at: Timestamp,
@@ -74,11 +74,11 @@ pub struct OrphanEvidence {
     pub acquired_at: Timestamp,
     /// How long ago the lease was acquired, in milliseconds.
     pub running_for_ms: u64,
-    /// How long an attempt is expected to take, in milliseconds, if the job says so.
+    /// How long an attempt is expected to take, in milliseconds; null when the job does not set it.
     pub expected_runtime_ms: Option<u64>,
 }
 
-/// What happens to a job that looks abandoned unless somebody steps in.
+/// What happens to a job that looks abandoned unless a person intervenes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanNext {
     /// What happens, as a word.
@@ -92,16 +92,16 @@ words! {
     /// What happens to a job that looks abandoned.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
-    pub enum OrphanAction: "an action" {
+    pub enum OrphanAction: "an action", "actions" {
         /// The lease still lasts: a heartbeat of the worker removes the flag.
         AwaitWorker = "await_worker",
         /// A person has to decide.
         AwaitPerson = "await_person",
-        /// The job waits for its next attempt, or fails when none is left.
+        /// The job returns to its queue for its next attempt.
         Requeue = "requeue",
         /// The job fails.
         Fail = "fail",
-        /// The job is cancelled, as was requested before.
+        /// The job is cancelled, because its cancellation was requested before.
         Cancel = "cancel",
         /// The monitor's own policy applies, since neither the job nor its queue has one.
         MonitorRule = "monitor_rule",
@@ -145,7 +145,7 @@ impl OrphanNext {
 impl TryFrom<&OrphanStatus> for OrphanedJob {
     type Error = job::Refusal;
 
-    /// Fails for a job that does not run, which no flagged job is.
+    /// Converts the status; fails when the job is not running, which every flagged job is.
     fn try_from(status: &OrphanStatus) -> Result<Self, job::Refusal> {
         let job = &*status.versioned.job;
         let lease = &job.running()?.lease;

@@ -1,11 +1,11 @@
-//! How a refusal looks on the wire.
+//! The answer to a refused request.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::check::FieldError;
 
-/// A refusal: RFC 9457 problem details, with a stable `code` for programs.
+/// A refused request: RFC 9457 problem details, with a stable `code` for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The kind of problem as a URI, which ends in `code`.
@@ -15,7 +15,7 @@ pub struct Problem {
     /// The kind of problem as a sentence.
     #[schema(example = "The lease is lost")]
     pub title: String,
-    /// The HTTP status.
+    /// The HTTP status of the answer.
     #[schema(example = 409)]
     pub status: u16,
     /// What is wrong with this request.
@@ -24,7 +24,7 @@ pub struct Problem {
     /// The kind of problem as a stable word.
     #[schema(example = "lease_lost")]
     pub code: String,
-    /// The fields that are wrong, if any.
+    /// The fields of the request that are wrong; left out when there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
     /// The job's current fence, when the request expected another one.

@@ -1,4 +1,4 @@
-//! Queues: how they stand, and what is set for them.
+//! Queues: their jobs, throughput and settings.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::clock::{Timestamp, rfc3339};
 use crate::job::OrphanPolicy;
 use crate::manager::{Pause, QueueStatus, Throughput};
 
-/// Every queue.
+/// The list of queues.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueList {
     /// The queues that have jobs or settings, by name.
@@ -38,28 +38,29 @@ pub struct Queue {
         "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
     }))]
     pub jobs: BTreeMap<JobState, u64>,
-    /// Since when the longest-waiting due job could have been claimed, were the queue not paused.
+    /// The time from which the longest-waiting due job could have been claimed if the queue was not paused; null when
+    /// no due job waits.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_waiting_since: Option<Timestamp>,
-    /// How many jobs of the queue ended in the last one, five and fifteen minutes. On the embedded store, since the
-    /// server started and to within ten seconds; on a shared store, on all servers together.
+    /// How many jobs of the queue ended in the last one, five and fifteen minutes. The embedded store counts them from
+    /// the server's start, to within ten seconds; a shared store counts the jobs of all servers.
     pub throughput: Vec<QueueThroughput>,
 }
 
-/// How many jobs of a queue ended within a recent time.
+/// How many jobs of a queue ended within a recent window of time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueThroughput {
-    /// The length of that time, in milliseconds.
+    /// The length of the window, in milliseconds.
     #[schema(example = 60_000)]
     pub window_ms: u64,
-    /// The number of completed jobs.
+    /// The number of jobs that completed in the window.
     pub completed: u64,
-    /// The number of failed jobs.
+    /// The number of jobs that failed in the window.
     pub failed: u64,
-    /// The number of both per minute.
+    /// The number of completed and failed jobs per minute.
     pub per_minute: f64,
-    /// The share of failed jobs, from 0 to 1; null when none ended.
+    /// The share of these jobs that failed, from 0 to 1; null when none ended.
     pub failure_rate: Option<f64>,
 }
 
@@ -82,7 +83,7 @@ pub struct QueuePause {
 pub struct ChangeQueue {
     /// What happens to jobs of the queue whose lease expires, unless they have a policy themselves: `requeue`, `fail`
     /// or `flag`; null for the installation's policy.
-    // Named so that it must be there: one that is forgotten is not meant to remove the rule.
+    // `Option::deserialize` makes the field required, so that a forgotten field does not remove the policy.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(value_type = Option<String>, required = true)]
     pub orphan_policy: Option<OrphanPolicy>,

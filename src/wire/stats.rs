@@ -1,4 +1,4 @@
-//! Figures about jobs.
+//! Statistics about jobs.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub struct StatsFigures {
     /// The number of jobs.
     #[schema(example = 1200)]
     pub count: u64,
-    /// How long the jobs waited for their latest attempt after they were due, in milliseconds.
+    /// How long the jobs waited for their latest attempt, from when they were due, in milliseconds.
     pub wait_ms: Durations,
     /// How long the jobs' last attempts took, in milliseconds.
     pub run_time_ms: Durations,
@@ -61,7 +61,7 @@ pub struct Durations {
 }
 
 impl StatsAnswer {
-    /// The answer to a request.
+    /// Returns the answer to a request.
     pub(crate) fn new(request: &StatsRequest, stats: Stats) -> Self {
         let names: Vec<String> = request.by.iter().map(GroupBy::name).collect();
         let percentiles = request.percentiles.as_deref().unwrap_or_default();

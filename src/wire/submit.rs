@@ -11,7 +11,7 @@ use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, 
 use crate::job::{self, JobSpec, Json, OrphanPolicy, Oversight, Priority};
 use crate::manager::NewJob;
 
-/// A job to be submitted. Only `queue` and `kind` must be said.
+/// A job to be submitted. Only `queue` and `kind` are required.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -29,13 +29,13 @@ pub struct SubmitJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub idempotency_key: Option<String>,
-    /// The queue that the job waits in.
+    /// The queue from which workers claim the job.
     #[schema(min_length = 1, max_length = 256)]
     pub queue: String,
-    /// What sort of work the job is: the name of its handler.
+    /// The kind of work: the name of the handler that runs the job.
     #[schema(min_length = 1, max_length = 256)]
     pub kind: String,
-    /// The input of the work: any JSON of at most 1 MiB, passed on as it is written.
+    /// The input of the work: any JSON of at most 1 MiB. It is passed on to the worker unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub payload: Option<Json>,
@@ -50,11 +50,11 @@ pub struct SubmitJob {
     /// The labels that the job can be found by: at most 64, with values of at most 1,024 bytes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The earliest time at which the job can be claimed. At once by default.
+    /// The earliest time at which the job can be claimed; by default, the time of the submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     pub run_at: Option<String>,
-    /// The start deadline: the job expires when nobody has claimed it by then.
+    /// The start deadline: the job expires when no worker has claimed it by then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
@@ -66,14 +66,14 @@ pub struct SubmitJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_622_400_000_u64)]
     pub timeout_ms: Option<u64>,
-    /// How many attempts the job gets, from 1 to 1,000. 3 by default.
+    /// The most attempts that the job gets, from 1 to 1,000. 3 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub max_attempts: Option<u64>,
     /// How long the job waits between attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryOptions>,
-    /// What the job needs of a machine, by the resource's name: `cpu_millis`, `memory_mib`, `gpus`, …; at most 32.
+    /// The resources that the job needs, by name: `cpu_millis`, `memory_mib`, `gpus`, …; at most 32.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: BTreeMap<String, u64>,
     /// What happens when the job's lease expires: `requeue`, `fail` or `flag`. The queue's policy applies by default.
@@ -93,7 +93,7 @@ pub struct RetryOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub base_ms: Option<u64>,
-    /// The factor by which each further wait is longer, from 1 to 100. 2 by default.
+    /// The factor by which each wait is longer than the one before, from 1 to 100. 2 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100)]
     pub factor: Option<f64>,
@@ -101,14 +101,14 @@ pub struct RetryOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub max_ms: Option<u64>,
-    /// The share of the wait, from 0 to 1, that is left to chance. 0.2 by default.
+    /// The share of the wait that is random, from 0 to 1. 0.2 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1)]
     pub jitter: Option<f64>,
 }
 
 impl SubmitJob {
-    /// A submission with defaults for everything but the queue and the kind.
+    /// Returns a submission with defaults for everything but the queue and the kind.
     #[must_use]
     pub fn new(queue: impl Into<String>, kind: impl Into<String>) -> Self {
         Self { queue: queue.into(), kind: kind.into(), ..Self::default() }
@@ -127,7 +127,7 @@ impl SubmitJob {
             checks.fault("id", format!("`{reserved}` is the name of a call and cannot be an id"));
         }
         let owner = checks.optional_name("owner", self.owner.as_deref());
-        // A key is no name of ours, but it obeys the same rules.
+        // An idempotency key follows the same rules as a name.
         checks.optional_name::<job::RequestId>("idempotency_key", self.idempotency_key.as_deref());
         let priority =
             checks.within("priority", self.priority.unwrap_or_default(), Priority::LOWEST..=Priority::HIGHEST);

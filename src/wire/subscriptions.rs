@@ -48,7 +48,7 @@ pub struct Subscription {
     pub id: String,
     /// The URL that receives the events.
     pub url: String,
-    /// The events that are sent; all that can be when empty.
+    /// The events that are sent; an empty list selects all of them.
     #[schema(value_type = Vec<String>)]
     pub events: Vec<EventName>,
     /// The format of the messages.
@@ -72,7 +72,7 @@ pub struct Subscription {
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub switched_off_at: Option<Timestamp>,
-    /// Why the subscription was switched off.
+    /// Why the subscription was switched off; null while it is active.
     pub switched_off_reason: Option<String>,
 }
 
@@ -119,7 +119,7 @@ impl Subscribe {
 }
 
 impl From<&notify::Subscription> for Subscription {
-    /// Without its secret.
+    /// Converts the subscription without its secret.
     fn from(subscription: &notify::Subscription) -> Self {
         let off = subscription.switched_off.as_ref();
         Self {
@@ -139,7 +139,7 @@ impl From<&notify::Subscription> for Subscription {
 }
 
 impl Subscription {
-    /// The subscription with its newest secret.
+    /// Returns the subscription with its newest secret.
     pub(crate) fn with_secret(subscription: &notify::Subscription) -> Self {
         Self { secret: subscription.secrets.first().map(Secret::reveal), ..Self::from(subscription) }
     }

@@ -16,9 +16,9 @@ use crate::clock::{Timestamp, rfc3339};
 use crate::job::{self, Actor, Fence, JobId, Json, Then, WorkerId};
 use crate::manager;
 
-/// How long a lease lasts when nothing is said.
+/// The default length of a lease, in milliseconds.
 pub const DEFAULT_LEASE_MS: u64 = 60_000;
-/// What is recorded when a worker gives a job back without saying why.
+/// The reason that is recorded when a worker releases a job without giving one.
 const RELEASED: &str = "released by its worker";
 
 /// A worker's request for jobs.
@@ -38,8 +38,8 @@ pub struct ClaimJobs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub max_jobs: Option<u64>,
-    /// The resources that the worker offers to these jobs together, by name; at most 32. No job is given that needs
-    /// more of any resource or one that is not named. When empty, the worker takes any job.
+    /// The resources that the worker offers to these jobs together, by name; at most 32. Jobs that need more of a
+    /// resource, or a resource that is not named here, are not claimed. When empty, the worker takes any job.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(example = json!({"memory_mib": 4096}))]
     pub resources: BTreeMap<String, u64>,
@@ -55,8 +55,8 @@ pub struct ClaimJobs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub request_id: Option<String>,
-    /// Whether this call was made before, under the same `request_id`, and its answer was lost. Jobs that another
-    /// server claimed for it are then found too. False by default.
+    /// Whether this call repeats one with the same `request_id` whose answer was lost. If true, jobs that another
+    /// server claimed for it are found too. False by default.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
 }
@@ -95,7 +95,7 @@ impl ClaimJobs {
     }
 }
 
-/// The jobs that a claim got.
+/// The answer to a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClaimAnswer {
     /// The claimed jobs, now running, each with its `lease`; empty when none came in time.
@@ -110,7 +110,7 @@ pub struct HeartbeatJob {
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// How far the work is. The last report is kept when left out.
+    /// The progress of the work. When left out, the last report is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
@@ -147,7 +147,7 @@ pub struct LeaseBeat {
     pub id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// How far the work is. The last report is kept when left out.
+    /// The progress of the work. When left out, the last report is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }
@@ -225,7 +225,7 @@ pub struct FailJob {
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
-    /// What went wrong.
+    /// The error that the attempt failed with.
     pub error: JobError,
     /// Whether another attempt could succeed. True by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -285,7 +285,7 @@ impl ReleaseJob {
 pub struct FinishJobs {
     /// The worker that ran the jobs.
     pub worker_id: String,
-    /// The ends; at most 1,000.
+    /// The completions and failures; at most 1,000.
     #[schema(max_items = 1000)]
     pub items: Vec<Completion>,
 }
@@ -302,13 +302,14 @@ pub struct Completion {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub result: Option<Json>,
-    /// What went wrong.
+    /// The error that the attempt failed with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
-    /// Whether another attempt could succeed. True by default. Only with an `error`.
+    /// Whether another attempt could succeed. True by default. Allowed only with an `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
-    /// The shortest wait before the next attempt, at most 604,800,000 milliseconds (a week). Only with an `error`.
+    /// The shortest wait before the next attempt, at most 604,800,000 milliseconds (a week). Allowed only with an
+    /// `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub retry_after_ms: Option<u64>,
@@ -380,9 +381,9 @@ pub struct AdminRelease {
     /// The reason, which is recorded in the job's history; at most 4 KiB.
     #[schema(min_length = 1, max_length = 4096, example = "host7 burnt down")]
     pub reason: String,
-    /// What becomes of the job.
+    /// What happens to the released job.
     pub then: Then,
-    /// The fence that the administrator saw. A job that was claimed anew since is left alone.
+    /// The fence that the job must still have. When the job has been claimed again, the release is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_fence: Option<u64>,
 }
@@ -391,7 +392,7 @@ impl AdminRelease {
     /// Checks the reason.
     ///
     /// # Errors
-    /// It is empty or too long.
+    /// The reason is empty or too long.
     pub fn into_order(self, actor: Actor) -> Result<job::AdminRelease, Invalid> {
         let mut checks = Checks::default();
         if self.reason.trim().is_empty() {
@@ -416,7 +417,7 @@ impl Checks {
     /// Checks a failure report.
     fn failure(&mut self, error: JobError, retryable: Option<bool>, after_ms: Option<u64>) -> manager::Outcome {
         const AFTER: RangeInclusive<u64> = 0..=MAX_RETRY_MS;
-        // A code is no name of ours, but it obeys the same rules.
+        // An error code is the worker's own, but it follows the same rules as a name.
         self.name::<job::Kind>("error.code", &error.code);
         self.text("error.message", &error.message, MAX_ERROR_BYTES);
         let retry_after: Option<Duration> = after_ms.map(|millis| self.millis("retry_after_ms", millis, AFTER));
@@ -424,7 +425,7 @@ impl Checks {
     }
 }
 
-/// Checks what a bulk call says once for all its items.
+/// Checks the worker's name and the number of items of a bulk call.
 fn check_call(worker_id: &str, field: &str, items: usize) -> Result<WorkerId, Invalid> {
     let mut checks = Checks::default();
     let worker = checks.name("worker_id", worker_id);

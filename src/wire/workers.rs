@@ -9,7 +9,7 @@ use super::job::{Job, JobAnswer};
 use crate::clock::{Timestamp, rfc3339};
 use crate::manager::{Leases, Sighting, WorkerStatus};
 
-/// The workers.
+/// The list of workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerList {
     /// The workers that called this server recently and those that run jobs, by name.
@@ -26,27 +26,27 @@ pub struct Worker {
     /// The worker's name.
     #[schema(example = "host7:4711")]
     pub id: String,
-    /// When the worker last called this server; null when it calls another one, or has not called for long.
+    /// When the worker last called this server; null when it has not called this server recently.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_seen_at: Option<Timestamp>,
-    /// When the worker last claimed jobs from this server.
+    /// When the worker last tried to claim jobs from this server.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub asked_at: Option<Timestamp>,
     /// Whether a claim of the worker waits for a job now.
     pub waiting: bool,
-    /// The queues of its latest claim.
+    /// The queues of the worker's latest claim.
     pub queues: Vec<String>,
-    /// The resources that its latest claim offered; empty when it takes any job.
+    /// The resources that the worker's latest claim offered; empty when the worker takes any job.
     pub resources: BTreeMap<String, u64>,
-    /// The number of jobs that it runs.
+    /// The number of jobs that the worker runs.
     pub running: u64,
-    /// The oldest of the latest heartbeats of its jobs; null when it runs none.
+    /// The time of the oldest among the latest heartbeats of the worker's jobs; null when it runs none.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_heartbeat_at: Option<Timestamp>,
-    /// When the first of its leases expires.
+    /// When the first of the worker's leases expires; null when it runs no job.
     #[serde(with = "rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub lease_expires_at: Option<Timestamp>,
@@ -58,7 +58,7 @@ pub struct Worker {
 pub struct WorkerJobs<'a> {
     /// The worker.
     pub worker: Worker,
-    /// The jobs that it runs, oldest first.
+    /// The jobs that the worker runs, oldest first.
     #[schema(value_type = Vec<Job>)]
     pub items: Vec<JobAnswer<'a>>,
     /// The cursor of the next page; null on the last page.

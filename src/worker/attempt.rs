@@ -11,13 +11,13 @@ use super::roster::EndingHandle;
 use crate::job::Json;
 use crate::manager::Outcome;
 
-/// The handler's own answer, a panic, or `None` when it did not end in time.
+/// The handler's result or panic; `None` when it did not end in time.
 type Answer = Option<Result<Result<Option<Json>, HandlerError>, JoinError>>;
 
-/// Runs an attempt to its end and returns its outcome; `None` when the lease was lost, since the service refuses it
-/// then.
+/// Runs an attempt to its end and returns its outcome, or `None` when the lease was lost, since the service would
+/// refuse an outcome.
 ///
-/// A handler that was asked to end has `grace` to do so; then it is dropped.
+/// A handler that was requested to end has `grace` to do so; then it is dropped.
 pub(super) async fn run(
     handler: Arc<dyn Handler>,
     attempt: Attempt,
@@ -45,8 +45,8 @@ async fn end_called_for(ending: &EndingHandle, timeout: Option<Duration>) {
     }
 }
 
-/// Completed work counts, even when the attempt was asked to end meanwhile; a failure is put down to what ended the
-/// attempt.
+/// Returns the outcome of an attempt. Completed work counts even when the attempt was requested to end meanwhile; a
+/// failure gets the reason for which the attempt was ended.
 fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) -> Option<Outcome> {
     if ending == Some(Ending::LeaseLost) {
         return None;
@@ -71,7 +71,7 @@ fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) ->
     })
 }
 
-/// The outcome of an attempt that is ended because the worker stops.
+/// Returns the outcome of an attempt that is ended because the worker stops.
 pub(super) fn given_back() -> Outcome {
     Outcome::Released { reason: "the worker stops".to_owned() }
 }

@@ -1,6 +1,6 @@
 //! Ends of attempts on their way to the service: gathered into batches, and repeated until the service has answered
-//! each. A result is given up only when the service refuses it for good, or when the worker was told to stop at once
-//! and the service stays away.
+//! each. A result is given up only when the service refuses it for good, or when the worker must stop at once and the
+//! service stays unreachable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::stop::{Stop, StopListener};
 use crate::job::WorkerId;
 use crate::manager::Finish;
 
-/// How many finishes travel in one call at most.
+/// The most finishes in one call.
 const MAX_BATCH: usize = 500;
-/// How many finishes wait for the next call at most; further attempts wait with their end.
+/// The most finishes that wait for the next call; further attempts wait to report their end.
 const MAX_PENDING: usize = 1000;
-/// How long finishes are still tried after the worker was told to stop at once.
+/// How long finishes are still sent after an immediate stop was requested.
 const LAST_TRIES: Duration = Duration::from_secs(10);
 
 /// A finish that the service has not answered yet.
@@ -40,7 +40,7 @@ impl Finishes {
         Self(sender)
     }
 
-    /// Delivers one finish to the service, however long that takes.
+    /// Delivers one finish to the service, and returns its answer.
     pub(super) async fn finish(&self, finish: Finish) -> FinishAnswer {
         let answer = self.send(finish.clone()).await;
         let FinishAnswer::Refused(why) = answer else { return answer };
@@ -63,7 +63,7 @@ struct Sender {
     service: Arc<dyn JobService>,
     worker: WorkerId,
     receiver: mpsc::Receiver<PendingFinish>,
-    /// The waits between tries, since the last batch that was delivered.
+    /// The waits between tries since the last batch that was delivered.
     waits: ExponentialBackoff,
 }
 
@@ -117,7 +117,7 @@ impl Sender {
                     tracing::debug!(job = %pending.finish.id, %why, "the end of an attempt is to be sent again");
                     again.push(pending);
                 }
-                // The receiver is gone when the attempt's own task was ended with the runtime.
+                // The receiver was dropped if the attempt's task ended with the runtime.
                 Some(answer) => drop(pending.answer.send(answer)),
                 None => again.push(pending),
             }

@@ -28,23 +28,23 @@ pub trait Handler: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct HandlerError {
-    /// A stable word for programs.
+    /// A stable code for programs.
     pub code: String,
-    /// A sentence for people.
+    /// A message for people.
     pub message: String,
     /// Whether another attempt may succeed.
     pub retryable: bool,
-    /// The shortest wait before the next attempt.
+    /// The shortest wait before the next attempt, if there is one.
     pub retry_after: Option<Duration>,
 }
 
 impl HandlerError {
-    /// A failure after which another attempt may succeed.
+    /// Creates a failure after which another attempt may succeed.
     pub fn retryable(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), retryable: true, retry_after: None }
     }
 
-    /// A failure that every further attempt would repeat.
+    /// Creates a failure that every further attempt would repeat.
     pub fn permanent(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), retryable: false, retry_after: None }
     }
@@ -57,23 +57,23 @@ impl From<HandlerError> for Outcome {
     }
 }
 
-/// Why a running attempt is to end early.
+/// The reason to end a running attempt early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The job is cancelled.
+    /// The job's cancellation was requested.
     Cancelled,
-    /// The lease is lost: the service refuses whatever this attempt reports.
+    /// The lease is lost, so that the service refuses every report of this attempt.
     LeaseLost,
-    /// The attempt has used up its time.
+    /// The attempt has reached its time limit.
     TimedOut,
-    /// The worker stops; the job is released.
+    /// The worker stops and releases the job.
     WorkerStops,
 }
 
 /// One attempt as its handler sees it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The job.
+    /// The job that is run.
     pub job: ClaimedJob,
     /// The worker that runs the attempt.
     pub worker_id: WorkerId,
@@ -91,7 +91,7 @@ impl Attempt {
         Self { job, worker_id, ending, progress }
     }
 
-    /// Waits until the attempt is to end early, and returns why.
+    /// Waits until the attempt is requested to end early, and returns why.
     pub async fn ended(&mut self) -> Ending {
         match self.ending.wait_for(Option::is_some).await.ok().and_then(|ending| *ending) {
             Some(ending) => ending,
@@ -99,7 +99,7 @@ impl Attempt {
         }
     }
 
-    /// Reports progress; the next heartbeat carries it to the service.
+    /// Reports progress, which the next heartbeat sends to the service.
     pub fn progress(&self, progress: Progress) {
         *self.progress.lock() = Some(progress);
     }

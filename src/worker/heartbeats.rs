@@ -12,7 +12,7 @@ use super::service::{Beat, JobService};
 use crate::job::WorkerId;
 use crate::manager::Heartbeat;
 
-/// How many heartbeats travel in one call at most.
+/// The most heartbeats in one call.
 const MAX_BATCH: usize = 1000;
 
 /// Sends heartbeats until it is dropped.
@@ -26,7 +26,7 @@ pub(super) async fn run(service: Arc<dyn JobService>, worker: WorkerId, roster: 
     }
 }
 
-/// Sends one round; returns whether every batch was answered.
+/// Sends one heartbeat for each running attempt, and returns whether every batch was answered.
 async fn beat_all(service: &dyn JobService, worker: &WorkerId, roster: &Roster) -> bool {
     let mut answered = true;
     for batch in roster.heartbeats().chunks(MAX_BATCH) {

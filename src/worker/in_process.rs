@@ -1,4 +1,4 @@
-//! A manager in the same process as the service of a worker.
+//! The service of a worker whose manager runs in the same process.
 
 use async_trait::async_trait;
 
@@ -9,7 +9,7 @@ use crate::manager::{ClaimRequest, Finish, Heartbeat, JobView, Manager, ManagerE
 #[async_trait]
 impl JobService for Manager {
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
-        // No answer is lost within a process, so the claim needs no name; without one a dropped call takes nothing.
+        // No answer is lost within a process, so the claim needs no name; a dropped call without a name takes no job.
         let unnamed = ClaimRequest { request_id: None, ..request.clone() };
         let claimed = Manager::claim(self, unnamed).await.map_err(service_error)?;
         let jobs = claimed.jobs().iter().map(claimed_job).collect();

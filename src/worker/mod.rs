@@ -39,32 +39,32 @@ use roster::{EndingHandle, Roster};
 use crate::job::{Kind, QueueName, RequestId, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Outcome};
 
-/// How many jobs one claim takes at most.
+/// The most jobs that one claim takes.
 const MAX_CLAIM: usize = 100;
-/// How long the jobs of a claim whose answer was not awaited are looked up before they are left to their leases.
+/// How long the worker searches for the jobs of an abandoned claim before it leaves them to their leases.
 const RECOVERY: Duration = Duration::from_secs(5);
-/// How long a claim waits at most while running jobs use a part of the worker's resources.
+/// The longest wait of a claim while running jobs use a part of the worker's resources.
 const WAIT_WITH_LESS: Duration = Duration::from_secs(5);
 
 /// A worker's settings.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
-    /// The worker's id; no other worker has it.
+    /// The worker's id, which no other worker may have.
     pub worker_id: WorkerId,
-    /// The queues that it claims from; at least one.
+    /// The queues that the worker claims from; at least one.
     pub queues: Vec<QueueName>,
-    /// How many jobs it runs at a time; at least one.
+    /// The most jobs that the worker runs at a time; at least one.
     pub slots: usize,
-    /// The resources that it offers to all jobs it runs at a time, by name: it is given no job that needs more than is
-    /// free. Empty for a worker that takes any job.
+    /// The resources that the worker offers to all its running jobs together, by name. It claims no job that needs more
+    /// than is free. Empty for a worker that takes any job.
     pub resources: BTreeMap<String, u64>,
     /// How long a lease lasts without a heartbeat.
     pub lease: Duration,
     /// How long one claim waits for a job.
     pub wait: Duration,
-    /// How long running jobs may go on after the worker was told to stop.
+    /// How long running jobs may continue after a stop was requested.
     pub drain_timeout: Duration,
-    /// How long a handler may take to end once it is asked to.
+    /// How long a handler may take to end after it was requested to.
     pub grace: Duration,
 }
 
@@ -73,13 +73,13 @@ pub struct WorkerConfig {
 pub struct AttemptEnd {
     /// The outcome that was reported; `None` when the lease was lost.
     pub outcome: Option<Outcome>,
-    /// The service's answer.
+    /// The service's answer to the outcome.
     pub answer: FinishAnswer,
     /// How long the attempt took.
     pub took: Duration,
 }
 
-/// Is notified of a worker's attempts.
+/// Receives the start and the end of a worker's attempts.
 pub trait Observer: Send + Sync + 'static {
     /// Called when an attempt begins.
     fn started(&self, job: &ClaimedJob);
@@ -116,7 +116,8 @@ impl Worker {
         self
     }
 
-    /// Works until it is stopped, and then until every running attempt has ended or was released.
+    /// Claims and runs jobs until a stop is requested, and then waits until every running attempt has ended or was
+    /// released.
     ///
     /// # Errors
     /// Returns why the service refuses to hand out jobs to this worker; running attempts have ended before.
@@ -137,7 +138,7 @@ impl Worker {
     }
 }
 
-/// A worker at work.
+/// The state of a running worker.
 struct RunningWorker {
     worker: Worker,
     roster: Arc<Roster>,
@@ -169,7 +170,7 @@ impl RunningWorker {
                 jobs = self.claim(&request) => jobs?,
             };
             for (job, slot) in jobs.into_iter().zip(free) {
-                // Entered before the task starts: a stop that comes now must find it.
+                // The attempt is entered before its task starts, so that a stop in between finds it.
                 let entered = self.roster.enter(&job, &self.worker.config.worker_id);
                 self.take_room(&job);
                 attempts.spawn(self.clone().attempt(job, entered, slot));
@@ -180,7 +181,7 @@ impl RunningWorker {
     fn claim_request(&self, max_jobs: usize) -> ClaimRequest {
         let config = &self.worker.config;
         let resources = self.free.lock().clone();
-        // A claim's resources are fixed while it waits, so it does not wait long where more may become free.
+        // A claim's resources are fixed while it waits, so it waits only briefly while more may become free.
         let wait = if resources == config.resources { config.wait } else { config.wait.min(WAIT_WITH_LESS) };
         ClaimRequest {
             worker_id: config.worker_id.clone(),
@@ -194,8 +195,8 @@ impl RunningWorker {
         }
     }
 
-    /// Repeats the claim until there is an answer: the request has a name, so the jobs of a lost answer are found
-    /// again.
+    /// Repeats the claim until there is an answer. The request has a name, so that a repetition returns the jobs of a
+    /// lost answer.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
         let mut tries = 0;
         let claim = || {
@@ -293,7 +294,7 @@ async fn free_slots(slots: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
     free
 }
 
-/// Another worker of the same queue may know the kind, so the job is worth another attempt.
+/// Returns the outcome of a job without a handler. It is retryable, since another worker may have the handler.
 fn no_handler(kind: &Kind) -> Outcome {
     let message = format!("this worker has no handler for jobs of kind `{kind}`");
     HandlerError::retryable("unknown_kind", message).into()

@@ -1,4 +1,4 @@
-//! The running attempts: what heartbeats are sent for, and how an attempt is told to end early.
+//! The running attempts, for which heartbeats are sent and which can be ended early.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::service::ClaimedJob;
 use crate::job::{Fence, JobId, Progress, WorkerId};
 use crate::manager::Heartbeat;
 
-/// Tells an attempt to end early, and why. The first reason stays, except for a lost lease, which replaces any other:
-/// nothing that the attempt reports counts after it.
+/// Requests an attempt to end early, with a reason. The first reason stays, except that a lost lease replaces any
+/// other, since the service then refuses every report of the attempt.
 #[derive(Clone, Debug)]
 pub(super) struct EndingHandle(watch::Sender<Option<Ending>>);
 
@@ -32,7 +32,7 @@ impl EndingHandle {
     }
 
     pub(super) async fn wait(&self) {
-        // It cannot fail: this handle is a sender itself.
+        // The wait cannot fail, since this handle is a sender itself.
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
 }
@@ -48,7 +48,7 @@ struct Entry {
 pub(super) struct Roster(Mutex<HashMap<(JobId, Fence), Entry>>);
 
 impl Roster {
-    /// Enters a job that was just claimed.
+    /// Adds a job that was just claimed, and returns its attempt and the handle to end it.
     pub(super) fn enter(&self, job: &ClaimedJob, worker_id: &WorkerId) -> (Attempt, EndingHandle) {
         let sender = watch::Sender::new(None);
         let receiver = sender.subscribe();
@@ -59,19 +59,19 @@ impl Roster {
         (Attempt::new(job.clone(), worker_id.clone(), receiver, progress), ending)
     }
 
-    /// Removes an attempt that has ended and whose end the service knows.
+    /// Removes an attempt whose end the service has recorded.
     pub(super) fn leave(&self, job: &ClaimedJob) {
         self.0.lock().remove(&(job.id.clone(), job.fence));
     }
 
-    /// Ends one attempt early, if it still runs.
+    /// Requests one attempt to end early, if it still runs.
     pub(super) fn end(&self, id: &JobId, fence: Fence, ending: Ending) {
         if let Some(entry) = self.0.lock().get(&(id.clone(), fence)) {
             entry.ending.end(ending);
         }
     }
 
-    /// Ends all attempts early.
+    /// Requests all attempts to end early.
     pub(super) fn end_all(&self, ending: Ending) {
         for entry in self.0.lock().values() {
             entry.ending.end(ending);

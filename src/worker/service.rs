@@ -23,7 +23,7 @@ pub struct ClaimedJob {
     pub kind: Kind,
     /// The job's input.
     pub payload: Option<Json>,
-    /// How long the attempt may take.
+    /// The time limit of the attempt, if it has one.
     pub timeout: Option<Duration>,
     /// The resources that the job needs of the worker, by name.
     pub resources: BTreeMap<String, u64>,
@@ -32,14 +32,14 @@ pub struct ClaimedJob {
 /// The answer to one heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beat {
-    /// The lease is held.
+    /// The worker still holds the lease.
     Held {
-        /// Whether the attempt is to be ended.
+        /// Whether the worker must end the attempt, because the job's cancellation was requested.
         cancel_requested: bool,
     },
-    /// The lease is lost: another worker holds the job, or none.
+    /// The lease is lost; another worker or no worker holds the job.
     Lost,
-    /// The outcome is unknown; the next heartbeat may tell.
+    /// It is unknown whether the lease was extended; the next heartbeat may show it.
     Undecided,
 }
 
@@ -48,24 +48,24 @@ pub enum Beat {
 pub enum FinishAnswer {
     /// The finish is recorded.
     Accepted {
-        /// The job's state after it, where the service returns it.
+        /// The job's state after the finish, if the service returns it.
         state: Option<JobState>,
     },
-    /// The lease had been lost before; nothing changed.
+    /// The lease had been lost before, and the job was not changed.
     Lost,
-    /// The service will never accept it as it is, such as a result that is too large.
+    /// The service will never accept the finish, for example because its result is too large.
     Refused(String),
-    /// It was not recorded, or the outcome is unknown; repeating it is safe.
+    /// The finish was not recorded, or the outcome is unknown; repeating the finish is safe.
     Again(String),
 }
 
 /// Why a call as a whole failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// The service did not answer, not in time, or asked to be called later. Repeating the call is safe.
+    /// The service did not answer in time, or requested that the call be made later. Repeating the call is safe.
     #[error("{0}")]
     Unavailable(String),
-    /// The service will refuse every repetition, such as that with a token that lacks the role.
+    /// The service will refuse every repetition, for example because the token lacks the role.
     #[error("{0}")]
     Refused(String),
 }
@@ -73,16 +73,16 @@ pub enum ServiceError {
 /// Hands out jobs and records how they end.
 #[async_trait]
 pub trait JobService: Send + Sync + 'static {
-    /// Claims up to `max_jobs` jobs and waits for the first one. The same `request_id` again returns the same jobs.
+    /// Claims up to `max_jobs` jobs and waits for the first one. A repeated `request_id` returns the same jobs.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError>;
 
-    /// Returns the jobs of a claim whose answer was not awaited, so that they can be released. None where a dropped
-    /// claim takes no job.
+    /// Returns the jobs of a claim whose answer was not awaited, so that they can be released. Returns no jobs if the
+    /// service takes no job for a dropped claim.
     async fn recover_claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError>;
 
-    /// Extends leases. The answers come in order.
+    /// Extends leases, and returns the answers in the order of the heartbeats.
     async fn heartbeat(&self, worker: &WorkerId, beats: &[Heartbeat]) -> Result<Vec<Beat>, ServiceError>;
 
-    /// Ends attempts. The answers come in order.
+    /// Ends attempts, and returns the answers in the order of the finishes.
     async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError>;
 }

@@ -1,16 +1,16 @@
-//! How a worker is told to stop: first to claim nothing new, then to end what runs.
+//! The request to stop a worker: first to claim no new jobs, then to end the running ones.
 
 use tokio::sync::watch;
 
-/// How urgently a worker is to stop.
+/// The urgency of a request to stop a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// It is not to stop.
+    /// No stop is requested.
     #[default]
     No,
-    /// Claim no new job and let the running ones end.
+    /// The worker claims no new job and lets the running ones end.
     Drain,
-    /// End the running jobs and release them.
+    /// The worker ends the running jobs and releases them.
     Now,
 }
 
@@ -34,7 +34,7 @@ impl StopHandle {
         });
     }
 
-    /// Returns a listener for it.
+    /// Returns a listener for the request.
     #[must_use]
     pub fn listen(&self) -> StopListener {
         StopListener(self.0.subscribe())
@@ -46,14 +46,14 @@ impl StopHandle {
 pub struct StopListener(watch::Receiver<Stop>);
 
 impl StopListener {
-    /// Returns how urgent the request is now.
+    /// Returns the current urgency of the request.
     #[must_use]
     pub fn urgency(&self) -> Stop {
         *self.0.borrow()
     }
 
-    /// Waits until the request is at least as urgent as `stop`; for ever when the handle is gone, since nobody can
-    /// request it.
+    /// Waits until the request is at least as urgent as `stop`. It waits for ever when every handle was dropped, since
+    /// no request can follow.
     pub async fn reached(&mut self, stop: Stop) {
         if self.0.wait_for(|current| *current >= stop).await.is_err() {
             std::future::pending::<()>().await;

@@ -36,7 +36,7 @@ const CALL: usize = 1_000;
 const LISTS: usize = 20;
 /// How many jobs a list shows.
 const LIMIT: usize = 100;
-/// What is listed: of all live jobs, and of one queue's.
+/// The lists that are read: all live jobs, and those of one queue.
 const LISTED: [&str; 2] = ["state: (available or running)", "state: (available or running) and queue: bench-3"];
 /// How long one round of claims may take.
 const GIVE_UP: Duration = Duration::from_secs(300);
@@ -47,7 +47,7 @@ const LATER: Duration = Duration::from_secs(24 * 3600);
 /// How many jobs are moved with one call.
 const MOVED_AT_ONCE: usize = 5_000;
 
-/// A store, and what was measured on it.
+/// A store and its measurements.
 struct Side {
     name: &'static str,
     store: Arc<dyn Store>,

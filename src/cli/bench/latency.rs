@@ -27,12 +27,12 @@ const WAIT_MS: u32 = 2000;
 /// How long the last jobs may take to be done.
 const LAST_WITHIN: Duration = Duration::from_secs(60);
 
-/// What the clients and workers, all on one thread, share.
+/// The state that the clients and workers, all on one thread, share.
 struct Flow {
     board: RefCell<Scoreboard>,
     /// The jobs that are due and not sent.
     due: RefCell<VecDeque<u32>>,
-    /// As many permits as jobs are due.
+    /// One permit for each job that is due.
     due_count: Semaphore,
     give_up_at: Cell<Option<Instant>>,
     jobs: u32,

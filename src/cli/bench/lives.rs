@@ -16,10 +16,10 @@ use super::target::Target;
 const DEFAULT_WORKERS: u16 = 32;
 /// How long a claim waits for a job. The last ones wait in vain.
 const WAIT_MS: u32 = 500;
-/// How many times in a row a worker may get nothing before something must be wrong.
+/// How many claims in a row may return nothing before the measurement fails.
 const MAX_IDLE: u32 = 120;
 
-/// What the clients and workers, all on one thread, share.
+/// The state that the clients and workers, all on one thread, share.
 struct Flow {
     board: RefCell<Scoreboard>,
     submissions: Cell<u64>,
@@ -64,7 +64,7 @@ async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), St
     let mut connection = Connection::open(&target.address).await?;
     loop {
         // So that what is measured is the way of a job and not the length of a queue that submitters have run ahead
-        // with. All are on one thread: nothing is completed between the look and the wait.
+        // with. All are on one thread: nothing is completed between the check and the wait.
         while flow.submissions.get() >= flow.board.borrow().completions + u64::from(args.backlog) {
             flow.room.notified().await;
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 
-/// The longest latency that is told apart, in microseconds.
+/// The longest latency that the histogram distinguishes, in microseconds.
 const LONGEST: u64 = 600_000_000;
 /// How many significant digits of a latency are kept.
 const DIGITS: u8 = 3;
@@ -58,7 +58,7 @@ pub(super) struct Report {
     pub(super) completions: u64,
     /// How many claims gave a job that another claim had given before.
     pub(super) claimed_twice: u64,
-    /// From the first submission to the last completion.
+    /// The time from the first submission to the last completion.
     pub(super) wall: Duration,
     pub(super) latencies: Vec<Latencies>,
 }

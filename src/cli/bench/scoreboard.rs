@@ -1,4 +1,4 @@
-//! What a measurement notes about its jobs, from their submission to their completion.
+//! The record of a measurement's jobs, from their submission to their completion.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::report::{Latencies, Report};
 /// The jobs of a measurement by their numbers, and the latencies of the calls about them. The clients and workers, all
 /// on one thread, share it.
 pub(super) struct Scoreboard {
-    /// When each job was sent, or was due to be.
+    /// When each job was sent, or was due to be sent.
     pub(super) sent_at: Vec<Option<Instant>>,
     claimed: Vec<bool>,
     claimed_twice: u64,

@@ -125,7 +125,7 @@ fn policy(text: &str) -> Result<OrphanPolicy, String> {
     OrphanPolicy::ALL.into_iter().find(|policy| policy.as_str() == text).ok_or(format!("must be one of {words}"))
 }
 
-/// How long ended jobs are kept, as people type it.
+/// How long ended jobs are kept, as flags and the settings file take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 struct Ages(Retention);

@@ -17,7 +17,7 @@ struct Marker {
     source: String,
 }
 
-/// Makes the directory this run's own.
+/// Claims the directory for this run.
 ///
 /// # Errors
 /// The directory belongs to another run, or to a server.

@@ -115,7 +115,7 @@ impl Source {
 fn with_defaults(job: &SubmitJob, defaults: Defaults, id: impl FnOnce() -> String) -> SubmitJob {
     let mut job = job.clone();
     job.id.get_or_insert_with(id);
-    // The id says which submission it is.
+    // The id identifies the submission.
     job.idempotency_key = None;
     job.max_attempts = job.max_attempts.or(Some(defaults.attempts));
     job.timeout_ms = job.timeout_ms.or(defaults.timeout_ms);

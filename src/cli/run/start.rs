@@ -21,7 +21,7 @@ use crate::worker::shell::Scope;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often jobs with a start deadline are scanned.
 const DEADLINES_EVERY: Duration = Duration::from_secs(1);
-/// Longer than any run.
+/// A time that is longer than any run.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// How many jobs one call submits.
 const BATCH: usize = 1000;
@@ -33,7 +33,7 @@ fn actor() -> Actor {
     Actor::system("run")
 }
 
-/// What is to be done, and what was done before.
+/// The jobs that are left to run, and the results of former starts.
 #[derive(Default)]
 pub(super) struct Started {
     /// The jobs to run.
@@ -175,7 +175,7 @@ async fn take_in(
 ) -> Result<(), Failure> {
     let state = job.state.name();
     let again = match state {
-        // It was called off because its line was gone, and now the line is back.
+        // The job was cancelled because its line was gone, and now the line is back.
         JobState::Cancelled => true,
         JobState::Failed | JobState::Expired => retry_failed,
         JobState::Available | JobState::Running | JobState::Completed => false,

@@ -12,19 +12,19 @@ use tokio::sync::mpsc;
 
 use crate::cli::failure::Failure;
 
-/// How many keys wait to be handled; more are dropped.
+/// The most keys that wait to be handled; further ones are dropped.
 const KEYS: usize = 16;
 /// The assumed size of a terminal that does not report it.
 const USUAL_SIZE: (u16, u16) = (80, 24);
-/// What Ctrl-C sends while the terminal is in raw mode.
+/// The character that Ctrl-C sends while the terminal is in raw mode.
 const CTRL_C: u8 = 3;
 
 /// The meaning of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// End the view.
+    /// The key ends the view.
     Quit,
-    /// End the view as a signal does.
+    /// The key ends the view as a signal does.
     Interrupt,
 }
 
@@ -39,10 +39,10 @@ impl Screen {
     pub(super) fn open() -> Result<Self, Failure> {
         terminal::enable_raw_mode()?;
         let (pressed, keys) = mpsc::channel(KEYS);
-        // Made before anything else can fail, so that its drop gives the terminal back.
+        // The screen is made before anything else can fail, so that dropping it restores the terminal.
         let mut screen = Self { out: std::io::stdout(), keys };
         execute!(screen.out, EnterAlternateScreen, DisableLineWrap, Hide)?;
-        // Ends with the process, or when nobody listens any more: a read of the terminal cannot be called off.
+        // The thread ends with the process, or when the receiver is gone: a read of the terminal cannot be cancelled.
         std::thread::spawn(move || {
             for byte in std::io::stdin().lock().bytes() {
                 let key = match byte {
@@ -63,7 +63,7 @@ impl Screen {
     pub(super) async fn key(&mut self) -> Key {
         match self.keys.recv().await {
             Some(key) => key,
-            // The terminal is gone; a signal will tell.
+            // The terminal is gone; a signal will end the view.
             None => std::future::pending().await,
         }
     }
@@ -87,7 +87,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // There is nobody left to tell of a failure.
+        // A failure cannot be reported any more.
         drop(execute!(self.out, Show, EnableLineWrap, LeaveAlternateScreen));
         drop(terminal::disable_raw_mode());
     }

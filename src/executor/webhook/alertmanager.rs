@@ -14,8 +14,8 @@ use super::event::{EventData, JobData, JobEvent, Origin};
 use crate::clock::{Timestamp, rfc3339};
 use crate::job::EventName;
 
-/// How long an alert stays without being resolved. Each event is told once, and Alertmanager would drop an alert that
-/// says nothing of its end after five minutes.
+/// How long an alert stays active without being resolved. Each event is sent once, and Alertmanager would drop an
+/// alert without an end time after five minutes.
 const FIRES_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One alert.
@@ -32,7 +32,7 @@ pub(super) struct Alert {
     generator_url: Option<String>,
 }
 
-/// A kind of trouble: the event that begins it, its alert's name, and how bad it is.
+/// A kind of trouble: the event that begins it, the name of its alert, and its severity.
 struct Trouble {
     begins: EventName,
     alertname: &'static str,
@@ -45,7 +45,7 @@ const ORPHANED: Trouble =
     Trouble { begins: EventName::Orphaned, alertname: "LeaseholdJobOrphaned", severity: "warning" };
 const OVERDUE: Trouble = Trouble { begins: EventName::Overdue, alertname: "LeaseholdJobOverdue", severity: "warning" };
 
-/// The troubles that an event ends.
+/// Returns the troubles that an event ends.
 const fn ended_by(event: EventName) -> &'static [Trouble] {
     match event {
         EventName::Retried => &[FAILED, EXPIRED, ORPHANED, OVERDUE],
@@ -63,7 +63,8 @@ const fn ended_by(event: EventName) -> &'static [Trouble] {
     }
 }
 
-/// The alerts that an event begins and ends. Alertmanager tells nobody of the end of an alert that never began.
+/// Returns the alerts that an event begins and ends. Alertmanager sends no notice of the end of an alert that never
+/// began.
 pub(super) fn alerts(event: &JobEvent, origin: &Origin) -> Vec<Alert> {
     let begun = [FAILED, EXPIRED, ORPHANED, OVERDUE].into_iter().find(|trouble| trouble.begins == event.data.event);
     let begun = begun.map(|trouble| alert(&trouble, event, origin, event.at.plus(FIRES_FOR)));
@@ -92,12 +93,13 @@ fn labels(trouble: &Trouble, job: &JobData) -> BTreeMap<String, String> {
         ("owner", job.owner.as_ref().map_or("", |owner| owner.as_str())),
     ];
     let fixed = fixed.map(|(name, value)| (name.to_owned(), value));
-    // An empty label is none to Alertmanager.
+    // Alertmanager treats an empty label as missing.
     let filled = own.chain(fixed).filter(|(_, value)| !value.is_empty());
     filled.map(|(name, value)| (name, value.to_owned())).collect()
 }
 
-/// A name that every version of Alertmanager takes: `[a-zA-Z0-9_]`, as Prometheus makes of Kubernetes' labels.
+/// Returns a label name that every version of Alertmanager accepts (`[a-zA-Z0-9_]`), as Prometheus does for
+/// Kubernetes' labels.
 fn label_name(name: &str) -> String {
     name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
 }

@@ -14,11 +14,11 @@ pub(super) const CONTENT_TYPE: &str = "application/cloudevents+json";
 pub struct CloudEvent {
     /// The version of the specification: `1.0`.
     pub specversion: String,
-    /// The event's id: unique within the source, and the same in every delivery.
+    /// The event's id, which is unique within the source and the same in every delivery.
     pub id: String,
-    /// The installation that the event comes from: a URI reference.
+    /// The installation that the event comes from, as a URI reference.
     pub source: String,
-    /// The type: `dev.leasehold.job.` and the event's name.
+    /// The event's type: `dev.leasehold.job.` and the event's name.
     #[serde(rename = "type")]
     pub event_type: String,
     /// The job's id.
@@ -28,7 +28,7 @@ pub struct CloudEvent {
     pub time: Timestamp,
     /// The media type of the data: `application/json`.
     pub datacontenttype: String,
-    /// What happened.
+    /// The event and its job.
     pub data: EventData,
 }
 

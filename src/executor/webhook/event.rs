@@ -1,4 +1,4 @@
-//! What happened to a job, as far as receivers are told.
+//! An event of a job, in the form that receivers get.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,21 @@ const EVENT_NAMESPACE: Uuid = Uuid::from_u128(0x2c5a_91d4_77b0_4e0e_8f6d_a1b3_50
 /// An event that happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEvent {
-    /// The event's id: the same in every delivery, so that receivers can recognise a repetition.
+    /// The event's id, which is the same in every delivery, so that receivers can recognise a repetition.
     pub id: Uuid,
-    /// When it happened.
+    /// When the event happened.
     #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// What happened.
+    /// The event and its job.
     pub data: EventData,
 }
 
-/// What happened, and to which job.
+/// An event and its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventData {
-    /// What happened.
+    /// The name of the event.
     pub event: EventName,
-    /// Who did it.
+    /// The actor that caused the event.
     pub actor: Actor,
     /// The reason, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct EventData {
     pub job: JobData,
 }
 
-/// The part of a job that receivers are told. The names are the API's.
+/// The part of a job that receivers get. The field names are those of the API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobData {
     /// The job's id.
@@ -55,11 +55,11 @@ pub struct JobData {
     pub labels: BTreeMap<String, String>,
     /// The job's state after the event.
     pub state: JobState,
-    /// How many claims had counted by then.
+    /// The number of attempts that counted by the time of the message.
     pub attempt: Attempt,
-    /// The fence of the job's latest claim: of two events of one job, that with the higher fence is the later one.
+    /// The fence of the job's latest claim. Of two events of one job, the one with the higher fence is the later one.
     pub fence: Fence,
-    /// How the latest attempt failed, if it did.
+    /// The error of the latest attempt, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
 }

@@ -48,9 +48,9 @@ fn json(value: &impl Serialize) -> Bytes {
 /// A rendered event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The media type.
+    /// The media type of the body.
     pub content_type: &'static str,
-    /// The body.
+    /// The body of the message.
     pub body: Bytes,
 }
 
@@ -64,12 +64,12 @@ pub struct Receiver {
     /// The secrets that sign messages: the current one, and the former one after a rotation. Without one, messages are
     /// not signed.
     pub secrets: Vec<Secret>,
-    /// The time within which it must answer.
+    /// The time within which the receiver must answer.
     pub timeout: Duration,
 }
 
 impl Receiver {
-    /// Makes the call that delivers the event. Each try has the event's id, and a signature over the time `now`.
+    /// Returns the call that delivers the event. Each try has the event's id, and a signature over the time `now`.
     #[must_use]
     pub fn delivery(&self, event: &JobEvent, origin: &Origin, now: Timestamp) -> HttpCall {
         let message = render(self.format, event, origin);

@@ -15,21 +15,21 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 
-/// The message's id: the same in every try to deliver it.
+/// The header with the message's id, which is the same in every try to deliver it.
 pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-/// When this try was signed, in seconds since the epoch.
+/// The header with the time of this try's signature, in seconds since the Unix epoch.
 pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-/// The signatures, `v1,` and base64 each, with spaces between them.
+/// The header with the signatures, each `v1,` and base64, separated by spaces.
 pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-/// How far a message's time may be from the verifier's, either way.
+/// The largest difference, in either direction, between a message's time and the verifier's time.
 pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 const SECRET_PREFIX: &str = "whsec_";
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
-/// How many bytes a new secret has: as many as the hash.
+/// The length of a new secret in bytes, which is that of the hash.
 const NEW_SECRET_BYTES: usize = 32;
 const SIGNATURE_PREFIX: &str = "v1,";
-/// How many signatures of one message are checked.
+/// The most signatures of one message that are checked.
 const MAX_SIGNATURES: usize = 16;
 
 /// Why a text is not a secret.

@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use super::event::{EventData, JobEvent, Origin};
 
-/// How many characters of one text are shown; Slack takes 3000 in a block, of escaped text.
+/// The most characters of one text that are shown; Slack accepts 3,000 characters of escaped text in a block.
 const MAX_SHOWN: usize = 400;
 
 /// A message.
 #[derive(Serialize)]
 pub(super) struct SlackMessage {
-    /// What notifications show.
+    /// The text that notifications show.
     text: String,
     blocks: Vec<Block>,
 }
@@ -33,14 +33,14 @@ fn mrkdwn(text: String) -> Text {
     Text { markup: "mrkdwn", text }
 }
 
-/// The event as a message.
+/// Returns the event as a Slack message.
 pub(super) fn message(event: &JobEvent, origin: &Origin) -> SlackMessage {
     let EventData { event: name, actor, reason, job } = &event.data;
     let id = shown(job.id.as_str());
     let (kind, queue) = (shown(job.kind.as_str()), shown(job.queue.as_str()));
     let text = format!("Job {name}: {id} ({kind} in {queue})");
     let linked = match origin.page_of(&job.id) {
-        // A bar would end the address.
+        // A `|` would end the address.
         Some(page) => format!("<{}|{id}>", escape(&page.as_str().replace('|', "%7C"))),
         None => id,
     };
@@ -62,7 +62,7 @@ fn section(text: String) -> Block {
     Block::Section { text: mrkdwn(text) }
 }
 
-/// A text of others, cut off and escaped: it can call nobody (`<!channel>`) and hide no link.
+/// Returns a user's text, cut off and escaped, so that it cannot mention anybody (`<!channel>`) or hide a link.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => escape(&text[..end]) + "…",

@@ -1,4 +1,4 @@
-//! What the transitions keep: in examples here, and over random sequences.
+//! The invariants of the transitions: in examples here, and over random sequences.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn changed(change: Result<Change, Refusal>) -> Job {
     }
 }
 
-/// A job that `worker` runs since `at(0)`, and its proof.
+/// Returns a job that `worker` runs since `at(0)`, and its proof.
 fn running(max_attempts: u32) -> (Job, LeaseProof) {
     let job = job(max_attempts, None, None).claim(&claim_by("w"), at(0)).expect("claimed");
     let proof = LeaseProof { worker_id: worker("w"), fence: job.fence };

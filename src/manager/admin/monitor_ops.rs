@@ -11,7 +11,7 @@ use crate::manager::request::ManagerError;
 use crate::manager::work::write::JobWrite;
 
 impl Manager {
-    /// Changes each of these jobs as `decide(job, now)` says, and returns them in order as they are then. Every
+    /// Changes each of these jobs as `decide(job, now)` says, and returns the changed jobs in the same order. Every
     /// decision is made on a real-time read right before the write, and made again when another write came first.
     pub async fn change_each<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
@@ -20,14 +20,15 @@ impl Manager {
         self.update_as_read(ids, |_, job, now| decide(job, now)).await
     }
 
-    /// Removes jobs in exactly these versions, with their bodies, and returns in order whether each is gone. A job
-    /// that was written since stays, which is no failure.
+    /// Removes jobs in exactly these versions, with their bodies, and returns for each, in the same order, whether it
+    /// was removed. A job that was written since is kept, which is not an error.
     ///
-    /// # Errors The store's.
+    /// # Errors
+    /// Each job has its own result, with the store's error if its removal failed.
     pub async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
         let results = self.write(jobs.iter().map(JobWrite::remove).collect()).await;
         let removed = jobs.iter().zip(results).map(|(versioned, result)| {
-            // Whatever it came to, the job is no longer known to be as it was.
+            // Whatever the outcome, the remembered version may be outdated.
             self.shared.work.known.forget(&versioned.job.id);
             match result {
                 Ok(_) | Err(WriteError::Conflict(None)) => Ok(true),
@@ -39,22 +40,22 @@ impl Manager {
         removed.collect()
     }
 
-    /// Lets the store move up to `limit` ended jobs to the archive.
+    /// Makes the store move up to `limit` ended jobs to the archive.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, ManagerError> {
         Ok(self.shared.store.archive(now, limit).await?)
     }
 
-    /// Sets the events that subscriptions want to be notified of, whichever job they happen to.
+    /// Sets the events that subscriptions select for any job.
     pub fn subscribe_to(&self, events: BTreeSet<EventName>) {
         *self.shared.work.subscribed.write() = events;
     }
 }
 
 impl Manager {
-    /// Puts a notice into the outbox of `after` for every event since `before` that somebody subscribes to.
+    /// Puts a notice into the outbox of `after` for every event since `before` that has a subscription.
     pub(crate) fn announce(&self, before: &Job, after: &mut Job) {
         after.announce(before, |event| self.shared.work.subscribed.read().contains(&event));
     }

@@ -10,38 +10,38 @@ use crate::store::Versioned;
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 
-/// The order of the list of orphans: those that were not written for the longest time first.
+/// The order of the list of orphans: the least recently written job first.
 pub const ORPHAN_ORDER: Sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
 
-/// What a job does next if nobody steps in.
+/// What happens to a flagged job next if no administrator acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
-    /// Its lease has not expired: a heartbeat takes the flag off.
+    /// The job's lease has not expired; its worker's next heartbeat removes the flag.
     WaitsForItsWorker,
-    /// It is held until an administrator decides.
+    /// The job is held until an administrator decides.
     WaitsForAPerson,
-    /// Its cancellation was requested; it is cancelled when the monitor takes it from its worker.
+    /// The job's cancellation was requested; it is cancelled when the monitor takes it from its worker.
     IsCancelled,
-    /// The monitor takes it from its worker under this orphan policy of the job or its queue; under the monitor's own
-    /// when `None`.
+    /// The monitor takes the job from its worker under this orphan policy of the job or its queue, or under the
+    /// monitor's default policy when `None`.
     IsRecovered(Option<OrphanPolicy>),
 }
 
-/// A flagged job, as it stood at one moment.
+/// The status of a flagged job at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OrphanStatus {
     /// The job.
     pub versioned: Versioned,
     /// When and why it was flagged.
     pub orphan: Orphan,
-    /// The time that this status is about.
+    /// The time of this status.
     pub now: Timestamp,
     /// What happens to the job next.
     pub next: Prospect,
 }
 
 impl OrphanStatus {
-    /// Returns the status of a job whose queue has this orphan policy; `None` when the job is not flagged.
+    /// Returns the status of a job whose queue has this orphan policy, or `None` when the job is not flagged.
     #[must_use]
     pub fn of(versioned: Versioned, queue_policy: Option<OrphanPolicy>, now: Timestamp) -> Option<Self> {
         let State::Running(running) = &versioned.job.state else { return None };
@@ -51,7 +51,7 @@ impl OrphanStatus {
         Some(Self { versioned, orphan, now, next })
     }
 
-    /// Returns for how long the lease has been expired; `None` before.
+    /// Returns how long ago the lease expired, or `None` when it has not expired.
     #[must_use]
     pub fn expired_for(&self) -> Option<Duration> {
         let lease = self.versioned.job.lease()?;
@@ -79,7 +79,7 @@ impl Manager {
     /// Returns up to `limit` flagged jobs that satisfy `filter`, in [`ORPHAN_ORDER`].
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn orphans(
         &self,
         filter: Filter,

@@ -17,11 +17,11 @@ use crate::manager::request::{Caller, ManagerError};
 use crate::store::record::CachedRecords;
 use crate::store::{RecordKind, Store, StoreError};
 
-/// How often the settings are listed in a store that others write to as well.
+/// The time between two reads of all settings, in a store that other processes write to as well.
 const LIST_EVERY: Duration = Duration::from_millis(500);
 
-/// How many queues can have settings of their own: fewer than the records that a store lists, so that what several
-/// managers add at once still leaves a list that can be read.
+/// The most queues that can have settings of their own. It is below the number of records that a store lists, so that
+/// the list stays readable even when several managers add settings at once.
 const MAX_SET_QUEUES: usize = 9_000;
 
 /// The settings of a queue.
@@ -30,20 +30,20 @@ pub struct QueueSettings {
     /// The pause, while the queue is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
-    /// What happens to jobs of the queue whose lease has expired and that have no policy of their own.
+    /// What happens to orphans of the queue that have no orphan policy of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphan_policy: Option<OrphanPolicy>,
 }
 
-/// A pause: no job of the queue is handed out.
+/// A pause of a queue, during which none of its jobs is handed out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// When the queue was paused.
     #[serde(with = "rfc3339")]
     pub at: Timestamp,
-    /// Who paused it.
+    /// Who paused the queue.
     pub by: Actor,
-    /// The reason that was given last.
+    /// The most recent reason, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -53,8 +53,8 @@ impl QueueSettings {
         *self == Self::default()
     }
 
-    /// The settings with a pause from now on. A queue that is paused already keeps its time; a new reason is taken
-    /// over.
+    /// Returns the settings with a pause that begins at `now`. A queue that is paused already keeps the time of its
+    /// pause, and takes over a new reason.
     fn paused(&self, caller: &Caller, reason: Option<&str>, now: Timestamp) -> Self {
         let paused = match &self.paused {
             Some(pause) if reason.is_none_or(|reason| pause.reason.as_deref() == Some(reason)) => pause.clone(),
@@ -68,7 +68,7 @@ impl QueueSettings {
 /// The settings of all queues as this manager knows them.
 pub(crate) struct QueueSettingsCache {
     records: CachedRecords<QueueSettings>,
-    /// Set once they were listed for the first time.
+    /// Set once the settings have been listed for the first time.
     listed: OnceCell<()>,
 }
 
@@ -81,7 +81,7 @@ impl QueueSettingsCache {
         self.records.get(&RecordName::from(queue)).map(|settings| (*settings).clone()).unwrap_or_default()
     }
 
-    /// Every queue with settings of its own.
+    /// Returns every queue with settings of its own.
     pub(crate) fn queues(&self) -> Vec<QueueName> {
         self.records.all().iter().filter_map(|(name, _)| QueueName::new(name.as_str()).ok()).collect()
     }
@@ -92,7 +92,8 @@ impl Manager {
     /// settings.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`] when too many queues have settings; [`ManagerError::Unknown`]; the store's.
+    /// [`ManagerError::Invalid`] when too many queues have settings; [`ManagerError::Unknown`]; otherwise the store's
+    /// error.
     pub async fn pause(
         &self,
         caller: &Caller,
@@ -111,10 +112,11 @@ impl Manager {
         self.change_queue(queue, |settings| QueueSettings { paused: None, ..settings.clone() }).await
     }
 
-    /// Sets the policy for a queue's orphans that have none of their own; `None` stands for the installation's
+    /// Sets the orphan policy for the queue's jobs that have none of their own; `None` stands for the installation's
     /// policy.
     ///
-    /// # Errors As for [`Manager::pause`].
+    /// # Errors
+    /// As for [`Manager::pause`].
     pub async fn set_orphan_policy(
         &self,
         queue: &QueueName,
@@ -123,17 +125,18 @@ impl Manager {
         self.change_queue(queue, |settings| QueueSettings { orphan_policy: policy, ..settings.clone() }).await
     }
 
-    /// Returns the policy for a queue's orphans, as this manager knows it. Only after [`Manager::know_queues`];
-    /// changes by other managers are known within one second.
+    /// Returns the policy for a queue's orphans, as this manager knows it. It must be called after
+    /// [`Manager::know_queues`]; changes by other managers are known within one second.
     #[must_use]
     pub fn orphan_policy_of(&self, queue: &QueueName) -> Option<OrphanPolicy> {
         self.shared.queue_settings.of(queue).orphan_policy
     }
 
-    /// Waits until the settings of all queues were read once: before that, a claim could be given jobs of a paused
+    /// Waits until the settings of all queues have been read once: before that, a claim could be given jobs of a paused
     /// queue.
     ///
-    /// # Errors Why they cannot be read.
+    /// # Errors
+    /// Returns why the settings cannot be read.
     pub async fn know_queues(&self) -> Result<(), ManagerError> {
         self.shared.queue_settings.listed.get_or_try_init(|| self.list_queues()).await?;
         Ok(())
@@ -153,10 +156,10 @@ impl Manager {
         });
     }
 
-    /// The background task that reads the settings, and again what other managers change.
+    /// Runs the background task that reads the settings, and reads them again for changes by other managers.
     pub(crate) async fn keep_queues_known(&self) {
         let mut failing = false;
-        // Ends with the manager, or once nothing can change but by this manager.
+        // Ends with the manager, or after the first read if only this manager can change the settings.
         loop {
             let listed = match self.shared.queue_settings.listed.initialized() {
                 true => self.list_queues().await.map_err(ManagerError::from),
@@ -179,7 +182,7 @@ impl Manager {
         }
     }
 
-    /// Changes a queue's settings; without a record a queue has the defaults.
+    /// Changes a queue's settings. A queue without a record has the default settings.
     async fn change_queue(
         &self,
         queue: &QueueName,

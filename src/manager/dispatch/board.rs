@@ -1,4 +1,4 @@
-//! The bookkeeping behind the dispatch: candidates by queue, and the claims that wait. No locks, no clock, no I/O.
+//! The state of the dispatch: the candidates by queue, and the waiting claims. It has no locks, no clock and no I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
@@ -13,46 +13,47 @@ use crate::job::{JobId, QueueName, State};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 
-/// How far ahead candidates that are due later are kept, to be handed out at their moment without a search.
+/// How far ahead of their due time candidates are kept, so that they can be handed out on time without a search.
 pub(super) const HORIZON: Duration = Duration::from_secs(120);
 
-/// How long before its horizon ends a lane looks further ahead, if it has room.
+/// How long before the end of its horizon a lane is filled with later candidates, if it has room.
 const HORIZON_MARGIN: Duration = Duration::from_secs(60);
 
-/// The finest difference between two times.
+/// The smallest difference between two times.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
 
-/// How long a search that was cut off is gone on with, before it starts again with the most urgent: a search engine
-/// still shows what was claimed since, so going on finds more than starting again, but misses what others added.
+/// How long a search that was cut off is continued before it starts again with the most urgent jobs. A search engine
+/// still returns jobs that were claimed since, so continuing finds more, but misses jobs that others added.
 pub(super) const RESTART: Duration = Duration::from_secs(2);
 
-/// How long a lane that nobody asks for is remembered.
+/// How long a lane is kept after the last claim that named its queue.
 pub(super) const LANE_IDLE: Duration = Duration::from_secs(300);
 
-/// How many bytes of payload one claim takes at most, but for its first job: they are answered together.
+/// The most bytes of payload that one claim takes, apart from its first job, since one answer carries them all.
 pub(super) const MAX_CLAIM_BYTES: usize = 32 << 20;
 
-/// How many candidates are kept for a queue that nobody has asked for yet, and for how many such queues: where
-/// searches lag, the first claim would not find what was submitted a moment ago.
+/// The most candidates that are kept for a queue that no claim has named yet, and the most such queues. Where searches
+/// lag, the first claim would not find recently submitted jobs without them.
 const UNASKED_CAPACITY: usize = 200;
 const UNASKED_LANES: usize = 1_000;
 
-/// Below this share of its capacity (one part in so many), a lane that does not hold all due jobs is filled again.
+/// The divisor of a lane's capacity that gives its low-water mark: an incomplete lane with fewer due jobs is filled
+/// again.
 const LOW_WATER_PART: usize = 4;
 
 /// The settings of a dispatch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DispatchConfig {
-    /// How many due, and how many later candidates a lane keeps at most.
+    /// The most due candidates, and the most later candidates, that a lane keeps.
     pub(crate) capacity: usize,
-    /// How many candidates one search asks for at most.
+    /// The most candidates that one search returns.
     pub(crate) page: usize,
-    /// How often a lane is looked up while claims wait; `None` where nobody else writes, so that what a lane knows
-    /// stays true.
+    /// The time between two searches for a lane while claims wait; `None` in an exclusive store, where a lane cannot
+    /// become outdated.
     pub(crate) poll_interval: Option<Duration>,
 }
 
-/// `Offer` is what a waiting claim is handed.
+/// The lanes and the waiting claims. `Offer` is the type that a waiting claim receives.
 pub(super) struct Board<Offer> {
     pub(super) lanes: HashMap<QueueName, Lane>,
     pub(super) waiters: HashMap<WaiterId, Waiter<Offer>>,
@@ -61,7 +62,7 @@ pub(super) struct Board<Offer> {
     pub(super) out: HashSet<JobId>,
     /// The queues whose jobs are held back.
     pub(super) paused: HashSet<QueueName>,
-    /// When the background loop means to wake up.
+    /// When the background loop plans to wake up.
     pub(super) wake_at: Option<Timestamp>,
 }
 
@@ -81,7 +82,7 @@ impl<Offer> Waiter<Offer> {
     }
 }
 
-/// One queue's part.
+/// The candidates and waiting claims of one queue.
 #[derive(Default)]
 pub(super) struct Lane {
     pub(super) due: BTreeMap<SortKey, Versioned>,
@@ -90,20 +91,20 @@ pub(super) struct Lane {
     pub(super) waiting: BTreeSet<WaiterId>,
     /// When the store was last searched for the most urgent jobs of this queue.
     pub(super) looked_up_at: Option<Timestamp>,
-    /// Where that search was cut off.
+    /// The key after which that search was cut off.
     pub(super) resume: Option<SortKey>,
     /// Whether the store may hold due jobs that the lane does not.
     pub(super) incomplete: bool,
-    /// Due jobs after this one may be missing. Those that come are left to the store as well: kept here, they would
-    /// overtake the missing ones for as long as more come.
+    /// The key after which due jobs may be missing. New jobs after it are left to the store as well: kept here, they
+    /// would overtake the missing ones.
     pub(super) frontier: Option<SortKey>,
-    /// Jobs due from this time on may be missing.
+    /// The time from which on jobs that become due may be missing.
     pub(super) known_until: Timestamp,
-    /// When a claim last named the queue, or the lane was made.
+    /// When a claim last named the queue, or else when the lane was created.
     pub(super) asked_at: Timestamp,
-    /// Whether a claim ever named the queue.
+    /// Whether a claim has ever named the queue.
     pub(super) asked: bool,
-    /// Held while the store is searched for this queue, so that one search serves all who need it.
+    /// The lock that is held while the store is searched for this queue, so that one search serves all its callers.
     pub(super) lookup: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -144,7 +145,7 @@ impl<Offer> Board<Offer> {
         }
         let queue = &candidate.job.spec.queue;
         if !self.lanes.contains_key(queue) {
-            // On a store that sees its own writes at once, the first claim looks the queue up and misses nothing.
+            // In a store that sees its own writes at once, the first claim searches the queue and misses nothing.
             if config.poll_interval.is_none() || self.lanes.len() >= UNASKED_LANES {
                 return;
             }
@@ -156,8 +157,8 @@ impl<Offer> Board<Offer> {
         }
     }
 
-    /// Takes due candidates, the most urgent of all queues first. Steps over at most `steps` that do not fit, and
-    /// counts them off.
+    /// Takes due candidates, the most urgent of all queues first. Skips at most `steps` candidates that do not fit,
+    /// and subtracts the skipped ones from `steps`.
     pub(super) fn take(&mut self, wish: &Wish<'_>, now: Timestamp, steps: &mut usize) -> Vec<Versioned> {
         for queue in wish.queues {
             if let Some(lane) = self.lanes.get_mut(queue) {
@@ -201,7 +202,7 @@ impl<Offer> Board<Offer> {
         taken
     }
 
-    /// The queue whose first due candidate goes out before those of the others.
+    /// Returns the queue with the most urgent due candidate.
     fn most_urgent<'q>(&self, queues: &'q [QueueName]) -> Option<&'q QueueName> {
         let first = |queue: &QueueName| self.lanes.get(queue).and_then(|lane| lane.due.first_key_value());
         queues
@@ -210,7 +211,7 @@ impl<Offer> Board<Offer> {
             .min_by(|a, b| first(a).map(|entry| entry.0).cmp(&first(b).map(|entry| entry.0)))
     }
 
-    /// The first due candidate of all queues that fits.
+    /// Returns the most urgent due candidate of all queues that fits.
     fn most_urgent_fitting<'q>(&self, queues: &'q [QueueName], walk: &mut Walk) -> Option<(&'q QueueName, SortKey)> {
         let mut best: Option<(&QueueName, &SortKey)> = None;
         for (index, queue) in queues.iter().enumerate().filter(|(_, queue)| !self.paused.contains(*queue)) {
@@ -247,7 +248,7 @@ impl<Offer> Board<Offer> {
         }
     }
 
-    /// The lanes that claims wait for and may be served from.
+    /// Returns the lanes with waiting claims whose queues are not held back.
     pub(super) fn waited_for(&self) -> impl Iterator<Item = (&QueueName, &Lane)> {
         self.lanes.iter().filter(|(queue, lane)| !lane.waiting.is_empty() && !self.paused.contains(*queue))
     }
@@ -266,7 +267,7 @@ impl Lane {
         self.remove(&id);
         let run_at = candidate.job.run_at;
         if run_at > now {
-            // What is due beyond the horizon is found in the store when its time is near.
+            // Jobs that are due beyond the horizon are found in the store when their time is near.
             if run_at >= self.known_until.max(now.plus(HORIZON)) {
                 return;
             }
@@ -289,7 +290,7 @@ impl Lane {
         }
     }
 
-    /// Due jobs after `last` may be missing.
+    /// Records that due jobs after `last` may be missing.
     pub(super) fn ends_at(&mut self, last: Option<SortKey>) {
         self.incomplete = true;
         if let Some(last) = last
@@ -328,7 +329,7 @@ impl Lane {
         }
     }
 
-    /// Moves what has become due among the due.
+    /// Moves the later candidates that have become due to the due ones.
     pub(super) fn promote(&mut self, now: Timestamp) {
         while let Some(entry) = self.later.first_entry() {
             if entry.key().0 > now {
@@ -345,7 +346,7 @@ impl Lane {
         let low = self.due.len() < (config.capacity / LOW_WATER_PART).max(1);
         let wants_due = match config.poll_interval {
             None => self.incomplete && low,
-            // Others write too: look again after a while, at once only where the last search was cut off.
+            // Other processes write too: the lane is searched periodically, and at once only after a cut-off search.
             Some(interval) => {
                 let age = now.since(looked_up_at);
                 age >= RESTART.max(interval) || (low && (age >= interval || self.resume.is_some()))
@@ -365,7 +366,7 @@ impl Lane {
         }
         let mut wake = self.known_until.minus(HORIZON_MARGIN);
         if wake <= now {
-            // No room to look further ahead yet.
+            // The lane has no room for later candidates yet.
             wake = self.known_until;
         }
         if let Some(((run_at, _), _)) = self.later.first_key_value() {
@@ -377,7 +378,7 @@ impl Lane {
         wake.max(now)
     }
 
-    /// The first waiting claim after `passed`.
+    /// Returns the first waiting claim after `passed`.
     pub(super) fn waiting_after(&self, passed: Option<WaiterId>) -> Option<WaiterId> {
         let from = passed.map_or(Bound::Unbounded, Bound::Excluded);
         self.waiting.range((from, Bound::Unbounded)).next().copied()

@@ -27,7 +27,7 @@ use board::{Board, HORIZON, MOMENT, RESTART, Waiter, WaiterId};
 pub(super) use room::{Resources, Wish, fits};
 use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING};
 
-/// Candidates and waiting claims. Cheap to clone: clones share everything.
+/// The candidates and the waiting claims. It is cheap to clone, and all clones share one state.
 #[derive(Clone)]
 pub(super) struct Dispatch {
     shared: Arc<DispatchState>,
@@ -37,18 +37,18 @@ struct DispatchState {
     board: Mutex<Board<Offer>>,
     clock: Arc<dyn Clock>,
     config: DispatchConfig,
-    /// Notified when the background loop has something to do sooner than it planned.
+    /// The notification that the background loop must act sooner than it planned.
     sooner: Notify,
 }
 
-/// Candidates handed to one claim. What is not taken out goes back when it is dropped.
+/// The candidates that are handed to one claim. Candidates that were not taken go back when it is dropped.
 pub(super) struct Offer {
     candidates: Vec<Versioned>,
     dispatch: Dispatch,
 }
 
 impl Offer {
-    /// Takes the candidates; the caller owes a [`Dispatch::settle`] for each.
+    /// Takes the candidates. The caller must call [`Dispatch::settle`] for each.
     pub(super) fn take(mut self) -> Vec<Versioned> {
         std::mem::take(&mut self.candidates)
     }
@@ -63,7 +63,7 @@ impl Drop for Offer {
     }
 }
 
-/// A claim that waits; forgotten when dropped.
+/// A waiting claim. Dropping it removes it from the dispatch.
 pub(super) struct WaitingClaim {
     id: WaiterId,
     dispatch: Dispatch,
@@ -71,7 +71,7 @@ pub(super) struct WaitingClaim {
 }
 
 impl WaitingClaim {
-    /// The candidates that came.
+    /// Waits for candidates and returns them.
     pub(super) async fn offer(&mut self) -> Option<Offer> {
         (&mut self.offer).await.ok()
     }
@@ -83,31 +83,31 @@ impl Drop for WaitingClaim {
     }
 }
 
-/// What to search the store for, for one queue.
+/// A search of the store for the candidates of one queue.
 pub(super) struct Lookup {
-    /// Jobs due at this time or before, in the order they are handed out.
+    /// The time by which the due jobs are due. They are found in the order in which they are handed out.
     pub(super) now: Timestamp,
-    /// After this one.
+    /// The key after which the search for due jobs starts.
     pub(super) resume: Option<SortKey>,
-    /// Then jobs due after the first time and not after the second, if they are wanted.
+    /// The times after the first and up to the second of which later jobs are due; `None` when none are needed.
     pub(super) later: Option<(Timestamp, Timestamp)>,
-    /// How many of each at most.
+    /// The most due jobs, and the most later jobs, to find.
     pub(super) limit: usize,
 }
 
-/// What a search of the store has found.
+/// The results of a search of the store.
 pub(super) struct LookupResult {
-    /// Due jobs.
+    /// The jobs that are due.
     pub(super) due: Vec<Versioned>,
-    /// Jobs due later.
+    /// The jobs that are due later.
     pub(super) later: Vec<Versioned>,
 }
 
-/// What the background loop has to do now, and when it should look again.
+/// The work of the background loop now, and the time of its next round.
 pub(super) struct Plan {
-    /// Queues with waiting claims that the store should be searched for.
+    /// The queues with waiting claims for which the store must be searched.
     pub(super) lookups: Vec<QueueName>,
-    /// When to plan again at the latest.
+    /// The latest time of the next plan.
     pub(super) wake_at: Timestamp,
 }
 
@@ -117,7 +117,7 @@ impl Dispatch {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Adds jobs that are available, and hands them on to claims that wait for their queues.
+    /// Adds available jobs, and hands them to claims that wait for their queues.
     pub(super) fn add(&self, candidates: impl IntoIterator<Item = Versioned>) {
         let mut candidates = candidates.into_iter().peekable();
         if candidates.peek().is_none() {
@@ -148,7 +148,7 @@ impl Dispatch {
         self.take_locked(&mut board, wish, now, &mut steps)
     }
 
-    /// Takes candidates as [`Dispatch::take`] does or, when there are none, joins those who wait.
+    /// Takes candidates as [`Dispatch::take`] does or, when there are none, registers a waiting claim.
     pub(super) fn take_or_wait(&self, wish: &Wish<'_>) -> Result<Offer, WaitingClaim> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -169,8 +169,8 @@ impl Dispatch {
         Err(WaitingClaim { id, dispatch: self.clone(), offer })
     }
 
-    /// Holds the jobs of these queues back, and of no others. Claims that wait for one that is no longer held back
-    /// are served at once.
+    /// Holds back the jobs of exactly these queues. Claims that wait for a queue that is no longer held back are served
+    /// at once.
     pub(super) fn hold_back(&self, paused: HashSet<QueueName>) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -182,8 +182,8 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, &resumed, now);
     }
 
-    /// A claim for this candidate has been decided: it is no longer out. `still_available` gives the job as it is
-    /// now, when it can be claimed yet.
+    /// Records that a claim for this candidate was decided, so that it is no longer out. `still_available` is the
+    /// current job if it can still be claimed.
     pub(super) fn settle(&self, id: &JobId, still_available: Option<Versioned>) {
         self.shared.board.lock().out.remove(id);
         if let Some(candidate) = still_available {
@@ -191,7 +191,7 @@ impl Dispatch {
         }
     }
 
-    /// Removes jobs that are no longer available: they are not offered again unless they are added again.
+    /// Removes jobs that are no longer available. They are not offered again unless they are added again.
     pub(super) fn remove<'a>(&self, jobs: impl Iterator<Item = &'a Job>) {
         let mut jobs = jobs.peekable();
         if jobs.peek().is_none() {
@@ -199,7 +199,7 @@ impl Dispatch {
         }
         let mut board = self.shared.board.lock();
         for job in jobs {
-            // A candidate is out or in its lane.
+            // A candidate is either out or in its lane.
             if !board.out.remove(&job.id)
                 && let Some(lane) = board.lanes.get_mut(&job.spec.queue)
             {
@@ -208,7 +208,8 @@ impl Dispatch {
         }
     }
 
-    /// The store may hold due jobs of `queue` that the lane does not know, because a write's outcome was not learnt.
+    /// Records that the store may hold due jobs of `queue` that the lane does not have, since a write's outcome is
+    /// unknown.
     pub(super) fn mark_incomplete(&self, queue: &QueueName) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -216,7 +217,7 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
-    /// Which of `queues` the store has to be searched for before a claim on them can be told that there is nothing.
+    /// Returns the queues for which the store must be searched before a claim can be answered with no jobs.
     pub(super) fn stale<'a>(&self, queues: &'a [QueueName]) -> Vec<&'a QueueName> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -227,13 +228,13 @@ impl Dispatch {
         queues.iter().filter(|queue| needs_lookup(queue)).collect()
     }
 
-    /// The lock under which the store is searched for `queue`.
+    /// Returns the lock under which the store is searched for `queue`.
     pub(super) fn lookup_lock(&self, queue: &QueueName) -> Arc<tokio::sync::Mutex<()>> {
         self.shared.board.lock().lane(queue).lookup.clone()
     }
 
-    /// A search for `queue` begins: what is added or lost from now on counts on top of what it finds. `None` when it
-    /// is no longer needed because somebody else has searched meanwhile.
+    /// Begins a search for `queue`, and returns `None` when another caller has searched meanwhile. Jobs that are added
+    /// or lost from now on are counted in addition to the results.
     pub(super) fn begin_lookup(&self, queue: &QueueName) -> Option<Lookup> {
         let now = self.shared.clock.now();
         let config = &self.shared.config;
@@ -250,7 +251,7 @@ impl Dispatch {
             lane.looked_up_at = Some(now);
         }
         let later = lane.needs_later(now, config).then(|| {
-            // From the first moment that is not known; the end before it is excluded.
+            // The search starts at the first time that is not known, since its lower bound is excluded.
             let after = lane.known_until.minus(MOMENT).max(now);
             (after, after.plus(HORIZON))
         });
@@ -258,7 +259,7 @@ impl Dispatch {
         Some(Lookup { now, resume, later, limit: config.capacity.min(config.page) })
     }
 
-    /// The search that began is done; what `fresh` denies is known to have moved on since.
+    /// Ends a search and adds its results, apart from those that `fresh` rejects as outdated.
     pub(super) fn end_lookup(
         &self,
         queue: &QueueName,
@@ -279,14 +280,14 @@ impl Dispatch {
             lane.ends_at(lane.resume.clone());
         }
         if let (Some(last), Some((after, _)), true) = (last_later, lookup.later, later_cut_off) {
-            // At least one moment further than before, so that a moment with more jobs than a page ends. What is
-            // missed of it is found once it is due.
+            // The time advances by at least one moment, so that a moment with more jobs than a page does not stop the
+            // search. The jobs that are missed are found once they are due.
             lane.known_until = lane.known_until.min(last.max(after.plus(MOMENT).plus(MOMENT)));
         }
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
-    /// The search that began has failed.
+    /// Ends a search that has failed.
     pub(super) fn fail_lookup(&self, queue: &QueueName) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -296,7 +297,7 @@ impl Dispatch {
         lane.looked_up_at = Some(now);
     }
 
-    /// Hands out what has become due, forgets lanes that nobody asks for, and says what to search for.
+    /// Hands out the candidates that have become due, removes idle lanes, and returns the plan of the background loop.
     pub(super) fn plan(&self) -> Plan {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -316,12 +317,12 @@ impl Dispatch {
         Plan { lookups, wake_at }
     }
 
-    /// Waits until [`Dispatch::plan`] should be asked sooner than it said.
+    /// Waits until [`Dispatch::plan`] must be called sooner than planned.
     pub(super) async fn sooner(&self) {
         self.shared.sooner.notified().await;
     }
 
-    /// How many claims wait.
+    /// Returns the number of waiting claims.
     pub(super) fn waiting(&self) -> usize {
         self.shared.board.lock().waiters.len()
     }
@@ -347,16 +348,16 @@ impl Dispatch {
         (!candidates.is_empty()).then(|| Offer { candidates, dispatch: self.clone() })
     }
 
-    /// Hands due candidates of `queue` to those who have waited longest, of those that have room for them.
+    /// Hands due candidates of `queue` to the claims that have waited longest and whose resources suffice.
     fn serve(&self, board: &mut Board<Offer>, queue: &QueueName, now: Timestamp) {
         if board.paused.contains(queue) {
             return;
         }
         let mut passed = None;
         let mut steps = STEPS_PER_SERVING;
-        // What was offered in vain: the next worker that offers the same need not look.
+        // Offered resources for which no candidate fits: a further claim with the same resources is skipped.
         let mut in_vain: Vec<Resources> = Vec::new();
-        // Ends: every turn serves a claim or passes one over.
+        // The loop ends, since every turn serves or skips a claim.
         loop {
             let Some(lane) = board.lanes.get_mut(queue) else { return };
             lane.promote(now);
@@ -380,7 +381,7 @@ impl Dispatch {
             };
             board.leave_lanes(id, &waiter.queues);
             if let Err(unwanted) = waiter.hand.send(offer) {
-                // The claim is gone. Put its candidates back without `Offer`'s drop, which would take the lock again.
+                // The claim was dropped. Its candidates go back without `Offer`'s drop, which would lock again.
                 for candidate in unwanted.take() {
                     board.out.remove(&candidate.job.id);
                     board.add(candidate, now, &self.shared.config);

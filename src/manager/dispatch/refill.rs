@@ -13,18 +13,18 @@ use crate::store::{StoreError, Versioned};
 use crate::manager::Manager;
 use crate::manager::dispatch::LookupResult;
 
-/// How many queues are looked up at once.
+/// The most queues that are searched for at once.
 const LOOKUPS_AT_ONCE: usize = 4;
 
-/// The longest and the shortest time between two rounds of the background loop.
+/// The longest and the shortest wait between two rounds of the background loop.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How long the loop rests after a search failed.
+/// The wait of the background loop after a failed search.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 impl Manager {
-    /// Looks up those of `queues` that are not known well enough to say that they have nothing.
+    /// Searches the store for those of `queues` whose lanes may lack due jobs.
     pub(crate) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
         for queue in self.shared.dispatch.stale(queues) {
             self.look_up(queue).await?;
@@ -67,7 +67,7 @@ impl Manager {
         }
     }
 
-    /// Whether a hit is not older than what this manager knows of the job.
+    /// Returns whether a hit is at least as recent as the version that this manager knows.
     fn up_to_date(&self, hit: &Versioned) -> bool {
         let outdated = self.shared.work.known.is_outdated(hit);
         if outdated {
@@ -76,7 +76,7 @@ impl Manager {
         !outdated
     }
 
-    /// The background loop.
+    /// Runs the background loop.
     pub(crate) async fn keep_filled(&self) {
         let mut failing = false;
         // Ends with the manager.

@@ -5,38 +5,38 @@ use std::collections::BTreeMap;
 use crate::job::{Job, QueueName};
 use crate::query::SortKey;
 
-/// Amounts by the resource's name, as jobs state what they need.
+/// Amounts of resources by name.
 pub(crate) type Resources = BTreeMap<String, u64>;
 
-/// How many candidates that do not fit one claim steps over. What fits behind them is found once those before it are
-/// gone, or by a claim that has room for them.
+/// The most candidates that one claim skips because they do not fit. Candidates after them are found once the skipped
+/// ones have been claimed.
 pub(super) const STEPS_PER_CLAIM: usize = 1_000;
 
-/// The same for all claims together that are looked at when candidates come.
+/// The most candidates that all waiting claims together skip when candidates are added.
 pub(super) const STEPS_PER_SERVING: usize = 4_000;
 
-/// What a claim wants.
+/// The jobs that a claim can take.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
-    /// The queues it takes jobs from.
+    /// The queues that the claim takes jobs from.
     pub(crate) queues: &'a [QueueName],
-    /// The most jobs it takes.
+    /// The most jobs that the claim takes.
     pub(crate) max_jobs: usize,
-    /// What its worker offers to them together; anything, when nothing is stated.
+    /// The resources that the worker offers to these jobs together; unlimited when empty.
     pub(crate) resources: &'a Resources,
 }
 
-/// The way of one claim over the candidates, where it must look at what they need.
+/// The progress of a claim with stated resources through the candidates.
 pub(super) struct Walk {
     room: Resources,
-    /// For each of its queues, the last candidate that was stepped over: room only shrinks, so what did not fit once
-    /// does not fit later.
+    /// For each of the claim's queues, the last candidate that was skipped. The remaining resources only shrink, so a
+    /// candidate that did not fit once does not fit later.
     pub(super) passed: Vec<Option<SortKey>>,
     steps: usize,
 }
 
 impl Walk {
-    /// A walk that may step over so many; none where the worker states nothing and takes whatever comes.
+    /// Creates a walk that may skip `steps` candidates, or `None` when the worker takes any job.
     pub(super) fn of(wish: &Wish<'_>, steps: usize) -> Option<Self> {
         (!wish.resources.is_empty()).then(|| Self {
             room: wish.resources.clone(),
@@ -45,23 +45,23 @@ impl Walk {
         })
     }
 
-    /// Whether the job needs no more of anything than there is.
+    /// Returns whether the remaining resources suffice for the job.
     pub(super) fn fits(&self, job: &Job) -> bool {
         fits(&self.room, job)
     }
 
-    /// Counts a candidate that was stepped over; false when there were enough of them.
+    /// Counts a skipped candidate, and returns whether the claim may skip another.
     pub(super) fn step(&mut self) -> bool {
         self.steps = self.steps.saturating_sub(1);
         self.steps > 0
     }
 
-    /// How many more it may step over.
+    /// Returns the number of candidates that the claim may still skip.
     pub(super) fn steps_left(&self) -> usize {
         self.steps
     }
 
-    /// The job is taken.
+    /// Subtracts the resources of a job that was taken.
     pub(super) fn use_up(&mut self, job: &Job) {
         for (name, needed) in &job.spec.resources {
             if let Some(free) = self.room.get_mut(name) {
@@ -71,7 +71,7 @@ impl Walk {
     }
 }
 
-/// Whether the job needs no more of anything than is offered. What is not named is not offered.
+/// Returns whether the offered resources suffice for the job. A resource that is not named is not offered.
 pub(crate) fn fits(offered: &Resources, job: &Job) -> bool {
     let enough = |(name, needed): (&String, &u64)| *needed == 0 || offered.get(name).is_some_and(|free| needed <= free);
     job.spec.resources.iter().all(enough)

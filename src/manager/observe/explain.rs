@@ -17,7 +17,7 @@ use crate::manager::admin::queue_settings::QueueSettings;
 use crate::manager::observe::workers::Asking;
 use crate::manager::request::ManagerError;
 
-/// The most jobs counted that go before one; beyond, the explanation says "at least".
+/// The most jobs ahead of a job that are counted; the explanation says "at least" when there are more.
 pub(crate) const MAX_AHEAD: usize = 1_000;
 
 /// The explanation of a job's state.
@@ -49,11 +49,11 @@ pub struct Reason {
 pub(crate) struct Facts {
     pub(crate) job: Arc<Job>,
     pub(crate) now: Timestamp,
-    /// Since when this manager hears workers.
+    /// When this manager began to receive calls from workers.
     pub(crate) listening_since: Timestamp,
     pub(crate) settings: QueueSettings,
     pub(crate) asking: Asking,
-    /// How many due jobs of its queue go before it; [`MAX_AHEAD`] stands for that many or more.
+    /// The number of due jobs in its queue that are ahead of it; [`MAX_AHEAD`] stands for that many or more.
     pub(crate) ahead: usize,
 }
 
@@ -61,7 +61,7 @@ impl Manager {
     /// Explains why a job does not run, or how it is doing.
     ///
     /// # Errors
-    /// [`ManagerError::NotFound`]; the store's.
+    /// [`ManagerError::NotFound`] when there is no such job; otherwise the store's error.
     pub async fn explain(&self, id: &JobId) -> Result<Explanation, ManagerError> {
         self.know_queues().await?;
         let found = self.shared.store.get(std::slice::from_ref(id)).await?.pop().flatten();
@@ -96,7 +96,7 @@ impl Manager {
     }
 }
 
-/// Puts the facts into words.
+/// Returns the explanation that follows from the facts.
 pub(crate) fn explain(facts: &Facts) -> Explanation {
     let job = &facts.job;
     let (runnable, reasons) = match &job.state {
@@ -185,7 +185,7 @@ fn of_pause(facts: &Facts) -> Option<Reason> {
     Some(Reason::new("queue_paused", message, evidence))
 }
 
-/// What keeps workers from it; nothing when one waits that has room for it.
+/// Returns why no worker takes the job, or `None` when a worker with enough resources waits.
 fn of_workers(facts: &Facts) -> Option<Reason> {
     let (asking, queue) = (&facts.asking, &facts.job.spec.queue);
     let Some(last_at) = asking.last_at else {
@@ -317,7 +317,7 @@ fn of_ended(job: &Job) -> Reason {
     Reason::new(state.as_str(), message, evidence)
 }
 
-/// When something is that was or will be.
+/// Returns a past or future time relative to `now`, in words.
 fn from_now(at: Timestamp, now: Timestamp) -> String {
     match at > now {
         true => format!("in {}", in_words(at.since(now))),
@@ -325,7 +325,7 @@ fn from_now(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A duration as people say it, in its two largest units.
+/// Returns a duration in its two largest units, in words.
 fn in_words(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];

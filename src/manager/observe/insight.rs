@@ -14,26 +14,26 @@ use crate::job::{EventName, Job, JobState, Kind, Lease, State, WorkerId};
 use super::sliding_window::SlidingWindow;
 use crate::manager::work::write::Acknowledged;
 
-/// The time that insights cover at most.
+/// The longest time that insights cover: five minutes.
 pub const WINDOW: Duration = Duration::from_secs(300);
 
-/// How long a slice is, in milliseconds, and how many are kept.
+/// The length of a slice, in milliseconds, and the number of slices that are kept.
 const SLICE_MILLIS: i64 = 30_000;
 const SLICES: i64 = 10;
 
-/// How many kinds of job are told apart in a slice; the rest are counted together.
+/// The most kinds of job that are counted separately in a slice; the rest are counted together.
 const MAX_KINDS: usize = 100;
 
-/// How many workers are counted in a slice.
+/// The most workers that are counted in a slice.
 const MAX_WORKERS: usize = 10_000;
 
-/// How exactly durations are kept: two digits.
+/// The precision of durations, in significant digits.
 const DIGITS: u8 = 2;
 
-/// The longest duration that is told apart from longer ones: a week, in milliseconds.
+/// The longest duration that is recorded as such, in milliseconds (a week); longer ones count as this.
 const LONGEST_MILLIS: u64 = 7 * 24 * 3600 * 1000;
 
-/// Durations seen, in milliseconds.
+/// A histogram of durations, in milliseconds.
 #[derive(Clone)]
 struct Durations(Histogram<u32>);
 
@@ -70,30 +70,30 @@ impl Durations {
 /// The distribution of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
-    /// The number of durations; all else is zero when it is zero.
+    /// The number of durations. When it is zero, all other values are zero.
     pub count: u64,
-    /// The mean.
+    /// The mean duration.
     pub mean: Duration,
-    /// The median.
+    /// The median duration.
     pub p50: Duration,
     /// The 90th percentile.
     pub p90: Duration,
     /// The 99th percentile.
     pub p99: Duration,
-    /// The longest.
+    /// The longest duration.
     pub max: Duration,
 }
 
 /// The counts for one kind of job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindCounts {
-    /// Jobs submitted.
+    /// The number of jobs submitted.
     pub submitted: u64,
-    /// Claims granted.
+    /// The number of claims granted.
     pub claimed: u64,
-    /// Attempts that completed.
+    /// The number of attempts that completed.
     pub completed: u64,
-    /// Attempts that ended otherwise, but for those given back.
+    /// The number of attempts that ended in another way, except those that were released.
     pub failed: u64,
     /// The total duration of the attempts that ended.
     pub ran_for: Duration,
@@ -112,17 +112,17 @@ impl KindCounts {
 /// The counts for all kinds of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Jobs submitted.
+    /// The number of jobs submitted.
     pub submitted: u64,
-    /// Claims granted.
+    /// The number of claims granted.
     pub claimed: u64,
-    /// Attempts ended.
+    /// The number of attempts that ended.
     pub ended: u64,
-    /// Jobs that wait for another attempt.
+    /// The number of times that a job was put back for another attempt.
     pub retried: u64,
-    /// Writes that lost a race for their job.
+    /// The number of writes that met a conflict.
     pub conflicts: u64,
-    /// Search hits that were out of date, and calls with an outdated fence.
+    /// The number of search hits that were out of date and of calls with an outdated fence.
     pub mismatches: u64,
 }
 
@@ -140,9 +140,9 @@ impl Tally {
 /// The statistics of one manager's work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Insights {
-    /// The time that the statistics cover: [`WINDOW`], or less when the manager was started later.
+    /// The time that the statistics cover: [`WINDOW`], or less when the manager was started more recently.
     pub window: Duration,
-    /// How long those claims waited that were given a job.
+    /// How long claims waited that received a job.
     pub claim_wait: Quantiles,
     /// The time between a job's due time and its claim.
     pub drift: Quantiles,
@@ -150,7 +150,7 @@ pub struct Insights {
     pub run_time: Quantiles,
     /// The counts for all kinds of jobs.
     pub tally: Tally,
-    /// The counts by kind, those that took most of the workers' time first.
+    /// The counts by kind, in descending order of the workers' time that they took.
     pub kinds: Vec<(Kind, KindCounts)>,
     /// The counts for all other kinds together.
     pub other_kinds: KindCounts,
@@ -158,7 +158,7 @@ pub struct Insights {
     pub workers: usize,
 }
 
-/// What was seen in a slice of time, or in all of them.
+/// The statistics of one slice of time, or the sum over all slices.
 #[derive(Default)]
 struct Slice {
     claim_wait: Durations,
@@ -197,7 +197,7 @@ impl Slice {
     }
 }
 
-/// What this manager sees of its work.
+/// The collected statistics of this manager's work.
 pub(crate) struct Insight {
     since: Timestamp,
     slices: Mutex<SlidingWindow<Slice, SLICE_MILLIS, SLICES>>,
@@ -221,7 +221,7 @@ impl Insight {
         self.note(now, |slice| seen.iter().for_each(|seen| slice.count(seen)));
     }
 
-    /// Records how long a claim waited that was given a job.
+    /// Records how long a claim waited that received a job.
     pub(crate) fn claim_waited(&self, wait: Duration, now: Timestamp) {
         metrics::histogram!("leasehold_claim_wait_seconds").record(wait);
         self.note(now, |slice| slice.claim_wait.add(wait));
@@ -233,19 +233,19 @@ impl Insight {
         self.note(now, |slice| slice.saw(worker));
     }
 
-    /// Counts a write that lost a race.
+    /// Counts a write that met a conflict.
     pub(crate) fn conflicted(&self, operation: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_conflicts_total", "operation" => operation).increment(1);
         self.note(now, |slice| slice.tally.conflicts += 1);
     }
 
-    /// Counts a search hit (`stale_hit`) or a call (`fence`) that was about a job as it no longer is.
+    /// Counts a search hit (`stale_hit`) or a call (`fence`) that refers to an outdated version of a job.
     pub(crate) fn mismatched(&self, reason: &'static str, now: Timestamp) {
         metrics::counter!("leasehold_mismatches_total", "reason" => reason).increment(1);
         self.note(now, |slice| slice.tally.mismatches += 1);
     }
 
-    /// Sums up the last five minutes.
+    /// Returns the statistics of the last five minutes.
     pub(crate) fn insights(&self, now: Timestamp) -> Insights {
         let mut total = Slice::default();
         self.slices.lock().within(WINDOW, now).for_each(|slice| total.add(slice));
@@ -274,11 +274,11 @@ impl Insight {
     }
 }
 
-/// What an acknowledged write is counted as.
+/// The event as which an acknowledged write is counted.
 enum Counted<'a> {
     Submitted(&'a Job),
     Claimed(&'a Job, &'a Lease),
-    /// Anything else that is in the job's history, with how long the attempt took that it has ended.
+    /// Any other event in the job's history, with the duration of the attempt that it ended.
     Changed {
         after: &'a Job,
         events: Vec<EventName>,
@@ -287,7 +287,7 @@ enum Counted<'a> {
 }
 
 impl<'a> Counted<'a> {
-    /// None for what does not count, as heartbeats do not, which are most writes of long jobs.
+    /// Returns `None` for a write that is not counted, such as a heartbeat.
     fn of(write: &'a Acknowledged) -> Option<Self> {
         let after = &*write.after.as_ref()?.job;
         let Some(before) = &write.before else { return Some(Self::Submitted(after)) };
@@ -345,7 +345,7 @@ impl Slice {
     }
 }
 
-/// What happened between two writings of a job.
+/// Returns the events between two versions of a job.
 fn events_between(before: &Job, after: &Job) -> Vec<EventName> {
     let entries = after.history.entries();
     let new = after.history.len().saturating_sub(before.history.len()).min(entries.len());

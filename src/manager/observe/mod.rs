@@ -19,7 +19,7 @@ use survey::Surveys;
 use throughput::EndedJobs;
 use workers::Workers;
 
-/// What one manager has observed, in memory.
+/// The observations of one manager, in memory.
 pub(super) struct Observations {
     pub(super) started_at: Timestamp,
     pub(super) events: Events,
@@ -30,7 +30,7 @@ pub(super) struct Observations {
 }
 
 impl Observations {
-    /// Nothing seen yet. `shared_store` says whether others write to the store as well.
+    /// Creates empty observations. `shared_store` says whether other processes write to the store as well.
     pub(super) fn new(shared_store: bool, now: Timestamp) -> Self {
         Self {
             started_at: now,

@@ -14,10 +14,10 @@ use crate::manager::Manager;
 use crate::manager::admin::queue_settings::QueueSettings;
 use crate::manager::request::ManagerError;
 
-/// How many queues' oldest jobs are searched for at once.
+/// The most queues whose oldest jobs are searched for at once.
 const QUEUES_AT_ONCE: usize = 8;
 
-/// The number of jobs in each state, every state named.
+/// The number of jobs in each state; every state has an entry.
 pub(super) type JobCounts = BTreeMap<JobState, u64>;
 
 pub(super) fn no_jobs() -> JobCounts {
@@ -29,14 +29,14 @@ pub(super) fn no_jobs() -> JobCounts {
 pub struct QueueStatus {
     /// The queue's name.
     pub name: QueueName,
-    /// The number of jobs in each state, every state named.
+    /// The number of jobs in each state; every state has an entry.
     pub jobs: BTreeMap<JobState, u64>,
-    /// The due time of the due job that has waited longest.
+    /// The due time of the due job that has waited longest; `None` when no job is due.
     pub oldest_waiting_since: Option<Timestamp>,
     /// The queue's settings.
     pub settings: QueueSettings,
-    /// The jobs that ended in the last one, five and fifteen minutes. On the embedded store, only those since the
-    /// manager was started.
+    /// The throughput of the last one, five and fifteen minutes. On the embedded store it counts only jobs that ended
+    /// since the manager was started.
     pub throughput: [Throughput; 3],
 }
 
@@ -44,7 +44,7 @@ impl Manager {
     /// Returns every queue that has jobs or settings of its own, in the order of their names.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn queues(&self) -> Result<Vec<QueueStatus>, ManagerError> {
         self.know_queues().await?;
         let mut queues = self.count_by_queue(&Filter::default()).await?;
@@ -63,7 +63,7 @@ impl Manager {
     /// Returns one queue, whether it has jobs or not.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn queue(&self, name: &QueueName) -> Result<QueueStatus, ManagerError> {
         self.know_queues().await?;
         let filter = Filter { queues: vec![name.clone()], ..Filter::default() };

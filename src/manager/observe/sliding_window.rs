@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// The last `COUNT` slices in which something was noted, of `MILLIS` milliseconds each.
+/// The last `COUNT` slices with entries, of `MILLIS` milliseconds each.
 pub(super) struct SlidingWindow<T, const MILLIS: i64, const COUNT: i64> {
-    /// By number, the latest last.
+    /// The slices by number, the latest last.
     slices: VecDeque<(i64, T)>,
 }
 
@@ -18,7 +18,7 @@ impl<T, const MILLIS: i64, const COUNT: i64> Default for SlidingWindow<T, MILLIS
 }
 
 impl<T: Default, const MILLIS: i64, const COUNT: i64> SlidingWindow<T, MILLIS, COUNT> {
-    /// Notes something in the slice of `now`, or in the latest one if that is later.
+    /// Applies `note` to the slice of `now`, or to the latest slice if that is later.
     pub(super) fn note(&mut self, now: Timestamp, note: impl FnOnce(&mut T)) {
         let number = number(now, MILLIS);
         if self.slices.back().is_none_or(|(latest, _)| *latest < number) {

@@ -14,29 +14,30 @@ use crate::store::StoreError;
 use super::queues::{JobCounts, no_jobs};
 use crate::manager::Manager;
 
-/// The most queues counted apart. The others, those with the fewest jobs that have not ended, are counted together.
+/// The most queues that are counted separately. The others, which have the fewest unfinished jobs, are counted
+/// together.
 const MAX_QUEUES: usize = 100;
 
-/// The name that stands for the others, in metrics. No queue is called so: names have no white space at their ends.
+/// The name of the other queues in metrics. No queue can have it, since names have no white space at their ends.
 const OTHERS: &str = " others";
 
-/// The counts of the store's jobs at one time.
+/// Counts of the store's jobs at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
     /// When the jobs were counted.
     pub at: Timestamp,
     /// The number of jobs in each state, in all queues.
     pub jobs: BTreeMap<JobState, u64>,
-    /// The due time of the due job that has waited longest.
+    /// The due time of the due job that has waited longest; `None` when no job is due.
     pub oldest_waiting_since: Option<Timestamp>,
 }
 
 /// The latest counts, and whether counting succeeds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SurveyState {
-    /// The latest counts that succeeded.
+    /// The latest successful survey.
     pub latest: Option<Survey>,
-    /// The first failure since the last success, if the latest count failed.
+    /// When the first failure since the last success happened; `None` when the latest survey succeeded.
     pub failing_since: Option<Timestamp>,
 }
 
@@ -44,7 +45,7 @@ pub struct SurveyState {
 #[derive(Default)]
 pub(crate) struct Surveys {
     state: Mutex<SurveyState>,
-    /// The gauges that have been set, so that those of a queue that is gone are set to zero.
+    /// The gauges that have been set, so that the gauges of a queue without jobs can be set to zero.
     told: Mutex<BTreeSet<(String, JobState)>>,
 }
 
@@ -54,7 +55,7 @@ impl Surveys {
     }
 }
 
-/// One queue's numbers.
+/// The counts of one queue.
 struct QueueNumbers {
     name: String,
     jobs: JobCounts,

@@ -16,34 +16,35 @@ use crate::store::StoreError;
 use super::sliding_window::SlidingWindow;
 use crate::manager::Manager;
 
-/// The windows that throughput is given for, the longest last.
+/// The windows of the throughput statistics, the longest last.
 pub(crate) const WINDOWS: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(300), LONGEST];
 const LONGEST: Duration = Duration::from_secs(900);
 
-/// How finely ends are counted in memory.
+/// The length of a slice in memory, in milliseconds.
 const SLICE_MILLIS: i64 = 10_000;
-/// How many slices cover the longest window.
+/// The number of slices that cover the longest window.
 const SLICES: i64 = 900_000 / SLICE_MILLIS;
-/// How many queues are counted in memory. What ends in others is not counted, until one of these falls silent.
+/// The most queues that are counted in memory. Jobs of further queues are not counted until no job has ended in one of
+/// these for the longest window.
 const MAX_QUEUES: usize = 1_000;
 
-/// The jobs of a queue that ended within one window up to now.
+/// The number of a queue's jobs that ended within one window up to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throughput {
     /// The length of the window.
     pub window: Duration,
-    /// Jobs that completed.
+    /// The number of jobs that completed.
     pub completed: u64,
-    /// Jobs that failed and are not retried.
+    /// The number of jobs that failed for good.
     pub failed: u64,
 }
 
-/// No jobs in any window.
+/// Returns the throughput of a queue without ended jobs.
 pub(crate) fn nothing() -> [Throughput; 3] {
     WINDOWS.map(|window| Throughput { window, completed: 0, failed: 0 })
 }
 
-/// How many jobs this manager has seen end, by queue.
+/// The number of jobs that ended at this manager, by queue.
 #[derive(Default)]
 pub(crate) struct EndedJobs {
     queues: Mutex<HashMap<QueueName, SlidingWindow<Ended, SLICE_MILLIS, SLICES>>>,

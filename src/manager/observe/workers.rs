@@ -18,28 +18,28 @@ use crate::manager::Manager;
 use crate::manager::dispatch::{Resources, fits};
 use crate::manager::request::{ClaimRequest, ManagerError};
 
-/// How many workers are remembered at least.
+/// The number of workers that are remembered at least.
 const REMEMBERED: usize = 5_000;
 
-/// A worker that has asked for jobs within this time is taken for one that asks.
+/// A worker that has claimed within this time counts as one that claims.
 const LATELY: Duration = Duration::from_secs(120);
 
-/// How many running jobs are read for a list of workers, those without a sign of life for longest first.
+/// The most running jobs that are read for a list of workers, in the order of their last heartbeats.
 const MAX_LEASES: usize = 10_000;
 const LEASES_PER_PAGE: usize = 1_000;
 
 /// A worker's latest calls to this manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// The time of its last call.
+    /// The time of the worker's last call.
     pub last_seen_at: Timestamp,
-    /// The time of its last claim.
+    /// The time of the worker's last claim.
     pub asked_at: Option<Timestamp>,
-    /// The queues of its last claim.
+    /// The queues of the worker's last claim.
     pub queues: Vec<QueueName>,
-    /// The resources offered by its last claim; empty where it takes any job.
+    /// The resources that the worker's last claim offered; empty when the worker takes any job.
     pub resources: Resources,
-    /// The number of its claims that wait for a job now.
+    /// The number of the worker's claims that wait for a job now.
     pub waiting: u32,
 }
 
@@ -48,48 +48,48 @@ pub struct Sighting {
 pub struct Leases {
     /// The number of jobs the worker runs.
     pub jobs: u64,
-    /// The oldest of its jobs' last heartbeats.
+    /// The oldest of the last heartbeats of the worker's jobs.
     pub oldest_heartbeat_at: Timestamp,
-    /// When the first of the leases expires.
+    /// When the first of the worker's leases expires.
     pub earliest_expiry_at: Timestamp,
 }
 
-/// A worker, by its calls to this manager and its leases.
+/// The status of a worker: its calls to this manager and its leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
     /// The worker's name.
     pub id: WorkerId,
-    /// Its latest calls to this manager, if there were any lately.
+    /// The worker's latest calls to this manager, if there were any lately.
     pub seen: Option<Sighting>,
-    /// Its leases, if it runs any job.
+    /// The worker's leases, if it runs any job.
     pub leases: Option<Leases>,
 }
 
-/// All known workers.
+/// The status of all known workers.
 #[derive(Clone, Debug)]
 pub struct WorkerStatuses {
     /// The workers in the order of their names.
     pub workers: Vec<WorkerStatus>,
-    /// Whether there are more leases than were read (10,000), so that some are missing.
+    /// Whether there are more leases than are read (10,000), so that some are missing from the list.
     pub truncated: bool,
 }
 
-/// Who asks for the jobs of a queue.
+/// The workers that claim jobs from one job's queue, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asking {
-    /// When any worker asked last.
+    /// The time of the latest claim by any worker.
     pub(crate) last_at: Option<Timestamp>,
-    /// How many workers have asked lately.
+    /// The number of workers that have claimed within the last two minutes.
     pub(crate) lately: usize,
-    /// How many of them have room for the job.
+    /// The number of those workers whose offered resources suffice for the job.
     pub(crate) with_room: usize,
-    /// How many of those wait for a job now.
+    /// The number of workers with enough resources that wait for a job now.
     pub(crate) waiting: usize,
-    /// The most that any of those who have asked lately and say what they offer has of what the job needs.
+    /// For each resource that the job needs, the largest amount that any recent worker with stated resources offers.
     pub(crate) most_offered: Resources,
 }
 
-/// The workers that were heard of lately.
+/// The workers that called this manager lately.
 #[derive(Default)]
 pub(crate) struct Workers {
     sightings: Mutex<Sightings>,
@@ -97,7 +97,7 @@ pub(crate) struct Workers {
 
 type Sightings = RecentMap<WorkerId, Sighting, REMEMBERED>;
 
-/// A claim that waits; no longer when dropped.
+/// A waiting claim of a worker. Dropping it ends the wait in the worker's entry.
 pub(crate) struct Waits<'a> {
     workers: &'a Workers,
     id: &'a WorkerId,
@@ -111,7 +111,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// The worker's entry, which is then the latest of all.
+/// Returns the worker's entry, which becomes the most recent of all.
 fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> Option<&'a mut Sighting> {
     let mut sighting = sightings.remove(id).unwrap_or(Sighting {
         last_seen_at: now,
@@ -126,7 +126,7 @@ fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> 
 }
 
 impl Workers {
-    /// A worker asks for jobs. The system's own are no workers that anybody would look for.
+    /// Records a worker's claim. The system's own workers are left out, since users need not know them.
     pub(crate) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
         if request.worker_id.is_internal() {
             return;
@@ -142,7 +142,7 @@ impl Workers {
         }
     }
 
-    /// A worker that has asked waits from now on.
+    /// Records that a worker's claim waits from now on.
     pub(crate) fn waits<'a>(&'a self, id: &'a WorkerId) -> Waits<'a> {
         if let Some(sighting) = self.sightings.lock().get_mut(id) {
             sighting.waiting += 1;
@@ -150,14 +150,14 @@ impl Workers {
         Waits { workers: self, id }
     }
 
-    /// A worker gives a sign of life.
+    /// Records that a worker called this manager.
     pub(crate) fn is_alive(&self, id: &WorkerId, now: Timestamp) {
         if !id.is_internal() {
             heard_of(&mut self.sightings.lock(), id, now);
         }
     }
 
-    /// Who asks for the jobs of this job's queue.
+    /// Counts the workers that claim jobs from this job's queue.
     pub(crate) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
         let sightings = self.sightings.lock();
         let mut asking = Asking::default();
@@ -190,7 +190,7 @@ impl Workers {
     }
 }
 
-/// One who waits is there.
+/// Returns the entry as of `now`. A worker with a waiting claim counts as seen at `now`.
 fn as_of(sighting: &Sighting, now: Timestamp) -> Sighting {
     let last_seen_at = if sighting.waiting > 0 { now.max(sighting.last_seen_at) } else { sighting.last_seen_at };
     Sighting { last_seen_at, ..sighting.clone() }
@@ -200,7 +200,7 @@ impl Manager {
     /// Returns the workers that called this manager lately, and those that run jobs.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn workers(&self) -> Result<WorkerStatuses, ManagerError> {
         let (leases, truncated) = self.leases(None).await?;
         let mut workers: BTreeMap<WorkerId, WorkerStatus> = BTreeMap::new();
@@ -214,10 +214,10 @@ impl Manager {
         Ok(WorkerStatuses { workers: workers.into_values().collect(), truncated })
     }
 
-    /// Returns one worker; none when it has not called this manager lately and runs no job.
+    /// Returns one worker, or `None` when it has not called this manager lately and runs no job.
     ///
     /// # Errors
-    /// The store's.
+    /// Returns the store's error.
     pub async fn worker(&self, id: &WorkerId) -> Result<Option<WorkerStatus>, ManagerError> {
         let leases = self.leases(Some(id)).await?.0.remove(id);
         let seen = self.shared.observe.workers.of(id, self.shared.clock.now());
@@ -226,14 +226,14 @@ impl Manager {
 }
 
 impl Manager {
-    /// The leases by worker, and whether there are more than were read.
+    /// Returns the leases by worker, and whether there are more than were read.
     async fn leases(&self, worker: Option<&WorkerId>) -> Result<(HashMap<WorkerId, Leases>, bool), ManagerError> {
         let filter = Filter { states: vec![JobState::Running], worker_id: worker.cloned(), ..Filter::default() };
-        // A heartbeat writes the job, so those without one for longest come first.
+        // A heartbeat writes the job, so the jobs with the oldest heartbeats come first.
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let mut search = Search { filter, sort, after: None, limit: LEASES_PER_PAGE };
         let mut leases: HashMap<WorkerId, Leases> = HashMap::new();
-        // A job that beats meanwhile moves to the end and is found again.
+        // A job with a heartbeat meanwhile moves to the end and is found again.
         let mut counted: HashSet<JobId> = HashSet::new();
         for _ in 0..MAX_LEASES / LEASES_PER_PAGE {
             let page = self.shared.store.search(&search).await?;

@@ -18,17 +18,17 @@ use crate::store::{StoreError, Versioned};
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 
-/// The order in which jobs are changed. A change does not move a job in it, and jobs submitted meanwhile come before
-/// its beginning.
+/// The order in which jobs are changed. A change does not move a job within it, and jobs that are submitted meanwhile
+/// sort before the first page.
 pub const BULK_ORDER: Sort = Sort::By(SortField::CreatedAt, Direction::Descending);
 
-/// The most jobs changed together.
+/// The most jobs that are changed together.
 pub const BULK_PAGE: usize = 500;
 
-/// How many failures one report names.
+/// The most failures that one report names.
 const NAMED_FAILURES: usize = 100;
 
-/// How many jobs a preview shows.
+/// The most jobs that a preview shows.
 const SAMPLE: usize = 20;
 
 /// The change to each job.
@@ -43,7 +43,7 @@ pub enum BulkAction {
 }
 
 impl BulkAction {
-    /// Returns the name of the action, as metrics have it.
+    /// Returns the name of the action in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -81,25 +81,25 @@ impl BulkAction {
 pub struct BulkOrder {
     /// The change to each job.
     pub action: BulkAction,
-    /// Who gives the order.
+    /// The administrator who gives the order.
     pub actor: Actor,
     /// The reason, for each job's history.
     pub reason: String,
 }
 
-/// The jobs that an order is about.
+/// The jobs that an order changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BulkSelection {
     /// Selects the jobs that satisfy this filter.
     pub filter: Filter,
-    /// Selects only these jobs, read in real time; any when empty.
+    /// Selects only these jobs, read in real time; an empty list selects any job.
     pub ids: Vec<JobId>,
 }
 
 /// The bounds of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkBounds {
-    /// Starts after the job with this key in [`BULK_ORDER`].
+    /// The key in [`BULK_ORDER`] of the job after which the call starts.
     pub after: Option<SortKey>,
     /// The most jobs that one call changes.
     pub max_jobs: usize,
@@ -112,7 +112,7 @@ pub struct BulkBounds {
 pub struct BulkPreview {
     /// The number of jobs.
     pub matched: u64,
-    /// Up to 20 of them, the youngest first.
+    /// Up to 20 of the matching jobs, the youngest first.
     pub sample: Vec<Versioned>,
 }
 
@@ -123,17 +123,17 @@ pub struct BulkReport {
     pub matched: u64,
     /// The number of jobs changed.
     pub changed: u64,
-    /// The number of jobs left alone: they no longer matched, or were as ordered already.
+    /// The number of jobs that were skipped because they no longer matched or needed no change.
     pub skipped: u64,
     /// The number of jobs that could not be changed.
     pub failed: u64,
     /// The first 100 jobs that could not be changed, and why.
     pub failures: Vec<(JobId, ManagerError)>,
-    /// Where the next call goes on; `None` when all jobs are done.
+    /// The key after which the next call continues; `None` when all jobs are done.
     pub next: Option<SortKey>,
 }
 
-/// What became of one job.
+/// The result for one job.
 enum Fate {
     Changed,
     Skipped,
@@ -141,10 +141,10 @@ enum Fate {
 }
 
 impl Manager {
-    /// Counts the jobs that `action` would change, and returns a few of them.
+    /// Counts the jobs that `action` would change, and returns up to 20 of them.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`] when the selected states rule the action out; the store's.
+    /// [`ManagerError::Invalid`] when the action applies to none of the selected states; otherwise the store's error.
     pub async fn preview(&self, action: BulkAction, selection: &BulkSelection) -> Result<BulkPreview, ManagerError> {
         let BulkSelection { filter, ids } = narrow(action, selection)?;
         let store = &self.shared.store;
@@ -160,10 +160,11 @@ impl Manager {
         Ok(BulkPreview { matched, sample: store.search(&search).await? })
     }
 
-    /// Changes the selected jobs as ordered, within bounds.
+    /// Changes the selected jobs as ordered, within the bounds of one call.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`] when the selected states rule the action out; the store's, when nothing was changed.
+    /// [`ManagerError::Invalid`] when the action applies to none of the selected states; the store's error when nothing
+    /// was changed.
     pub async fn bulk_change(
         &self,
         order: BulkOrder,
@@ -173,7 +174,7 @@ impl Manager {
         let deadline = Instant::now() + bounds.within;
         let selection = narrow(order.action, selection)?;
         if bounds.after.is_none() {
-            // Whoever asks has just looked, perhaps by other ways than a search.
+            // The caller may have seen these jobs by a real-time read, so the search must find them too.
             self.shared.store.refresh().await?;
         }
         let (order, filter) = (Arc::new(order), Arc::new(selection.filter.clone()));
@@ -185,7 +186,7 @@ impl Manager {
             let page = match self.page(&selection, report.next.clone(), limit).await {
                 Ok(page) => page,
                 Err(error) if report.matched == 0 => return Err(error.into()),
-                // What was done is told; going on from there meets the store's trouble again if it lasts.
+                // The report says what was done. The next call meets the store's error again if it lasts.
                 Err(_) => return Ok(report),
             };
             let more = page.len() == limit;
@@ -215,7 +216,7 @@ impl Manager {
 }
 
 impl Manager {
-    /// The next jobs that match, in [`BULK_ORDER`].
+    /// Returns the next jobs that match, in [`BULK_ORDER`].
     async fn page(
         &self,
         selection: &BulkSelection,
@@ -232,7 +233,7 @@ impl Manager {
         Ok(found)
     }
 
-    /// The jobs with these ids that match, in [`BULK_ORDER`], each once.
+    /// Returns the jobs with these ids that match, in [`BULK_ORDER`], each once.
     async fn those_of(&self, ids: &[JobId], filter: &Filter) -> Result<Vec<Versioned>, StoreError> {
         let mut found: Vec<Versioned> = self.shared.store.get(ids).await?.into_iter().flatten().collect();
         found.retain(|found| filter.matches(&found.job));
@@ -241,9 +242,9 @@ impl Manager {
         Ok(found)
     }
 
-    /// Changes jobs, each if it is still one of those asked for; answers in order.
+    /// Changes the jobs that still match, and returns the results in the order of `ids`.
     async fn change_all(&self, order: &BulkOrder, filter: &Filter, ids: &[JobId]) -> Vec<Fate> {
-        // Whether the latest decision on each job was to write it.
+        // Says for each job whether the latest decision was to write it.
         let wrote: Vec<AtomicBool> = ids.iter().map(|_| AtomicBool::new(false)).collect();
         let decide = |index: usize, job: &Job, now: Timestamp| {
             let decision = if filter.matches(job) { order.action.decide(order, job, now)? } else { Change::Already };
@@ -261,7 +262,7 @@ impl Manager {
 }
 
 impl BulkReport {
-    /// Adds a page's jobs. Returns whether the store failed at any, so that there is no use in going on at once.
+    /// Adds a page's results. Returns whether the store failed for any job, so that the call should stop.
     fn add(&mut self, action: BulkAction, fates: Vec<(JobId, Fate)>) -> bool {
         let mut store_failed = false;
         for (id, fate) in fates {
@@ -289,7 +290,7 @@ impl BulkReport {
     }
 }
 
-/// The selection, narrowed to the states that the action can be done in.
+/// Narrows the selection to the states that the action applies to.
 fn narrow(action: BulkAction, selection: &BulkSelection) -> Result<BulkSelection, ManagerError> {
     let asked = &selection.filter.states;
     let possible = action.states().iter().copied().filter(|state| asked.is_empty() || asked.contains(state));

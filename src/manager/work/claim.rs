@@ -26,21 +26,21 @@ use crate::manager::request::{ClaimRequest, Finish, JobView, ManagerError, Outco
 use crate::manager::work::update::manager_actor;
 use crate::manager::work::write::JobWrite;
 
-/// How many offers one claim loses to others before it answers with nothing.
+/// The most offers that one claim loses to other claims before it answers with no jobs.
 const MAX_LOST_OFFERS: usize = 100;
 
-/// How many named claims are remembered at least; for others, the store is searched.
+/// The number of named claims that are remembered at least; for older ones, the store is searched.
 const REMEMBERED: usize = 50_000;
 
-/// How many jobs one named claim can have taken.
+/// The most jobs that are searched for one named claim.
 const JOBS_OF_A_CLAIM: usize = 10_000;
 
-/// How often, and how far apart, a claim whose outcome was not learnt is looked for.
+/// How often, and how far apart, the job of a claim with an unknown outcome is read.
 const RESOLVE_TRIES: u32 = 8;
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Claimed jobs on their way to the worker. Dropped before [`Claimed::delivered`], they are given back at once,
-/// attempt and all, unless the claim was named, so that the worker can ask for them again.
+/// Claimed jobs on their way to the worker. If this is dropped before [`Claimed::delivered`], the jobs are released
+/// at once without counting the attempt, unless the claim was named, so that the worker can repeat it.
 pub struct Claimed {
     jobs: Vec<JobView>,
     give_back: Option<GiveBack>,
@@ -56,7 +56,7 @@ impl Claimed {
         Self { jobs: Vec::new(), give_back: None }
     }
 
-    /// Returns the jobs claimed; none when none became available in time.
+    /// Returns the claimed jobs; it is empty when no job became available in time.
     #[must_use]
     pub fn jobs(&self) -> &[JobView] {
         &self.jobs
@@ -88,9 +88,9 @@ pub(crate) struct NamedClaims(RecentMap<(WorkerId, RequestId), NamedClaim, REMEM
 
 #[derive(Clone)]
 struct NamedClaim {
-    /// Cancelled when the same claim is made again: the former call then takes no more.
+    /// Cancelled when the same claim is made again; the former call then takes no more jobs.
     superseded: CancellationToken,
-    /// The jobs taken. Held locked while they are being taken, so that a repeated call waits for the outcome.
+    /// The jobs that the claim took. It is locked while they are being taken, so that a repeated call waits for them.
     taken: Arc<AsyncMutex<Option<Vec<JobId>>>>,
 }
 
@@ -109,11 +109,11 @@ impl NamedClaims {
 }
 
 impl Manager {
-    /// Claims up to `max_jobs` jobs, waiting up to `wait` for the first. A call that is dropped takes no job; see
-    /// [`Claimed`] for one whose answer is.
+    /// Claims up to `max_jobs` jobs, and waits up to `wait` for the first. A call that is dropped takes no job; see
+    /// [`Claimed`] for an answer that is dropped.
     ///
     /// # Errors
-    /// [`ManagerError::Invalid`]; [`ManagerError::ShuttingDown`]; the store's, when no job could be claimed for it.
+    /// [`ManagerError::Invalid`]; [`ManagerError::ShuttingDown`]; the store's error when it prevented every claim.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ManagerError> {
         if request.queues.is_empty() || request.max_jobs == 0 {
             let field = if request.queues.is_empty() { "queues" } else { "max_jobs" };
@@ -157,12 +157,12 @@ impl Manager {
         self.shared.dispatch.waiting()
     }
 
-    /// Answers waiting claims with no jobs, and refuses new ones. Everything else goes on.
+    /// Answers waiting claims with no jobs, and refuses new claims. All other work continues.
     pub fn stop_claims(&self) {
         self.shared.work.no_claims.cancel();
     }
 
-    /// The jobs that an earlier call of the same name took, if there was one and they still are the worker's.
+    /// Returns the jobs that an earlier call of the same name took, as far as the worker still holds them.
     async fn deliver_again(
         &self,
         request: &ClaimRequest,
@@ -171,7 +171,7 @@ impl Manager {
         let remembered = delivery.taken.lock().await.clone();
         let found = match remembered {
             Some(ids) => self.shared.store.get(&ids).await?.into_iter().flatten().collect(),
-            // Another manager may have answered, or this one before it was started anew.
+            // Another manager may have answered, or this one before it was restarted.
             None => {
                 let filter = Filter {
                     worker_id: Some(request.worker_id.clone()),
@@ -198,7 +198,7 @@ impl Manager {
         Ok(Some(Claimed { jobs: self.view(jobs).await?, give_back: None }))
     }
 
-    /// The next candidates; none when the time is up, the server stops, or the same call was made anew.
+    /// Returns the next candidates, or `None` when the time is up, the server stops, or the same call was repeated.
     async fn next_offer(
         &self,
         request: &ClaimRequest,
@@ -232,7 +232,7 @@ impl Manager {
         }
     }
 
-    /// Writes the claims in a task of its own, so that a caller who goes away leaves nothing half done.
+    /// Writes the claims in a task of its own, so that a dropped call leaves no claim half done.
     async fn take_leases(
         &self,
         offer: Offer,
@@ -280,7 +280,7 @@ impl Manager {
         }
     }
 
-    /// Gives leases back whose worker was not reached.
+    /// Releases leases whose worker was not reached.
     async fn give_back(&self, worker_id: &WorkerId, leases: Vec<(JobId, Fence)>) {
         let outcome = || Outcome::Released { reason: "the claim's answer was not delivered".to_owned() };
         let finishes = leases.into_iter().map(|(id, fence)| Finish { id, fence, outcome: outcome() }).collect();
@@ -301,8 +301,8 @@ impl ClaimRequest {
 }
 
 impl Manager {
-    /// Makes sure that a search for a named claim sees what was claimed before this manager started, and what any
-    /// manager has claimed until now if `repeated`.
+    /// Ensures that a search for a named claim finds the jobs that were claimed before this manager started and, if
+    /// `repeated`, those that any manager has claimed until now.
     async fn see_former_claims(&self, repeated: bool) -> Result<(), StoreError> {
         if repeated {
             return self.shared.store.refresh().await;
@@ -311,8 +311,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Writes a claim for each candidate. Gives those that were granted, and the first failure that is not a
-    /// conflict.
+    /// Writes a claim for each candidate. Returns the granted claims, and the first failure that is not a conflict.
     async fn claim_all(
         &self,
         candidates: Vec<Versioned>,
@@ -327,7 +326,7 @@ impl Manager {
         for ((candidate, job), result) in jobs.into_iter().zip(results) {
             match result {
                 Ok(written) if matches!(written.job.state, State::Running(_)) => claimed.push(written),
-                // It has expired instead.
+                // The job was expired instead.
                 Ok(_) => {}
                 Err(WriteError::Conflict(current)) => {
                     self.shared.observe.insight.conflicted("claim", self.shared.clock.now());
@@ -354,7 +353,7 @@ impl Manager {
         (claimed, failure)
     }
 
-    /// What to write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that
+    /// Returns the write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that
     /// can no longer be claimed are dropped.
     fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<(Versioned, Arc<Job>)> {
         let now = self.shared.clock.now();
@@ -382,8 +381,8 @@ impl Manager {
     }
 }
 
-/// Looks for a claim whose outcome was not learnt, and gives the job back if the claim went through: nobody was told
-/// of it.
+/// Reads the job of a claim with an unknown outcome, and releases the job if the claim was written, since no worker
+/// was informed of it.
 async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
     let Some(lease) = claimed.lease() else { return };
     for tried in 1..=RESOLVE_TRIES {
@@ -401,7 +400,7 @@ async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
         if ours {
             manager.give_back(&lease.worker_id, vec![(claimed.id.clone(), claimed.fence)]).await;
         } else if found.job.fence == claimed.fence.before() && found.job.state == State::Available {
-            // Not written yet; a request that was held up may still arrive.
+            // The claim is not written yet, but a delayed request may still arrive.
             continue;
         }
         return;

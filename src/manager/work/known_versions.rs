@@ -1,4 +1,4 @@
-//! What the manager remembers of its own writes.
+//! The latest versions of jobs that the manager has written or read.
 //!
 //! A search engine's search lags behind what was acknowledged, so a hit may show a job as it was before a write that
 //! this manager knows of. It remembers the latest versions it has written or read, drops hits that are older, and
@@ -11,23 +11,23 @@ use crate::job::JobId;
 use crate::store::Versioned;
 use crate::store::recent::RecentMap;
 
-/// How many jobs are remembered at least.
+/// The number of jobs that are remembered at least.
 const REMEMBERED: usize = 50_000;
 
-/// The latest versions known of the jobs written or read lately.
+/// The latest known versions of the jobs that were written or read lately.
 pub(crate) struct KnownVersions {
-    /// None where the store answers as fast from its own memory.
+    /// The versions; `None` for a store that answers as fast from its own memory.
     recent: Option<Mutex<RecentMap<JobId, Versioned, REMEMBERED>>>,
 }
 
 impl KnownVersions {
-    /// A memory that stays empty unless it is `useful`.
+    /// Creates a memory that stays empty unless `useful` is set.
     pub(crate) fn new(useful: bool) -> Self {
         Self { recent: useful.then(Mutex::default) }
     }
 
-    /// Remembers a version, unless a later one is known. Of two in different places the last one learnt is
-    /// remembered.
+    /// Remembers a version, unless a later one is known. Of two versions that cannot be compared, the one learnt last
+    /// is remembered.
     pub(crate) fn learn(&self, versioned: &Versioned) {
         let Some(recent) = &self.recent else { return };
         let mut recent = recent.lock();
@@ -39,18 +39,18 @@ impl KnownVersions {
         }
     }
 
-    /// The latest version known.
+    /// Returns the latest known version of a job.
     pub(crate) fn latest(&self, id: &JobId) -> Option<Versioned> {
         self.recent.as_ref()?.lock().get(id).cloned()
     }
 
-    /// Whether a later version than this is known.
+    /// Returns whether a later version than this one is known.
     pub(crate) fn is_outdated(&self, found: &Versioned) -> bool {
         let Some(recent) = &self.recent else { return false };
         recent.lock().get(&found.job.id).is_some_and(|known| known.version.is_later_than(found.version))
     }
 
-    /// Forgets a job, so that it is read again.
+    /// Forgets a job, so that it is read again before its next change.
     pub(crate) fn forget(&self, id: &JobId) {
         if let Some(recent) = &self.recent {
             recent.lock().remove(id);

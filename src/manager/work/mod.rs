@@ -22,21 +22,21 @@ use claim::NamedClaims;
 use known_versions::KnownVersions;
 use pending_notices::PendingNotices;
 
-/// What the writing of jobs remembers.
+/// The state of the manager's writes.
 pub(super) struct Work {
     pub(super) known: KnownVersions,
     pub(super) pending_notices: PendingNotices,
-    /// The events that somebody subscribes to, whichever job they happen to.
+    /// The events that have a subscription for any job.
     pub(super) subscribed: RwLock<BTreeSet<EventName>>,
     named_claims: Mutex<NamedClaims>,
-    /// Set once searches see everything that was written before this manager started.
+    /// Set once searches find everything that was written before this manager started.
     caught_up: OnceCell<()>,
-    /// Claims are answered with nothing from then on.
+    /// Cancelled when claims are no longer granted.
     no_claims: CancellationToken,
 }
 
 impl Work {
-    /// `shared_store` says whether others write to the store as well.
+    /// Creates the state. `shared_store` says whether other processes write to the store as well.
     pub(super) fn new(shared_store: bool) -> Self {
         Self {
             known: KnownVersions::new(shared_store),

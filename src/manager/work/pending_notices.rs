@@ -1,5 +1,5 @@
-//! The jobs written here that have notices in their outbox: a hint to the notifier, which would otherwise find them
-//! by a search.
+//! The jobs that this manager wrote with notices in their outbox: a hint to the notifier, which would otherwise find
+//! them by a search.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use crate::job::{Job, JobId};
 
 use crate::manager::Manager;
 
-/// The most jobs remembered; those beyond are left to the search.
+/// The most jobs that are remembered; the notifier's search finds the others.
 const MAX_REMEMBERED: usize = 10_000;
-/// The most jobs returned at a time.
+/// The most jobs that one call returns.
 const BATCH: usize = 500;
 
 /// The ids of jobs with pending notices.

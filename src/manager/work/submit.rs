@@ -1,4 +1,4 @@
-//! Submitting: a new document, created once however often it is asked for.
+//! Submitting: creates a job once, however often its submission is repeated.
 
 use std::sync::Arc;
 
@@ -12,19 +12,20 @@ use crate::manager::Manager;
 use crate::manager::request::{Caller, JobView, ManagerError, NewJob, Submitted};
 use crate::manager::work::write::JobWrite;
 
-/// The namespace in which idempotency keys are made ids (RFC 9562, section 5.5).
+/// The namespace of the ids that are derived from idempotency keys (RFC 9562, section 5.5).
 const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);
 
-/// A job ready to be written.
+/// A job that is ready to be written.
 struct Prepared {
     job: Arc<Job>,
     payload: Option<Json>,
-    /// Whether the id is this call's own invention, so that a document under it can only be this very job.
+    /// Whether this call generated the id, so that a document under it can only be this very job.
     own_id: bool,
 }
 
 impl Manager {
-    /// Submits jobs, and answers in order. A job submitted again under its id or key is answered as the first time.
+    /// Submits jobs, and returns the answers in the same order. A submission that is repeated under its id or key
+    /// returns the same job.
     pub async fn submit(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Submitted, ManagerError>> {
         let now = self.shared.clock.now();
         let inline_limit = self.shared.store.inline_limit();
@@ -108,7 +109,7 @@ fn prepare(
     Ok((Prepared { job: Arc::new(job), payload: new.payload, own_id }, body))
 }
 
-/// The id that a client's key stands for. Each client has its own keys.
+/// Returns the id that is derived from a client's idempotency key. Each client has its own keys.
 fn id_of_key(caller: &Caller, key: &str) -> JobId {
     let name = format!("{caller}\u{0}{key}");
     JobId::of_uuid(Uuid::new_v5(&KEY_NAMESPACE, name.as_bytes()))

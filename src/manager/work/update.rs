@@ -14,17 +14,17 @@ use crate::manager::Manager;
 use crate::manager::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
 use crate::manager::work::write::JobWrite;
 
-/// How often one job's change is tried when others keep writing it.
+/// The most tries to change one job while other writers keep changing it.
 const MAX_TRIES: usize = 10;
 
-/// How many jobs one page of [`Manager::reclaim_all`] holds.
+/// The most jobs in one page of [`Manager::reclaim_all`].
 const RECLAIM_PAGE: usize = 1_000;
 
-/// One job on its way through the loop.
+/// The state of one job in the loop.
 struct Item {
-    /// The job as it is known, and whether that was read from the store rather than remembered.
+    /// The known version of the job, and whether it was read from the store or remembered.
     known: Option<(Versioned, Freshness)>,
-    /// What is written with the job where it is kept apart.
+    /// The body to write with the job, if it is stored separately.
     body: Option<NewBody>,
     outcome: Option<Result<Versioned, ManagerError>>,
 }
@@ -36,7 +36,7 @@ enum Freshness {
 }
 
 impl Manager {
-    /// Changes many jobs, each by `decide(its index, the job, now)`. Answers in order with each job as it is then.
+    /// Changes many jobs, each by `decide(its index, the job, now)`, and returns the changed jobs in the same order.
     pub(crate) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
@@ -50,7 +50,7 @@ impl Manager {
         self.shared.work.known.latest(id).map(|job| (job, Freshness::Remembered))
     }
 
-    /// [`Manager::update`], decided on what the store holds now and not on what is remembered.
+    /// Changes jobs as [`Manager::update`] does, but decides on a real-time read instead of remembered versions.
     pub(crate) async fn update_as_read<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
@@ -82,7 +82,7 @@ impl Manager {
         items.into_iter().map(|item| item.outcome.unwrap_or_else(contended)).collect()
     }
 
-    /// Reads the jobs that are not known and not yet answered.
+    /// Reads the jobs that are not known and have no result yet.
     async fn read_unknown(&self, ids: &[JobId], items: &mut [Item]) {
         let missing: Vec<usize> =
             (0..items.len()).filter(|&index| items[index].known.is_none() && items[index].outcome.is_none()).collect();
@@ -110,8 +110,8 @@ impl Manager {
         }
     }
 
-    /// Decides for every job that is known and not yet answered; gives the writes to make and whose they are, by
-    /// index.
+    /// Decides for every job that is known and has no result yet. Returns the writes to make, and the index of the job
+    /// of each.
     fn decide_all<F>(&self, items: &mut [Item], decide: &F) -> (Vec<usize>, Vec<JobWrite>)
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
@@ -138,7 +138,7 @@ impl Manager {
         (indices, writes)
     }
 
-    /// Takes in what a write came to.
+    /// Records the result of a write.
     fn settle_write(&self, item: &mut Item, id: &JobId, result: Result<Versioned, WriteError>) {
         match result {
             Ok(versioned) => item.outcome = Some(Ok(versioned)),
@@ -159,7 +159,7 @@ impl Manager {
         }
     }
 
-    /// Counts a worker that came too late.
+    /// Counts a result that was refused because the worker had lost its lease.
     fn count_lost(&self, result: Result<Versioned, ManagerError>) -> Result<Versioned, ManagerError> {
         if let Err(ManagerError::Refused(Refusal::LeaseLost { .. })) = &result {
             metrics::counter!("leasehold_leases_lost_total").increment(1);
@@ -170,7 +170,7 @@ impl Manager {
 }
 
 impl Manager {
-    /// Renews leases, and answers in order.
+    /// Renews leases, and returns the answers in the order of the heartbeats.
     pub async fn heartbeat(
         &self,
         worker: &WorkerId,
@@ -198,8 +198,8 @@ impl Manager {
             .collect()
     }
 
-    /// Completes, fails or releases attempts, and returns the jobs in order as they are then. The same end again is
-    /// answered as the first time.
+    /// Completes, fails or releases attempts, and returns the changed jobs in the same order. A repeated finish returns
+    /// the same answer.
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
         self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
@@ -218,7 +218,7 @@ impl Manager {
     /// Cancels a waiting job, or requests the worker of a running one to stop.
     ///
     /// # Errors
-    /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`] when it ended otherwise.
+    /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`] when the job ended in another state.
     pub async fn cancel(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
         self.update_one(id, |job, now| job.cancel(caller, reason.clone(), now)).await
     }
@@ -245,11 +245,11 @@ impl Manager {
         released
     }
 
-    /// Releases every running job, without counting the attempt, and returns their number: for the start of a process
-    /// that owns its store alone, whose workers died with the process before it.
+    /// Releases every running job, without counting the attempt, and returns their number. A process that owns its
+    /// store alone calls it at its start, since the former workers died with the former process.
     ///
     /// # Errors
-    /// The first failure; the jobs before it are released.
+    /// Returns the first failure; the jobs before it are released.
     pub async fn reclaim_all(&self, reason: &str) -> Result<usize, ManagerError> {
         let filter = Filter { states: vec![JobState::Running], ..Filter::default() };
         let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
@@ -282,7 +282,7 @@ impl Manager {
     }
 }
 
-/// The end of an attempt, ready to be decided as often as it takes.
+/// The end of an attempt, in a form that can be decided several times.
 enum End {
     Completed { result: Body },
     Failed(Failure),
@@ -290,7 +290,7 @@ enum End {
 }
 
 impl End {
-    /// Gives the end, and the result where that is kept apart.
+    /// Returns the end, and the result's body if it is stored separately.
     fn of(outcome: Outcome, inline_limit: usize) -> (Self, Option<NewBody>) {
         match outcome {
             Outcome::Completed { result } => {
@@ -313,7 +313,7 @@ impl End {
     }
 }
 
-/// Who acts when the manager does so by itself.
+/// Returns the actor of changes that the manager makes by itself.
 pub(crate) fn manager_actor() -> Actor {
     Actor::system("manager")
 }

@@ -1,4 +1,4 @@
-//! The one way in which jobs are written, and what follows from a write that was acknowledged.
+//! The one way in which jobs are written, and the effects of an acknowledged write.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use crate::job::{Job, NewBody, State};
 use crate::manager::Manager;
 use crate::store::{Versioned, Write, WriteError};
 
-/// A write of a job, and what the job was before it.
+/// A write of a job, with the job's former version.
 pub(crate) struct JobWrite {
-    /// None for a job that is new.
+    /// The job before the write; `None` for a new job.
     before: Option<Arc<Job>>,
     write: Write,
 }
@@ -31,19 +31,19 @@ impl JobWrite {
 
 /// An acknowledged write.
 pub(crate) struct Acknowledged {
-    /// What the job was before; none when it is new.
+    /// The job before the write; `None` for a new job.
     pub(crate) before: Option<Arc<Job>>,
-    /// What it is now; none when it was removed.
+    /// The job after the write; `None` for a removed job.
     pub(crate) after: Option<Versioned>,
 }
 
 impl Acknowledged {
-    /// What the job was, and what it is now, unless it is new or removed.
+    /// Returns the job before and after the write, or `None` when it is new or was removed.
     pub(crate) fn change(&self) -> Option<(&Job, &Job)> {
         Some((self.before.as_deref()?, &*self.after.as_ref()?.job))
     }
 
-    /// The job if it may have been a candidate for claims and is none any more.
+    /// Returns the job if it may have been a candidate for claims and no longer is one.
     fn no_longer_available(&self) -> Option<&Job> {
         let before = self.before.as_deref().filter(|job| job.state == State::Available)?;
         self.now_available().is_none().then_some(before)
@@ -55,9 +55,9 @@ impl Acknowledged {
 }
 
 impl Manager {
-    /// Writes jobs, and does what follows, in a task of its own that the shutdown waits for: a caller who goes away
-    /// meanwhile costs neither the events nor the hint to the dispatch. Answers in order with each job as it is then,
-    /// or as it was removed.
+    /// Writes jobs and applies the effects of the writes. This runs in a task of its own that the shutdown waits for,
+    /// so that a dropped call loses neither the events nor the hint to the dispatch. Returns, in the same order, each
+    /// job as it was written or removed.
     pub(crate) async fn write(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
         let (manager, count) = (self.clone(), writes.len());
         let written = self.shared.tasks.spawn(async move { manager.write_in_task(writes).await });
@@ -65,7 +65,7 @@ impl Manager {
         written.await.unwrap_or_else(|_| (0..count).map(|_| unknown()).collect())
     }
 
-    /// [`Manager::write`] for a caller that is such a task itself.
+    /// Does the same as [`Manager::write`], for a caller that runs in such a task itself.
     pub(crate) async fn write_in_task(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
         if writes.is_empty() {
             return Vec::new();
@@ -88,15 +88,15 @@ impl Manager {
         answers
     }
 
-    /// What follows from acknowledged writes, in this order:
+    /// Applies the effects of acknowledged writes, in this order:
     ///
-    /// 1. The versions are remembered, so that whatever anybody does on the strength of the rest is decided on them.
-    /// 2. The events are published before anybody is woken by them or offered the job: who waited for a job's end
+    /// 1. The versions are remembered, so that every later step is decided on them.
+    /// 2. The events are published before any caller is woken or offered the job: a caller that waited for a job's end
     ///    finds it in the feed, and a job's submission is published before its claim.
-    /// 3. They are counted.
-    /// 4. The notifier and those who wait for an end are woken.
-    /// 5. The dispatch comes last, since it sets off the next write of the same job: what follows from that one must
-    ///    not overtake what follows from this one.
+    /// 3. The writes are counted.
+    /// 4. The notifier and the calls that wait for a job's end are woken.
+    /// 5. The dispatch comes last, since it causes the next write of the same job, whose effects must not overtake the
+    ///    effects of this one.
     fn follow_up(&self, writes: &[Acknowledged]) {
         for write in writes {
             match (&write.before, &write.after) {

@@ -9,9 +9,9 @@ use crate::store::AuditEntry;
 /// The version of the schema.
 const VERSION: &str = "8.17.0";
 
-/// Makes the audit entry of a job's transition with this number.
+/// Returns the audit entry of the job's transition with this number.
 pub(super) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry {
-    // The two parts name the transition for good; a number has no `/`.
+    // The two parts identify the transition uniquely, since a number has no `/`.
     let id = format!("{number}/{}", job.id);
     let document = json!({
         "@timestamp": entry.at.to_rfc3339(),
@@ -61,7 +61,7 @@ fn message(job: &Job, entry: &HistoryEntry) -> String {
     format!("job {} of the queue {}: {what} by {}", job.id, job.spec.queue, entry.actor)
 }
 
-/// The schema's type of the event, among those for processes.
+/// Returns the event's type among the schema's types for processes.
 const fn kind(event: EventName) -> &'static str {
     match event {
         EventName::Claimed => "start",
@@ -76,7 +76,7 @@ const fn kind(event: EventName) -> &'static str {
     }
 }
 
-/// The outcome for the job: a `retried` that ends an attempt is that attempt's failure.
+/// Returns the outcome for the job. A `retried` event that ends an attempt counts as that attempt's failure.
 fn outcome(entry: &HistoryEntry) -> &'static str {
     match entry.event {
         EventName::Submitted | EventName::Claimed | EventName::Completed => "success",

@@ -9,7 +9,7 @@ use crate::query::{GroupField, SortField};
 /// Fields of the index that no job has: those of a tombstone, which is hidden from every search.
 const OF_NO_JOB: [&str; 2] = ["moved_to", "moved_at"];
 
-/// What the mapping of the job index says of each of its fields.
+/// Returns what the mapping of the job index says of each of its fields.
 fn mapping() -> BTreeMap<String, String> {
     fn walk(prefix: &str, properties: &Value, nested: bool, fields: &mut BTreeMap<String, String>) {
         for (name, field) in properties.as_object().expect("properties") {
@@ -34,7 +34,7 @@ fn mapping() -> BTreeMap<String, String> {
     fields
 }
 
-/// The same, as the table says it.
+/// Returns what the table says of a field, in the same form.
 fn mapped(field: &Field) -> String {
     let kind = match field.kind {
         FieldType::Keyword { longest: None } => "keyword".to_owned(),

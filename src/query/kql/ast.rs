@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::pattern::Pattern;
 
-/// The position in the text at which something begins, in bytes. Positions are all equal to each other, so that a query
+/// A position in the text of a query, in bytes from its start. All positions are equal to each other, so that a query
 /// that is printed and parsed again is equal to the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByteOffset(pub usize);
@@ -17,7 +17,7 @@ impl PartialEq for ByteOffset {
 
 impl Eq for ByteOffset {}
 
-/// A query.
+/// A query or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// Every part matches: `a and b`.
@@ -26,25 +26,25 @@ pub enum Node {
     Or(Vec<Self>),
     /// The part does not match: `not a`.
     Not(Box<Self>),
-    /// A field has a value, `state: running`; without a field, some field has it.
+    /// A field has a value: `state: running`. Without a field, any of the default fields has it.
     Is {
-        /// The field.
+        /// The name of the field, if one is given.
         field: Option<Literal>,
-        /// The value.
+        /// The value that the field must have.
         value: Literal,
     },
-    /// A field's value lies to one side of another: `priority >= 5`.
+    /// A field's value is below or above a bound: `priority >= 5`.
     Range {
-        /// The field.
+        /// The name of the field.
         field: Literal,
-        /// The comparison.
+        /// The comparison of the field's value with the bound.
         operator: Operator,
-        /// The bound.
+        /// The bound that the field's value is compared with.
         value: Literal,
     },
     /// One entry of a list matches: `history: { to: running and actor: w-1 }`.
     Nested {
-        /// The list's name.
+        /// The name of the list.
         path: Literal,
         /// The query that the entry must match.
         inside: Box<Self>,
@@ -56,26 +56,26 @@ pub enum Node {
 pub struct Literal {
     /// The name or value.
     pub value: Value,
-    /// The position at which it begins.
+    /// The position at which the name or value begins.
     pub offset: ByteOffset,
 }
 
-/// What a name or value can be.
+/// The content of a name or a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Words, which stand in any order where the field is a text.
+    /// Words without quotes, one of which is enough where the field is a text.
     Words(String),
-    /// Words in quotes, which stand in this order.
+    /// Words in quotes, which must follow each other in this order where the field is a text.
     Phrase(String),
     /// Words with wildcards.
     Pattern(Pattern),
-    /// `true` or `false`.
+    /// The word `true` or `false` without quotes.
     Flag(bool),
-    /// `null`.
+    /// The word `null` without quotes.
     Null,
 }
 
-/// A comparison.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// `<`
@@ -100,7 +100,7 @@ impl Operator {
         }
     }
 
-    /// Whether a value in this order to the bound matches.
+    /// Returns whether a value that compares to the bound with this ordering satisfies the comparison.
     #[must_use]
     pub fn admits(self, ordering: std::cmp::Ordering) -> bool {
         match self {
@@ -113,7 +113,7 @@ impl Operator {
 }
 
 impl Value {
-    /// Returns the text; `None` for a pattern and for `null`.
+    /// Returns the text of the value; `None` for a pattern and for `null`.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -124,7 +124,7 @@ impl Value {
         }
     }
 
-    /// Whether it is `*` alone.
+    /// Returns whether the value is `*` alone.
     #[must_use]
     pub fn is_any(&self) -> bool {
         matches!(self, Self::Pattern(pattern) if pattern.is_any())
@@ -187,7 +187,7 @@ fn joined(f: &mut fmt::Formatter<'_>, nodes: &[Node], between: &str) -> fmt::Res
 impl fmt::Display for Literal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            // Escaped and then trimmed away: the only way to write nothing without quotes.
+            // An escaped tab is trimmed away again: the only way to write an empty text without quotes.
             Value::Words(text) if text.is_empty() => f.write_str("\\t"),
             Value::Words(text) => escaped(f, text),
             Value::Phrase(text) => {
@@ -215,7 +215,7 @@ impl fmt::Display for Literal {
     }
 }
 
-/// Writes a text without quotes, with all escaped that would end it or mean something else.
+/// Writes a text without quotes, and escapes everything that would end it or mean something else.
 fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     let starts = |rest: &str, word: &str| rest.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     for (at, character) in text.char_indices() {

@@ -4,7 +4,7 @@ use super::plan::{Clause, Plan, Target, Test};
 use crate::clock::Timestamp;
 use crate::job::JobState;
 
-/// What all jobs that a query finds have in common. `None` leaves a part open; an empty list is satisfied by no job.
+/// Conditions that every job found by a query satisfies. `None` sets no bound; an empty list is satisfied by no job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// The ids of the jobs.
@@ -19,15 +19,15 @@ pub struct Bounds {
     pub owners: Option<Vec<String>>,
     /// The workers that run the jobs.
     pub workers: Option<Vec<String>>,
-    /// The time in which the jobs are or were due.
+    /// The span of time in which the jobs are or were due.
     pub run_at: Option<Span>,
-    /// The time in which the jobs were submitted.
+    /// The span of time in which the jobs were submitted.
     pub created_at: Option<Span>,
-    /// The time in which the jobs were written last.
+    /// The span of time in which the jobs were last written.
     pub updated_at: Option<Span>,
-    /// The time in which the jobs ended.
+    /// The span of time in which the jobs ended.
     pub finished_at: Option<Span>,
-    /// Whether the query finds every job that satisfies all of this.
+    /// Whether the query finds every job that satisfies all of these bounds.
     pub exact: bool,
 }
 
@@ -41,10 +41,10 @@ pub struct Span {
 }
 
 impl Span {
-    /// All time.
+    /// The span of all time.
     pub const ALWAYS: Self = Self { first: i64::MIN, last: i64::MAX };
 
-    /// Returns the time that belongs to both spans.
+    /// Returns the span of the time that belongs to both spans.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { first: self.first.max(other.first), last: self.last.min(other.last) }
@@ -56,13 +56,13 @@ impl Span {
         Self { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 
-    /// Whether no moment is in the span.
+    /// Returns whether the span contains no moment.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.first > self.last
     }
 
-    /// Whether this moment, in milliseconds since the epoch, is in the span.
+    /// Returns whether the span contains this moment, in milliseconds since the epoch.
     #[must_use]
     pub const fn contains(self, millis: i64) -> bool {
         self.first <= millis && millis <= self.last
@@ -70,7 +70,7 @@ impl Span {
 }
 
 impl Bounds {
-    /// Whether only jobs in a state that is not final can be found.
+    /// Returns whether only jobs in a state that is not final can be found.
     #[must_use]
     pub fn only_live(&self) -> bool {
         self.states.as_ref().is_some_and(|states| !states.iter().any(|state| state.is_final()))
@@ -132,7 +132,7 @@ impl Bounds {
         }
     }
 
-    /// The bounds of the jobs that do not satisfy the clauses: the states are few enough to list the others.
+    /// Returns the bounds of the jobs that do not satisfy the clauses: the states are few enough to list the others.
     fn of_others(clauses: &[Clause]) -> Self {
         let [Clause { target: Target::Field(field), test, .. }] = clauses else { return Self::default() };
         if field.name != "state" {
@@ -206,7 +206,7 @@ impl Bounds {
         }
     }
 
-    /// The index of the only list that is bound, if nothing else is.
+    /// Returns the index of the only list that is bound, if nothing else is.
     fn only_list(&self) -> Option<usize> {
         let spans = [self.run_at, self.created_at, self.updated_at, self.finished_at];
         let lists = [
@@ -222,7 +222,7 @@ impl Bounds {
         only.filter(|_| bound.next().is_none())
     }
 
-    /// Whether no job can satisfy the bounds.
+    /// Returns whether no job can satisfy the bounds.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let none = |list: &Option<Vec<String>>| list.as_ref().is_some_and(Vec::is_empty);

@@ -1,7 +1,7 @@
 //! Times in queries: ISO 8601, complete or shortened, milliseconds since the epoch, and arithmetic on these and on
 //! `now`.
 //!
-//! They are read as Elasticsearch does with `strict_date_optional_time||epoch_millis`: a shortened time is the first
+//! They are parsed as Elasticsearch does with `strict_date_optional_time||epoch_millis`: a shortened time is the first
 //! millisecond of the period that it names, or the last in the comparisons `<=` and `>`. A missing month or day is the
 //! first in either case. Rounding with `/d` and the other units follows the same rule.
 
@@ -15,10 +15,10 @@ use winnow::token::{literal, one_of, take_while};
 
 use crate::clock::Timestamp;
 
-/// The most steps of arithmetic on one time.
+/// The largest number of steps of arithmetic on one time.
 const MAX_STEPS: usize = 16;
 
-/// The longest that clocks were ever put forward by at once, in hours: the day that Samoa left out in 2011.
+/// A bound on how far clocks are put forward at once, in hours: more than the day that Samoa left out in 2011.
 const LONGEST_GAP: i64 = 25;
 
 /// The time zone of times that name none, which also decides when days begin.
@@ -27,9 +27,9 @@ pub struct Zone(Rules);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rules {
-    /// The same offset from UTC at all times.
+    /// A fixed offset from UTC at all times.
     Fixed(FixedOffset),
-    /// A place's, by its name in the IANA time zone database.
+    /// The rules of a place, by its name in the IANA time zone database.
     Named(Tz),
 }
 
@@ -61,13 +61,13 @@ impl Zone {
         }
     }
 
-    /// Whether it is UTC.
+    /// Returns whether the zone is UTC.
     #[must_use]
     pub fn is_utc(self) -> bool {
         matches!(self.0, Rules::Fixed(offset) if offset.local_minus_utc() == 0)
     }
 
-    /// What the clocks show there.
+    /// Returns the local time in the zone.
     fn at(self, time: DateTime<Utc>) -> DateTime<FixedOffset> {
         let offset = match self.0 {
             Rules::Fixed(offset) => offset,
@@ -76,9 +76,9 @@ impl Zone {
         time.with_timezone(&offset)
     }
 
-    /// When the clocks show that there. Where they show it twice, as when summer ends, the time with the offset
-    /// `before` is meant, or else the first. Where they never do, as when it begins, they show as much later as they
-    /// were put forward.
+    /// Returns the time at which clocks in the zone show `local`. Where they show it twice, as when summer time ends,
+    /// it is the time with the offset `before`, or else the first. Where they never show it, as when summer time
+    /// begins, it is later by as much as the clocks were put forward.
     fn when(self, local: NaiveDateTime, before: Option<FixedOffset>) -> Option<DateTime<FixedOffset>> {
         let place = match self.0 {
             Rules::Fixed(offset) => return offset.from_local_datetime(&local).single(),
@@ -95,7 +95,7 @@ impl Zone {
                 }
             }
             LocalResult::None => {
-                // What the offset was before the gap.
+                // The offset before the gap.
                 let earlier = (1..=LONGEST_GAP).map(|hours| local - Duration::hours(hours));
                 let offset = earlier.filter_map(|local| offsets(&local).latest()).next()?;
                 return Some(self.at(offset.from_local_datetime(&local).single()?.to_utc()));
@@ -116,7 +116,7 @@ pub struct Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     Now,
-    /// From the first millisecond of what was named to the last.
+    /// A named period, from its first millisecond to its last.
     Named {
         first: DateTime<Utc>,
         last: DateTime<Utc>,
@@ -143,9 +143,9 @@ enum Unit {
 /// The first or the last millisecond of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The first millisecond.
+    /// The first millisecond of the period.
     First,
-    /// The last millisecond.
+    /// The last millisecond of the period.
     Last,
 }
 
@@ -170,16 +170,16 @@ impl Moment {
         moment.checked(today, End::First).and(moment.checked(today, End::Last)).map(|_| moment)
     }
 
-    /// Whether the time depends on `now`.
+    /// Returns whether the time depends on `now`.
     #[must_use]
     pub fn is_relative(&self) -> bool {
         self.start == Start::Now
     }
 
-    /// Returns the time when the present is `now`.
+    /// Returns the first or the last millisecond of the time, where `now` is the present.
     #[must_use]
     pub fn at(&self, now: Timestamp, end: End) -> Timestamp {
-        // Was within bounds when it was read; a clock that has moved on since may have pushed it out.
+        // The time was within bounds when it was parsed; a clock that has moved on since may have pushed it out.
         self.checked(now, end).unwrap_or(if self.is_relative() { Timestamp::MAX } else { Timestamp::MIN })
     }
 
@@ -204,8 +204,8 @@ impl Moment {
 }
 
 impl Unit {
-    /// Days and what is longer are those of the calendar, hours and what is shorter those of a stopwatch: they differ
-    /// when clocks are put forward or back.
+    /// Adds the unit `count` times. Days and longer units follow the calendar, hours and shorter units the elapsed
+    /// time: the two differ when clocks are put forward or back.
     fn add(self, time: DateTime<FixedOffset>, count: i32, zone: Zone) -> Option<DateTime<FixedOffset>> {
         let local = time.naive_local();
         let months = |each: u32| {
@@ -277,7 +277,7 @@ fn step(input: &mut Input<'_>) -> Read<Adjustment> {
     Ok(Adjustment::Add(sign * count, unit.parse_next(input)?))
 }
 
-/// `Z`, `+02:00`, `+0200`, `+02`.
+/// Parses an offset from UTC: `Z`, `+02:00`, `+0200`, `+02`.
 fn zone(input: &mut Input<'_>) -> Read<FixedOffset> {
     let offset = (alt(('+'.value(1), '-'.value(-1))), number(2), opt(preceded(opt(':'), number(2))))
         .verify(|(_, hours, minutes)| *hours <= 18 && minutes.unwrap_or(0) < 60)
@@ -288,7 +288,7 @@ fn zone(input: &mut Input<'_>) -> Read<FixedOffset> {
     alt(('Z'.value(Utc.fix()), offset)).parse_next(input)
 }
 
-/// The time of a day: hours, minutes, seconds, nanoseconds, each after the first only with the one before it.
+/// A time of day: hours, minutes, seconds, nanoseconds, each after the first only with the one before it.
 type Clock = (u32, Option<u32>, Option<u32>, Option<u32>);
 
 fn clock(input: &mut Input<'_>) -> Read<Clock> {
@@ -301,7 +301,7 @@ fn clock(input: &mut Input<'_>) -> Read<Clock> {
     Ok((hour, minute, second, nanos))
 }
 
-/// The first and last millisecond of what an ISO 8601 text names.
+/// Returns the first and the last millisecond of the period that an ISO 8601 text names.
 fn iso(text: &str, default: Zone) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     let mut input = text;
     let parsed: Read<_> = (
@@ -331,7 +331,7 @@ fn iso(text: &str, default: Zone) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     Some((moment(0, 0, 0)?, moment(23, 59, 999_999_999)?))
 }
 
-/// Milliseconds since the epoch, which are as they are in every zone.
+/// Parses milliseconds since the epoch, which are the same in every zone.
 fn epoch(text: &str) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     if !is_epoch(text) {
         return None;
@@ -340,7 +340,7 @@ fn epoch(text: &str) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
     Some((time, time))
 }
 
-/// Whether the text is a number of milliseconds since the epoch, which Kibana sends without a zone.
+/// Returns whether the text is a number of milliseconds since the epoch, which Kibana sends without a zone.
 #[must_use]
 pub fn is_epoch(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! A mistake in a query, its position, and a suggestion.
+//! The error for a mistake in a query: its position, a description and a suggestion.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ pub struct KqlError {
     pub position: usize,
     /// A description of the mistake, without a full stop.
     pub problem: String,
-    /// What the grammar allows at this position; empty if the mistake is not one of grammar.
+    /// The parts that the grammar allows at this position; empty if the mistake is not one of grammar.
     pub expected: Vec<&'static str>,
-    /// A suggestion of what was meant.
+    /// A suggestion of how to correct the query, if there is one.
     pub suggestion: Option<String>,
     /// The line of the query that contains the position, shortened on both sides if it is long.
     line: String,
@@ -23,7 +23,7 @@ pub struct KqlError {
 }
 
 impl KqlError {
-    /// Makes an error at a byte of `query`.
+    /// Makes an error at the byte offset `byte` of `query`.
     #[must_use]
     pub(super) fn at(query: &str, byte: usize, problem: impl Into<String>) -> Self {
         let byte = (0..=byte.min(query.len())).rev().find(|byte| query.is_char_boundary(*byte)).unwrap_or(0);
@@ -48,7 +48,7 @@ impl KqlError {
         }
     }
 
-    /// Adds what the grammar allows at the position.
+    /// Adds the parts that the grammar allows at the position.
     #[must_use]
     pub(super) fn expecting(self, expected: Vec<&'static str>) -> Self {
         Self { expected, ..self }
@@ -67,13 +67,13 @@ impl KqlError {
     }
 }
 
-/// One column for one character, as the caret's line counts them.
+/// Replaces a control character with a space, so that each character takes one column above the caret.
 fn visible(character: char) -> char {
     if character.is_control() { ' ' } else { character }
 }
 
 impl fmt::Display for KqlError {
-    /// One line.
+    /// Writes the error as one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (at character {})", self.problem, self.position + 1)?;
         if !self.expected.is_empty() {
@@ -88,7 +88,7 @@ impl fmt::Display for KqlError {
 
 impl std::error::Error for KqlError {}
 
-/// `a`, `a or b`, `a, b or c`.
+/// Joins the words: `a`, `a or b`, `a, b or c`.
 fn listed(words: &[&str]) -> String {
     match words {
         [] => String::new(),

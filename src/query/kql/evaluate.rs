@@ -1,4 +1,4 @@
-//! Whether a query matches one job, by the same rules as Elasticsearch applies to the job's document.
+//! Evaluates a query on one job, by the same rules as Elasticsearch applies to the job's document.
 
 use super::ast::{Operator, Value};
 use super::bounds::Span;
@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::job::{HistoryEntry, Job};
 use crate::query::fields::{Access, Field, FieldType, FieldValue, LONGEST_KEYWORD, fits};
 
-/// What a query is evaluated on.
+/// The job or history entry that a plan is evaluated on.
 #[derive(Clone, Copy)]
 pub(super) enum Subject<'a> {
     Job(&'a Job),
@@ -56,7 +56,7 @@ impl Clause {
     }
 }
 
-/// Whether the field has a value in the index that `wanted` accepts.
+/// Returns whether the field has a value in the index that `wanted` accepts.
 fn has_value(field: &Field, subject: Subject<'_>, wanted: &mut dyn FnMut(FieldValue<'_>) -> bool) -> bool {
     let longest = match field.kind {
         FieldType::Keyword { longest } => longest,
@@ -126,17 +126,17 @@ fn has_words(text: &str, wanted: &[String], phrase: bool) -> bool {
 }
 
 impl Piece {
-    /// Whether it is found among the words of a text.
+    /// Returns whether the piece matches among the words of a text.
     fn is_among(&self, text: &[String]) -> bool {
         match self {
             Self::Words { words, .. } => words.iter().any(|word| text.contains(word)),
-            // Asks whether there is a value, also one without words.
+            // `*` tests whether there is a value, even one without words.
             Self::Pattern { small, .. } if small.is_any() => true,
             Self::Pattern { small, .. } => text.iter().any(|word| small.matches(word)),
         }
     }
 
-    /// Whether a keyword is it.
+    /// Returns whether the piece matches a whole keyword.
     fn is(&self, keyword: &str) -> bool {
         match self {
             Self::Words { whole, .. } => whole == keyword,
@@ -146,14 +146,14 @@ impl Piece {
 }
 
 impl Test {
-    /// Whether a keyword with this value would satisfy it.
+    /// Returns whether a keyword with this value satisfies the test.
     pub(super) fn accepts_keyword(&self, text: &str) -> bool {
         let keyword = FieldType::Keyword { longest: None };
         self.accepts(keyword, FieldValue::Text(text), Timestamp::default())
     }
 
-    /// The times that satisfy it, if it asks for times. "After a day" is after its end, and "up to a day" to its end;
-    /// "before" and "from" are from its beginning.
+    /// Returns the times that satisfy the test, if it tests times. "After a day" is after its end, and "up to a day" is
+    /// up to its end; "before" and "from" refer to its beginning.
     pub(super) fn span(&self, now: Timestamp) -> Option<Span> {
         let Self::Time { operator, moment, .. } = self else { return None };
         let at = |end| moment.at(now, end).as_millis();
@@ -166,7 +166,7 @@ impl Test {
         })
     }
 
-    /// The one text that satisfies it, if it is only one.
+    /// Returns the only text that satisfies the test, if there is only one.
     pub(super) fn only_text(&self) -> Option<&str> {
         match self {
             Self::Equals(value) => Value::text(value),

@@ -5,8 +5,8 @@
 //! describes the language and names the deliberate differences from Kibana.
 //!
 //! In reading order: [`ast`] (the syntax tree), [`parse`] (from text to the tree), [`plan`] (which field is compared
-//! with what), `evaluate` (whether one job matches), [`bounds`] (what a store can look up). [`pattern`], [`date`],
-//! [`number`] and [`words`] parse the values; [`error`] describes a mistake and its position.
+//! with what), `evaluate` (whether one job matches), [`bounds`] (what a store can answer from its indexes).
+//! [`pattern`], [`date`], [`number`] and [`words`] parse the values; [`error`] describes a mistake and its position.
 
 pub mod ast;
 pub mod bounds;
@@ -78,7 +78,7 @@ impl Expression {
         &self.text
     }
 
-    /// Returns the zone of times without one.
+    /// Returns the zone of the times in the query that name none.
     #[must_use]
     pub fn zone(&self) -> Zone {
         self.zone
@@ -90,19 +90,19 @@ impl Expression {
         &self.node
     }
 
-    /// Returns the plan: which field is compared with what.
+    /// Returns the plan, which says which field is compared with what.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Whether the query matches `job` at the time `now`.
+    /// Returns whether the query matches `job` at the time `now`.
     #[must_use]
     pub fn matches(&self, job: &Job, now: Timestamp) -> bool {
         self.plan.holds(Subject::Job(job), now)
     }
 
-    /// Returns what all jobs that match at the time `now` have in common.
+    /// Returns bounds that hold for every job that matches at the time `now`.
     #[must_use]
     pub fn bounds(&self, now: Timestamp) -> Bounds {
         Bounds::of(&self.plan, now)

@@ -8,9 +8,9 @@ const MAX_DIGITS: usize = 30;
 /// A decimal number as it was written, exact: for a comparison with whole numbers it is never rounded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decimal {
-    /// The largest whole number that is not above it.
+    /// The largest whole number that is not above this number.
     floor: i128,
-    /// Whether there is nothing behind the point.
+    /// Whether this number is whole.
     whole: bool,
     /// The nearest floating-point number.
     float: f64,
@@ -46,7 +46,7 @@ impl Decimal {
         Some(Self { floor, whole, float: text.parse().ok()? })
     }
 
-    /// Compares a whole number with this one.
+    /// Returns how a whole number compares to this one.
     #[must_use]
     pub fn order_of(&self, number: i64) -> Ordering {
         match i128::from(number).cmp(&self.floor) {
@@ -55,13 +55,13 @@ impl Decimal {
         }
     }
 
-    /// Compares a floating-point number with this one. Negative zero is below zero, as in the index.
+    /// Returns how a floating-point number compares to this one. Negative zero is below zero, as in the index.
     #[must_use]
     pub fn order_of_float(&self, number: f64) -> Ordering {
         number.total_cmp(&self.float)
     }
 
-    /// Compares this number with a range of whole numbers: less than all, within the range, or greater than all.
+    /// Returns whether this number is less than all of a range of whole numbers, within it, or greater than all of it.
     #[must_use]
     pub fn side_of(&self, least: i64, most: i64) -> Ordering {
         if self.order_of(least).is_gt() {

@@ -1,7 +1,7 @@
-//! From text to [`Node`], after Kibana's grammar.
+//! Parses the text of a query into a [`Node`], after Kibana's grammar.
 //!
-//! What follows decides at every place which rule applies, so nothing is read twice but white space, and reading takes
-//! time in proportion to the length. Groups are read by recursion, which [`MAX_GROUPS`] bounds.
+//! The next characters decide everywhere which rule applies, so nothing is read twice but white space, and parsing
+//! takes time in proportion to the length. Groups are parsed by recursion, which [`MAX_GROUPS`] bounds.
 
 use winnow::Parser;
 use winnow::ascii::Caseless;
@@ -14,13 +14,13 @@ use super::ast::{ByteOffset, Literal, Node, Operator, Value};
 use super::error::KqlError;
 use super::pattern::Pattern;
 
-/// How many groups may be open at once: `(`, `{` and lists of values.
+/// The largest number of groups that may be open at once: `(`, `{` and lists of values.
 pub const MAX_GROUPS: usize = 32;
 
 type Input<'i> = LocatingSlice<&'i str>;
 type Parsed<T> = Result<T, Failure>;
 
-/// What kept a rule from going on.
+/// The position at which a rule failed, and the reason.
 #[derive(Debug)]
 struct Failure {
     at: usize,
@@ -29,7 +29,7 @@ struct Failure {
 
 #[derive(Debug)]
 enum Why {
-    /// Something else should stand there.
+    /// The grammar allows only these parts at the position.
     Expected(&'static [&'static str]),
     OpenQuote,
     TooManyGroups,
@@ -52,7 +52,7 @@ fn expected(input: &Input<'_>, what: &'static [&'static str]) -> Failure {
     Failure { at: input.current_token_start(), why: Why::Expected(what) }
 }
 
-/// Reads a query.
+/// Parses a query.
 pub(super) fn parse(text: &str) -> Result<Node, KqlError> {
     let mut input = LocatingSlice::new(text);
     query(&mut input).map_err(|failure| failure.explain(text))
@@ -78,7 +78,7 @@ fn query(input: &mut Input<'_>) -> Parsed<Node> {
     if input.is_empty() { Ok(node) } else { Err(expected(input, END)) }
 }
 
-/// `a or b or c`: one node however many.
+/// Parses `a or b or c` into one node, however many parts there are.
 fn or_query(input: &mut Input<'_>, groups: usize) -> Parsed<Node> {
     chain(input, "or", Node::Or, |input| chain(input, "and", Node::And, |input| not_query(input, groups)))
 }
@@ -136,7 +136,7 @@ fn sub_query(input: &mut Input<'_>, groups: usize, wanted: &'static [&'static st
     Ok(Node::Is { field: None, value: name })
 }
 
-/// What stands after `field:`, which is said of the field as a whole.
+/// Parses what follows `field:`, a value or a list of values, each of which is compared with the field.
 fn one_or_list(input: &mut Input<'_>, groups: usize, field: &Literal, wanted: &'static [&'static str]) -> Parsed<Node> {
     if let Some(groups) = open(input, '(', groups)? {
         let node = chain(input, "or", Node::Or, |input| {
@@ -150,12 +150,12 @@ fn one_or_list(input: &mut Input<'_>, groups: usize, field: &Literal, wanted: &'
         close(input, ')', CLOSE_GROUP)?;
         return Ok(node);
     }
-    // A field named `null` is none.
+    // The name `null` stands for no field.
     let named = (field.value != Value::Null).then(|| field.clone());
     Ok(Node::Is { field: named, value: literal(input, wanted)? })
 }
 
-/// Opens a group, if one begins here: how many are open then.
+/// Opens a group, if one begins here, and returns how many are open then.
 fn open(input: &mut Input<'_>, bracket: char, groups: usize) -> Parsed<Option<usize>> {
     if !input.starts_with(bracket) {
         return Ok(None);
@@ -261,12 +261,13 @@ fn trimmed(text: &str) -> &str {
     text.trim_matches(is_trimmed)
 }
 
-/// White space at the ends of words without quotes, also when it was escaped: what JavaScript's `trim` takes away.
+/// Returns whether the ends of words without quotes lose this character, even if escaped: JavaScript's `trim` removes
+/// it.
 fn is_trimmed(character: char) -> bool {
     (character.is_whitespace() && character != '\u{85}') || character == '\u{feff}'
 }
 
-/// The next character of words without quotes; `None` where they end.
+/// Parses the next character of words without quotes; returns `None` where they end.
 fn unquoted_character(input: &mut Input<'_>) -> Parsed<Option<char>> {
     if input.starts_with('\\') {
         let special = preceded('\\', one_of(is_special));
@@ -276,8 +277,8 @@ fn unquoted_character(input: &mut Input<'_>) -> Parsed<Option<char>> {
         if let Some(character) = escaped_unicode(input)? {
             return Ok(Some(character));
         }
-        // Of an escaped keyword, whose letters follow by themselves, the backslash is left out. An escaped `not` is a
-        // line's end and `ot`, as above.
+        // The backslash of an escaped keyword is left out, and the keyword's other letters follow by themselves. An
+        // escaped `not` was parsed above as a line's end and `ot`.
         let keyword = (peek(('\\', alt((Caseless("or"), Caseless("and"), Caseless("not"))))), '\\', any);
         return opt(keyword.map(|(_, _, first)| first)).parse_next(input);
     }
@@ -291,7 +292,7 @@ fn is_special(character: char) -> bool {
     matches!(character, '\\' | '(' | ')' | ':' | '<' | '>' | '"' | '*' | '{' | '}')
 }
 
-/// Whether words without quotes end here since a keyword follows. `not` ends them also in the middle of a word.
+/// Returns whether a keyword follows, which ends words without quotes. `not` ends them even in the middle of a word.
 fn at_keyword(input: &Input<'_>) -> bool {
     fn next(input: &Input<'_>, mut keyword: impl for<'i> FnMut(&mut Input<'i>) -> Parsed<()>) -> bool {
         let mut ahead = *input;
@@ -307,7 +308,7 @@ fn escaped_space(input: &mut Input<'_>) -> Parsed<char> {
     alt(("\\t".value('\t'), "\\r".value('\r'), "\\n".value('\n'))).parse_next(input)
 }
 
-/// `\u` and four hexadecimal digits, or two of these that are one character together.
+/// Parses `\u` and four hexadecimal digits, or two of these that are one character together.
 fn escaped_unicode(input: &mut Input<'_>) -> Parsed<Option<char>> {
     fn unit(input: &mut Input<'_>) -> Parsed<u16> {
         preceded("\\u", take_while(4..=4, |digit: char| digit.is_ascii_hexdigit()))
@@ -352,7 +353,7 @@ impl Failure {
     }
 }
 
-/// What helps where something stands that has a meaning of its own.
+/// Returns advice where a character or keyword has a meaning of its own.
 fn advice(rest: &str) -> Option<String> {
     let first = rest.chars().next()?;
     if rest.get(..3).is_some_and(|word| word.eq_ignore_ascii_case("not")) {

@@ -1,14 +1,14 @@
 //! Patterns with `*`, which matches any text, including the empty one.
 
-/// A text with wildcards: the pieces between them, at least two.
+/// A text with at least one wildcard, as the pieces between the wildcards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     pieces: Vec<String>,
 }
 
 impl Pattern {
-    /// Makes the pattern of these pieces with a wildcard between each two; `None` when there are fewer than two, which
-    /// is a text without a wildcard.
+    /// Makes a pattern of these pieces, with a wildcard between each two. Returns `None` when there are fewer than two,
+    /// which is a text without a wildcard.
     #[must_use]
     pub fn new(pieces: Vec<String>) -> Option<Self> {
         (pieces.len() >= 2).then_some(Self { pieces })
@@ -26,7 +26,7 @@ impl Pattern {
         &self.pieces
     }
 
-    /// Whether it is `*` alone.
+    /// Returns whether the pattern is `*` alone.
     #[must_use]
     pub fn is_any(&self) -> bool {
         matches!(&self.pieces[..], [one, other] if one.is_empty() && other.is_empty())
@@ -47,8 +47,8 @@ impl Pattern {
         Self { pieces: self.pieces.iter().map(|piece| change(piece)).collect() }
     }
 
-    /// Whether `text` matches. Takes time in proportion to both lengths: each piece is searched for once, from the
-    /// first match of the piece before.
+    /// Returns whether `text` matches, in time proportional to both lengths: each piece is searched for once, from the
+    /// end of the first match of the piece before.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &self.pieces[..] else { return false };

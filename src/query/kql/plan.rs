@@ -1,8 +1,8 @@
-//! A query brought together with the fields: which field is asked what, with every value read as the field's type
-//! asks for.
+//! A query bound to the fields: which field is compared with what, with every value parsed as the type of the field
+//! requires.
 //!
-//! The evaluator and the compiler for Elasticsearch both work from this, so that they ask the same of the same fields
-//! and differ only in who answers.
+//! The evaluator and the compiler for Elasticsearch both work from the plan, so that they test the same fields in the
+//! same way.
 
 use super::ast::{Literal, Node, Operator, Value};
 use super::date::{Moment, Zone};
@@ -12,7 +12,7 @@ use super::pattern::Pattern;
 use super::words::{Part, parts, small_letters, words};
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, closest};
 
-/// How many fields one query may test, each counted as often as it is named.
+/// The largest number of field tests in one query; a field that is named twice counts twice.
 pub const MAX_CLAUSES: usize = 1_024;
 
 /// A query, bound to the fields that it tests.
@@ -22,17 +22,17 @@ pub enum Plan {
     All,
     /// No job matches.
     Nothing,
-    /// The jobs match that match all of these.
+    /// Matches the jobs that match all of these plans.
     And(Vec<Self>),
-    /// The jobs match that match one of these.
+    /// Matches the jobs that match at least one of these plans.
     Or(Vec<Self>),
-    /// The jobs match that do not match this.
+    /// Matches the jobs that do not match this plan.
     Not(Box<Self>),
-    /// The jobs match with one entry in their history that matches this.
+    /// Matches the jobs that have an entry in their history that matches this plan.
     InHistory(Box<Self>),
-    /// The jobs match that satisfy one of these clauses.
+    /// Matches the jobs that satisfy at least one of these clauses.
     Fields(Vec<Clause>),
-    /// The jobs match that satisfy one of these clauses, which come from a value that was given without a field.
+    /// Matches the jobs that satisfy at least one of these clauses, which come from a value without a field name.
     Anywhere {
         /// The value as it was given.
         value: Value,
@@ -44,34 +44,34 @@ pub enum Plan {
 /// One test of one field.
 #[derive(Clone, Debug)]
 pub struct Clause {
-    /// What is tested.
+    /// The field, label or group that is tested.
     pub target: Target,
-    /// The test.
+    /// The condition that a value must satisfy.
     pub test: Test,
     /// Whether the field is one of the history's entries and named outside of `history: { }`, so that any entry may
     /// satisfy the test.
     pub in_any_entry: bool,
 }
 
-/// What a clause tests.
+/// The field, label or group that a clause tests.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A field.
+    /// Tests this field.
     Field(&'static Field),
-    /// The label with this name.
+    /// Tests the label with this name.
     Label(String),
-    /// The fields whose names begin with this: `lease`.
+    /// Tests the fields whose names begin with this one and a dot: `lease`.
     Group(String),
 }
 
-/// What a value must satisfy.
+/// The condition that a value must satisfy.
 #[derive(Clone, Debug)]
 pub enum Test {
-    /// There is a value.
+    /// Any value satisfies the test.
     Exists,
-    /// No value satisfies it.
+    /// No value satisfies the test.
     Never,
-    /// The value is this, to the letter.
+    /// The value is exactly this text.
     Equals(Value),
     /// The value matches this pattern.
     Like(Pattern),
@@ -79,48 +79,48 @@ pub enum Test {
     Words {
         /// The words as they were given.
         value: Value,
-        /// The words.
+        /// The words one by one, in lower case.
         words: Vec<String>,
-        /// Whether all of them are wanted in this order.
+        /// Whether the value must have all of the words, one after the other in this order.
         phrase: bool,
     },
-    /// The value has one of these parts.
+    /// The value matches one of these parts of a pattern.
     Parts {
         /// The pattern as it was given.
         pattern: Pattern,
         /// The parts of the pattern.
         pieces: Vec<Piece>,
     },
-    /// The value is on one side of this in the order of letters.
+    /// The value is before or after this text, compared by bytes.
     Compare {
-        /// The side.
+        /// The comparison of the value with the bound.
         operator: Operator,
         /// The text that the value is compared with.
         bound: String,
     },
-    /// The value is this number, or is on one side of it.
+    /// The value is this number, or is below or above it.
     Number {
-        /// The side; none for equal.
+        /// The comparison of the value with the number; `None` tests whether both are equal.
         operator: Option<Operator>,
         /// The number as it was given.
         value: Value,
-        /// The number.
+        /// The parsed number.
         number: Decimal,
     },
-    /// The value is within this time, or on one side of it.
+    /// The value is within this time, or is before or after it.
     Time {
-        /// The side; none for within.
+        /// The comparison of the value with the time; `None` tests whether the value is within it.
         operator: Option<Operator>,
         /// The time as it was given.
         text: String,
-        /// The time.
+        /// The parsed time.
         moment: Moment,
     },
-    /// The value is true, or is false.
+    /// The value is this flag.
     Flag {
         /// The flag as it was given.
         value: Value,
-        /// The flag.
+        /// The parsed flag.
         flag: bool,
     },
 }
@@ -132,14 +132,14 @@ pub enum Piece {
     Words {
         /// The words as they were given.
         whole: String,
-        /// The words one by one.
+        /// The words one by one, in lower case.
         words: Vec<String>,
     },
     /// A word with wildcards.
     Pattern {
         /// The pattern as it was given.
         exact: Pattern,
-        /// The pattern in small letters.
+        /// The pattern in lower case.
         small: Pattern,
     },
 }
@@ -156,15 +156,15 @@ struct Binder<'q> {
     clauses: usize,
 }
 
-/// What a field's name stands for.
+/// The fields that a name stands for.
 enum Named {
     One(Target),
-    /// Those that fit a name with wildcards.
+    /// The fields whose names match a name with wildcards.
     Many(Vec<&'static Field>),
     Unknown,
 }
 
-/// The list inside of which a query is, if it is.
+/// The list whose entries the current part of the query tests, if it is inside of one.
 type Scope = Option<&'static str>;
 
 impl Binder<'_> {
@@ -309,7 +309,7 @@ impl Binder<'_> {
         }
     }
 
-    /// What `value` means for a field of the target's type.
+    /// Returns the test of `value` for a target of this type.
     fn test(&self, target: &Target, operator: Option<Operator>, value: &Value) -> Result<Test, Wrong> {
         if operator.is_none() && value.is_any() {
             return Ok(Test::Exists);
@@ -373,7 +373,7 @@ impl Binder<'_> {
     }
 }
 
-/// Why a field cannot be tested so.
+/// The reason why a field cannot be tested in this way.
 struct Wrong {
     problem: String,
     suggestion: Option<String>,
@@ -389,20 +389,20 @@ impl Wrong {
     }
 }
 
-/// A number that no value of the type can reach makes the answer the same for all that have one.
+/// Returns the test against a number outside the range of the type, which has the same result for every value.
 fn within_type(kind: FieldType, operator: Option<Operator>, number: Decimal) -> Option<Test> {
     let FieldType::Integer { least, most } = kind else { return None };
     let side = number.side_of(least, most);
     if side.is_eq() {
         return None;
     }
-    // A value stands to the number the other way round than the number to the values.
+    // The value compares to the number in the reverse of how the number compares to the values.
     let holds = operator.is_some_and(|operator| operator.admits(side.reverse()));
     Some(if holds { Test::Exists } else { Test::Never })
 }
 
-/// What `value` means for one label. The index has all labels in one field, so that only what begins with the label's
-/// name is found by it.
+/// Returns the test of `value` for one label. The index has all labels in one field, where the value of one label can
+/// be searched by its beginning only.
 fn label(value: &Value) -> Result<Test, Wrong> {
     let Value::Pattern(pattern) = value else { return Ok(Test::Equals(value.clone())) };
     let pieces = pieces(pattern);
@@ -425,7 +425,7 @@ fn pieces(pattern: &Pattern) -> Vec<Piece> {
     parts(pattern).into_iter().map(piece).collect()
 }
 
-/// The value as a text, with its wildcards as they were written.
+/// Returns the value as a text, with its wildcards as they were written.
 fn written(value: &Value) -> String {
     match value {
         Value::Pattern(pattern) => pattern.pieces().join("*"),
@@ -433,7 +433,7 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// The fields whose names begin with the group's.
+/// Returns the searchable fields whose names begin with the group's name and a dot.
 pub(super) fn members(group: &str) -> Vec<&'static str> {
     let inside = |field: &&Field| field.name.strip_prefix(group).is_some_and(|rest| rest.starts_with('.'));
     FIELDS.iter().filter(inside).filter(|field| field.is_searchable()).map(|field| field.name).collect()

@@ -8,7 +8,7 @@ use super::pattern::Pattern;
 /// The longest word, in UTF-16 units; longer words are split.
 const MAX_WORD: usize = 255;
 
-/// Returns the words of a text in order.
+/// Returns the words of a text in order, in lower case.
 #[must_use]
 pub fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
@@ -29,7 +29,7 @@ pub fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Returns the text in lower case, one character for each.
+/// Returns the text in lower case, with one character for each of the original.
 #[must_use]
 pub fn small_letters(text: &str) -> String {
     text.chars().map(small).collect()
@@ -37,7 +37,7 @@ pub fn small_letters(text: &str) -> String {
 
 fn small(character: char) -> char {
     let mut small = character.to_lowercase();
-    // The dotted capital I, which alone becomes two.
+    // Only the dotted capital I becomes two characters, of which the first is kept.
     small.next().unwrap_or(character)
 }
 
@@ -45,7 +45,7 @@ fn is_word(character: char) -> bool {
     character.is_alphabetic() || is_digit(character) || is_complex(character) || is_pictograph(character)
 }
 
-/// Digits, but not the numbers that are signs: fractions, superscripts, numbers in circles.
+/// Returns whether the character is a digit; fractions, superscripts and numbers in circles are signs.
 fn is_digit(character: char) -> bool {
     let sign = matches!(character,
         '\u{b2}'..='\u{be}' | '\u{2070}'..='\u{218f}' | '\u{2460}'..='\u{24ff}' | '\u{2776}'..='\u{2793}'
@@ -53,7 +53,7 @@ fn is_digit(character: char) -> bool {
     character.is_numeric() && !sign
 }
 
-/// Thai, Lao, Myanmar, Khmer.
+/// Returns whether the character is Thai, Lao, Myanmar or Khmer.
 fn is_complex(character: char) -> bool {
     matches!(character,
         '\u{e01}'..='\u{e3a}' | '\u{e40}'..='\u{e4e}' | '\u{e81}'..='\u{ecd}' | '\u{1000}'..='\u{103e}'
@@ -116,7 +116,7 @@ pub fn parts(pattern: &Pattern) -> Vec<Part> {
     parts
 }
 
-/// White space of Lucene's query language.
+/// Returns whether the character is white space in Lucene's query language.
 fn is_between_words(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{3000}')
 }

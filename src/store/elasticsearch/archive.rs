@@ -12,8 +12,8 @@
 //! | a tombstone to nowhere | was removed; a copy that is left goes |
 //! | nothing | is the copy in the archive, if there is one |
 //!
-//! A tombstone stands for longer than any write can be under way. So whoever has found an id absent from the live index
-//! and then creates it there meets a tombstone when the job was moved or removed meanwhile.
+//! A tombstone stands for longer than any write can be under way. So a writer that finds an id absent from the live
+//! index and then creates it there meets a tombstone when the job was moved or removed meanwhile.
 
 use std::fmt;
 
@@ -22,18 +22,18 @@ use chrono::{DateTime, Datelike, Utc};
 use crate::clock::Timestamp;
 use crate::store::Place;
 
-/// A month of the calendar, in UTC. In the order of time.
+/// A calendar month in UTC. Months are ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Month(u32);
 
 impl Month {
-    /// The month that `time` is in.
+    /// Returns the month that contains `time`.
     pub(super) fn of(time: Timestamp) -> Self {
         let date = DateTime::<Utc>::from_timestamp_millis(time.as_millis()).unwrap_or_default();
         Self::new(u32::try_from(date.year()).unwrap_or(1), date.month())
     }
 
-    /// Returns the month whose index `place` is, if it is one of the archive.
+    /// Returns the month whose index `place` is; `None` when `place` is not in the archive.
     pub(super) fn at(place: Place) -> Option<Self> {
         match place {
             Place::Other(months) => Some(Self(months)),
@@ -45,7 +45,7 @@ impl Month {
         Self(year * 12 + month - 1)
     }
 
-    /// Reads what [`Month`] displays.
+    /// Parses a month as [`Month`] displays it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (year, month) = text.split_once('.')?;
         let (year, month): (u32, u32) = (year.parse().ok()?, month.parse().ok()?);
@@ -54,7 +54,7 @@ impl Month {
     }
 }
 
-/// As in an index's name: `2026.11`.
+/// Writes the month as in an index's name: `2026.11`.
 impl fmt::Display for Month {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04}.{:02}", self.0 / 12, self.0 % 12 + 1)

@@ -1,10 +1,10 @@
 //! The audit: a data stream where the server has them, an index a month otherwise.
 //!
-//! Both are called `{prefix}audit` by whoever reads them: the stream is, the indices have it as an alias. Which of the
-//! two it is is found out when the first entry comes, so that a server where nobody wants an audit has nothing of it.
+//! Readers use the name `{prefix}audit` for both: it is the stream's name, and the indices' alias. Which of the two is
+//! used is determined with the first entry, so that a server without an audit gets neither.
 //!
-//! An entry is created under its own id, so that one that comes again is turned away: within the index that is written
-//! to, which for a stream is the latest. Entries that come again after a stream has rolled over are there twice.
+//! An entry is created under its own id, so that a repeated entry is rejected, but only within the index being written
+//! to, which for a stream is the latest. Entries repeated after a rollover are stored twice.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use super::nodes::{Nodes, Request};
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
 
-/// The definition of what holds entries.
+/// The index definition (JSON) of the audit.
 const DEFINITION: &str = include_str!("../../../mappings/audit.json");
-/// How often a stream is asked whether it has become too old or too large.
+/// The least time between two rollover requests for a stream.
 const ROLLOVER_PERIOD: Duration = Duration::from_secs(3600);
-/// When it has.
+/// A stream rolls over when its latest index is this old, or its largest primary shard is this large.
 const OLDEST: &str = "30d";
 const LARGEST: &str = "30gb";
 
-/// What holds the entries.
+/// The form in which the server keeps the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Stream { asked_to_roll_over: Instant },
     Monthly,
 }
 
-/// Where entries are kept.
+/// The audit of a store.
 #[derive(Debug)]
 pub(super) struct Audit {
     name: String,
     flavour: Flavour,
     replicas: Option<u32>,
-    /// Found out with the first entry.
+    /// The form of the audit; `None` before the first entry.
     form: Mutex<Option<Form>>,
 }
 
@@ -51,7 +51,7 @@ impl Audit {
         Self { name: format!("{prefix}audit"), flavour, replicas, form: Mutex::new(None) }
     }
 
-    /// Adds entries that are not there yet.
+    /// Adds the entries that the audit does not have yet.
     pub(super) async fn append(
         &self,
         nodes: &Nodes,
@@ -80,10 +80,10 @@ impl Audit {
         let outcomes = bulk::outcomes(reply.status, &reply.body, entries.len());
         for (entry, outcome) in entries.iter().zip(outcomes) {
             match outcome {
-                // It is there.
+                // The audit already has the entry.
                 ItemOutcome::Done(_) | ItemOutcome::Conflict => {}
                 ItemOutcome::Invalid(why) => {
-                    // It would be turned away every time, and hold up all that follow.
+                    // The entry would be rejected every time and block all entries after it.
                     metrics::counter!("leasehold_audit_refused_total").increment(1);
                     tracing::error!(
                         id = entry.id,
@@ -99,7 +99,8 @@ impl Audit {
         Ok(())
     }
 
-    /// What holds the entries, made if it is not there.
+    /// Returns the form of the audit. Creates the stream or template before the first entry, and rolls an old stream
+    /// over.
     async fn form(&self, nodes: &Nodes, deadline: Instant) -> Result<Form, StoreError> {
         let mut known = self.form.lock().await;
         let form = match *known {
@@ -131,7 +132,8 @@ impl Audit {
         nodes.make(&Request::put(format!("_data_stream/{}", self.name), None), deadline).await.map(drop)
     }
 
-    /// A new index behind the stream, where the present one is old or large. Nothing else on the server need do that.
+    /// Starts a new index behind the stream if the latest one is old or large, so that the server needs no lifecycle
+    /// policy.
     async fn roll_over(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
         let conditions = json!({ "conditions": { "max_age": OLDEST, "max_primary_shard_size": LARGEST } });
         let request = Request::post(format!("{}/_rollover", self.name), conditions.to_string().into_bytes());
@@ -164,7 +166,7 @@ impl Audit {
     }
 }
 
-/// Whether the server has data streams. They are a module that a small distribution lacks, and its address with it.
+/// Returns whether the server has data streams. They are a module, and a minimal distribution lacks it and its path.
 async fn has_streams(nodes: &Nodes, deadline: Instant) -> Result<bool, StoreError> {
     let reply = nodes.call(&Request::get("_data_stream".to_owned()), deadline).await;
     let reply = reply.map_err(|error| StoreError::Unavailable(error.message))?;

@@ -1,11 +1,11 @@
-//! One bulk on its way: from the writes that were taken together to an answer for each.
+//! One bulk, from the writes that were taken together to an answer for each.
 //!
 //! It goes in rounds. A round sends what is not decided, reads back what met a conflict, judges
 //! ([`super::resolution`]), and answers the submissions all of whose writes are decided. Bodies kept apart are written
-//! before the first round: a job never refers to a body that is not there.
+//! before the first round: a job never refers to a body that is not stored.
 //!
-//! Every write is one of the live index, also that of a job in the archive: it then is written over what stands in its
-//! place ([`super::archive`]), and the copy goes afterwards. A removal writes a tombstone.
+//! Every write goes to the live index, also that of a job in the archive: it then replaces the job's tombstone or
+//! creates the document ([`super::archive`]), and the copy is removed afterwards. A removal writes a tombstone.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ use super::write_id::KnownWrite;
 use crate::job::{BodyId, JobId, NewBody};
 use crate::store::{StoreError, Write, WriteError, WriteResult};
 
-/// Writes that were handed over together.
+/// The writes that one caller handed over together, as far as they fit one bulk.
 pub(super) struct Submission {
     pub(super) tasks: Vec<Task>,
     pub(super) deadline: Instant,
@@ -41,17 +41,17 @@ impl Piece for Submission {
     }
 }
 
-/// The writes of one bulk, and who waits for them.
+/// The writes of one bulk, and the callers that wait for them.
 pub(super) struct Batch {
     tasks: Vec<Task>,
     callers: Vec<Caller>,
-    /// The tasks before which another of the same job comes, and that one. Writes of one job go in the order they came,
-    /// since what one leaves behind is what the next may write over.
+    /// Pairs of a task's index and the index of the task before it that writes the same job. Writes of one job are sent
+    /// in the order they came, since each may replace what the one before it wrote.
     followers: Vec<(usize, usize)>,
     deadline: Instant,
 }
 
-/// Who waits for a run of the batch's tasks.
+/// A caller that waits for the next `count` tasks of the batch.
 struct Caller {
     count: usize,
     reply: Option<oneshot::Sender<Vec<WriteResult>>>,
@@ -80,14 +80,14 @@ impl Batch {
         batch
     }
 
-    /// Lets tasks go on whose predecessor is decided.
+    /// Releases the tasks whose predecessor is decided, and holds the others.
     fn release_followers(&mut self) {
         for (index, before) in &self.followers {
             self.tasks[*index].held = self.tasks[*before].course.is_open();
         }
     }
 
-    /// Answers the callers all of whose writes are decided.
+    /// Answers each caller once all of its writes are decided.
     fn answer(&mut self) {
         let mut tasks = self.tasks.iter_mut();
         for caller in &mut self.callers {
@@ -96,13 +96,13 @@ impl Batch {
                 continue;
             }
             let Some(reply) = caller.reply.take() else { continue };
-            // Whoever asked may be gone; what was asked is done all the same.
+            // The caller may be gone; its writes are finished all the same.
             let _gone = reply.send(own.iter_mut().filter_map(|task| task.take_answer()).collect());
         }
     }
 }
 
-/// Brings every write of `batch` to its end.
+/// Runs rounds until every write of `batch` is decided and answered.
 pub(super) async fn process(shared: &WriteContext, mut batch: Batch) {
     metrics::histogram!("leasehold_store_bulk_items").record(batch.tasks.len() as f64);
     write_bodies(shared, &mut batch).await;
@@ -151,7 +151,7 @@ async fn write_bodies(shared: &WriteContext, batch: &mut Batch) {
     }
 }
 
-/// Sends the tasks that are to be sent as one bulk.
+/// Sends the tasks that are ready as one bulk.
 async fn send(shared: &WriteContext, batch: &mut Batch) {
     let deadline = batch.deadline;
     let mut lines = Lines::with_capacity(batch.tasks.len() * 1_500);
@@ -183,7 +183,7 @@ async fn send(shared: &WriteContext, batch: &mut Batch) {
     }
 }
 
-/// Reads back what met a conflict.
+/// Reads back the documents of writes that met a conflict.
 async fn read_back(shared: &WriteContext, batch: &mut Batch) {
     let mut looking: Vec<&mut Task> = batch.tasks.iter_mut().filter(|task| task.is_to_be_read()).collect();
     if looking.is_empty() {
@@ -211,7 +211,7 @@ async fn read_back(shared: &WriteContext, batch: &mut Batch) {
     }
 }
 
-/// Finds out what tasks have to know before they are sent, or answered.
+/// Locates the jobs of tasks that need to know where their job is before they are sent or answered.
 async fn locate(shared: &WriteContext, batch: &mut Batch) {
     let locator = shared.locator(batch.deadline);
     let mut asking: Vec<&mut Task> = batch.tasks.iter_mut().filter(|task| task.course.is_open()).collect();
@@ -240,7 +240,7 @@ async fn locate(shared: &WriteContext, batch: &mut Batch) {
     }
 }
 
-/// Lets go of those new jobs of which the archive knows nothing. A copy of a removed one that is left goes first.
+/// Clears the question of new jobs of which the archive has no copy. A stale copy of a removed job is removed first.
 async fn find_known(shared: &WriteContext, locator: &Locator<'_>, asking: &mut [&mut Task]) -> Result<(), StoreError> {
     let is_new = |task: &&mut Task| task.question == Some(Question::IsKnown);
     let ids: Vec<JobId> = asking.iter().filter(|task| is_new(task)).map(|task| task.write.job().id.clone()).collect();
@@ -258,7 +258,8 @@ async fn find_known(shared: &WriteContext, locator: &Locator<'_>, asking: &mut [
     Ok(())
 }
 
-/// Takes away the bodies that decided writes leave behind, remembers what was written, and answers.
+/// Removes the bodies and copies that decided writes left unused, remembers the accepted writes, and answers the
+/// callers.
 async fn settle(shared: &WriteContext, batch: &mut Batch) {
     let dead: Vec<BodyId> = batch.tasks.iter().flat_map(Task::dead_bodies).collect();
     bodies::remove(shared, &dead).await;
@@ -273,8 +274,8 @@ async fn settle(shared: &WriteContext, batch: &mut Batch) {
     batch.answer();
 }
 
-/// Removes the copies in the archive of which a job has come back or was removed. Tried once: what is left is found
-/// later.
+/// Removes the archive copies of jobs that returned to the live index or were removed. This is tried once; the mover
+/// finds the copies that are left.
 async fn remove_copies(shared: &WriteContext, batch: &mut Batch) {
     let comes_back = |task: &Task| task.copy.is_some() && matches!(task.write, Write::Replace { .. });
     let some_come_back =
@@ -284,7 +285,7 @@ async fn remove_copies(shared: &WriteContext, batch: &mut Batch) {
         return;
     }
     let deadline = Instant::now() + shared.request_timeout;
-    // A search is to find the one before it no longer finds the other.
+    // A search must find the live job before it no longer finds the copy.
     if some_come_back && let Err(error) = copies::refresh(shared, &shared.indices.jobs, deadline).await {
         return tracing::debug!(%error, "copies are left in the archive for now");
     }

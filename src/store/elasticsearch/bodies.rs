@@ -20,10 +20,10 @@ use crate::store::StoreError;
 const MAX_BYTES: usize = 5 * 1024 * 1024;
 /// The most bodies in one request.
 const MAX_ITEMS: usize = 1_000;
-/// The wait before what was turned away is sent again.
+/// The wait before rejected bodies are sent again.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// A body as a document. The JSON is kept as a string, so that the index takes any and gives it back as it came.
+/// A body as a document. The JSON is kept as a string, so that the index accepts any JSON and returns it unchanged.
 #[derive(Serialize)]
 struct BodyDocument<'a> {
     job_id: &'a str,
@@ -35,7 +35,7 @@ struct StoredBody {
     json: String,
 }
 
-/// Writes `bodies`, each for the job named, and says of each whether it is durable.
+/// Writes `bodies`, each for the job given with it, and returns for each whether it is durable.
 pub(super) async fn store(
     shared: &WriteContext,
     bodies: &[(&JobId, &NewBody)],
@@ -104,7 +104,8 @@ async fn send(shared: &WriteContext, bodies: &[&(&JobId, &NewBody)], deadline: I
     sent.unwrap_or_else(|error| vec![ItemOutcome::Unsure(error.to_string()); bodies.len()])
 }
 
-/// Removes bodies that nothing refers to any more. Tried once: a body left over takes up space and does no harm.
+/// Removes bodies that nothing refers to any more. This is tried once: a body left over takes up space and does no
+/// harm.
 pub(super) async fn remove(shared: &WriteContext, bodies: &[BodyId]) {
     for chunk in bodies.chunks(MAX_ITEMS) {
         let mut lines = Lines::with_capacity(chunk.len() * 70);
@@ -124,7 +125,7 @@ pub(super) async fn remove(shared: &WriteContext, bodies: &[BodyId]) {
     }
 }
 
-/// Reads bodies in real time, in the order asked.
+/// Reads bodies in real time and returns them in the order requested.
 pub(super) async fn read(
     nodes: &Nodes,
     index: &str,

@@ -1,37 +1,37 @@
-//! The `_bulk` request and its answer, which is 200 even where items failed: every item is looked at.
+//! The `_bulk` request and its answer, which is 200 even where items failed: every item's status is checked.
 
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{Request, reason};
 use crate::store::{Place, StoreError, Version};
 
-/// What of the answer is asked for: it is as long as the request otherwise.
+/// The `filter_path` of the answer, which would be as long as the request without it.
 const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
                       items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason";
 
-/// The path of a bulk request to the index behind `alias`; without the alias, nothing is written. The server gives up
-/// on an item whose shard is not there after `timeout`, so that it answers before the client gives up on it.
+/// Returns the path of a bulk request to the index behind `alias`; nothing is written if the alias is missing. The
+/// server fails an item whose shard is missing after `timeout`, so that it answers before the client times out.
 pub(super) fn path(alias: &str, timeout: std::time::Duration) -> String {
     let timeout = timeout.as_millis().max(1);
     format!("{alias}/_bulk?require_alias=true&timeout={timeout}ms&filter_path={WANTED}")
 }
 
-/// What is to be done to one document.
+/// The action of one item on one document.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Action<'a> {
-    /// Write a document that must not exist. Its line follows.
+    /// Writes a document that must not exist. The document's line follows.
     Create(Target<'a>),
-    /// Write a document. Its line follows.
+    /// Writes a document. The document's line follows.
     Index(Target<'a>),
-    /// Remove a document.
+    /// Removes a document.
     Delete(Target<'a>),
 }
 
-/// Which document, and under which condition.
+/// The document of an action, with the condition on its version.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Target<'a> {
-    /// Where it differs from the request's own.
+    /// The index, where it differs from the request's.
     #[serde(rename = "_index", skip_serializing_if = "Option::is_none")]
     index: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,17 +45,17 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// The document `id`, whatever its version.
+    /// Returns the target of the document `id` in any version.
     pub(super) fn any(id: &'a str) -> Self {
         Self { index: None, require_alias: None, id, if_seq_no: None, if_primary_term: None }
     }
 
-    /// The same document of another index, which is named by its own name.
+    /// Returns the target of the same document in `index`, which is an index's own name and no alias.
     pub(super) fn in_index(self, index: &'a str) -> Self {
         Self { index: Some(index), require_alias: Some(false), ..self }
     }
 
-    /// The document `id` while it has `version`.
+    /// Returns the target of the document `id` in `version` only.
     pub(super) fn at(id: &'a str, version: Version) -> Self {
         Self { if_seq_no: Some(version.seq_no), if_primary_term: Some(version.primary_term), ..Self::any(id) }
     }
@@ -69,12 +69,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Starts a bulk of about so many bytes.
+    /// Creates an empty bulk with room for `bytes` bytes.
     pub(super) fn with_capacity(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), count: 0 }
     }
 
-    /// Adds an action that has no document.
+    /// Adds the removal of a document.
     pub(super) fn delete(&mut self, target: Target<'_>) -> Result<(), StoreError> {
         self.add(&Action::Delete(target), None::<fn(&mut Vec<u8>) -> _>)
     }
@@ -100,7 +100,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Adds an action and a document that is there already.
+    /// Adds an action and a document that is already encoded as JSON.
     pub(super) fn add_source(&mut self, action: &Action<'_>, source: &str) -> Result<(), StoreError> {
         let append = |bytes: &mut Vec<u8>| {
             bytes.extend_from_slice(source.as_bytes());
@@ -109,31 +109,31 @@ impl Lines {
         self.add(action, Some(append))
     }
 
-    /// How many items it has.
+    /// Returns the number of items.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// The request, to the index behind `alias`.
+    /// Returns the bulk request to the index behind `alias`.
     pub(super) fn into_request(self, alias: &str, timeout: std::time::Duration) -> Request {
         Request::lines(path(alias, timeout), self.bytes)
     }
 }
 
-/// What came of one item.
+/// The outcome of one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ItemOutcome {
-    /// Done, under this version.
+    /// The item was done; the document has this version.
     Done(Version),
     /// The document has another version, exists already, or does not exist.
     Conflict,
-    /// Turned away for now; not done.
+    /// The item was rejected for now and not done. Holds the reason.
     Busy(String),
-    /// The document is not one that the index takes.
+    /// The index does not accept the document. Holds the reason.
     Invalid(String),
-    /// Refused for a reason that stays; not done.
+    /// The item was refused for a lasting reason and not done. Holds the reason.
     Denied(String),
-    /// It went wrong on the way; it may have been done.
+    /// The item failed and may have been done all the same. Holds the reason.
     Unsure(String),
 }
 
@@ -189,10 +189,10 @@ impl Cause {
     }
 }
 
-/// Reads the answer to a bulk of `expected` items: their outcomes, in order.
+/// Parses the answer to a bulk of `expected` items into their outcomes, in order.
 ///
 /// # Errors
-/// When it is not such an answer.
+/// A message when the body is not such an answer.
 fn parse(body: &[u8], expected: usize) -> Result<Vec<ItemOutcome>, String> {
     let reply: BulkReply = serde_json::from_slice(body).map_err(|error| format!("not a bulk's answer: {error}"))?;
     if reply.items.len() != expected {
@@ -201,7 +201,7 @@ fn parse(body: &[u8], expected: usize) -> Result<Vec<ItemOutcome>, String> {
     Ok(reply.items.into_iter().map(outcome).collect())
 }
 
-/// The outcomes of a bulk of `expected` items, whatever its answer was.
+/// Returns the outcomes of a bulk of `expected` items for any answer.
 pub(super) fn outcomes(status: u16, body: &[u8], expected: usize) -> Vec<ItemOutcome> {
     match status {
         200..=299 => parse(body, expected).unwrap_or_else(|error| vec![ItemOutcome::Unsure(error); expected]),

@@ -1,5 +1,5 @@
-//! One conditional write on its way, be it of a job or of a record: what is to be done for it next, and when it is
-//! decided. What a lost answer means is judged by [`super::resolution`].
+//! One conditional write of a job or a record: its next step, and when it is decided. [`super::resolution`] judges what
+//! a lost answer means.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use super::resolution::{Condition, Lineage, ReadBack, Verdict, judge};
 use super::write_id::WriteId;
 use crate::store::{Place, StoreError, Version, WriteError, WriteResult};
 
-/// The wait before what is not decided is sent again, growing with every round.
+/// The first wait before an undecided write is sent again, doubled with every further round.
 const ROUND_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest wait between two rounds.
 const LONGEST_ROUND_BACKOFF: Duration = Duration::from_secs(1);
 /// The version of a write that was accepted and has been written over since, before its answer was known. (The version
-/// of the document that was read must not be given: with it, the caller would overwrite what it never saw.)
+/// of the document that was read must not be returned: with it, the caller would overwrite a document that it never
+/// saw.)
 const SUPERSEDED: Version = Version { place: Place::Superseded, primary_term: 1, seq_no: i64::MAX.unsigned_abs() };
 
 /// One write of a document that is read as `T`.
@@ -25,40 +26,40 @@ pub(super) struct ConditionalWrite<T> {
     condition: Condition,
     write_id: WriteId,
     stage: Stage<T>,
-    /// A try may have got through without an answer.
+    /// Whether a try may have been applied without an answer.
     maybe_applied: bool,
-    /// What stood in the way lately.
+    /// The latest reason why the write could not be decided; empty when there is none.
     obstacle: String,
 }
 
 enum Stage<T> {
-    /// To be sent.
+    /// The write is to be sent.
     Send,
-    /// Met a conflict; to be read back.
+    /// The write met a conflict, and its document is to be read back.
     ReadBack,
-    /// Was read back as accepted; to be confirmed by writing what was read once more.
+    /// The document read back shows that the write was accepted; writing that document once more is to confirm it.
     Confirm { version: Version, source: Box<RawValue>, lineage: Lineage },
-    /// Decided.
+    /// The write is decided.
     Decided(WriteResult<T>),
-    /// Decided and answered.
+    /// The write is decided, and its result was taken.
     Answered,
 }
 
-/// What was read back in a write's place.
+/// The document that was read back for a write.
 pub(super) struct CurrentDocument<'a> {
     pub(super) version: Version,
     pub(super) source: &'a RawValue,
     pub(super) write_id: Option<WriteId>,
     pub(super) previous_write_id: Option<WriteId>,
-    /// It refers to a body that this write brought.
+    /// Whether the document refers to a body that this write brought.
     pub(super) has_our_body: bool,
 }
 
-/// What is to be sent for a write.
+/// The content to be sent for a write.
 pub(super) enum Content<'a> {
-    /// What it writes; nothing, for a removal.
+    /// The write's own document; for a removal, a tombstone or nothing.
     Own,
-    /// What was read.
+    /// The document that was read back, unchanged.
     Again(&'a RawValue),
 }
 
@@ -79,7 +80,7 @@ impl<T> ConditionalWrite<T> {
         matches!(self.stage, Stage::ReadBack)
     }
 
-    /// What it came to, until that was taken.
+    /// Returns the result; `None` while the write is open and after the result was taken.
     pub(super) fn decided(&self) -> Option<&WriteResult<T>> {
         match &self.stage {
             Stage::Decided(result) => Some(result),
@@ -87,7 +88,7 @@ impl<T> ConditionalWrite<T> {
         }
     }
 
-    /// Takes what it came to, once.
+    /// Takes the result; `None` while the write is open and on every further call.
     pub(super) fn take_result(&mut self) -> Option<WriteResult<T>> {
         if self.is_open() {
             return None;
@@ -102,9 +103,9 @@ impl<T> ConditionalWrite<T> {
         self.stage = Stage::Decided(result);
     }
 
-    /// Decides that nothing can be found out any more.
+    /// Decides the write as failed: unknown if it may have been applied, refused otherwise.
     pub(super) fn give_up(&mut self, obstacle: &str) {
-        // A conflict that could not be on_read_back into may be this write's own.
+        // A conflict whose document could not be read back may be this write's own.
         let undecided = self.maybe_applied || !matches!(self.stage, Stage::Send);
         self.decide(Err(if undecided {
             WriteError::Unknown(obstacle.to_owned())
@@ -113,44 +114,44 @@ impl<T> ConditionalWrite<T> {
         }));
     }
 
-    /// Decides that nothing can be found out in time.
+    /// Decides the write as failed with its latest obstacle, since its deadline has passed.
     pub(super) fn time_is_up(&mut self) {
         let obstacle = std::mem::take(&mut self.obstacle);
         self.give_up(&obstacle);
     }
 
-    /// Notes that a try may have got through, if `maybe`.
+    /// Records that a try may have been applied, if `maybe`.
     pub(super) fn maybe_applied(&mut self, maybe: bool) {
         self.maybe_applied |= maybe;
     }
 
-    /// Whether a try may have got through without an answer.
+    /// Returns whether a try may have been applied without an answer.
     pub(super) const fn may_be_applied(&self) -> bool {
         self.maybe_applied
     }
 
-    /// Is to be sent, on this condition.
+    /// Marks the write as to be sent under `condition`.
     pub(super) fn retarget(&mut self, condition: Condition) {
         self.condition = condition;
         self.stage = Stage::Send;
     }
 
-    /// Is open again: nothing of it was done.
+    /// Marks the write as to be sent again under the same condition.
     pub(super) fn reopen(&mut self) {
         self.stage = Stage::Send;
     }
 
-    /// Notes what stands in the way.
+    /// Records why the write could not be decided in this round.
     pub(super) fn blocked(&mut self, obstacle: String) {
         self.obstacle = obstacle;
     }
 
-    /// Whether something stands in the way, so that the next round is to wait.
+    /// Returns whether the write is open and has an obstacle, so that the next round must wait.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_open() && !self.obstacle.is_empty()
     }
 
-    /// Begins another try: what is to be sent now, to the document `id`.
+    /// Begins another try, and returns the action and content to be sent for the document `id`.
     pub(super) fn begin_try<'a>(&'a mut self, id: &'a str) -> (Action<'a>, Content<'a>) {
         self.obstacle.clear();
         match (&self.stage, self.condition) {
@@ -163,7 +164,7 @@ impl<T> ConditionalWrite<T> {
         }
     }
 
-    /// Takes note of what came of sending; `what` names the document.
+    /// Processes the outcome of a try; `what` names the document in messages.
     pub(super) fn sent(&mut self, outcome: ItemOutcome, what: impl fmt::Display) {
         match outcome {
             ItemOutcome::Done(version) => {
@@ -188,7 +189,7 @@ impl<T> ConditionalWrite<T> {
         }
     }
 
-    /// Takes note of what was read back, which is `current` as others know it.
+    /// Processes the document that was read back; `current` returns it in the form that the caller of a conflict gets.
     pub(super) fn on_read_back(&mut self, found: Option<CurrentDocument<'_>>, current: impl FnOnce() -> Option<T>) {
         let read = found.as_ref().map_or(ReadBack::Missing, |found| ReadBack::Found {
             version: found.version,
@@ -218,7 +219,7 @@ impl<T> ConditionalWrite<T> {
     }
 }
 
-/// The pace of the rounds in which writes are sent and on_read_back into.
+/// The pace of the rounds in which writes are sent and read back.
 pub(super) struct Rounds {
     deadline: Instant,
     backoff: Duration,
@@ -229,8 +230,8 @@ impl Rounds {
         Self { deadline, backoff: ROUND_BACKOFF }
     }
 
-    /// Waits before the next round, if something stands in the way: what only waits to be confirmed, or to be written
-    /// in another form, need not wait. Gives whether there is time for another round at all.
+    /// Waits before the next round if `blocked`: a write that is only to be confirmed, or to be written in another
+    /// form, need not wait. Returns `false` when the deadline has passed.
     pub(super) async fn next(&mut self, blocked: bool) -> bool {
         let now = Instant::now();
         if now >= self.deadline {

@@ -1,4 +1,5 @@
-//! The start: find the server, make the indices if they are missing, and refuse what would not keep the promise.
+//! The start: find the server, make the indices if they are missing, and refuse a server or an index on which the
+//! store's promises would not hold.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,13 +15,13 @@ use super::flavour::Server;
 use super::indices::{Indices, Kind};
 use super::nodes::{Nodes, Reply, Request, reason};
 
-/// How many times a request's time it may take: one to find the server, two for each index, one for each template, one
-/// for the months, and one for the shards.
+/// The longest time to connect, as a multiple of the request timeout: one to find the server, two for each index, one
+/// for each template, one for the months, and one for the shards.
 const TIMES_A_REQUEST: u32 = 13;
-/// How long the indices' shards are waited for at a time.
+/// The longest time that one request waits for the indices' shards.
 const MAX_SHARD_WAIT: Duration = Duration::from_secs(2);
 
-/// Does all of it once.
+/// Tries once to find the server and to prepare its indices.
 pub(super) async fn prepare(
     nodes: &Nodes,
     indices: &Indices,
@@ -41,14 +42,14 @@ pub(super) async fn prepare(
     Ok(server)
 }
 
-/// What a store is set up, and migrated, through.
+/// The connection over which a store is set up and migrated.
 pub(super) struct Link<'a> {
     nodes: &'a Nodes,
     deadline: Instant,
 }
 
 impl<'a> Link<'a> {
-    /// One whose requests may take so long together.
+    /// Creates a connection whose requests may take `patience` together.
     pub(super) fn new(nodes: &'a Nodes, patience: Duration) -> Self {
         Self { nodes, deadline: Instant::now() + patience }
     }
@@ -88,8 +89,8 @@ impl<'a> Link<'a> {
         Ok(server)
     }
 
-    /// Waits for the indices' shards. Who makes an index waits for them anyway, but not who comes second and finds it
-    /// made a moment ago.
+    /// Waits for the indices' shards. The process that creates an index waits for them anyway, but not a second process
+    /// that finds it just created.
     async fn until_searchable(&self, indices: &Indices, patience: Duration) -> Result<(), ConnectError> {
         let Indices { jobs, bodies, records, .. } = indices;
         let patience = patience.min(MAX_SHARD_WAIT).as_millis();
@@ -106,7 +107,7 @@ impl<'a> Link<'a> {
     }
 
     /// Checks the index behind an alias, after making both if they are missing. Several processes may start at once:
-    /// who comes second finds them made.
+    /// the second one finds them made.
     async fn index(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<(), ConnectError> {
         let alias = definitions.indices.name(kind);
         let (index, found) = match self.find(alias).await? {
@@ -134,7 +135,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Makes what is missing. Returns false if it is there already.
+    /// Makes an index or template if it is missing. Returns `false` if it exists already.
     async fn make(&self, what: &str, path: String, definition: &Value) -> Result<bool, ConnectError> {
         let reply = self.send(Request::put(path, Some(definition))).await?;
         if reply.is_there_already() {
@@ -165,7 +166,7 @@ impl<'a> Link<'a> {
         self.read(format!("{}?flat_settings=true", indices.months())).await
     }
 
-    /// Reads what the server says of indices; nothing where there are none.
+    /// Reads the server's description of indices by name; empty when there are none.
     async fn read(&self, path: String) -> Result<BTreeMap<String, IndexInfo>, ConnectError> {
         let reply = self.send(Request::get(path)).await?;
         if reply.status == 404 {
@@ -196,7 +197,7 @@ impl<'a> Link<'a> {
     }
 }
 
-/// A failure to connect. A certificate that is not trusted will not be trusted later either.
+/// Returns the error for a failure to connect. An untrusted certificate is no transient failure.
 fn unreachable(message: &str) -> ConnectError {
     let lower = message.to_lowercase();
     if lower.contains("certificate") {
@@ -214,7 +215,7 @@ fn unreachable(message: &str) -> ConnectError {
     ConnectError::NotYet(format!("the store cannot be reached: {message}"))
 }
 
-/// An index as it is.
+/// An index as the server describes it.
 #[derive(Deserialize)]
 pub(super) struct IndexInfo {
     #[serde(default)]
@@ -226,7 +227,7 @@ pub(super) struct IndexInfo {
 }
 
 impl IndexInfo {
-    /// Which version of the mapping it has; none if it is not leasehold's.
+    /// Returns the version of the index's mapping; `None` if it is not leasehold's.
     pub(super) fn version(&self) -> Option<u64> {
         self.mappings["_meta"]["leasehold"]["version"].as_u64()
     }
@@ -236,7 +237,7 @@ impl IndexInfo {
     }
 }
 
-/// Says whether an index has another mapping than this program's.
+/// Checks that an index has this program's mapping version.
 pub(super) fn check_version(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
     match found.version() {
         Some(MAPPING_VERSION) => Ok(()),
@@ -255,7 +256,7 @@ pub(super) fn check_version(index: &str, found: &IndexInfo) -> Result<(), Connec
     }
 }
 
-/// Says what is wrong with an index, and how to mend it.
+/// Checks an index; the error describes what is wrong and how to fix it.
 fn check(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
     check_version(index, found)?;
     if found.mappings["dynamic"] != "strict" {

@@ -1,4 +1,4 @@
-//! What everything that writes has in common.
+//! The context that all writing parts of the store share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::write_id::{RecentWrites, WriteIdSource};
 use crate::clock::SystemClock;
 use crate::store::StoreError;
 
-/// What the parts of the writer, the mover and the bodies work with.
+/// The context of the writer, the mover and the bodies.
 pub(super) struct WriteContext {
     pub(super) nodes: Arc<Nodes>,
     pub(super) indices: Indices,
@@ -21,12 +21,12 @@ pub(super) struct WriteContext {
     pub(super) clock: SystemClock,
     pub(super) recent: Arc<RecentWrites>,
     pub(super) request_timeout: Duration,
-    /// After this long, what is not decided is reported as such.
+    /// The time after which an undecided write is reported as unknown or refused.
     pub(super) write_timeout: Duration,
 }
 
 impl WriteContext {
-    /// Sends a bulk to the index behind `alias`, and returns what came of each item.
+    /// Sends a bulk to the index behind `alias`, and returns the outcome of each item.
     pub(super) async fn send(
         &self,
         alias: &str,
@@ -43,7 +43,7 @@ impl WriteContext {
         }
     }
 
-    /// Looks for jobs until `deadline`.
+    /// Returns a locator that works until `deadline`.
     pub(super) fn locator(&self, deadline: Instant) -> Locator<'_> {
         Locator { nodes: &self.nodes, indices: &self.indices, recent: &self.recent, deadline }
     }

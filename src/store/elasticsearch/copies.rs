@@ -1,4 +1,4 @@
-//! Copies in the archive: how those that are no longer a job are told and removed.
+//! Copies in the archive: how stale ones are recognized and removed.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,23 +14,23 @@ use super::write_id::WriteId;
 use crate::job::JobId;
 use crate::store::{Place, StoreError, Version};
 
-/// One writing of a copy.
+/// A copy of a job in the archive, in one version.
 #[derive(Clone, Debug)]
 pub(super) struct Copy {
     pub(super) id: JobId,
     pub(super) version: Version,
 }
 
-/// What came of removing copies.
+/// The result of removing copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Swept {
-    /// How many are gone.
+    /// How many copies were removed.
     pub(super) removed: usize,
-    /// How many may still be there.
+    /// How many copies may still exist.
     pub(super) left: usize,
 }
 
-/// Removes copies in these versions and no others.
+/// Removes the copies in exactly the given versions.
 pub(super) async fn remove(shared: &WriteContext, copies: &[Copy], deadline: Instant) -> Result<Swept, StoreError> {
     let mut lines = Lines::with_capacity(copies.len() * 120);
     for Copy { id, version } in copies {
@@ -40,7 +40,7 @@ pub(super) async fn remove(shared: &WriteContext, copies: &[Copy], deadline: Ins
     let outcomes = shared.send(&shared.indices.jobs, lines, deadline).await?;
     let is_gone = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Done(_));
     let removed = outcomes.iter().filter(is_gone).count();
-    // Another version is another's business; or it is gone already.
+    // A conflict means that the copy has another version, or is gone already.
     let conflicts = outcomes.iter().filter(|outcome| matches!(outcome, ItemOutcome::Conflict)).count();
     Ok(Swept { removed, left: copies.len() - removed - conflicts })
 }
@@ -83,7 +83,7 @@ pub(super) async fn sweep(shared: &WriteContext, ids: &[&JobId], deadline: Insta
     remove(shared, &stale, deadline).await
 }
 
-/// What stands in the live index.
+/// The state of a job's id in the live index.
 enum Standing {
     Job(Option<WriteId>),
     Tombstone(Destination),

@@ -1,4 +1,4 @@
-//! What the indices are made as: their mappings from `mappings/`, with what is configurable filled in.
+//! The definitions of the indices: their mappings from `mappings/`, with the configured settings filled in.
 //!
 //! The indices of jobs, bodies and records are reached through an alias each, so that one can be exchanged for another
 //! later. Each also has a template, so that no index with such a name can come to be with another mapping.
@@ -16,7 +16,7 @@ pub(super) const MAPPING_VERSION: u64 = 1;
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");
-/// Goes over the templates that Elasticsearch brings, and over what people make for everything.
+/// The priority of the templates, above those of Elasticsearch's own and of users' catch-all templates.
 pub(super) const TEMPLATE_PRIORITY: u32 = 500;
 
 /// Makes definitions for one server.
@@ -51,7 +51,8 @@ impl Definitions<'_> {
         Ok(with_options(definition, self.options))
     }
 
-    /// Returns the template for indices of a kind. An index behind an alias gets it when it takes over, and not before.
+    /// Returns the template for indices of a kind. It does not set the kind's alias: a new index gets that only when it
+    /// replaces the former one.
     pub(super) fn template(&self, kind: Kind) -> Result<Value, ConnectError> {
         let name = self.indices.name(kind);
         let mut template = self.of(kind)?;
@@ -67,17 +68,17 @@ impl Definitions<'_> {
     }
 }
 
-/// The alias over all jobs, for the live index.
+/// Returns the definition of the alias over all jobs for the live index, which leaves tombstones out.
 pub(super) fn without_tombstones() -> Value {
     json!({ "filter": { "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } } })
 }
 
-/// Where Kibana looks for a word without a field: where [`crate::query::kql`] does.
+/// Returns the fields in which Kibana searches a word without a field; [`crate::query::kql`] searches the same ones.
 pub(super) fn default_fields() -> Vec<&'static str> {
     FIELDS.iter().filter(|field| field.default).map(|field| field.name).collect()
 }
 
-/// Fills in what is configurable.
+/// Fills the configured settings into a definition.
 fn with_options(mut definition: Value, options: &ElasticsearchOptions) -> Value {
     let settings = &mut definition["settings"]["index"];
     settings["number_of_shards"] = options.shards.into();
@@ -87,7 +88,7 @@ fn with_options(mut definition: Value, options: &ElasticsearchOptions) -> Value 
     definition
 }
 
-/// So many copies of each shard, or one as soon as there is a second node.
+/// Sets the number of replicas; `None` stands for one as soon as there is a second node.
 pub(super) fn set_replicas(settings: &mut Value, replicas: Option<u32>) {
     match replicas {
         Some(replicas) => settings["number_of_replicas"] = replicas.into(),

@@ -20,22 +20,22 @@ use crate::job::{
     QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
 };
 
-/// How inline bodies are written.
+/// The form in which inline bodies are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyForm {
-    /// As the JSON they are, where that is possible.
+    /// Bodies are written as JSON, where that is possible.
     Json,
-    /// As a string that holds the JSON: for what JSON allows and Elasticsearch does not take, such as the same key
-    /// twice in an object or a number of a thousand digits.
+    /// Bodies are written as a string that holds the JSON: for JSON that Elasticsearch does not accept, such as the
+    /// same key twice in an object or a number of a thousand digits.
     Text,
 }
 
-/// What tells which write made a document.
+/// The ids of the writes that made a document and its former version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriteIds {
     /// The write that made it.
     pub(super) own: WriteId,
-    /// The write that made what it replaced, where that is known.
+    /// The write that made the former version, if that is known.
     pub(super) previous: Option<WriteId>,
 }
 
@@ -134,8 +134,8 @@ struct JobDocument<'a> {
     write_id: Option<WriteId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_write_id: Option<WriteId>,
-    // What follows from the rest: written to be searched for, and not read.
-    /// How many notices there are.
+    // Derived fields: written for searches and never read.
+    /// The number of notices.
     #[serde(skip_deserializing, skip_serializing_if = "is_zero")]
     pending_notices: usize,
     #[serde(with = "rfc3339::option", skip_deserializing, skip_serializing_if = "Option::is_none")]
@@ -202,7 +202,7 @@ fn is_zero<N: Copy + Default + PartialEq>(number: &N) -> bool {
     *number == N::default()
 }
 
-/// Whole milliseconds, as far as the index's `long` goes.
+/// Returns a duration in whole milliseconds, capped at the largest `long`.
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -211,7 +211,7 @@ fn duration(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
-/// Keeps a body that is the JSON `null` apart from one that is not there.
+/// Deserializes a body so that the JSON `null` differs from a missing field.
 pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
@@ -220,7 +220,7 @@ fn missing(what: &str) -> serde_json::Error {
     serde::de::Error::custom(what)
 }
 
-/// The three ways a body is written; at most one is there.
+/// The three forms of a body in a document; at most one is set.
 type BodyFields<'a> = (Option<Json>, Option<Cow<'a, str>>, Option<BodyRef>);
 
 fn body_fields(body: &Body, form: BodyForm) -> BodyFields<'_> {

@@ -14,7 +14,7 @@ use super::write_id::{KnownWrite, RecentWrites};
 use crate::job::JobId;
 use crate::store::{Place, StoreError, Version, Versioned};
 
-/// A document as it stands in an answer.
+/// A document in an answer of the server.
 #[derive(Debug, Deserialize)]
 pub(super) struct RawDocument<'a> {
     #[serde(rename = "_index", default)]
@@ -40,16 +40,16 @@ struct MgetReply<'a> {
     docs: Vec<RawDocument<'a>>,
 }
 
-/// What stands under an id.
+/// The content of a document of jobs.
 #[derive(Debug)]
 pub(super) enum Stored<'a> {
     /// A job.
     Job(Box<Present<'a>>),
-    /// What was left of one.
+    /// A tombstone of a moved or removed job.
     Tombstone(Tombstone<'a>),
 }
 
-/// A job that is there.
+/// A job that was read, with its document.
 #[derive(Debug)]
 pub(super) struct Present<'a> {
     pub(super) version: Version,
@@ -64,17 +64,17 @@ impl Present<'_> {
 }
 
 impl<'a> RawDocument<'a> {
-    /// What it holds; none when there is no such document.
+    /// Returns the document's source; `None` when there is no such document.
     pub(super) fn source(&self) -> Result<Option<&'a RawValue>, StoreError> {
         match self.error {
-            // A month's index that is not there has no documents.
+            // A month whose index is missing has no documents.
             Some(error) if error.get().contains(NO_INDEX) => Ok(None),
             Some(error) => Err(StoreError::Unavailable(format!("`{}` cannot be read: {error}", self.id))),
             None => Ok(self.source),
         }
     }
 
-    /// The version it came under, in an index that is one place.
+    /// Returns the document's version, for an index that is the only place of its kind.
     pub(super) fn version(&self) -> Result<Version, StoreError> {
         match (self.primary_term, self.seq_no) {
             (Some(primary_term), Some(seq_no)) => Ok(Version { place: Place::Main, primary_term, seq_no }),
@@ -82,7 +82,7 @@ impl<'a> RawDocument<'a> {
         }
     }
 
-    /// What it holds, as a version of where it lies; none when there is no such document.
+    /// Returns the job or tombstone, with the version of the place it lies in; `None` when there is no such document.
     pub(super) fn stored(&self, indices: &Indices) -> Result<Option<Stored<'a>>, StoreError> {
         let Some(source) = self.source()? else { return Ok(None) };
         let version = Version { place: indices.place_of(&self.index)?, ..self.version()? };
@@ -94,7 +94,7 @@ impl<'a> RawDocument<'a> {
         Ok(Some(Stored::Job(Box::new(Present { version, source, decoded }))))
     }
 
-    /// The job in it; none when there is none.
+    /// Returns the job; `None` when there is no document or it is a tombstone.
     pub(super) fn job(&self, indices: &Indices) -> Result<Option<Present<'a>>, StoreError> {
         match self.stored(indices)? {
             Some(Stored::Job(present)) => Ok(Some(*present)),
@@ -103,7 +103,7 @@ impl<'a> RawDocument<'a> {
     }
 }
 
-/// Remembers which writes made the documents read, for the `previous_write_id` of what will be written over them.
+/// Remembers which writes made the documents read, for the `previous_write_id` of their next versions.
 pub(super) fn remember<'a, 'b: 'a>(recent: &RecentWrites, found: impl Iterator<Item = &'a Present<'b>>) {
     recent.remember(found.filter_map(|found| {
         let write_id = found.decoded.write_id?;
@@ -149,7 +149,7 @@ pub(super) async fn mget_of(
     nodes.body(&Request::post("_mget?realtime=true".to_owned(), body), deadline).await
 }
 
-/// The documents of an `_mget`'s answer, in the order asked.
+/// Parses the documents of an `_mget` answer, in the order requested.
 pub(super) fn parse_mget(body: &[u8], expected: usize) -> Result<Vec<RawDocument<'_>>, StoreError> {
     let reply: MgetReply = serde_json::from_slice(body)
         .map_err(|error| StoreError::Unavailable(format!("not a multi-get's answer: {error}")))?;

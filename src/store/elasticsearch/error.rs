@@ -1,23 +1,23 @@
 //! Why a store cannot be opened or migrated.
 
-/// Why no store could be opened.
+/// Why a store could not be opened or migrated.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// It cannot be reached, or cannot serve yet. Worth trying again.
+    /// The store cannot be reached or cannot serve yet. Trying again may help.
     #[error("{0}")]
     NotYet(String),
-    /// It will not work before somebody has changed something.
+    /// The store refuses to open until the configuration or the server has been changed.
     #[error("{what}; {mend}")]
     Refused {
-        /// What is wrong.
+        /// A description of what is wrong.
         what: String,
-        /// How to mend it.
+        /// A description of how to fix it.
         mend: String,
     },
 }
 
 impl ConnectError {
-    /// Whether the same try may succeed later, without anybody changing the configuration or the index.
+    /// Returns whether the same attempt may succeed later without a change of the configuration or the index.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::NotYet(_))

@@ -1,4 +1,4 @@
-//! Which server it is. All that differs between Elasticsearch and OpenSearch is here.
+//! The server's flavour. All that differs between Elasticsearch and OpenSearch is here.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ const OLDEST_ELASTICSEARCH: u32 = 8;
 /// The oldest OpenSearch that is supported, by its major version.
 const OLDEST_OPENSEARCH: u32 = 2;
 
-/// A server's make.
+/// The product that a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flavour {
     Elasticsearch,
@@ -30,7 +30,7 @@ impl Flavour {
     /// Turns a jobs index's definition, written for Elasticsearch, into this server's.
     pub(super) fn adapt(self, mut definition: Value) -> Value {
         if self == Self::OpenSearch {
-            // Its name for a field that indexes an object with arbitrary keys, which has no `ignore_above`.
+            // OpenSearch's name for a field that indexes an object with arbitrary keys, which has no `ignore_above`.
             definition["mappings"]["properties"]["labels"] = json!({ "type": "flat_object" });
         }
         definition
@@ -58,26 +58,27 @@ struct Node {
 }
 
 impl Server {
-    /// The path that asks for it. (`GET /` would do on a full distribution; a minimal one lacks it.)
+    /// The path of the request for the nodes' versions. (`GET /` would do on a full distribution; a minimal one lacks
+    /// it.)
     pub(super) const PATH: &'static str = "_nodes?filter_path=nodes.*.version,nodes.*.build_flavor";
 
-    /// Reads the answer.
+    /// Parses the answer to a request of [`Server::PATH`].
     pub(super) fn parse(body: &[u8]) -> Result<Self, String> {
         let reply: NodesReply = serde_json::from_slice(body)
             .map_err(|error| format!("what answers is neither Elasticsearch nor OpenSearch ({error})"))?;
         let oldest = reply.nodes.into_values().min_by_key(|node| numbers(&node.version));
         let node = oldest.ok_or("the cluster names no nodes")?;
-        // Only Elasticsearch tells a build's flavour; OpenSearch did away with it.
+        // Only Elasticsearch reports a build's flavour; OpenSearch removed it.
         let flavour = if node.build_flavor.is_some() { Flavour::Elasticsearch } else { Flavour::OpenSearch };
         Ok(Self { flavour, version: node.version })
     }
 
-    /// Whether it is new enough.
+    /// Returns whether the server's version is supported.
     pub(super) fn is_supported(&self) -> bool {
         numbers(&self.version).first().is_some_and(|major| *major >= self.oldest())
     }
 
-    /// The oldest major version that is supported.
+    /// Returns the oldest supported major version of the server's flavour.
     pub(super) fn oldest(&self) -> u32 {
         match self.flavour {
             Flavour::Elasticsearch => OLDEST_ELASTICSEARCH,

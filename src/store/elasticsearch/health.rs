@@ -1,15 +1,15 @@
-//! Which nodes are worth asking: pure, with the time handed in.
+//! The choice of the node for a request: pure, with the time passed in.
 
 use std::time::{Duration, Instant};
 
 /// How long a node is left alone after its first failure; doubles with every further one.
 const FIRST_REST: Duration = Duration::from_secs(1);
-/// How long at most.
+/// The longest time that a node is left alone.
 const LONGEST_REST: Duration = Duration::from_secs(30);
-/// How long others wait for the one request that tries whether a node is back.
+/// How long a node is left alone by other requests while one request tries whether it is back.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// What is known of one node.
+/// The health of one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
     failures: u32,
@@ -17,19 +17,19 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Whether the node is thought to answer.
+    /// Returns whether the node is thought to answer.
     pub(super) fn is_live(&self) -> bool {
         self.failures == 0
     }
 
-    /// Notes an answer. Gives whether the node had been thought dead.
+    /// Records an answer. Returns whether the node was thought dead.
     pub(super) fn answered(&mut self) -> bool {
         let was_dead = !self.is_live();
         *self = Self::default();
         was_dead
     }
 
-    /// Notes a failure: the node rests, longer each time. Gives whether it had been thought live.
+    /// Records a failure: the node rests, longer each time. Returns whether the node was thought live.
     pub(super) fn failed(&mut self, now: Instant) -> bool {
         let was_live = self.is_live();
         let rest = FIRST_REST.saturating_mul(1 << self.failures.min(16)).min(LONGEST_REST);
@@ -39,8 +39,9 @@ impl Health {
     }
 }
 
-/// Picks the node for the next request, `turn` counting requests: the live ones in turn. A node that has rested is
-/// tried by one request, while the others keep to the live ones. With none live, the one whose rest ends first.
+/// Returns the index of the node for the next request, where `turn` counts requests. Live nodes take turns. A node that
+/// has rested is tried by one request, while the others keep to live nodes. With no live node, the one whose rest ends
+/// first is picked.
 pub(super) fn pick(nodes: &mut [Health], turn: usize, now: Instant) -> usize {
     let rested = nodes.iter().position(|node| node.resting_until.is_some_and(|until| until <= now));
     if let Some(index) = rested {

@@ -1,25 +1,25 @@
-//! The names of the indices, and which index is which place.
+//! The names of the indices, and the place that each index is.
 
 use super::archive::Month;
 use crate::store::{Place, StoreError};
 
-/// What an index holds.
+/// The kind of documents that an index holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Live jobs.
+    /// The index holds live jobs.
     Jobs,
-    /// A month of the archive.
+    /// The index holds a month of the archive.
     Archive,
-    /// Bodies that are kept apart.
+    /// The index holds bodies that are kept apart from their jobs.
     Bodies,
-    /// Records.
+    /// The index holds records.
     Records,
 }
 
 impl Kind {
     pub(super) const ALL: [Self; 4] = [Self::Jobs, Self::Archive, Self::Bodies, Self::Records];
 
-    /// Whether it holds jobs.
+    /// Returns whether such an index holds jobs.
     pub(super) fn is_of_jobs(self) -> bool {
         matches!(self, Self::Jobs | Self::Archive)
     }
@@ -31,14 +31,14 @@ pub(super) struct Indices {
     pub(super) jobs: String,
     pub(super) bodies: String,
     pub(super) records: String,
-    /// What the names of the months' indices start with, and the name of their template.
+    /// The prefix of the names of the months' indices, and the name of their template.
     pub(super) archive: String,
     /// The alias over live jobs and the archive, for people and Kibana.
     pub(super) all: String,
 }
 
 impl Indices {
-    /// The alias of the index of a kind; for the archive, what the names of its months start with.
+    /// Returns the alias of the index of a kind; for the archive, the prefix of its months' names.
     pub(super) fn name(&self, kind: Kind) -> &str {
         match kind {
             Kind::Jobs => &self.jobs,
@@ -48,32 +48,32 @@ impl Indices {
         }
     }
 
-    /// The index of a month.
+    /// Returns the name of a month's index.
     pub(super) fn of_month(&self, month: Month) -> String {
         format!("{}-{month}", self.archive)
     }
 
-    /// All months' indices, as a pattern.
+    /// Returns the pattern that matches all months' indices.
     pub(super) fn months(&self) -> String {
         format!("{}-*", self.archive)
     }
 
-    /// Live jobs and the archive together.
+    /// Returns the search target for live jobs and the archive together.
     pub(super) fn whole(&self) -> String {
         format!("{},{}", self.jobs, self.months())
     }
 
-    /// The index of a place.
+    /// Returns the index of a place.
     pub(super) fn of_place(&self, place: Place) -> String {
         Month::at(place).map_or_else(|| self.jobs.clone(), |month| self.of_month(month))
     }
 
-    /// The month whose index this is.
+    /// Returns the month whose index this is; `None` for another index.
     pub(super) fn month_of(&self, index: &str) -> Option<Month> {
         index.strip_prefix(&self.archive)?.strip_prefix('-').and_then(Month::parse)
     }
 
-    /// The place that an index is, by the index's own name.
+    /// Returns the place of an index, given the index's own name and not an alias.
     pub(super) fn place_of(&self, index: &str) -> Result<Place, StoreError> {
         if index.strip_prefix(&self.jobs).is_some_and(|number| number.starts_with('-')) {
             return Ok(Place::Main);

@@ -1,7 +1,8 @@
-//! What waits to be sent: a bounded queue that hands out everything that is waiting at once.
+//! The writes and reads that wait to be sent: a bounded queue that hands out everything that is waiting at once.
 //!
 //! Callers put pieces in, each with as many items as its caller had; workers take them out in batches. A batch is never
-//! waited for: a worker that is free takes what is there, and the fuller the queue, the fuller the batches.
+//! waited for: a worker that is free takes all waiting pieces that fit, and the fuller the queue, the fuller the
+//! batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +13,15 @@ use tokio::task::JoinHandle;
 
 use crate::store::StoreError;
 
-/// How long a caller is asked to wait when the queue is full.
+/// How long a caller should wait before it tries again when the queue is full.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How much something is.
+/// The size of a piece or a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
-    /// Items.
+    /// The number of items.
     pub(super) items: usize,
-    /// Bytes, about.
+    /// The approximate number of bytes.
     pub(super) bytes: usize,
 }
 
@@ -29,22 +30,22 @@ impl Size {
         Self { items: self.items + other.items, bytes: self.bytes + other.bytes }
     }
 
-    /// Whether it is within `bound`.
+    /// Returns whether this size is within `bound`.
     pub(super) fn fits(self, bound: Self) -> bool {
         self.items <= bound.items && self.bytes <= bound.bytes
     }
 }
 
-/// What is put into an intake.
+/// A piece of work that is put into an intake.
 pub(super) trait Piece: Send + 'static {
-    /// How much it is.
+    /// Returns the size of the piece.
     fn size(&self) -> Size;
 }
 
-/// Room in the queue, given back when dropped: that is when the piece it was taken for has been answered.
+/// Room in the queue, given back when it is dropped: once the piece it was taken for has been answered.
 pub(super) type Room = Arc<OwnedSemaphorePermit>;
 
-/// The side that puts in, and the workers on the other side.
+/// The sending side of the queue, with the workers of the receiving side.
 pub(super) struct Intake<P> {
     sender: Mutex<Option<mpsc::UnboundedSender<P>>>,
     room: Arc<Semaphore>,
@@ -52,7 +53,7 @@ pub(super) struct Intake<P> {
     workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// The side that takes out, shared by the workers.
+/// The receiving side of the queue, shared by the workers.
 struct Outlet<P> {
     waiting: tokio::sync::Mutex<Waiting<P>>,
     bound: Size,
@@ -60,11 +61,11 @@ struct Outlet<P> {
 
 struct Waiting<P> {
     receiver: mpsc::UnboundedReceiver<P>,
-    /// Taken out, but too large for the batch it was taken for.
+    /// A piece that was taken out but did not fit its batch; the next batch starts with it.
     held: Option<P>,
 }
 
-/// An intake for `capacity` units of room, and its outlet, whose batches keep within `bound`.
+/// Creates an intake with `capacity` units of room, and its outlet, whose batches stay within `bound`.
 fn intake<P: Piece>(capacity: u32, bound: Size) -> (Intake<P>, Outlet<P>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (sender, room) = (Mutex::new(Some(sender)), Arc::new(Semaphore::new(capacity as usize)));
@@ -95,21 +96,21 @@ impl<P: Piece> Intake<P> {
         intake
     }
 
-    /// Takes room for `units`, or for all there is when that is less: a caller who brings more than the queue is long
-    /// gets its turn when nobody else waits.
+    /// Reserves room for `units`, capped at the queue's capacity: a caller with more than the whole capacity gets its
+    /// turn when the queue is empty.
     pub(super) fn room(&self, units: usize) -> Result<Room, StoreError> {
         let units = u32::try_from(units).unwrap_or(u32::MAX).min(self.capacity);
         let permit = Arc::clone(&self.room).try_acquire_many_owned(units);
         permit.map(Arc::new).map_err(|_| StoreError::Overloaded { retry_after: RETRY_AFTER })
     }
 
-    /// Puts `piece` in.
+    /// Puts `piece` into the queue.
     pub(super) fn put(&self, piece: P) -> Result<(), StoreError> {
         let closed = || StoreError::Unavailable("it is closed".to_owned());
         self.sender.lock().as_ref().ok_or_else(closed)?.send(piece).map_err(|_| closed())
     }
 
-    /// Lets nothing in any more, and waits until the workers have done what is in.
+    /// Closes the intake and waits until the workers have finished all waiting pieces.
     pub(super) async fn close(&self) {
         self.sender.lock().take();
         let workers = std::mem::take(&mut *self.workers.lock());
@@ -122,8 +123,8 @@ impl<P: Piece> Intake<P> {
 }
 
 impl<P: Piece> Outlet<P> {
-    /// Waits for a piece, and takes with it all that are waiting, as far as they make one batch. None when the intake
-    /// is closed and empty.
+    /// Waits for a piece, and takes with it all waiting pieces that fit one batch. Returns `None` when the intake is
+    /// closed and empty.
     async fn take(&self) -> Option<Vec<P>> {
         let mut waiting = self.waiting.lock().await;
         let first = match waiting.held.take() {

@@ -1,9 +1,9 @@
 //! A query in Kibana's language as Elasticsearch's query DSL.
 //!
 //! The form is the one that Kibana gives it for the type of each field, so that a search in Kibana and one through the
-//! API ask the server the same. `query_string` stands only where Kibana needs it too: for wildcards in what is not a
-//! keyword. What is different on purpose is said in `docs/kql.md`: times have their format with them, values without a
-//! field are looked for in named fields, and what can find nothing is `match_none`.
+//! API send the server the same query. `query_string` is used only where Kibana uses it too: for wildcards in fields
+//! other than keywords. The intended differences are described in `docs/kql.md`: times carry their format, values
+//! without a field are searched in named fields, and a query that cannot match is `match_none`.
 
 use std::borrow::Cow;
 
@@ -17,64 +17,64 @@ use crate::query::kql::pattern::Pattern;
 use crate::query::kql::plan::{Clause, Plan, Target, Test};
 use crate::query::kql::{Expression, Zone};
 
-/// How times in queries are written: whole or cut short ISO 8601, or milliseconds since the epoch.
+/// The format of times in queries: whole or cut short ISO 8601, or milliseconds since the epoch.
 const DATE_FORMAT: &str = "strict_date_optional_time||epoch_millis";
 
 /// A query of the DSL, as far as it is used here.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dsl {
-    /// Every document.
+    /// Matches every document.
     MatchAll {},
-    /// No document.
+    /// Matches no document.
     MatchNone {},
-    /// Several queries together.
+    /// Combines several queries.
     Bool(Bool),
-    /// A query on one element of a list.
+    /// Matches a query against single elements of a list of objects.
     Nested {
-        /// The list.
+        /// The path of the list.
         path: &'static str,
-        /// The query.
+        /// The query on one element.
         query: Box<Dsl>,
-        /// Nothing is scored.
+        /// The score mode, which turns scoring off.
         score_mode: &'static str,
     },
-    /// The field has a value.
+    /// Matches when the field has a value.
     Exists {
-        /// The field.
+        /// The name of the field.
         field: String,
     },
-    /// The keyword is this.
+    /// Matches when the keyword equals the value.
     Term(Of<ValueOf<Scalar>>),
-    /// The keyword is like this.
+    /// Matches when the keyword matches the wildcard pattern.
     Wildcard(Of<ValueOf<String>>),
-    /// The field has one of these words, or is this.
+    /// Matches when a text field has one of the words, or another field equals the value.
     Match(Of<Scalar>),
-    /// The field has these words in this order, or is this.
+    /// Matches when a text field has the words in this order, or another field equals the value.
     MatchPhrase(Of<Scalar>),
-    /// The field lies between these.
+    /// Matches when the field lies in the range.
     Range(Of<Range>),
-    /// One of the fields has these words.
+    /// Matches when one of the fields has the words.
     MultiMatch {
-        /// `best_fields` or `phrase`.
+        /// The type of the match: `best_fields` or `phrase`.
         r#type: &'static str,
-        /// The words.
+        /// The words to search for.
         query: Scalar,
-        /// A field that cannot have them is passed over.
+        /// Whether a field whose type cannot hold the words is skipped.
         lenient: bool,
-        /// The fields.
+        /// The names of the fields.
         fields: Vec<&'static str>,
     },
-    /// One of the fields has one of these words with wildcards.
+    /// Matches when one of the fields has one of the words, which may contain wildcards.
     QueryString {
-        /// The fields.
+        /// The names of the fields.
         fields: Vec<String>,
-        /// The words, in Lucene's language.
+        /// The words, in Lucene's query syntax.
         query: String,
     },
 }
 
-/// Queries together: of each kind what there is.
+/// A combination of queries; empty clauses are left out.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Bool {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ pub struct Bool {
     must_not: Option<Box<Dsl>>,
 }
 
-/// What is said of one field: `{field: what}`.
+/// A clause on one field, written as `{field: clause}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Of<T> {
     field: String,
@@ -102,23 +102,23 @@ impl<T: Serialize> Serialize for Of<T> {
     }
 }
 
-/// `{"value": …}`.
+/// A value, written as `{"value": …}`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct ValueOf<T> {
     value: T,
 }
 
-/// A value as it was written: with its type where the language gives it one.
+/// A value as written in the query, with its type where the language has one.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(untagged)]
 pub enum Scalar {
-    /// `true` or `false`.
+    /// The value `true` or `false`.
     Flag(bool),
-    /// Anything else.
+    /// Any other value, as text.
     Text(String),
 }
 
-/// The ends of a range, as they were written.
+/// The ends of a range, as written in the query.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Range {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,16 +159,16 @@ impl Range {
     }
 }
 
-/// How a query's times are meant.
+/// The context in which a query's times are interpreted.
 #[derive(Clone, Copy)]
 struct Times {
     zone: Zone,
-    /// The moment that is called now; the server's own when `None`.
+    /// The time that `now` stands for; `None` for the server's clock.
     now: Option<Timestamp>,
 }
 
 impl Times {
-    /// A time with the moment in the place of `now`.
+    /// Returns a time with `now` replaced by the given time.
     fn anchored(self, text: &str) -> Cow<'_, str> {
         match (self.now, text.strip_prefix("now")) {
             (Some(now), Some("")) => Cow::Owned(now.to_rfc3339()),
@@ -178,13 +178,13 @@ impl Times {
     }
 }
 
-/// Compiles a query as Kibana does: `now` is the server's.
+/// Compiles a query as Kibana does, with `now` evaluated by the server.
 #[must_use]
 pub fn compile(expression: &Expression) -> Dsl {
     plan(expression.plan(), Times { zone: expression.zone(), now: None })
 }
 
-/// Compiles a query for which it is `now`, however often and whenever it is asked.
+/// Compiles a query with `now` fixed to the given time, however often and whenever the query runs.
 #[must_use]
 pub fn compile_at(expression: &Expression, now: Timestamp) -> Dsl {
     plan(expression.plan(), Times { zone: expression.zone(), now: Some(now) })
@@ -249,8 +249,8 @@ fn test(field: String, asked: &Test, is_keyword: bool, times: Times) -> Dsl {
     }
 }
 
-/// A value without a field. The fields are named: what Kibana leaves to the index's settings is the same on every index
-/// so.
+/// Compiles a value without a field. The fields are named explicitly, so that the result does not depend on the index's
+/// settings, as it does in Kibana.
 fn anywhere(value: &Value) -> Dsl {
     let fields = FIELDS.iter().filter(|field| field.default).map(|field| field.name);
     match value {
@@ -271,7 +271,8 @@ fn scalar(value: &Value) -> Scalar {
     }
 }
 
-/// With all that Lucene's language and wildcard queries have a meaning for escaped, but for the wildcards.
+/// Returns the pattern with every character escaped that is special in Lucene's syntax or in wildcard queries, except
+/// the wildcards.
 fn escaped(pattern: &Pattern) -> String {
     let escape = |piece: &String| {
         let mut escaped = String::with_capacity(piece.len());
@@ -286,7 +287,7 @@ fn escaped(pattern: &Pattern) -> String {
     pattern.pieces().iter().map(escape).collect::<Vec<_>>().join("*")
 }
 
-/// The same for Lucene's language, where a word can be an operator too.
+/// Returns the pattern escaped for Lucene's syntax, where a word can be an operator too.
 fn lucene(pattern: &Pattern) -> String {
     let word = |word: &str| match word.trim_end() {
         "AND" | "OR" | "NOT" => format!("\\{word}"),

@@ -2,7 +2,7 @@
 //!
 //! The live index is read first and in real time, and what is found in the archive is read in real time too. A search
 //! only finds in which month: a copy can be searched for long before its tombstone goes. A job may move between the two
-//! reads; what does not fit together is read again.
+//! reads; a job whose two reads do not fit together is read again.
 
 use std::collections::HashMap;
 
@@ -19,31 +19,31 @@ use super::write_id::RecentWrites;
 use crate::job::JobId;
 use crate::store::{StoreError, Version, Versioned};
 
-/// How often what does not fit together is read again.
+/// The most rounds in which jobs are read whose reads do not fit together.
 const MAX_ROUNDS: usize = 5;
 
-/// What is to be written over in the live index to change a job that is not in it.
+/// The state of a job's id in the live index, which a change of a job that is not there must replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lock {
-    /// Nothing: the document is to be created.
+    /// There is no document, so the change creates it.
     Absent,
-    /// A tombstone of this version.
+    /// There is a tombstone of this version.
     Tombstone(Version),
 }
 
-/// Where a job is.
+/// The place of a job.
 #[derive(Debug)]
 pub(super) enum Located {
-    /// There is none.
+    /// There is no such job.
     Nowhere(Lock),
-    /// In the live index.
+    /// The job is in the live index.
     Live(Versioned),
-    /// In the archive.
+    /// The job is in the archive.
     Moved(Versioned, Lock),
 }
 
 impl Located {
-    /// The job.
+    /// Returns the job, if there is one.
     pub(super) fn into_job(self) -> Option<Versioned> {
         match self {
             Self::Nowhere(_) => None,
@@ -52,15 +52,15 @@ impl Located {
     }
 }
 
-/// A job to be found.
+/// A job to be located.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) id: &'a JobId,
-    /// The month in which it most likely is.
+    /// The month whose archive most likely has the job, if the caller knows it.
     pub(super) month: Option<Month>,
 }
 
-/// Looks for jobs.
+/// Locates jobs by id.
 #[derive(Clone, Copy)]
 pub(super) struct Locator<'a> {
     pub(super) nodes: &'a Nodes,
@@ -69,11 +69,12 @@ pub(super) struct Locator<'a> {
     pub(super) deadline: Instant,
 }
 
-/// One job on its way to being found.
+/// The state of locating one job.
 struct Quest<'a> {
     id: &'a JobId,
     month: Option<Month>,
-    /// It was absent from both already: once more, and there is none. (Between the two reads it may have come back.)
+    /// Whether the job was absent from both already. If it is absent a second time, there is none. (It may have come
+    /// back between the two reads.)
     was_absent: bool,
     answer: Option<Result<Located, StoreError>>,
 }
@@ -86,7 +87,7 @@ struct Missing {
 }
 
 impl Locator<'_> {
-    /// Finds jobs, in the order asked, each with its own answer.
+    /// Locates jobs and returns an answer for each, in the order requested.
     pub(super) async fn locate(&self, wanted: &[Wanted<'_>]) -> Result<Vec<Result<Located, StoreError>>, StoreError> {
         let quest = |&Wanted { id, month }| Quest { id, month, was_absent: false, answer: None };
         let mut quests: Vec<Quest<'_>> = wanted.iter().map(quest).collect();
@@ -102,7 +103,7 @@ impl Locator<'_> {
         Ok(quests.into_iter().map(|quest| quest.answer.unwrap_or_else(|| restless(quest.id))).collect())
     }
 
-    /// Reads the live index. Gives those that are not in it and may be in the archive.
+    /// Reads the live index. Returns the jobs that are not in it and may be in the archive.
     async fn look_live(&self, quests: &mut [Quest<'_>]) -> Result<Vec<Missing>, StoreError> {
         let open: Vec<usize> = (0..quests.len()).filter(|quest| quests[*quest].answer.is_none()).collect();
         let ids: Vec<&JobId> = open.iter().map(|quest| quests[*quest].id).collect();
@@ -132,7 +133,7 @@ impl Locator<'_> {
         Ok(missing)
     }
 
-    /// Finds out for those without a month in which one they are; leaves out those that are in none.
+    /// Searches the month of each missing job that has none, and drops the jobs that are in no month.
     async fn search_months(&self, quests: &mut [Quest<'_>], missing: &mut Vec<Missing>) -> Result<(), StoreError> {
         let ids: Vec<&JobId> =
             missing.iter().filter(|missing| missing.month.is_none()).map(|missing| quests[missing.quest].id).collect();
@@ -155,7 +156,7 @@ impl Locator<'_> {
         Ok(())
     }
 
-    /// Searches the archive for copies of jobs: the months of each that has any.
+    /// Searches the archive for copies of jobs, and returns the months of each job that has any.
     pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Vec<Month>>, StoreError> {
         let months = self.indices.months();
         let scope = Scope { nodes: self.nodes, index: &months, deadline: self.deadline };
@@ -172,7 +173,7 @@ impl Locator<'_> {
         scope.hits(&body, read).await
     }
 
-    /// Reads the copies. One that is gone leaves its quest open.
+    /// Reads the copies. A copy that is gone leaves its quest open.
     async fn look_in_archive(&self, quests: &mut [Quest<'_>], missing: Vec<Missing>) -> Result<(), StoreError> {
         if missing.is_empty() {
             return Ok(());
@@ -187,7 +188,7 @@ impl Locator<'_> {
             let quest = &mut quests[missing.quest];
             match document.job(self.indices) {
                 Ok(Some(present)) => quest.answer = Some(Ok(Located::Moved(self.take(present), missing.lock))),
-                // The hint was wrong, or it moved.
+                // The month was wrong, or the job moved.
                 Ok(None) => quest.month = None,
                 Err(error) => quest.answer = Some(Err(error)),
             }

@@ -15,17 +15,17 @@ use super::error::ConnectError;
 use super::indices::Kind;
 use super::nodes::{Nodes, Request};
 
-/// How often a request's time a migration may take.
+/// The longest duration of a migration, as a multiple of the request timeout.
 const TIMES_A_REQUEST: u32 = 60;
 
-/// One change of one index.
+/// One change to one index.
 struct Change {
-    /// A sentence that says it.
+    /// A sentence that describes the change.
     what: String,
     request: Request,
 }
 
-/// What is to be done.
+/// A plan of the changes that bring the indices to this program's mapping version.
 pub struct Migration {
     nodes: Nodes,
     options: ElasticsearchOptions,
@@ -33,10 +33,10 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Finds out what is to be done, and whether it can be.
+    /// Returns the plan of the changes that the indices need.
     ///
     /// # Errors
-    /// [`ConnectError`]; also when an index cannot be brought to what is needed.
+    /// [`ConnectError`] when the server cannot be read, or when an index cannot be changed as needed.
     pub async fn plan(options: ElasticsearchOptions) -> Result<Self, ConnectError> {
         let (indices, nodes) = (options.indices()?, options.nodes()?);
         let mut changes = Vec::new();
@@ -57,15 +57,16 @@ impl Migration {
         Ok(Self { nodes, options, changes })
     }
 
-    /// Returns what is to be done, a sentence each, in order.
+    /// Returns the changes in order, each as a sentence.
     pub fn changes(&self) -> impl Iterator<Item = &str> {
         self.changes.iter().map(|change| change.what.as_str())
     }
 
-    /// Makes the changes, and calls `done` with each that is made.
+    /// Makes the changes in order and calls `done` with each change that was made.
     ///
     /// # Errors
-    /// The first change that could not be made. Those before it are made; the same again goes on from there.
+    /// [`ConnectError`] for the first change that could not be made. The changes before it are made; a second call
+    /// continues from there.
     pub async fn apply(&self, mut done: impl FnMut(&str)) -> Result<(), ConnectError> {
         let link = Link::new(&self.nodes, self.options.request_timeout.saturating_mul(TIMES_A_REQUEST));
         for Change { what, request } in &self.changes {
@@ -114,7 +115,7 @@ fn changes_of(
         [] => format!("mark `{index}` with mapping {MAPPING_VERSION}"),
         names => format!("add {} to `{index}`, and mark it with mapping {MAPPING_VERSION}", names.join(", ")),
     };
-    // Whole properties, since a field inside another is added with it; what is there already stays as it is.
+    // Whole properties, since a field inside another is added with it; existing fields stay as they are.
     let mut properties = wanted["mappings"]["properties"].clone();
     if let Some(properties) = properties.as_object_mut() {
         properties.retain(|name, _| added.iter().any(|added| added.split('.').next() == Some(name)));
@@ -124,7 +125,8 @@ fn changes_of(
     Ok(changes)
 }
 
-/// Every field of a mapping by its whole name, with what is said of it; a date's format apart, which may differ.
+/// Returns every field of a mapping by its full name, with its definition but without a date's format, which may
+/// differ.
 fn fields(properties: &Value) -> BTreeMap<String, Value> {
     fn walk(prefix: &str, properties: &Value, fields: &mut BTreeMap<String, Value>) {
         for (name, field) in properties.as_object().into_iter().flatten() {
@@ -132,7 +134,7 @@ fn fields(properties: &Value) -> BTreeMap<String, Value> {
             let mut own = field.clone();
             if let Some(own) = own.as_object_mut() {
                 own.retain(|key, _| !["properties", "fields", "format"].contains(&key.as_str()));
-                // What the server leaves out, since it is the default.
+                // The server leaves the type out when it is the default.
                 if own.get("type").is_some_and(|of| of == "object") {
                     own.remove("type");
                 }

@@ -18,9 +18,9 @@
 //!   [`mover`];
 //! - beside the jobs: [`records`] and `audit`.
 //!
-//! What it keeps: a write is acknowledged only on the server's own acknowledgement of that write or of one more with
-//! the same content; what cannot be found out is *unknown*, never *failed*; nothing is sent that would do harm when it
-//! is sent twice.
+//! The store's promises: a write is acknowledged only on the server's own acknowledgement of that write or of one more
+//! with the same content; an outcome that cannot be determined is *unknown*, never *failed*; nothing is sent that would
+//! do harm when it is sent twice.
 
 mod archive;
 mod audit;
@@ -91,7 +91,7 @@ use crate::query::{Filter, Group, GroupField, Search};
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
 /// document from about here on.
 const INLINE_LIMIT: usize = 4 * 1024;
-/// How long readiness may take to be found out.
+/// The longest time that a readiness check may take.
 const READY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A store of jobs on Elasticsearch or OpenSearch.

@@ -41,23 +41,23 @@ const MAX_PAGE: usize = 1_000;
 /// The most bytes of documents in one bulk; a longer document has one of its own.
 const MAX_BYTES: usize = 5 * 1024 * 1024;
 
-/// The mover.
+/// The mover of a store.
 pub(super) struct Mover {
-    /// After how long a settled job is moved.
+    /// How long after its end a settled job is moved.
     pub(super) move_after: Duration,
-    /// How long a tombstone stands.
+    /// How long a tombstone stays in the live index.
     pub(super) tombstone_after: Duration,
-    /// How long a step may take.
+    /// The longest time that a step may take.
     pub(super) timeout: Duration,
-    /// What a month's index is made as.
+    /// The definition of a month's index.
     month: Value,
-    /// The months whose indices are known to be there.
+    /// The months whose indices are known to exist.
     months: Mutex<HashSet<Month>>,
-    /// After which id the next step looks for jobs that came back.
+    /// The id after which the next step searches for jobs that came back.
     resume: Mutex<Option<String>>,
 }
 
-/// A job to be moved, as it was found.
+/// A job to be moved, as it was read.
 struct Moving {
     id: JobId,
     version: Version,
@@ -80,7 +80,7 @@ impl Mover {
         })
     }
 
-    /// Does one step: looks through a page of each thing there is to do.
+    /// Does one step: handles one page of each task of the mover.
     pub(super) async fn step(
         &self,
         shared: &WriteContext,
@@ -94,7 +94,7 @@ impl Mover {
         pass.clear_tombstones(&mut archived).await?;
         pass.move_settled(&mut archived).await?;
         if archived.moved + archived.cleared > 0 {
-            // The next step must not find the same again; nor a search for longer than need be.
+            // The next step must not find the same jobs again, and searches should stop finding them soon.
             copies::refresh(shared, &shared.indices.jobs, pass.deadline).await?;
         }
         if !archived.more {
@@ -142,7 +142,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Takes away tombstones that have stood long enough.
+    /// Removes tombstones that have stood long enough.
     async fn clear_tombstones(&self, archived: &mut Archived) -> Result<(), StoreError> {
         let until = self.now.minus(self.mover.tombstone_after).as_millis();
         let old = json!({ "bool": { "filter": [
@@ -244,7 +244,7 @@ impl Pass<'_> {
         }
         let copied = self.copy(chunk, archived).await?;
         for month in &months {
-            // Before the job is hidden, whoever searches is to find its copy.
+            // Searches must find the copy before the job is hidden.
             copies::refresh(self.shared, &self.shared.indices.of_month(*month), self.deadline).await?;
         }
         let mut bulk = Lines::default();
@@ -271,7 +271,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Copies jobs to their months. Gives those whose copy is acknowledged.
+    /// Copies jobs to their months. Returns those whose copy is acknowledged.
     async fn copy<'m>(&self, chunk: &'m [Moving], archived: &mut Archived) -> Result<Vec<&'m Moving>, StoreError> {
         let mut bulk = Lines::default();
         for moving in chunk {
@@ -295,7 +295,7 @@ impl Pass<'_> {
         Ok(copied)
     }
 
-    /// Writes copies that are there already once more, if they are of the same writing; removes them if they are stale.
+    /// Writes existing copies once more if they are of the same version; removes them if they are stale.
     async fn confirm<'m>(&self, there: &[&'m Moving], archived: &mut Archived) -> Result<Vec<&'m Moving>, StoreError> {
         let address = |moving: &&Moving| self.shared.indices.of_month(moving.month);
         let addresses: Vec<(String, &JobId)> = there.iter().map(|moving| (address(moving), &moving.id)).collect();
@@ -323,7 +323,8 @@ impl Pass<'_> {
         self.shared.send(&self.shared.indices.jobs, lines, self.deadline).await
     }
 
-    /// Makes a month's index if it is missing. The whole definition is given, so that nothing hangs on the template.
+    /// Makes a month's index if it is missing. The request has the whole definition, so that it does not depend on the
+    /// template.
     async fn make_month(&self, month: Month) -> Result<(), StoreError> {
         if self.mover.months.lock().contains(&month) {
             return Ok(());
@@ -358,8 +359,8 @@ impl Pass<'_> {
         Ok(stats["indices"].as_object().map(|indices| indices.iter().filter_map(empty).collect()).unwrap_or_default())
     }
 
-    /// Removes a month's index, unless it has a job. Closed to writes before it is looked at for the last time: what is
-    /// written meanwhile fails, and what was written is seen.
+    /// Removes a month's index unless it has a job. The index is closed to writes before the last check: later writes
+    /// fail, and earlier ones are seen.
     async fn drop_if_empty(&self, month: Month) -> Result<(), StoreError> {
         let index = self.shared.indices.of_month(month);
         self.mover.months.lock().remove(&month);
@@ -397,7 +398,7 @@ fn ended() -> Vec<&'static str> {
     JobState::ALL.into_iter().filter(|state| state.is_final()).map(JobState::as_str).collect()
 }
 
-/// Whether it was started again after an end.
+/// Returns whether the job was started again after it had ended.
 fn came_back(job: &Job) -> bool {
     let restart = |from: JobState, to: JobState| from.is_final() && to == JobState::Available;
     job.history.entries().iter().any(|entry| entry.from.is_some_and(|from| restart(from, entry.to)))

@@ -1,10 +1,9 @@
 //! Requests to the cluster: which node gets one, how long it may take, and what is tried again.
 //!
-//! The official client sends a request to one node and says what came of it; it knows no dead nodes, no deadline and no
-//! second try. So there is one client for each node, and the rest is here. Every request may be sent again: a read
-//! changes nothing, and every write is conditional and named, so that sending it twice is as good as once. What a
-//! caller must know is whether an earlier try may have arrived: [`Reply::maybe_repeated`],
-//! [`CallError::maybe_received`].
+//! The official client sends a request to one node and returns the outcome; it has no dead nodes, no deadline and no
+//! retries. So there is one client for each node, and the rest is here. Every request may be sent again: a read changes
+//! nothing, and every write is conditional and named, so that sending it twice is as good as once. What a caller must
+//! know is whether an earlier try may have arrived: [`Reply::maybe_repeated`], [`CallError::maybe_received`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,7 +29,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 /// How much of an error's body goes into a message, in bytes.
 const MAX_REASON: usize = 500;
 
-/// A request: what is sent, to whichever node.
+/// A request that any node can answer.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     method: Method,
@@ -40,86 +39,87 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// One without a body. `path` includes the query.
+    /// Creates a request without a body. `path` includes the query.
     pub(super) fn get(path: String) -> Self {
         Self { method: Method::Get, path, body: None, content_type: "application/json" }
     }
 
-    /// One that posts nothing but its path.
+    /// Creates a request that posts an empty body.
     pub(super) fn command(path: String) -> Self {
         Self { method: Method::Post, path, body: None, content_type: "application/json" }
     }
 
-    /// One that puts a JSON body, or nothing but its path.
+    /// Creates a request that puts a JSON body, or an empty one.
     pub(super) fn put(path: String, body: Option<&Value>) -> Self {
         let body = body.map(|body| body.to_string().into());
         Self { method: Method::Put, path, body, content_type: "application/json" }
     }
 
-    /// One that deletes what is at its path.
+    /// Creates a request that deletes the resource at its path.
     pub(super) fn delete(path: String) -> Self {
         Self { method: Method::Delete, path, body: None, content_type: "application/json" }
     }
 
-    /// One that posts a JSON body.
+    /// Creates a request that posts a JSON body.
     pub(super) fn post(path: String, body: Vec<u8>) -> Self {
         Self { method: Method::Post, path, body: Some(body.into()), content_type: "application/json" }
     }
 
-    /// One that posts lines of JSON.
+    /// Creates a request that posts lines of JSON.
     pub(super) fn lines(path: String, body: Vec<u8>) -> Self {
         Self { method: Method::Post, path, body: Some(body.into()), content_type: "application/x-ndjson" }
     }
 }
 
-/// An answer, of whatever status, but for those that are worth another try.
+/// An answer of any status except those after which a request is tried again.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Bytes,
-    /// An earlier try of the same request may have arrived too.
+    /// Whether an earlier try of the same request may have arrived too.
     pub(super) maybe_repeated: bool,
 }
 
 impl Reply {
-    /// Whether it refuses to make what is there already, as when several processes start at once.
+    /// Returns whether the request was refused because the resource exists already, as when several processes start at
+    /// once.
     pub(super) fn is_there_already(&self) -> bool {
         self.status == 400 && String::from_utf8_lossy(&self.body).contains("resource_already_exists_exception")
     }
 
-    /// The body of a good answer.
+    /// Returns the body of a successful answer.
     ///
     /// # Errors
-    /// A sentence on a bad one.
+    /// A message that describes an unsuccessful answer.
     pub(super) fn success(self) -> Result<Bytes, String> {
         if (200..300).contains(&self.status) { Ok(self.body) } else { Err(reason(self.status, &self.body)) }
     }
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Debug)]
 pub(super) struct CallError {
-    /// What became of the last try.
+    /// A message on the outcome of the last try.
     pub(super) message: String,
     /// Whether a try may have arrived.
     pub(super) maybe_received: bool,
 }
 
-/// A sentence on an answer that reports an error.
+/// Returns a message on an answer that reports an error.
 pub(super) fn reason(status: u16, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(MAX_REASON)]);
     format!("HTTP {status}: {}", text.trim())
 }
 
-/// How to reach the nodes.
+/// The settings for access to the nodes.
 pub(super) struct Access {
     pub(super) credentials: Option<Credentials>,
-    /// In PEM.
+    /// The certificate (PEM) of the private authority that signed the nodes' certificates.
     pub(super) certificate_authority: Option<Vec<u8>>,
     pub(super) request_timeout: Duration,
 }
 
-/// The nodes that may be asked.
+/// The nodes of the cluster.
 #[derive(Debug)]
 pub(super) struct Nodes {
     clients: Vec<Client>,
@@ -130,17 +130,17 @@ pub(super) struct Nodes {
 
 #[derive(Debug)]
 struct Client {
-    /// Host and port, for messages.
+    /// The node's host and port, for messages.
     name: String,
     transport: Transport,
 }
 
-/// What one try came to.
+/// The outcome of one try.
 enum Try {
     Answered(Reply),
-    /// Worth another try; nothing was done.
+    /// The request was not done and is worth another try. Holds the reason.
     NotDone(String),
-    /// Worth another try; it may have been done.
+    /// The request may have been done and is worth another try. Holds the reason.
     Unknown(String),
 }
 
@@ -178,7 +178,7 @@ impl Nodes {
                 }
             };
             tries += 1;
-            // Another live node is asked at once; only a whole round in vain is followed by a wait.
+            // Another live node is tried at once; only a whole failed round is followed by a wait.
             let wait = if tries.is_multiple_of(self.clients.len()) || !self.any_live() {
                 backoff.next().unwrap_or(LONGEST_BACKOFF)
             } else {
@@ -194,7 +194,7 @@ impl Nodes {
     /// Sends `request` to one node after the other, as many tries as there are nodes, until one answers.
     ///
     /// # Errors
-    /// When none of them answered, or said that it can.
+    /// [`CallError`] when no node gave a final answer.
     pub(super) async fn try_call(&self, request: &Request, deadline: Instant) -> Result<Reply, CallError> {
         let mut failed = CallError { message: String::new(), maybe_received: false };
         for _ in 0..self.clients.len() {
@@ -207,19 +207,20 @@ impl Nodes {
         Err(failed)
     }
 
-    /// Sends `request` as [`Nodes::call`] does and returns the body of a good answer.
+    /// Sends `request` as [`Nodes::call`] does and returns the body of a successful answer.
     pub(super) async fn body(&self, request: &Request, deadline: Instant) -> Result<Bytes, StoreError> {
         let reply = self.call(request, deadline).await.map_err(|error| StoreError::Unavailable(error.message))?;
         reply.success().map_err(StoreError::Unavailable)
     }
 
-    /// Sends `request` as [`Nodes::call`] does and reads the body of a good answer.
+    /// Sends `request` as [`Nodes::call`] does and parses the body of a successful answer as JSON.
     pub(super) async fn json(&self, request: &Request, deadline: Instant) -> Result<Value, StoreError> {
         let body = self.body(request, deadline).await?;
         serde_json::from_slice(&body).map_err(|error| StoreError::Unavailable(format!("not an answer: {error}")))
     }
 
-    /// Makes what may be there already, as when several processes start at once. Returns whether it was missing.
+    /// Creates a resource that may exist already, as when several processes start at once. Returns whether it was
+    /// missing.
     pub(super) async fn make(&self, request: &Request, deadline: Instant) -> Result<bool, StoreError> {
         let reply = self.call(request, deadline).await.map_err(|error| StoreError::Unavailable(error.message))?;
         if reply.is_there_already() {
@@ -261,27 +262,27 @@ impl Nodes {
     }
 }
 
-/// What an answer's status means for the request, and whether the node is to blame.
+/// Returns the outcome that an answer's status means, and whether the node is to blame.
 fn judge(node: &str, reply: Reply) -> (Try, bool) {
     let message = |reply: &Reply| format!("{node}: {}", reason(reply.status, &reply.body));
     match reply.status {
-        // Turned away at the door.
+        // The node rejected the request before doing anything.
         429 => (Try::NotDone(message(&reply)), false),
         // A search without its shards: every node would say the same.
         503 if lacks_shards(&reply.body) => (Try::Unknown(message(&reply)), false),
-        // Said by a proxy that may have passed the request on, or by a node that has lost its cluster.
+        // The answer came from a proxy that may have passed the request on, or by a node that has lost its cluster.
         502..=504 => (Try::Unknown(message(&reply)), true),
         _ => (Try::Answered(reply), false),
     }
 }
 
-/// Whether an answer says that a search found no copy of a shard, which happens to an index that was made a moment ago.
+/// Returns whether an answer reports that a search found no copy of a shard, as in an index created a moment ago.
 fn lacks_shards(body: &[u8]) -> bool {
     const SAYS: &[u8] = b"search_phase_execution_exception";
     body.windows(SAYS.len()).any(|part| part == SAYS)
 }
 
-/// What a failed try means for the request: a connection that never came about carried nothing.
+/// Returns the outcome of a failed try: a connection that was never established carried nothing.
 fn failure(node: &str, error: &elasticsearch::Error) -> Try {
     let cause = std::error::Error::source(error);
     let sent = cause
@@ -291,7 +292,7 @@ fn failure(node: &str, error: &elasticsearch::Error) -> Try {
     if sent { Try::Unknown(message) } else { Try::NotDone(message) }
 }
 
-/// An error's innermost causes, which say what went wrong; the outer ones repeat the address.
+/// Returns the innermost causes of an error, which describe what went wrong; the outer ones repeat the address.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut causes = Vec::new();
     let mut next = Some(error);

@@ -1,4 +1,4 @@
-//! What can be set for the store on Elasticsearch.
+//! The options of the store on Elasticsearch.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,40 +14,44 @@ use super::nodes::{Access, Nodes};
 /// The longest index prefix: an index's name has at most 255 bytes.
 const MAX_PREFIX: usize = 200;
 
-/// How to reach the store, and how to use it.
+/// The options for reaching and using the store.
 #[derive(Clone)]
 pub struct ElasticsearchOptions {
-    /// The nodes' addresses, each with a user and password in it if they need them.
+    /// The addresses of the nodes. An address may contain a user and password.
     pub urls: Vec<String>,
-    /// The user and password for those addresses that have none of their own.
+    /// The user and password for the addresses that contain none.
     pub basic: Option<(String, String)>,
-    /// An API key, encoded as the server gave it, for those addresses that have no user; goes before `basic`.
+    /// The API key, encoded as the server gave it, for the addresses that contain no user. It takes precedence over
+    /// `basic`.
     pub api_key: Option<String>,
-    /// The certificate, in PEM, of the authority that signed the nodes' certificates, if it is a private one.
+    /// The certificate (PEM) of the private authority that signed the nodes' certificates; `None` for a public one.
     pub certificate_authority: Option<Vec<u8>>,
-    /// What the indices' names start with.
+    /// The prefix of the indices' names, at most 200 bytes.
     pub index_prefix: String,
-    /// How long a node may take for an answer.
+    /// The longest time that a node may take to answer one request.
     pub request_timeout: Duration,
-    /// How long a read may take, with every second try.
+    /// The longest time that a read may take, retries included.
     pub read_timeout: Duration,
-    /// How long a write may take, with every second try, before it is reported as undecided.
+    /// The longest time that a write may take, retries included, before it fails or is reported as unknown.
     pub write_timeout: Duration,
-    /// How many writes may wait; one with bodies counts once more for every 4 KiB of them.
+    /// The most writes that may wait. A write with bodies counts once more for every 4 KiB of inline and separate
+    /// bodies.
     pub write_queue: u32,
-    /// How many documents to be read may wait.
+    /// The most documents that may wait to be read.
     pub read_queue: u32,
-    /// How many bulks may be on their way at once.
+    /// The most bulk requests under way at once.
     pub bulks_in_flight: usize,
-    /// How many shards an index gets when it is created.
+    /// The number of primary shards of a newly created index.
     pub shards: u32,
-    /// How many replicas it gets; `None` for one where there is a second node, and none where there is not.
+    /// The number of replicas of each shard; `None` for one replica as soon as there is a second node, and none before
+    /// that.
     pub replicas: Option<u32>,
-    /// After how long a write is seen by searches.
+    /// The refresh interval of the indices: how long a write may take to become visible to searches.
     pub refresh_interval: Duration,
-    /// How long after its end a settled job is moved to the archive.
+    /// How long after its end a settled job moves to the archive.
     pub move_after: Duration,
-    /// How long a trace of a moved or removed job stays in the live index: longer than any write can be under way.
+    /// How long the tombstone of a moved or removed job stays in the live index. This must be longer than any write can
+    /// be under way.
     pub tombstone_after: Duration,
 }
 
@@ -74,7 +78,7 @@ impl Default for ElasticsearchOptions {
     }
 }
 
-/// Leaves secrets out.
+/// Shows no secrets.
 impl fmt::Debug for ElasticsearchOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ElasticsearchOptions")
@@ -129,7 +133,8 @@ impl ElasticsearchOptions {
     }
 }
 
-/// An address, and the user and password that stood in it. Messages do not repeat it, since it may hold a password.
+/// Parses an address into a URL and the user and password that it contains. Error messages do not repeat the address,
+/// since it may contain a password.
 fn address(text: &str) -> Result<(Url, Option<Credentials>), ConnectError> {
     let mend = "give it as in http://localhost:9200 or https://user:password@host:9200";
     let url = Url::parse(text)

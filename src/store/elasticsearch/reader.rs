@@ -16,12 +16,12 @@ use crate::store::{StoreError, Versioned};
 
 /// The most documents in one request.
 const MAX_BATCH: Size = Size { items: 500, bytes: usize::MAX };
-/// How many requests are on their way at once.
+/// The most requests under way at once.
 const IN_FLIGHT: usize = 2;
 
 type Answer = Result<Vec<Option<Versioned>>, StoreError>;
 
-/// Ids that were asked for together.
+/// The ids that one caller requested together.
 struct Question {
     ids: Vec<JobId>,
     reply: oneshot::Sender<Answer>,
@@ -41,7 +41,7 @@ struct ReadContext {
     timeout: Duration,
 }
 
-/// The reader.
+/// The batching reader of jobs.
 pub(super) struct Reader {
     intake: Intake<Question>,
 }
@@ -63,7 +63,7 @@ impl Reader {
         Self { intake }
     }
 
-    /// Reads jobs, in the order asked.
+    /// Reads jobs and returns them in the order requested.
     pub(super) async fn get(&self, ids: &[JobId]) -> Answer {
         let room = self.intake.room(ids.len())?;
         let mut waiting = Vec::new();
@@ -80,7 +80,7 @@ impl Reader {
         Ok(jobs)
     }
 
-    /// Lets nothing in any more and waits until everything asked is answered.
+    /// Closes the reader and waits until every waiting request is answered.
     pub(super) async fn close(&self) {
         self.intake.close().await;
     }
@@ -96,7 +96,7 @@ async fn answer(context: &ReadContext, questions: Vec<Question>) {
         Ok(found) => {
             let mut found = found.into_iter().map(|found| found.map(Located::into_job));
             for Question { ids, reply, _room } in questions {
-                // Taken to the end even after an error: the next question's documents come after it.
+                // All documents are taken even after an error, since those of the next request come after them.
                 let own: Vec<_> = found.by_ref().take(ids.len()).collect();
                 let _gone = reply.send(own.into_iter().collect());
             }

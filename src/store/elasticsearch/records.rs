@@ -1,7 +1,7 @@
 //! Records: one document each in an index of their own.
 //!
-//! They are written seldom, so each write is a request of its own; but what an answer means, and what is done when none
-//! comes, is what it is for jobs ([`super::conditional`]).
+//! They are written seldom, so each write is a request of its own; but answers and lost answers are handled as they are
+//! for jobs ([`super::conditional`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::job::{Json, RecordName};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite, StoreError, WriteError, WriteResult};
 
-/// How many writes may be on their way at once.
+/// The most writes of records under way at once.
 const IN_FLIGHT: u32 = 1_024;
-/// When to come again after more than that.
+/// How long a caller should wait before it tries again when that many are under way.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How many records one request lists.
+/// The most records that one request lists.
 const PAGE: usize = 1_000;
 
 /// A record as a document, as it is written and read.
@@ -48,7 +48,7 @@ struct RecordDocument<'a> {
     previous_write_id: Option<WriteId>,
 }
 
-/// A record that is there, as it was read.
+/// A record that was read, with its document.
 struct Present<'a> {
     record: Record,
     source: &'a RawValue,
@@ -87,10 +87,10 @@ pub(super) struct Records {
     write_timeout: Duration,
 }
 
-/// One write on its way.
+/// One write of a record under way.
 struct Task {
     write: RecordWrite,
-    /// The document.
+    /// The id of the record's document.
     id: String,
     ids: WriteIds,
     form: BodyForm,
@@ -108,7 +108,7 @@ impl Task {
         Self { write, id, ids, form: BodyForm::Json, course: ConditionalWrite::new(condition, ids.own) }
     }
 
-    /// What is to be sent, as a bulk of one.
+    /// Returns the next try of the write, as a bulk of one item.
     fn lines(&mut self) -> Result<Lines, StoreError> {
         let mut lines = Lines::default();
         let (action, content) = self.course.begin_try(&self.id);
@@ -131,7 +131,7 @@ impl Task {
         Ok(lines)
     }
 
-    /// Takes note of what came of sending.
+    /// Processes the outcome of a try.
     fn sent(&mut self, outcome: ItemOutcome) {
         match outcome {
             ItemOutcome::Invalid(_) if self.form == BodyForm::Json && self.write.body().is_some() => {
@@ -155,7 +155,7 @@ impl Records {
         }
     }
 
-    /// Does a write and answers when it is decided, or time is up.
+    /// Applies a write and returns when it is decided, at the latest at its deadline.
     pub(super) async fn write(&self, write: RecordWrite) -> WriteResult<Record> {
         let _room = self.room.try_acquire().map_err(|refused| match refused {
             TryAcquireError::Closed => StoreError::Unavailable("it is closed".to_owned()),
@@ -211,7 +211,7 @@ impl Records {
         }
     }
 
-    /// Reads back what met a conflict.
+    /// Reads back the record of a write that met a conflict.
     async fn read_back(&self, task: &mut Task, deadline: Instant) {
         let reply = match mget(&self.nodes, &self.index, &[&task.id], deadline).await {
             Ok(reply) => reply,
@@ -242,7 +242,7 @@ impl Records {
         self.recent.remember(std::iter::once((key, version, KnownWrite::of_record(write_id))));
     }
 
-    /// What was read, with which write made it remembered.
+    /// Parses a record and remembers which write made it.
     fn take(&self, found: Present<'_>) -> Record {
         if let Some(write_id) = found.write_id {
             self.remember(&found.record.key, found.record.version, write_id);
@@ -258,7 +258,7 @@ impl Records {
         Ok(found.map(|found| self.take(found)))
     }
 
-    /// Finds the records of a kind, by name.
+    /// Lists the records of a kind, ordered by name.
     pub(super) async fn list(&self, kind: RecordKind, deadline: Instant) -> Result<Vec<Record>, StoreError> {
         let scope = Scope { nodes: &self.nodes, index: &self.index, deadline };
         let mut records: Vec<Record> = Vec::new();
@@ -283,7 +283,7 @@ impl Records {
         Err(too_many(kind))
     }
 
-    /// Takes no more and waits until every write on its way is decided.
+    /// Closes the records to writes and waits until every write under way is decided.
     pub(super) async fn close(&self) {
         let all = self.room.acquire_many(IN_FLIGHT).await;
         self.room.close();

@@ -1,63 +1,63 @@
-//! What to make of a write that was answered with a conflict, or not at all: pure.
+//! The pure decision on a write that was answered with a conflict, or not at all.
 //!
 //! The store reads the document back in real time and looks for the write's id in it. A read-back alone is no
-//! acknowledgement: it may show a write that no other copy has yet and that a failing primary takes with it. So what it
-//! shows is confirmed by writing the same once more, under the version read, before anyone is told.
+//! acknowledgement: it may show a write that no other copy has yet and that a failing primary takes with it. So the
+//! document read is confirmed by writing it once more, under the version read, before the write is acknowledged.
 
 use super::write_id::WriteId;
 use crate::store::Version;
 
-/// What a write wanted.
+/// The condition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// That there is no such document.
+    /// No such document may exist.
     Absent,
-    /// That the document has this version, to write over it.
+    /// The document must have this version, which the write replaces.
     Replace(Version),
-    /// That the document has this version, to remove it.
+    /// The document must have this version, which the write removes.
     Remove(Version),
 }
 
-/// What stands in the write's place.
+/// The result of reading back the document of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadBack {
-    /// No document.
+    /// There is no document.
     Missing,
-    /// A document.
+    /// There is a document.
     Found {
         version: Version,
         write_id: Option<WriteId>,
         previous: Option<WriteId>,
-        /// It refers to a body that this write brought, and so descends from it.
+        /// Whether the document refers to a body that this write brought, and so descends from this write.
         has_our_body: bool,
     },
 }
 
-/// Whose the document is that is to be confirmed.
+/// The writer of a document that is to be confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lineage {
-    /// This write's.
+    /// This write made the document.
     Ours,
-    /// Another's, built on this write.
+    /// Another write made the document, based on this one.
     BuiltOnOurs,
 }
 
-/// What is to be done.
+/// The next step for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Write what was read once more; then the write is acknowledged.
+    /// The document read is written once more; then the write is acknowledged.
     Confirm(Lineage),
-    /// Somebody else was first.
+    /// Another writer was first, so the write met a conflict.
     Conflict,
-    /// The removal was done.
+    /// The removal was applied.
     Removed,
-    /// Nothing is decided: send the write again.
+    /// The write is undecided and is sent again.
     SendAgain,
-    /// Nothing is decided, and sending again could do it twice: read again.
+    /// The write is undecided, and sending it again could apply it twice, so the document is read again.
     LookAgain,
 }
 
-/// Judges a write. `maybe_applied`: a try of it may have got through without an answer.
+/// Returns the next step for a write. `maybe_applied` says that a try of it may have been applied without an answer.
 pub(super) fn judge(condition: Condition, ours: WriteId, maybe_applied: bool, read: ReadBack) -> Verdict {
     match (condition, read) {
         (Condition::Remove(_), ReadBack::Missing) if maybe_applied => Verdict::Removed,
@@ -75,7 +75,7 @@ pub(super) fn judge(condition: Condition, ours: WriteId, maybe_applied: bool, re
         (_, ReadBack::Found { .. }) => Verdict::Conflict,
         // It may have been written and removed since: writing it again would bring a removed job back.
         (_, ReadBack::Missing) if maybe_applied => Verdict::LookAgain,
-        // Nothing of this write's got through: what it met was another's, even if that is gone by now.
+        // No try of this write was applied: the document it met was another's, even if it is gone by now.
         (_, ReadBack::Missing) => Verdict::Conflict,
     }
 }

@@ -21,13 +21,13 @@ use crate::store::{Place, StoreError, Versioned};
 /// The most hits that one request may ask for (the server's `index.max_result_window`).
 pub(super) const MAX_PAGE: usize = 10_000;
 
-/// Where the jobs of a filter are: all those that have not ended are in the live index.
+/// Returns the indices to search for a filter: jobs that have not ended are all in the live index.
 pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
     let in_query = || filter.query.as_ref().is_some_and(|query| query.expression.bounds(query.now).only_live());
     if filter.only_live() || in_query() { indices.jobs.clone() } else { indices.whole() }
 }
 
-/// The query for `filter`. Filters only: nothing is scored.
+/// Returns the query for `filter`, which consists of filters only, so nothing is scored.
 pub(super) fn query(filter: &Filter) -> Value {
     fn terms<'a, T: 'a>(field: &str, values: &'a [T], text: impl Fn(&'a T) -> &'a str) -> Option<Value> {
         let values: Vec<&str> = values.iter().map(text).collect();
@@ -57,14 +57,14 @@ pub(super) fn query(filter: &Filter) -> Value {
         filter.query.as_ref().map(|query| json!(kql::compile_at(&query.expression, query.now))),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
-        // What only live jobs satisfy asks for what a tombstone does not have.
+        // A condition that only live jobs satisfy requires a field that tombstones lack.
         (!filter.only_live()).then(|| json!({ "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } })),
     ];
     let parts: Vec<Value> = parts.into_iter().flatten().collect();
     json!({ "bool": { "filter": parts } })
 }
 
-/// The order, with the id last, which makes it total.
+/// Returns the sort order, with the id last, which makes it total.
 fn order(sort: Sort) -> Value {
     let by = |field: &str, direction: &str| {
         // An index of an older version may lack the field.
@@ -78,7 +78,7 @@ fn order(sort: Sort) -> Value {
     }
 }
 
-/// The index's type for a field of this one.
+/// Returns the type in the index of a sort field.
 fn unmapped_type(kind: FieldType) -> &'static str {
     match kind {
         FieldType::Date => "date",
@@ -89,8 +89,8 @@ fn unmapped_type(kind: FieldType) -> &'static str {
     }
 }
 
-/// What `search_after` takes for the job with `key`. A job without the field has the value that the server itself gives
-/// to those that it sorts last.
+/// Returns the `search_after` value for the job with `key`. A job without the field has the value that the server
+/// itself gives to jobs that it sorts last.
 fn search_after(sort: Sort, key: &SortKey) -> Value {
     let is_descending = matches!(sort, Sort::By(_, Direction::Descending));
     let (last, last_number) = if is_descending { (i64::MIN, "-Infinity") } else { (i64::MAX, "Infinity") };
@@ -103,7 +103,7 @@ fn search_after(sort: Sort, key: &SortKey) -> Value {
     values.chain([json!(key.id().as_str())]).collect()
 }
 
-/// One page of hits, which come with their versions and uncounted.
+/// Returns the request body for one page of hits, with their versions and without a total count.
 pub(super) fn page(query: &Value, size: usize) -> Value {
     json!({ "query": query, "size": size, "seq_no_primary_term": true, "track_total_hits": false })
 }
@@ -138,7 +138,7 @@ struct Hits<'a> {
     hits: Vec<RawDocument<'a>>,
 }
 
-/// Where and until when to search.
+/// The nodes, index and deadline of a search.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) nodes: &'a Nodes,
@@ -171,7 +171,7 @@ pub(super) fn unreadable(error: &serde_json::Error) -> StoreError {
 }
 
 impl Scope<'_> {
-    /// One search, with what `read` makes of its hits.
+    /// Runs one search and returns what `read` parses from its hits.
     pub(super) async fn hits<T>(
         &self,
         body: &Value,
@@ -228,7 +228,7 @@ fn once_each(page: Vec<Versioned>) -> impl Iterator<Item = Versioned> {
     page.into_iter().filter(move |found| is_live(found) || !live.contains(&found.job.id))
 }
 
-/// Whether a refresh's answer says that every shard was refreshed.
+/// Checks that a refresh's answer reports every shard as refreshed.
 pub(super) fn refreshed(body: &[u8]) -> Result<(), StoreError> {
     #[derive(Deserialize)]
     struct RefreshReply {

@@ -12,18 +12,18 @@ use crate::query::stats::{Durations, Figures, GroupBy, Percent, Stats, StatsRequ
 use crate::query::{Filter, Group, GroupField};
 use crate::store::StoreError;
 
-/// The most groups that are counted.
+/// The most groups that a count returns.
 const MAX_GROUPS: usize = 1_000_000;
 /// The most rows in one request.
 const ROWS_PER_PAGE: usize = 1_000;
 
-/// What the index has of how long things took.
+/// The fields of the index that hold durations.
 const WAIT: &str = "wait_ms";
 const RUN_TIME: &str = "run_time_ms";
 
-/// The rows, among the aggregations.
+/// The name of the aggregation that holds the rows.
 const ROWS: &str = "rows";
-/// The interval's beginning, in a row's key.
+/// The name of the interval's beginning in a row's key.
 const AT: &str = "at";
 
 #[derive(Deserialize)]
@@ -93,8 +93,8 @@ struct PercentileValue {
     value: Option<f64>,
 }
 
-/// Counts jobs by group, most first. A job that moves is counted twice from when its copy is seen until its tombstone
-/// is, a refresh later.
+/// Counts jobs by group, the largest group first. A moving job is counted twice from when searches see its copy until
+/// they see its tombstone, one refresh later.
 pub(super) async fn count(
     scope: Scope<'_>,
     indices: &Indices,
@@ -185,7 +185,7 @@ fn sources(request: &StatsRequest) -> Vec<Value> {
     over.into_iter().chain(by).collect()
 }
 
-/// The name of a group's value in a row's key: a label's own may be any text.
+/// Returns the name of a group's value in a row's key. It is generated, since a label's name may be any text.
 fn place(index: usize) -> String {
     format!("by{index}")
 }

@@ -1,4 +1,4 @@
-//! One write of a job on its way in a batch: what is to be found out for it, what is sent, and what it came to.
+//! One write of a job in a batch: the open question about its job, the document sent, and its result.
 
 use std::time::Duration;
 
@@ -15,33 +15,33 @@ use crate::clock::Timestamp;
 use crate::job::{Body, BodyId, Job};
 use crate::store::{Place, StoreError, Version, Versioned, Write, WriteError, WriteResult};
 
-/// How old an id can be that the manager has just made up, with all that a write may wait.
+/// The greatest age of an id that the manager has just generated, including the time that a write may wait.
 const OWN_ID_AGE: Duration = Duration::from_secs(60);
 
-/// What is to be found out before a write can be sent, or answered.
+/// The open question about a job before its write can be sent or answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     /// Whether the archive has a job under the id that is to be created.
     IsKnown,
-    /// What stands in the live index in the place of a job that is not in it.
+    /// Whether a tombstone or no document is in the live index under the id of a job that is not in it.
     Lock,
-    /// What the job is now, for the answer of a conflict.
+    /// The current job, for the answer of a conflict.
     Current,
 }
 
-/// One write on its way.
+/// One write of a job under way.
 pub(super) struct Task {
     pub(super) write: Write,
     pub(super) ids: WriteIds,
-    /// When it was handed over.
+    /// When the write was handed over.
     now: Timestamp,
-    /// The bodies that the version to be written over refers to, as far as that is known.
+    /// The bodies that the version to be replaced refers to, as far as they are known.
     former_bodies: Box<[BodyId]>,
     form: BodyForm,
     pub(super) question: Option<Question>,
-    /// An earlier write of the same job in the same batch is still open.
+    /// Whether an earlier write of the same job in the same batch is still open.
     pub(super) held: bool,
-    /// The copy in the archive that is to go once the write is accepted.
+    /// The copy in the archive that is to be removed once the write is accepted.
     pub(super) copy: Option<Version>,
     pub(super) course: ConditionalWrite<Versioned>,
 }
@@ -62,7 +62,7 @@ impl Task {
         let (condition, question) = match expected {
             None if is_own_id(write.job(), now) => (Condition::Absent, None),
             None => (Condition::Absent, Some(Question::IsKnown)),
-            // What it is to be written over is yet to be found out.
+            // The document to be replaced in the live index is not known yet.
             Some(_) if copy.is_some() => (Condition::Absent, Some(Question::Lock)),
             Some(expected) => (Condition::Replace(expected), None),
         };
@@ -70,7 +70,7 @@ impl Task {
         Self { write, ids, now, former_bodies, form: BodyForm::Json, question, held: false, copy, course }
     }
 
-    /// Whether it writes over what stands in place of a job, and not over a job.
+    /// Returns whether the write replaces a tombstone or no document, and not a live job.
     fn takes_lock(&self) -> bool {
         self.copy.is_some() || matches!(self.write, Write::Create { .. })
     }
@@ -83,7 +83,7 @@ impl Task {
         self.question.is_none() && self.course.is_to_be_read()
     }
 
-    /// Adds what is to be sent to a bulk.
+    /// Adds the next try of the write to a bulk.
     pub(super) fn append(&mut self, lines: &mut Lines) -> Result<(), StoreError> {
         let (write, ids, form, now) = (&self.write, self.ids, self.form, self.now);
         let (action, content) = self.course.begin_try(write.job().id.as_str());
@@ -99,7 +99,7 @@ impl Task {
         }
     }
 
-    /// Takes note of what came of sending.
+    /// Processes the outcome of a try.
     pub(super) fn sent(&mut self, outcome: ItemOutcome) {
         match outcome {
             ItemOutcome::Invalid(_) if self.form == BodyForm::Json && has_inline_body(&self.write) => {
@@ -109,7 +109,7 @@ impl Task {
         }
     }
 
-    /// Takes note of what was read back.
+    /// Processes the document that was read back.
     pub(super) fn on_read_back(&mut self, found: Option<Stored<'_>>) {
         match found {
             Some(Stored::Job(found)) => {
@@ -140,7 +140,8 @@ impl Task {
         }
     }
 
-    /// It met a tombstone, or nothing. Where that is a conflict, it is not yet answered: the job may be in the archive.
+    /// Handles a write that met a tombstone or no document. A conflict is not answered yet, since the job may be in the
+    /// archive.
     fn on_absent(&mut self, destination: Option<Destination>) {
         if !matches!(self.course.decided(), Some(Err(WriteError::Conflict(_)))) {
             return;
@@ -155,7 +156,7 @@ impl Task {
         self.course.reopen();
     }
 
-    /// Takes note of where the job is.
+    /// Processes the place in which the job was located.
     pub(super) fn located(&mut self, located: Located) {
         let question = self.question.take();
         let lock = match (&self.write, located) {
@@ -177,7 +178,7 @@ impl Task {
         }
     }
 
-    /// What it came to, as its caller is told.
+    /// Takes the result in the form that the caller gets; for a removal, the version removed.
     pub(super) fn take_answer(&mut self) -> Option<WriteResult> {
         let result = self.course.take_result()?;
         Some(match (&self.write, result) {
@@ -186,7 +187,7 @@ impl Task {
         })
     }
 
-    /// The copy in the archive that is to go, now that the write is accepted; once.
+    /// Takes the copy in the archive that is to be removed, once the write is accepted.
     pub(super) fn take_copy(&mut self) -> Option<Copy> {
         let Some(Ok(_)) = self.course.decided() else { return None };
         let version = self.copy.take()?;
@@ -197,7 +198,7 @@ impl Task {
         self.write.bodies().iter().any(|own| own.reference.id == body)
     }
 
-    /// The bodies that nothing refers to any more, now that the write is decided.
+    /// Returns the bodies that nothing refers to any more; none while the write is open.
     pub(super) fn dead_bodies(&self) -> Vec<BodyId> {
         let Some(result) = self.course.decided() else { return Vec::new() };
         match (result, &self.write) {
@@ -214,8 +215,8 @@ impl Task {
     }
 }
 
-/// Whether the manager has just made up the id of a new job: then nobody else can know it, and no archive can have it.
-/// (A client's own id may look the same, but comes with a fingerprint.)
+/// Returns whether the manager has just generated the id of a new job: then nobody else can know it, and no archive can
+/// have it. (A client's own id may look the same, but comes with a fingerprint.)
 fn is_own_id(job: &Job, now: Timestamp) -> bool {
     let made_at = || {
         let uuid = uuid::Uuid::try_parse(job.id.as_str()).ok().filter(|uuid| uuid.get_version_num() == 7)?;

@@ -1,8 +1,8 @@
-//! Tombstones: what stands in the live index where a job stood that was moved or removed.
+//! Tombstones: documents of the live index that replace jobs that were moved or removed.
 //!
-//! It has no state, so that nothing that looks for jobs to run or to watch over can meet it, and every search that
-//! could leaves it out ([`FIELD`]). It is a document like any other as far as conditional writes and lost answers go,
-//! with a write id of its own.
+//! A tombstone has no state, so that no search for jobs to run or to monitor finds it, and every other search excludes
+//! it ([`FIELD`]). It is a document like any other as far as conditional writes and lost answers go, with a write id of
+//! its own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,21 +17,21 @@ use crate::clock::{Timestamp, rfc3339};
 use crate::job::JobId;
 use crate::store::Version;
 
-/// The field that a tombstone has and no job.
+/// The field that every tombstone has and no job.
 pub(super) const FIELD: &str = "moved_to";
-/// Since when it stands.
+/// The field that holds the time at which the tombstone was written.
 pub(super) const SINCE: &str = "moved_at";
-/// What every tombstone starts with, and no job.
+/// The start of every tombstone's JSON and of no job's.
 const START: &str = "{\"moved_to\"";
-/// Where a removed job is.
+/// The destination of a removed job.
 const NOWHERE: &str = "nowhere";
 
-/// Where the job is that stood there.
+/// The destination of the job that a tombstone replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// In the archive of a month.
+    /// The job was moved to the archive of a month.
     Month(Month),
-    /// It was removed.
+    /// The job was removed.
     Nowhere,
 }
 
@@ -58,7 +58,7 @@ impl FromStr for Destination {
 /// A tombstone as it is written and read.
 #[derive(Serialize, Deserialize)]
 struct TombstoneDocument {
-    /// The first field: [`START`].
+    /// The destination. It must be the first field, as [`START`] says.
     moved_to: String,
     id: JobId,
     #[serde(with = "rfc3339")]
@@ -97,12 +97,12 @@ pub(super) fn encode(
     serde_json::to_writer(buffer, &document)
 }
 
-/// Whether this is a tombstone and no job.
+/// Returns whether a document of the live index is a tombstone.
 pub(super) fn is_tombstone(source: &RawValue) -> bool {
     source.get().trim_start().starts_with(START)
 }
 
-/// Reads a tombstone that came under `version`.
+/// Parses a tombstone that was read under `version`.
 pub(super) fn decode(source: &RawValue, version: Version) -> Result<Tombstone<'_>, serde_json::Error> {
     let stored: TombstoneDocument = serde_json::from_str(source.get())?;
     let destination = stored.moved_to.parse().map_err(serde::de::Error::custom)?;

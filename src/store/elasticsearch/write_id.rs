@@ -12,10 +12,10 @@ use crate::job::{BodyId, Job};
 use crate::store::Version;
 use crate::store::recent::RecentMap;
 
-/// How many writes [`RecentWrites`] remembers at least.
+/// The least number of writes that [`RecentWrites`] remembers.
 const GENERATION: usize = 65_536;
 
-/// The name of one write: the process's random number and a count.
+/// The id of one write: the process's random number and a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct WriteId {
     process: u64,
@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for WriteId {
     }
 }
 
-/// Gives every write its name.
+/// Generates the ids of writes.
 #[derive(Debug)]
 pub(super) struct WriteIdSource {
     process: u64,
@@ -68,31 +68,31 @@ impl WriteIdSource {
     }
 }
 
-/// What is remembered of a version.
+/// The write that made a version, and the version's bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownWrite {
-    /// The write that made it.
+    /// The id of the write that made the version.
     pub(super) write_id: WriteId,
-    /// The bodies that it refers to.
+    /// The bodies that the version refers to.
     pub(super) bodies: Box<[BodyId]>,
 }
 
 impl KnownWrite {
-    /// The write of this job.
+    /// Returns the entry for a write of `job`.
     pub(super) fn of_job(write_id: WriteId, job: &Job) -> Self {
         Self { write_id, bodies: job.stored_bodies().map(|body| body.id).collect() }
     }
 
-    /// The write of a record.
+    /// Returns the entry for a write of a record.
     pub(super) fn of_record(write_id: WriteId) -> Self {
         Self { write_id, bodies: Box::default() }
     }
 }
 
-/// Which write made which version, as far as this process has read or written it lately. A version that is not
-/// remembered costs the successor its `previous_write_id`, and with it, in the rare case, an answer *conflict* to a
-/// write that went through and was built upon before its writer heard of it; and a body that the successor no longer
-/// refers to stays behind.
+/// The writes that made the versions which this process read or wrote lately. A version that is not remembered costs
+/// the successor its `previous_write_id`, and with it, in the rare case, an answer *conflict* to a write that went
+/// through and was built upon before its writer heard of it; and a body that the successor no longer refers to stays
+/// behind.
 #[derive(Debug, Default)]
 pub(super) struct RecentWrites {
     hasher: RandomState,
@@ -100,7 +100,7 @@ pub(super) struct RecentWrites {
 }
 
 impl RecentWrites {
-    /// Remembers all of `writes`, each of the document named.
+    /// Remembers all of `writes`, each with its document's id and version.
     pub(super) fn remember(&self, writes: impl Iterator<Item = (impl Hash, Version, KnownWrite)>) {
         let mut recent = self.writes.lock();
         for (id, version, known) in writes {
@@ -108,7 +108,7 @@ impl RecentWrites {
         }
     }
 
-    /// The write that made `version` of the document.
+    /// Returns the write that made `version` of the document, if it is remembered.
     pub(super) fn get(&self, id: impl Hash, version: Version) -> Option<KnownWrite> {
         self.writes.lock().get(&(self.hasher.hash_one(id), version)).cloned()
     }

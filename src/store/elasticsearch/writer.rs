@@ -17,16 +17,16 @@ use crate::clock::Clock;
 use crate::job::Body;
 use crate::store::{StoreError, Write, WriteError, WriteResult};
 
-/// The largest bulk.
+/// The largest size of a bulk.
 const MAX_BULK: Size = Size { items: 1_000, bytes: 5 * 1024 * 1024 };
-/// What a write takes of the queue's room: one unit, and one more for each of these bytes that its bodies have.
+/// The bytes of bodies for which a write takes one more unit of the queue's room, besides its first.
 const UNIT_BYTES: usize = 4 * 1024;
-/// About how long a document is without its bodies and its history.
+/// The approximate bytes of a document without its bodies and its history.
 const HEAD_BYTES: usize = 1_200;
-/// About how long an entry of the history is.
+/// The approximate bytes of an entry of the history.
 const ENTRY_BYTES: usize = 140;
 
-/// The writer.
+/// The batching writer of jobs.
 pub(super) struct Writer {
     context: Arc<WriteContext>,
     intake: Intake<Submission>,
@@ -91,7 +91,7 @@ impl Writer {
         parts
     }
 
-    /// Lets nothing in any more and waits until everything handed over is answered.
+    /// Closes the writer and waits until every write handed over is answered.
     pub(super) async fn close(&self) {
         self.intake.close().await;
     }

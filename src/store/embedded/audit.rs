@@ -15,19 +15,19 @@ use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
 
-/// Where the files are.
+/// The audit of a data directory.
 #[derive(Debug)]
 pub(super) struct Audit {
     folder: PathBuf,
 }
 
 impl Audit {
-    /// In this data directory. Nothing is made before there is an entry.
+    /// Creates the audit of a data directory. No file is created before the first entry.
     pub(super) fn in_directory(directory: &Path) -> Self {
         Self { folder: directory.join("audit") }
     }
 
-    /// Adds entries, and gives back control once they are on the disk. One caller at a time.
+    /// Adds entries and returns once they are synced. Only one caller may do so at a time.
     pub(super) fn append(&mut self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         let mut months: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         for entry in entries {
@@ -65,7 +65,7 @@ fn ends_within_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// The month of a time, in UTC: `2030-01`.
+/// Returns the month of a time, in UTC: `2030-01`.
 fn month(at: Timestamp) -> String {
     at.to_rfc3339().get(..7).unwrap_or_default().to_owned()
 }

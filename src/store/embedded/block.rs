@@ -20,7 +20,7 @@ use crate::store::Versioned;
 /// A column's number on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Column {
-    /// What is kept of the block in memory as well: no column.
+    /// The summary of the block that is kept in memory as well; not a column.
     Head = 0,
     CreatedAt = 1,
     UpdatedAt = 2,
@@ -32,12 +32,12 @@ pub(super) enum Column {
     Kind = 8,
     Owner = 9,
     Id = 10,
-    /// The jobs that have left, a bit each; there only when there are some.
+    /// The jobs that have left the block, one bit each; present only when there are some.
     Dead = 11,
 }
 
 impl Column {
-    /// All that a block can have.
+    /// All columns that a block can have.
     pub(super) const ALL: [Self; 12] = [
         Self::Head,
         Self::CreatedAt,
@@ -65,11 +65,11 @@ pub(super) const NAMES: [(Column, GroupField); 3] =
 /// A block, as far as it is kept in memory: about a hundred bytes for thousands of jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Block {
-    /// Its name.
+    /// The block's number.
     pub(super) number: u32,
-    /// How many jobs there were when it was written.
+    /// The number of jobs when the block was written.
     pub(super) rows: u32,
-    /// How many of them have left.
+    /// The number of those jobs that have left the block.
     pub(super) dead: u32,
     /// The smallest and the largest number in each of [`SPANS`].
     pub(super) spans: [Span; SPANS.len()],
@@ -90,12 +90,12 @@ pub(super) struct NewBlock {
 /// Jobs that leave a block.
 pub(super) struct Leaving {
     pub(super) block: Block,
-    /// The new bits; none when nobody is left.
+    /// The new bits of the jobs that have left; `None` when no job remains in the block.
     pub(super) dead: Option<Vec<u8>>,
 }
 
 impl Blocks {
-    /// Returns the number of the next block. Numbers come again when the last blocks are gone, which nothing minds.
+    /// Returns the number of the next block. A number is used again after the last blocks are gone, which does no harm.
     pub(super) fn next(&self) -> u32 {
         self.list.last().map_or(0, |block| block.number + 1)
     }
@@ -114,9 +114,9 @@ impl Blocks {
         self.list.iter().map(|block| u64::from(block.rows - block.dead)).sum()
     }
 
-    /// Returns the blocks in which a job created then could be.
+    /// Returns the blocks that may contain a job created at the given time.
     pub(super) fn created_at(&self, at: Timestamp) -> impl Iterator<Item = &Block> {
-        // What was done lately is most likely to be touched again.
+        // Jobs that finished lately are most likely to be changed again.
         self.list.iter().rev().filter(move |block| block.spans[0].contains(at.as_millis()))
     }
 
@@ -162,7 +162,7 @@ impl Block {
         }
     }
 
-    /// Returns what is kept of the block on disk.
+    /// Encodes the block's summary as it is kept on disk.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(8 + SPANS.len() * 16);
         bytes.extend_from_slice(&self.rows.to_le_bytes());
@@ -174,7 +174,7 @@ impl Block {
         bytes
     }
 
-    /// Reads what is kept on disk of the block `number`.
+    /// Parses the summary of the block `number` as it is kept on disk.
     pub(super) fn decode(number: u32, bytes: &[u8]) -> Result<Self, Corrupt> {
         let broken = || Corrupt(format!("the head of block {number} has {} bytes", bytes.len()));
         let (rows, rest) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;

@@ -52,7 +52,7 @@ impl Ints {
         }
     }
 
-    /// Reads a column of so many rows that begins at `start` and ends with `bytes`.
+    /// Reads a column with the given number of rows that begins at `start` and ends with `bytes`.
     pub(super) fn read(bytes: Slice, start: usize, rows: usize) -> Result<Self, Corrupt> {
         let head = bytes.get(start..).and_then(<[u8]>::split_first_chunk::<{ Self::HEAD }>);
         let Some(([width, least @ ..], rest)) = head else { return Err(broken("a column is cut short")) };
@@ -63,7 +63,7 @@ impl Ints {
         Ok(Self { bytes, start: start + Self::HEAD, width, least })
     }
 
-    /// Returns the number in a row; in one that is not there, the smallest.
+    /// Returns the number in a row; for a row that does not exist, the smallest number of the column.
     pub(super) fn get(&self, row: usize) -> i64 {
         let offset = match self.width {
             1 => self.chunk(row).map(|[byte]| u64::from(byte)),
@@ -198,7 +198,7 @@ impl Ids {
         JobId::new(text).map_err(|error| broken(&format!("an id {error}")))
     }
 
-    /// Whether a row's id is this one.
+    /// Returns whether a row's id is the given one.
     pub(super) fn is(&self, row: usize, id: &str) -> bool {
         if self.has_uuids() {
             return uuid_of(id).is_some_and(|uuid| self.raw(row) == Some(&uuid[..]));
@@ -226,7 +226,7 @@ impl Ids {
     }
 }
 
-/// The UUID that an id is, if it is written the way that ids are made.
+/// Returns the UUID that an id is, if it is written as the manager writes ids.
 fn uuid_of(id: &str) -> Option<[u8; UUID_BYTES]> {
     let uuid = Uuid::try_parse(id).ok()?;
     (uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == id).then(|| uuid.into_bytes())

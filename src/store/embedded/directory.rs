@@ -1,4 +1,4 @@
-//! The data directory: who holds it, and which format is in it.
+//! The data directory: the process that holds it, and its format.
 //!
 //! ```text
 //! leasehold.lock     held by the process that has the store open; its pid is inside
@@ -25,13 +25,13 @@ const UNFINISHED_DATABASE: &str = "store.new";
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Locked as long as it is open. The file itself stays: if it were removed, a process that has it open already
-    /// and one that creates it anew could both hold "the" lock.
+    /// The lock file, locked as long as it is open. The file itself stays: if it were removed, a process that has it
+    /// open already and one that creates it anew could both hold "the" lock.
     _lock: File,
 }
 
 impl Directory {
-    /// Creates the directory where there is none, and takes hold of it.
+    /// Creates the directory if it is missing, and locks it for this process.
     pub(super) fn hold(path: &Path) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
         create_durably(path).map_err(failed("create"))?;
@@ -56,7 +56,7 @@ impl Directory {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Returns where the database is. Where there is none yet, `create` makes one in the directory it is given, which
+    /// Returns the path of the database. If there is none yet, `create` makes one in the directory passed to it, which
     /// takes its place once it is whole.
     pub(super) fn database(
         &self,

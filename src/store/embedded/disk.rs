@@ -1,4 +1,4 @@
-//! What is on disk, in an LSM database ([`fjall`]).
+//! The store on disk, in an LSM database ([`fjall`]).
 //!
 //! | keyspace | key | value |
 //! | --- | --- | --- |
@@ -43,11 +43,11 @@ use crate::store::{MAX_RECORDS, Place, Record, RecordKey, RecordKind, StoreError
 /// open the store after a crash.
 const JOURNAL_BYTES: u64 = 128 << 20;
 
-/// What a keyspace gathers in memory before it writes it out. Bounds memory, with up to five of these for each
-/// keyspace while writing out falls behind.
+/// The most bytes that a keyspace gathers in memory before it writes them out. This bounds memory, with up to five of
+/// these for each keyspace while writing out falls behind.
 const MEMTABLE_BYTES: u64 = 32 << 20;
 
-/// The same for the keyspaces that see little.
+/// The same bound for the keyspaces with few writes.
 const SMALL_MEMTABLE_BYTES: u64 = 8 << 20;
 
 /// Bodies from this size on are not moved when their keyspace is compacted.
@@ -56,7 +56,7 @@ const SEPARATE_BODY_BYTES: u32 = 4 << 10;
 /// The options that a store is opened with.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
-    /// The size of the cache of what was read from disk, in bytes.
+    /// The size of the read cache, in bytes.
     pub cache_bytes: u64,
     /// The number of finished jobs in a block of their index. Up to twice as many are kept in memory.
     pub block_jobs: usize,
@@ -77,18 +77,18 @@ pub(super) struct Disk {
     bodies: Keyspace,
     records: Keyspace,
     meta: Keyspace,
-    /// How many stored jobs that have finished were read.
+    /// The number of finished stored jobs that were read since the store was opened.
     jobs_read: AtomicU64,
     db: Database,
-    /// Last, so that it is released when the database is closed.
+    /// The hold on the data directory. It is the last field, so that it is released after the database is closed.
     _directory: Directory,
 }
 
-/// What the numbers in `meta` count.
+/// The keys of the numbers in `meta`.
 enum MetaKey<'a> {
-    /// How often the directory was opened.
+    /// How many times the directory was opened.
     PrimaryTerm,
-    /// How many writes there were.
+    /// The number of the last write.
     SeqNo,
     /// How many finished jobs there are in a state and queue.
     Finished(JobState, &'a QueueName),
@@ -139,9 +139,10 @@ impl Disk {
         Ok((disk, published))
     }
 
-    /// Makes a batch durable, with the counts that it changes and what it takes out of blocks. When this fails, whether
-    /// the batch is on disk is unknown, and so is what a later batch would be written after: an `fsync` that failed
-    /// once may have dropped what it could not write, and the next one would not report it. The caller must stop.
+    /// Makes a batch durable, with the counts that it changes and the jobs that it takes out of blocks. When this
+    /// fails, whether the batch is on disk is unknown, and so is what a later batch would be written after: an `fsync`
+    /// that failed once may have dropped what it could not write, and the next one would not report it. The caller must
+    /// stop.
     pub(super) fn commit(
         &self,
         effects: &Effects,
@@ -213,7 +214,7 @@ impl Disk {
         snapshot.get(&self.blocks, column_key(column, number)).map_err(failed)
     }
 
-    /// Returns what is on disk now, unmoved by later commits.
+    /// Returns a snapshot of the disk, which later commits do not change.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::new(self.db.snapshot())
     }
@@ -254,7 +255,7 @@ impl Disk {
         Ok(found)
     }
 
-    /// Counts so many more finished jobs as read.
+    /// Adds to the number of finished jobs read.
     pub(super) fn has_read(&self, jobs: u64) {
         self.jobs_read.fetch_add(jobs, Ordering::Relaxed);
     }
@@ -273,7 +274,7 @@ impl Disk {
         snapshot.range::<&str, _>(&self.done, range).map(|entry| entry.into_inner().map_err(failed))
     }
 
-    /// Fails when the database takes no more writes.
+    /// Checks that the database still takes writes.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.db.persist(PersistMode::Buffer).map_err(failed)
     }

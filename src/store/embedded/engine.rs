@@ -27,7 +27,7 @@ impl Engine {
     /// up.
     ///
     /// # Errors
-    /// When the batch could not be made durable: then none of its answers holds, and the caller must stop.
+    /// An error when the batch could not be made durable. Then none of its answers holds, and the caller must stop.
     pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Committed, StoreError> {
         let (Applied { outcomes, effects }, counts, leaving) = {
             let published = self.published.read();
@@ -104,10 +104,11 @@ impl Engine {
         }
     }
 
-    /// Puts those that ended first in a block when two blocks of them are in memory. Only the writer calls this.
+    /// Moves the jobs that ended first to a block when two blocks of finished jobs are in memory. Only the writer calls
+    /// this.
     ///
     /// # Errors
-    /// When the block could not be written: then the caller must stop, as after a batch.
+    /// An error when the block could not be written. Then the caller must stop, as after a failed batch.
     pub(super) fn put_in_block(&self) -> Result<(), StoreError> {
         let (heads, number) = {
             let published = self.published.read();
@@ -135,7 +136,7 @@ impl Engine {
 pub(super) struct Committed {
     /// The answers to its commands.
     pub(super) outcomes: Outcomes,
-    /// Freed by the caller once it has answered.
+    /// The batch's changes with the documents that they replaced, which the caller frees once it has answered.
     _effects: Effects,
 }
 

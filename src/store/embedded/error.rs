@@ -49,13 +49,13 @@ pub enum OpenError {
     Corrupt {
         /// The data directory.
         directory: PathBuf,
-        /// What is damaged, and how.
+        /// A description of what is damaged, and how.
         what: String,
     },
     /// A file of the directory could not be read or written.
     #[error("cannot {doing} the data directory {}: {source}", directory.display())]
     Io {
-        /// What failed.
+        /// The operation that failed.
         doing: &'static str,
         /// The data directory.
         directory: PathBuf,
@@ -72,7 +72,7 @@ pub enum OpenError {
     },
 }
 
-/// What is stored is not what this program writes; holds what is wrong, and how.
+/// Stored bytes are not what this program writes. Holds a description of what is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Corrupt(pub(super) String);

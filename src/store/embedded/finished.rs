@@ -49,7 +49,7 @@ pub(super) struct Finished<'a> {
 }
 
 impl Finished<'_> {
-    /// Counts those that match, where their columns tell.
+    /// Counts the matching jobs by group. The filter must be one that the columns decide on their own.
     pub(super) fn count(&self, by: &[GroupField], groups: &mut Groups) -> Result<(), StoreError> {
         if self.is_nothing() {
             return Ok(());
@@ -142,7 +142,7 @@ impl Finished<'_> {
         !self.wanted.may_be_finished() || self.blocks.list.is_empty()
     }
 
-    /// Whether the columns leave so few that each is looked up.
+    /// Returns whether so few jobs remain after the columns that each is looked up.
     fn are_few(&self) -> Result<bool, StoreError> {
         let mut most = self.blocks.jobs() / LOOKUP_COST;
         for (_, _, block) in self.blocks.candidates(self.wanted, Sort::default()) {
@@ -158,13 +158,13 @@ impl Finished<'_> {
         Reader { disk: self.disk, snapshot: self.snapshot, block }
     }
 
-    /// A job that is in a block.
+    /// Reads a job that is in a block.
     pub(super) fn look_up(&self, id: &JobId) -> Result<Versioned, StoreError> {
         let found = self.disk.finished(self.snapshot, id)?;
         found.ok_or_else(|| StoreError::Corrupt(format!("job {id} is in a block and is not stored")))
     }
 
-    /// The ids of the jobs in memory, which are among the stored ones as well.
+    /// Returns the ids of the jobs in memory, which are among the stored ones as well.
     fn ids_in_memory(&self) -> impl Iterator<Item = &JobId> {
         self.in_memory.iter().map(|head| &head.job.id)
     }

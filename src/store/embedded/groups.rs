@@ -51,7 +51,7 @@ impl Groups {
         }
     }
 
-    /// With no field there is one group, of all there are, even of none.
+    /// Returns the groups, the largest first. Without a field, all jobs are one group, even when there are none.
     pub(super) fn most_first(self, by: &[GroupField]) -> Vec<Group> {
         if by.is_empty() {
             let count = self.counts.into_values().sum();

@@ -24,7 +24,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// one, so that a search for what is due steps over the not yet due of a priority at once, however many they are.
 type QueueJobs = BTreeMap<Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>;
 
-/// Into how many parts the live jobs are divided.
+/// The number of parts into which the live jobs are divided.
 const SHARDS: usize = 4_096;
 
 /// A part of the live jobs.
@@ -73,9 +73,9 @@ pub(super) struct Live {
     available: HashMap<QueueName, QueueJobs>,
     by_worker: HashMap<WorkerId, BTreeSet<JobId>>,
     by_request: HashMap<RequestId, BTreeSet<JobId>>,
-    /// The jobs that the monitor has to look at, by when.
+    /// The jobs that the monitor has to check, by the time of the check.
     watched: BTreeSet<(Timestamp, JobId)>,
-    /// The jobs with notices to hand on; all that have ended are among them.
+    /// The jobs with notices to hand on; they include all live jobs that have ended.
     pending_notices: BTreeSet<JobId>,
     counts: HashMap<(JobState, QueueName), u64>,
 }
@@ -113,8 +113,8 @@ impl Live {
         self.by_id.shards.clone()
     }
 
-    /// The jobs that `filter` could match, by the narrowest index there is; the caller still applies the filter.
-    /// `None` where no index serves and all have to be tried.
+    /// Returns the jobs that `filter` could match, from the narrowest index; the caller still applies the filter.
+    /// `None` when no index serves and all jobs have to be tried.
     pub(super) fn candidates<'a>(&'a self, filter: &Filter) -> Option<Box<dyn Iterator<Item = &'a Versioned> + 'a>> {
         type Candidates<'a> = Box<dyn Iterator<Item = &'a Versioned> + 'a>;
         let by_ids = |ids: Option<&'a BTreeSet<JobId>>| -> Candidates<'a> {
@@ -148,8 +148,8 @@ impl Live {
         Some(Box::new(self.waiting(filter).chain(running()).chain(ended)))
     }
 
-    /// The available jobs of the filter's queues; of each priority only the part that is due between the filter's
-    /// times, however many wait before or after.
+    /// Returns the available jobs of the filter's queues; of each priority only the part that is due between the
+    /// filter's times, however many wait before or after.
     fn waiting<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a Versioned> + use<'a> {
         let first = filter.run_after.map(|earliest| (earliest.plus(MOMENT), JobId::first()));
         let first = first.map_or(Bound::Unbounded, Bound::Included);
@@ -162,8 +162,8 @@ impl Live {
         self.queues(filter).flat_map(QueueJobs::values).flat_map(between)
     }
 
-    /// The available jobs of the filter's queues in dispatch order, after `after`, and due by the filter's time. Each
-    /// step takes O(log n) however many jobs wait, due or not.
+    /// Returns the available jobs of the filter's queues in dispatch order, after `after`, and due by the filter's
+    /// time. Each step takes O(log n) however many jobs wait, due or not.
     pub(super) fn dispatch<'a>(&'a self, filter: &Filter, after: Option<&SortKey>) -> Dispatch<'a> {
         let from = after.map(|key| {
             let (rank, run_at) = key.ranks();
@@ -177,7 +177,7 @@ impl Live {
         Dispatch { heads }
     }
 
-    /// The jobs that are watched up to `latest`, in the order of time, after `after`.
+    /// Returns the jobs that are watched up to `latest`, in the order of time, after `after`.
     pub(super) fn watched<'a>(
         &'a self,
         latest: Option<Timestamp>,
@@ -273,7 +273,7 @@ fn leave_set<K: Eq + Hash>(map: &mut HashMap<K, BTreeSet<JobId>>, key: &K, id: &
     }
 }
 
-/// Where an available job stands in its queue.
+/// The position of an available job in its queue.
 type Position = (Reverse<i8>, (Timestamp, JobId));
 
 /// Walks the jobs of one priority.
@@ -345,7 +345,7 @@ impl PartialOrd for Head<'_> {
 }
 
 impl Ord for Head<'_> {
-    /// The other way round, so that the heap's greatest is the first to be handed out.
+    /// Compares in reverse, so that the heap's greatest element is the first to be dispatched.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (other.priority, other.place).cmp(&(self.priority, self.place))
     }

@@ -34,7 +34,7 @@ pub(super) trait Heads {
 pub(super) struct Applied {
     /// The answers to the commands, which hold once the effects are durable.
     pub(super) outcomes: Outcomes,
-    /// What is to be made durable.
+    /// The changes to be made durable.
     pub(super) effects: Effects,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Effects {
     pub(super) last: Version,
 }
 
-/// A job or a record before and after a batch; none where there is none.
+/// A job or a record before and after a batch; `None` when it does not exist.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change<T> {
     pub(super) before: Option<T>,
@@ -80,7 +80,7 @@ pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -
         }
     }
     let mut effects = batch.effects;
-    // What came and went within the batch, or was only read, is no change.
+    // A document that was created and removed within the batch, or was only read, is no change.
     effects.heads.retain(|_, change| is_change(change, |head| head.version));
     effects.records.retain(|_, change| is_change(change, |record| record.version));
     Applied { outcomes, effects }
@@ -90,7 +90,7 @@ fn is_change<T>(change: &Change<T>, version: impl Fn(&T) -> Version) -> bool {
     change.before.as_ref().map(&version) != change.after.as_ref().map(&version)
 }
 
-/// The change of what has this key, which is read when the batch first comes to it.
+/// Returns the change of the document with this key, which is read when the batch first comes to it.
 fn change_of<'m, K: Ord + Clone, T: Clone>(
     changes: &'m mut BTreeMap<K, Change<T>>,
     key: &K,
@@ -177,7 +177,7 @@ impl<H: Heads> Batch<'_, H> {
         }
     }
 
-    /// Only bodies that the job refers to: no other would ever be removed again.
+    /// Keeps only bodies that the job refers to: no other would ever be removed again.
     fn keep_bodies(&mut self, job: &Job, bodies: Vec<NewBody>) {
         for body in bodies {
             if job.stored_bodies().any(|reference| *reference == body.reference) {

@@ -71,17 +71,17 @@ use writer::Queue;
 /// a hundred bytes in the journal and a second look-up to read: the two meet at a few hundred bytes.
 const INLINE_LIMIT: usize = 512;
 
-/// How many searches and counts read the disk at once; the others wait their turn, so that they leave a core to writes.
+/// The most searches and counts that read the disk at once. The others wait, so that a core is left for writes.
 const SCANS: u32 = 2;
 
-/// How many look-ups on disk and additions to the audit are under way at once; the others wait their turn.
+/// The most look-ups on disk and additions to the audit under way at once. The others wait.
 const LOOKUPS: u32 = 64;
 
-/// A store in a directory of this machine.
+/// A store of jobs in a data directory of this machine.
 pub struct EmbeddedStore {
     queue: Arc<Queue>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// Taken out when the store is closed.
+    /// The engine; `None` once the store is closed.
     engine: RwLock<Option<Arc<Engine>>>,
     scans: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
@@ -89,8 +89,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in a directory, which is created where there is none, and holds the directory until the store
-    /// is closed or dropped. Reads every live job, and the jobs that ended last.
+    /// Opens the store in a directory, which is created where there is none, and holds the directory until the store is
+    /// closed or dropped. Opening reads every live job and the jobs that ended last.
     ///
     /// # Errors
     /// [`OpenError`] says why the directory cannot be opened.

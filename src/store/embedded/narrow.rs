@@ -10,7 +10,7 @@ use crate::query::kql::Span;
 /// The finest difference between two times.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// All times that there are.
+/// The span of all times.
 const EVER: Span = Span { first: Timestamp::MIN.as_millis(), last: Timestamp::MAX.as_millis() };
 
 /// A filter, with what its query binds made part of it where the filter has a part for it.
@@ -28,7 +28,7 @@ pub(super) struct Narrowed {
     pub(super) finished_at: Span,
     /// The time in which jobs must have been written last.
     pub(super) updated_at: Span,
-    /// Whether every settled job that satisfies all of this, but for `ids`, matches: then its columns tell.
+    /// Whether every settled job that satisfies all of this, but for `ids`, matches. Then the columns decide.
     pub(super) exact: bool,
 }
 
@@ -71,12 +71,12 @@ impl Narrowed {
         Some(Self { filter: narrowed, ids, created_at, run_at, finished_at, updated_at, exact })
     }
 
-    /// Whether a finished job in this state can match.
+    /// Returns whether a finished job in this state can match.
     pub(super) fn admits(&self, state: JobState) -> bool {
         self.filter.states.is_empty() || self.filter.states.contains(&state)
     }
 
-    /// Whether any finished job can match.
+    /// Returns whether any finished job can match.
     pub(super) fn may_be_finished(&self) -> bool {
         !self.filter.only_live()
     }
@@ -93,12 +93,12 @@ fn both(one: Span, other: Option<Span>) -> Span {
     other.map_or(one, |other| one.and(other))
 }
 
-/// The last moment before a span; none when it has no beginning.
+/// Returns the last moment before a span; `None` when the span has no beginning.
 fn after(span: Span) -> Option<Timestamp> {
     (span.first > Timestamp::MIN.as_millis()).then(|| Timestamp::from_millis(span.first).minus(MOMENT))
 }
 
-/// The last moment of a span; none when it has no end.
+/// Returns the last moment of a span; `None` when the span has no end.
 fn at_most(span: Span) -> Option<Timestamp> {
     // A span up to the end of all time still needs a value.
     (span.last < i64::MAX).then(|| Timestamp::from_millis(span.last))

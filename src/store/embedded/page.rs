@@ -6,20 +6,20 @@ use std::ops::ControlFlow;
 use crate::query::{Search, SortKey};
 use crate::store::Versioned;
 
-/// Takes in the jobs that match.
+/// A receiver of the jobs that match a search.
 pub(super) trait Sink {
-    /// Whether a job could be wanted whose ranks ([`SortKey::ranks`]) lie between these.
+    /// Returns whether a job could be wanted whose ranks ([`SortKey::ranks`]) lie between these.
     fn may_want(&self, _first: (i64, i64), _last: (i64, i64)) -> bool {
         true
     }
 
-    /// Whether the job with this key is wanted if it matches.
+    /// Returns whether the job with this key is wanted if it matches.
     fn wants(&self, _key: &SortKey) -> bool {
         true
     }
 
-    /// Whether it is a page: of a job that is known to match it takes the key alone, and the first jobs are often
-    /// enough.
+    /// Returns whether the receiver is a page: it needs only the key of a job that is known to match, and the first
+    /// jobs are often enough.
     fn is_page(&self) -> bool {
         false
     }

@@ -164,7 +164,7 @@ impl States {
     }
 }
 
-/// What a block's jobs are ordered by.
+/// The values by which a block's jobs are ordered.
 pub(super) struct Values {
     created_at: Option<Ints>,
     updated_at: Option<Ints>,
@@ -174,7 +174,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Returns those in a row; what was not read has no meaning.
+    /// Returns the sort values of a row; values that were not read are meaningless.
     pub(super) fn get(&self, row: u32) -> SortValues {
         let number = |column: &Option<Ints>| column.as_ref().map_or(0, |column| column.get(row as usize));
         let time = |column| Timestamp::from_millis(number(column));

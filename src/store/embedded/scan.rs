@@ -1,5 +1,5 @@
-//! Searches and counts, as of one moment: what is in memory is shared under the lock and searched without it, and the
-//! disk is read in the snapshot of the same moment.
+//! Searches and counts as of one moment: the jobs in memory are shared under the lock and searched without it, and the
+//! disk is read in a snapshot of the same moment.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ use crate::job::JobState;
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
-/// Whether a search is answered from the indexes in memory at once, without scanning anything.
+/// Returns whether a search is answered from the indexes in memory at once, without scanning anything.
 pub(super) fn is_indexed(wanted: &Narrowed, sort: Sort) -> bool {
     let filter = &wanted.filter;
     is_dispatch(filter, sort)
@@ -29,7 +29,7 @@ pub(super) fn is_indexed(wanted: &Narrowed, sort: Sort) -> bool {
         || filter.pending_notices == Some(true)
 }
 
-/// Whether a count is answered from the counts that are kept.
+/// Returns whether a count is answered from the counts that are kept.
 pub(super) fn is_counted(wanted: &Narrowed, by: &[GroupField]) -> bool {
     let filter = &wanted.filter;
     let of_these = Filter { states: filter.states.clone(), queues: filter.queues.clone(), ..Filter::default() };
@@ -108,9 +108,9 @@ pub(super) fn visit(
     moment.walk(engine, &wanted, Sort::default(), &mut visit)
 }
 
-/// What a search reads of the store, at one moment.
+/// The data that a search reads, as of one moment.
 struct Moment {
-    /// Those of the jobs in memory that could match, by an index.
+    /// The jobs in memory that could match, from an index.
     heads: Vec<Versioned>,
     /// Every live job, where there is no index.
     all_live: Vec<Arc<Shard>>,
@@ -156,14 +156,14 @@ impl Moment {
     }
 }
 
-/// Whether available jobs are wanted in the order of dispatch.
+/// Returns whether available jobs are wanted in the order of dispatch.
 fn is_dispatch(filter: &Filter, sort: Sort) -> bool {
     sort == Sort::Dispatch
         && !filter.states.is_empty()
         && filter.states.iter().all(|state| *state == JobState::Available)
 }
 
-/// Whether the jobs are wanted that the monitor has to check, in the order of time.
+/// Returns whether the jobs are wanted that the monitor has to check, in the order of time.
 fn is_watch(filter: &Filter, sort: Sort) -> bool {
     filter.watch_at_most.is_some() && sort == Sort::By(SortField::WatchAt, Direction::Ascending)
 }

@@ -24,9 +24,9 @@ pub(super) struct Published {
     pub(super) blocks: Arc<Blocks>,
     /// How many jobs have finished.
     pub(super) finished: Finished,
-    /// The version given last.
+    /// The version assigned last.
     pub(super) last: Version,
-    /// The disk at the same moment.
+    /// A snapshot of the disk at the same moment.
     pub(super) snapshot: Arc<Snapshot>,
 }
 
@@ -50,12 +50,12 @@ impl Recent {
         self.by_write.get(self.by_id.get(id)?)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of these jobs.
     pub(super) fn len(&self) -> usize {
         self.by_write.len()
     }
 
-    /// Returns all of them, those first that ended first.
+    /// Returns all of these jobs, in the order in which they ended.
     pub(super) fn heads(&self) -> impl Iterator<Item = &Versioned> {
         self.by_write.values()
     }
@@ -92,7 +92,7 @@ impl Finished {
         after.collect()
     }
 
-    /// Sets how many there are.
+    /// Sets the number of finished jobs in a state and queue.
     pub(super) fn set(&mut self, state: JobState, queue: QueueName, count: u64) {
         if count == 0 {
             self.0.remove(&(state, queue));

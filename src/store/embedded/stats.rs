@@ -14,11 +14,11 @@ use crate::job::Job;
 use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};
 use crate::store::StoreError;
 
-/// How many values a row keeps one by one before it makes a histogram of them.
+/// The most values that a row keeps one by one before it makes a histogram of them.
 const KEPT: usize = 512;
-/// How much the values of all rows may take, in bytes.
+/// The most memory that the values of all rows may take, in bytes.
 const MAX_BYTES: usize = 256 << 20;
-/// How many digits of a duration count.
+/// The number of significant digits of a duration in a histogram.
 const DIGITS: u8 = 3;
 
 /// Computes the statistics; `None` when there are too many rows.
@@ -41,7 +41,7 @@ struct Tallies<'r> {
     request: &'r StatsRequest,
     total: Tally,
     rows: HashMap<Key, Tally>,
-    /// What all values take.
+    /// The memory that the values of all rows take, in bytes.
     bytes: usize,
 }
 
@@ -86,7 +86,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Adds a job. Returns how many bytes more this takes.
+    /// Adds a job. Returns the additional bytes that this takes.
     fn add(&mut self, job: &Job, measured: bool) -> usize {
         self.count += 1;
         if !measured {
@@ -123,7 +123,7 @@ impl Default for Kept {
 }
 
 impl Values {
-    /// Adds one. Returns how many bytes more this takes.
+    /// Adds a duration. Returns the additional bytes that this takes.
     fn add(&mut self, duration: Duration) -> usize {
         let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         self.count += 1;
@@ -170,7 +170,7 @@ impl Kept {
         }
     }
 
-    /// The least value that at least so many in a hundred do not exceed.
+    /// Returns for each percentage the least value that at least so many percent of the values do not exceed.
     fn percentiles(self, wanted: &[Percent]) -> Vec<f64> {
         match self {
             Self::Few(mut values) => {

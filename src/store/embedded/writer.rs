@@ -15,16 +15,16 @@ use super::machine::{Command, Outcomes};
 use crate::job::Json;
 use crate::store::{Record, RecordWrite, StoreError, Write, WriteResult};
 
-/// How many writes may wait.
+/// The most writes that may wait.
 const WAITING_ITEMS: usize = 65_536;
 
-/// How many bytes they may have.
+/// The most bytes that waiting writes may have.
 const WAITING_BYTES: usize = 64 << 20;
 
 /// A batch takes no further request beyond this many writes: about what a disk syncs in the time it takes anyway.
 const BATCH_ITEMS: usize = 4_096;
 
-/// The same in bytes.
+/// A batch takes no further request beyond this many bytes.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// How long a refused caller should wait before it tries again: several batches.
@@ -59,7 +59,7 @@ fn answer(callers: Vec<Caller>, outcomes: Outcomes) {
 }
 
 impl Caller {
-    /// Answers with a failure.
+    /// Answers every write of the caller with a failure.
     fn fail(self, failure: &Failure<'_>) {
         match self {
             Self::Jobs { count, answer } => drop(answer.send((0..count).map(|_| failure.answer()).collect())),
@@ -70,9 +70,9 @@ impl Caller {
 
 /// Why writes are not acknowledged.
 enum Failure<'a> {
-    /// They were not written.
+    /// The writes were not written.
     Refused(&'a str),
-    /// Their batch could not be made durable.
+    /// The writes' batch could not be made durable.
     Undecided(&'a StoreError),
 }
 
@@ -85,7 +85,7 @@ impl Failure<'_> {
     }
 }
 
-/// Writes on their way to the writer, bounded.
+/// The bounded queue of writes to the writer.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<Backlog>,
@@ -97,16 +97,16 @@ struct Backlog {
     requests: Vec<Request>,
     items: usize,
     bytes: usize,
-    /// Why nothing more is taken.
+    /// The reason why the queue is closed; `None` while it is open.
     closed: Option<String>,
 }
 
 impl Queue {
-    /// Hands writes over.
+    /// Puts writes of jobs into the queue.
     ///
     /// # Errors
-    /// When too much waits, or the queue is closed. A request that is too large for the bounds by itself is taken when
-    /// nothing else waits: it could never be otherwise.
+    /// [`StoreError`] when too much waits, or the queue is closed. A request that is too large for the bounds by itself
+    /// is taken when nothing else waits: it could never be otherwise.
     pub(super) fn push(&self, writes: Vec<Write>) -> Result<oneshot::Receiver<Vec<WriteResult>>, StoreError> {
         let (bytes, count) = (writes.iter().map(bytes_of).sum(), writes.len());
         let (answer, receiver) = oneshot::channel();
@@ -115,10 +115,10 @@ impl Queue {
         Ok(receiver)
     }
 
-    /// Hands a write of a record over.
+    /// Puts a write of a record into the queue.
     ///
     /// # Errors
-    /// As [`Queue::push`].
+    /// The errors of [`Queue::push`].
     pub(super) fn push_record(&self, write: RecordWrite) -> Result<oneshot::Receiver<WriteResult<Record>>, StoreError> {
         let bytes = HEAD_BYTES + write.body().map_or(0, Json::bytes);
         let (answer, receiver) = oneshot::channel();
@@ -144,18 +144,18 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes no more; what waits is still written. The first reason stays.
+    /// Closes the queue; waiting writes are still written. The first reason is kept.
     pub(super) fn close(&self, reason: &str) {
         self.waiting.lock().closed.get_or_insert_with(|| reason.to_owned());
         self.arrived.notify_all();
     }
 
-    /// Returns why nothing more is taken, if the queue is closed.
+    /// Returns the reason why the queue is closed; `None` while it is open.
     pub(super) fn closed(&self) -> Option<String> {
         self.waiting.lock().closed.clone()
     }
 
-    /// Waits for the next batch and returns it; none when the queue is closed and empty.
+    /// Waits for the next batch and returns it; `None` when the queue is closed and empty.
     fn take(&self) -> Option<Vec<Request>> {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() {
@@ -179,7 +179,7 @@ impl Queue {
         Some(batch)
     }
 
-    /// Refuses everything that waits and all that comes.
+    /// Closes the queue and refuses all waiting and later writes.
     fn fail(&self, reason: &str) {
         self.close(reason);
         let refused = mem::take(&mut self.waiting.lock().requests);

@@ -1,9 +1,9 @@
 //! The records of one kind, kept in memory by a process that reads them often, and the one loop that changes a
 //! record.
 //!
-//! What this process writes counts at once; what others write is found by listing the records. A list may be behind:
-//! a record that it shows in an older version than is known is left as it is, and one that it does not show is kept
-//! for as long as a list can lag.
+//! Writes of this process take effect at once; writes of others are found by listing the records. A list may lag: a
+//! record listed in an older version than the known one is ignored, and a known record that is not listed is kept for
+//! as long as a list can lag.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use super::{Record, RecordKey, RecordKind, RecordWrite};
 use crate::job::{Json, RecordName};
 use crate::store::{Store, StoreError, Version, WriteError};
 
-/// How far a list of records can be behind what was acknowledged.
+/// How far a list of records can lag behind acknowledged writes.
 const LAG: Duration = Duration::from_secs(10);
 
-/// How often one change is tried when others change the same record.
+/// How many times one change is tried while others change the same record.
 const MAX_TRIES: usize = 10;
 
-/// How often a change is tried whose outcome was not learnt.
+/// How many times a change is tried while its outcome stays unknown.
 const MAX_UNKNOWN: usize = 3;
 
 /// Why a record was not changed.
@@ -43,25 +43,27 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// How often a change was tried when it is given up as [`RecordError::Contended`].
+    /// How many times a change is tried before it fails with [`RecordError::Contended`].
     pub const TRIES: usize = MAX_TRIES;
 }
 
 /// A record's value after a change.
 struct Changed<T> {
-    /// None when there is no such record.
+    /// The value; `None` when there is no such record.
     value: Option<T>,
-    /// The version that says so; none where there was no record and should be none.
+    /// The version that holds the value, or that was removed; `None` when there was no record and none was to be
+    /// written.
     version: Option<Version>,
-    /// Whether this change wrote it.
+    /// Whether this change wrote to the store.
     wrote: bool,
 }
 
-/// Changes the record `key` under its version to what `decide(its value)` returns, none standing for no record.
-/// Decides again on what others wrote meanwhile, and makes sure of a write whose answer was lost.
+/// Changes the record `key` under its version to what `decide` returns for its current value, and returns the new
+/// value. `None` stands for no record. Calls `decide` again after a conflict with another writer, and repeats a write
+/// whose answer was lost.
 ///
 /// # Errors
-/// What `decide` refuses with, and [`RecordError`].
+/// The errors of `decide`, [`RecordError`], and [`StoreError`] when the record cannot be read.
 pub async fn change_record<T, E>(
     store: &dyn Store,
     key: &RecordKey,
@@ -133,7 +135,7 @@ pub struct CachedRecords<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T> {
-    /// Knows no record until the first [`CachedRecords::list`].
+    /// Creates a cache that knows no record until the first [`CachedRecords::list`] or [`CachedRecords::change`].
     #[must_use]
     pub fn new(store: Arc<dyn Store>, kind: RecordKind) -> Self {
         Self { store, kind, known: RwLock::new(Known(BTreeMap::new())) }
@@ -151,17 +153,17 @@ impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T>
         self.known.read().all()
     }
 
-    /// Passes all values on. No record changes until `publish` is done, so that of two changes the later one is
-    /// passed on last.
+    /// Calls `publish` with all values. No cached record changes until it returns, so that of two changes the later one
+    /// is published last.
     pub fn publish(&self, publish: impl FnOnce(Vec<(RecordName, Arc<T>)>)) {
         let known = self.known.write();
         publish(known.all());
     }
 
-    /// Lists the records in the store, and takes over what is newer there.
+    /// Lists the records in the store and updates the cache with those that are newer there.
     ///
     /// # Errors
-    /// Why the store could not list them, or why one of them cannot be read.
+    /// [`StoreError`] when the store cannot list the records, or when one of them cannot be read.
     pub async fn list(&self) -> Result<(), StoreError> {
         let records = self.store.records(self.kind).await?;
         let read = |record: &Record| Ok((record.key.name.clone(), record.read()?, record.version));
@@ -173,7 +175,7 @@ impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T>
     /// Changes the record `name` as [`change_record`] does, and makes the change visible to the lists of others.
     ///
     /// # Errors
-    /// As for [`change_record`].
+    /// The errors of [`change_record`].
     pub async fn change<E: From<RecordError> + From<StoreError> + Send>(
         &self,
         name: &RecordName,
@@ -195,14 +197,15 @@ impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T>
     }
 }
 
-/// What is known of the records of a kind, by name.
+/// The cached records of one kind, by name.
 struct Known<T>(BTreeMap<RecordName, Entry<T>>);
 
 struct Entry<T> {
-    /// None where the record is known to be removed.
+    /// The record's value; `None` when the record is known to be removed.
     value: Option<Arc<T>>,
     version: Version,
-    /// Set for what was read in real time or written here: until then, a list that does not show it is behind.
+    /// The time until which a list that lacks the record is taken to lag. Set only for a record that this process read
+    /// in real time or wrote.
     certain_until: Option<Instant>,
 }
 
@@ -211,7 +214,7 @@ impl<T> Known<T> {
         self.0.iter().filter_map(|(name, entry)| Some((name.clone(), entry.value.clone()?))).collect()
     }
 
-    /// Takes over what was read in real time or written.
+    /// Stores a value that was read in real time or written, unless a later version is known.
     fn learn(&mut self, name: &RecordName, value: Option<Arc<T>>, version: Version) {
         if self.0.get(name).is_none_or(|known| !known.version.is_later_than(version)) {
             let certain_until = Some(Instant::now() + LAG);
@@ -219,7 +222,7 @@ impl<T> Known<T> {
         }
     }
 
-    /// Takes over a list, as far as it is not behind.
+    /// Updates the cache from a list, except where the list lags.
     fn take_over(&mut self, listed: Vec<(RecordName, T, Version)>, now: Instant) {
         let shown: HashSet<&RecordName> = listed.iter().map(|(name, ..)| name).collect();
         self.0.retain(|name, known| shown.contains(name) || known.certain_until.is_some_and(|until| now < until));

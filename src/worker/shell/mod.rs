@@ -32,19 +32,19 @@ use self::tail::Capture;
 use super::handler::{Attempt, Ending, Handler, HandlerError};
 use crate::job::{Json, Kind};
 
-/// The name of the kind.
+/// The name of the kind of shell jobs.
 pub const KIND: &str = "shell";
-/// How long output may still come in after the command has ended, from a process that escaped with the pipe.
+/// How long output is still read after the command has ended, since an escaped process may hold the pipe open.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
-/// How many of the last lines of standard error a failure's message holds at most.
+/// The most lines from the end of standard error in a failure's message.
 const SHOWN_LINES: usize = 10;
-/// How many bytes of them it holds at most.
+/// The most bytes from the end of standard error in a failure's message.
 const SHOWN_BYTES: usize = 2048;
 
 /// Returns the kind of shell jobs.
 ///
 /// # Panics
-/// Never: the name is a good one.
+/// Never, since the name is valid.
 #[must_use]
 pub fn kind() -> Kind {
     Kind::new(KIND).expect("a good name")
@@ -55,13 +55,13 @@ pub fn kind() -> Kind {
 pub struct ShellResult {
     /// The command's exit code.
     pub exit_code: i32,
-    /// The last 64 KiB of its standard output; what is not UTF-8 is replaced.
+    /// The last 64 KiB of the command's standard output; bytes that are not UTF-8 are replaced.
     pub stdout: String,
-    /// The last 64 KiB of its standard error; what is not UTF-8 is replaced.
+    /// The last 64 KiB of the command's standard error; bytes that are not UTF-8 are replaced.
     pub stderr: String,
-    /// How many bytes it wrote to standard output in all.
+    /// The total number of bytes that the command wrote to standard output.
     pub stdout_bytes: u64,
-    /// How many bytes it wrote to standard error in all.
+    /// The total number of bytes that the command wrote to standard error.
     pub stderr_bytes: u64,
     /// How long the command took, in milliseconds.
     pub duration_ms: u64,
@@ -81,7 +81,7 @@ impl ShellHandler {
         Self { scope, grace }
     }
 
-    /// Returns the handler as workers take it.
+    /// Returns the handler in the form that workers take.
     #[must_use]
     pub fn shared(self) -> Arc<dyn Handler> {
         Arc::new(self)
@@ -143,7 +143,7 @@ impl Handler for ShellHandler {
 
 impl ShellHandler {
     /// Waits for the command to end, by itself or because the attempt is ended. A command that was ended early counts
-    /// as such even when it then succeeded: what of its work it left out is unknown.
+    /// as such even when it then exits with success, since it may have skipped a part of its work.
     async fn wait(
         &self,
         child: &mut Child,

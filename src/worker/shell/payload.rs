@@ -18,7 +18,7 @@ pub struct ShellPayload {
     /// Environment variables, added to the worker's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The command's working directory. Default: the worker's.
+    /// The command's working directory; the worker's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
 }
@@ -29,7 +29,7 @@ pub struct ShellPayload {
 pub enum CommandLine {
     /// A program and its arguments, run without a shell.
     Arguments(Vec<String>),
-    /// A line for `sh -c`.
+    /// A command line for `sh -c`.
     Line(String),
 }
 
@@ -61,17 +61,17 @@ impl ShellPayload {
     /// Reads and checks a job's payload.
     ///
     /// # Errors
-    /// Returns what is wrong with it.
+    /// Returns what is wrong with the payload.
     pub fn parse(payload: Option<&Json>) -> Result<Self, String> {
         let Some(payload) = payload else { return Err("there is none".to_owned()) };
         let parsed: Self = serde_json::from_str(payload.as_str()).map_err(|error| error.to_string())?;
         parsed.check().map(|()| parsed)
     }
 
-    /// Checks what the types do not.
+    /// Checks the rules that the types do not express.
     ///
     /// # Errors
-    /// Returns what is wrong.
+    /// Returns what is wrong with the payload.
     pub fn check(&self) -> Result<(), String> {
         if let Some(flaw) = self.command.flaw() {
             return Err(flaw.to_owned());
@@ -84,8 +84,8 @@ impl ShellPayload {
         }
     }
 
-    /// The failure of a command that could not be started. The same command on the same machine will mostly fail again,
-    /// but a file system that comes back or another worker may mend it.
+    /// Returns the failure of a command that could not be started. The same command on the same machine will usually
+    /// fail again, but it may succeed after a file system returns, or on another worker.
     pub(super) fn spawn_failure(&self, error: &std::io::Error) -> HandlerError {
         let program = self.command.program_and_arguments().0.to_string_lossy().into_owned();
         let place = self.cwd.as_ref().map(|cwd| format!(" in {}", cwd.display())).unwrap_or_default();

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
-/// The process group of a command; killed when dropped.
+/// The process group of a command. It is killed when this value is dropped.
 ///
 /// It has the number of its first process. Once that has been waited for and the group is empty the number is free
 /// again, but the system hands numbers out in a circle: it comes back only after all others, long after the last
@@ -22,14 +22,14 @@ impl Group {
         Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
     }
 
-    /// Asks every process of the group to end.
+    /// Sends SIGTERM to every process of the group.
     pub(super) fn terminate(&self) {
         self.signal(Signal::SIGTERM);
-        // A stopped process hears only once it goes on.
+        // A stopped process receives the signal only once it continues.
         self.signal(Signal::SIGCONT);
     }
 
-    /// Ends every process of the group.
+    /// Sends SIGKILL to every process of the group.
     pub(super) fn kill(&self) {
         self.signal(Signal::SIGKILL);
     }
@@ -37,7 +37,7 @@ impl Group {
     fn signal(&self, signal: Signal) {
         let Some(group) = self.0 else { return };
         match killpg(group, signal) {
-            // Gone already. Some systems say EPERM when only zombies are left.
+            // The group has ended already. Some systems return EPERM when only zombies are left.
             Ok(()) | Err(Errno::ESRCH | Errno::EPERM) => {}
             Err(error) => tracing::warn!(group = group.as_raw(), %signal, %error, "cannot signal a job's processes"),
         }

@@ -17,12 +17,12 @@ pub(super) const VARIABLE: &str = "LEASEHOLD_SCOPE";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope(Arc<str>);
 
-/// What became of a former worker's commands.
+/// The processes of a former worker's commands that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// The ids of the processes that were killed.
     pub ended: Vec<i32>,
-    /// The ids of the processes that are still alive.
+    /// The ids of the processes that were still alive after the wait.
     pub alive: Vec<i32>,
 }
 
@@ -39,8 +39,8 @@ impl Scope {
         &self.0
     }
 
-    /// Kills every process of this scope and waits, for `patience` at most, until they are gone. Only for a worker that
-    /// is alone in the scope.
+    /// Kills every process of this scope and waits, for `patience` at most, until they have ended. It must be called
+    /// only by a worker that is alone in the scope.
     pub async fn end_leftovers(&self, patience: Duration) -> Leftovers {
         let deadline = tokio::time::Instant::now() + patience;
         let mut ended = Vec::new();
@@ -63,7 +63,7 @@ mod processes {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
 
-    /// Sends SIGKILL to every process that has `entry` in its environment, and returns those that were still there.
+    /// Sends SIGKILL to every process that has `entry` in its environment, and returns the ids of those found.
     pub(super) fn kill_all(entry: &str) -> Vec<i32> {
         let Ok(directory) = fs::read_dir("/proc") else { return Vec::new() };
         let numbers = directory.flatten().filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
@@ -74,7 +74,8 @@ mod processes {
         found
     }
 
-    /// A process on its way out has an empty environment, so it is not found again.
+    /// Returns whether the process has `entry` in its environment. An exiting process has an empty environment, so it
+    /// is not found again.
     fn has(process: i32, entry: &str) -> bool {
         let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|found| found == entry.as_bytes())

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How many bytes are kept.
+/// The most bytes that are kept.
 pub(super) const KEPT: usize = 64 * 1024;
-/// How many bytes are read at a time.
+/// The most bytes that are read at a time.
 const CHUNK: usize = 16 * 1024;
 
-/// The last [`KEPT`] bytes of what was pushed.
+/// The last [`KEPT`] bytes of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     bytes: Vec<u8>,
@@ -20,7 +20,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Takes in more. Holds twice [`KEPT`] at most, so that old bytes are seldom moved.
+    /// Adds bytes. Up to twice [`KEPT`] bytes are held, so that old bytes are seldom moved.
     pub(super) fn push(&mut self, chunk: &[u8]) {
         self.total += chunk.len() as u64;
         self.bytes.extend_from_slice(&chunk[chunk.len().saturating_sub(KEPT)..]);
@@ -29,12 +29,12 @@ impl Tail {
         }
     }
 
-    /// Returns how many bytes were pushed in all.
+    /// Returns the total number of bytes that were pushed.
     pub(super) const fn total(&self) -> u64 {
         self.total
     }
 
-    /// Returns what is kept, as text. A character that was cut is left out; what is not UTF-8 is replaced.
+    /// Returns the kept bytes as text. A character that was cut is left out; bytes that are not UTF-8 are replaced.
     pub(super) fn into_text(self) -> String {
         let mut start = self.bytes.len().saturating_sub(KEPT);
         let cut = self.total > self.bytes.len() as u64 || start > 0;
@@ -62,7 +62,7 @@ impl Capture {
         Self { tail, reader: AbortOnDropHandle::new(tokio::spawn(reader)) }
     }
 
-    /// Returns what has come in, waiting no longer than `patience` for the rest.
+    /// Returns the bytes that were read, after a wait of `patience` at most for the rest.
     pub(super) async fn finish(mut self, patience: Duration) -> Tail {
         if tokio::time::timeout(patience, &mut self.reader).await.is_err() {
             self.reader.abort();

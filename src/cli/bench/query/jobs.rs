@@ -23,8 +23,8 @@ const DELAYED: u64 = 10;
 /// One in so many of those that have not ended is running.
 const RUNNING: u64 = 10;
 
-/// So many jobs in the order of their creation, the last `live` of which have not ended. The same every time, but for
-/// `now`.
+/// Returns this many jobs in the order of their creation, of which the last `live` have not ended. Except for `now`,
+/// they are the same every time.
 pub(crate) fn made_up(jobs: u32, live: u32, now: Timestamp) -> impl Iterator<Item = Job> {
     let begun = now.as_millis() - SPAN.as_millis() as i64;
     let step = SPAN.as_millis() as f64 / f64::from(jobs.max(1));
@@ -34,13 +34,13 @@ pub(crate) fn made_up(jobs: u32, live: u32, now: Timestamp) -> impl Iterator<Ite
     })
 }
 
-/// A query for one in three hundred, by a time.
+/// Returns a query by a time field that matches one job in three hundred.
 pub(super) fn window(field: &str, now: Timestamp) -> String {
     let at = |hours: u64| now.minus(Duration::from_hours(hours));
     format!("{field} >= \"{}\" and {field} < \"{}\"", at(362), at(360))
 }
 
-/// A number that looks thrown: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+/// Returns a pseudorandom number: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 fn mixed(number: u32, purpose: u64) -> u64 {
     let seed = (u64::from(number) << 8 | purpose).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let seed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -52,7 +52,7 @@ fn one_of(count: u32, number: u32, purpose: u64) -> u32 {
     (mixed(number, purpose) % u64::from(count)) as u32
 }
 
-/// A name out of a literal, which is always one.
+/// Returns a name from a literal that is a valid name.
 fn named<T, E: std::fmt::Debug>(name: Result<T, E>) -> T {
     name.expect("a name")
 }
@@ -99,7 +99,7 @@ fn job(number: u32, created_at: Timestamp, is_live: bool) -> Job {
     }
 }
 
-/// Where a job stands.
+/// The stage that a job has reached.
 enum End {
     Waits,
     Runs,

@@ -38,7 +38,7 @@ const LIMIT: usize = 100;
 const RUNS: usize = 25;
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
 
-/// A query and what is wanted of it.
+/// A query and the kind of answer.
 struct Question {
     name: &'static str,
     kql: String,
@@ -54,15 +54,15 @@ enum Wanted {
 
 const NEWEST: Wanted = Wanted::List("-created_at");
 
-/// What it took.
+/// The measurements of a question.
 struct Answered {
     question: Question,
     found: u64,
-    /// In rising order.
+    /// The durations of the runs, in rising order.
     took: Vec<Duration>,
 }
 
-/// Measures, and says how it went.
+/// Runs the scenario and prints its result.
 pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     let jobs = args.jobs.unwrap_or(DEFAULT_JOBS);
     let (mut source, what, filled) = if args.server.is_some() {
@@ -98,7 +98,7 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
     engine::open(settings).await
 }
 
-/// Fills a store that is empty; gives how long it took.
+/// Fills a store that is empty, and returns how long that took.
 async fn fill(store: &dyn Store, jobs: u32, live: u32) -> Result<Option<Duration>, String> {
     let there = store.count(&Filter::default(), &[]).await.map_err(|error| error.to_string())?;
     if there.iter().any(|group| group.count > 0) {
@@ -128,7 +128,7 @@ pub(super) async fn fill_with(store: &dyn Store, mut jobs: impl Iterator<Item = 
     store.refresh().await.map_err(|error| error.to_string())
 }
 
-/// Questions to what [`jobs::made_up`] made.
+/// Returns the questions about the jobs of [`jobs::made_up`].
 fn questions(now: Timestamp) -> Vec<Question> {
     let indexed = [
         ("queue", "queue: queue-07".to_owned()),
@@ -166,13 +166,13 @@ enum Source {
     Server(Box<Connection>),
 }
 
-/// Of the answer to a count.
+/// The part of a count's answer that is read.
 #[derive(Deserialize)]
 struct Total {
     total: u64,
 }
 
-/// Of a list.
+/// The part of a list's answer that is read.
 #[derive(Deserialize)]
 struct Items {
     items: Vec<IgnoredAny>,
@@ -192,7 +192,7 @@ impl Source {
         Ok(Answered { question, found, took })
     }
 
-    /// How many are found.
+    /// Returns how many jobs are found.
     async fn run(&mut self, question: &Question) -> Result<u64, String> {
         match self {
             Self::Store { store, .. } => {

@@ -129,7 +129,7 @@ impl Run {
     }
 }
 
-/// The proof that a request shows, for those that show one.
+/// Returns the kind of proof that a request shows, if it shows one.
 const fn shown_by(request: &Request) -> Option<Shown> {
     match request {
         Request::Heartbeat(shown) | Request::Complete(shown, _) | Request::Release(shown) => Some(*shown),
@@ -167,7 +167,7 @@ fn holds_for_a_change(before: &Job, request: &Request, after: &Job, now: Timesta
     assert!(after.updated_at >= before.updated_at && after.updated_at >= now, "the last write went back in time");
     assert_eq!((&after.id, &after.spec, after.created_at), (&before.id, &before.spec, before.created_at));
 
-    // Of what is no change of state a beat and a notice handed on leave no trace.
+    // A heartbeat and the handing on of notices are no transitions, so the history does not show them.
     let recorded = !matches!(request, Request::Heartbeat(_) | Request::HandOn);
     assert_eq!(after.history.len(), before.history.len() + usize::from(recorded), "{request:?}: {from} → {to}");
 
@@ -197,7 +197,7 @@ fn holds_for_a_change(before: &Job, request: &Request, after: &Job, now: Timesta
     }
 }
 
-/// What the history gained, the outbox gained, where it is to be told of.
+/// Checks that the outbox gained a notice of the history's new entry exactly if its event is to be notified of.
 fn holds_for_the_outbox(before: &Job, after: &Job) {
     let gained = after.history.len() - before.history.len();
     let entry = after.history.entries().last().expect("a history is never empty");

@@ -23,8 +23,8 @@ impl JobEvent {
     }
 }
 
-/// Selects the events that satisfy every part. An empty list selects any. Events of the system's own jobs are left
-/// out unless the job or its queue is named.
+/// Selects the events that satisfy every part. An empty list selects any event. Events of the system's own jobs are
+/// left out unless the job or its queue is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
     /// Selects these kinds of event.

@@ -34,32 +34,32 @@ use replay::Replayed;
 use ring::{Reading, Ring};
 use tail::LATENESS;
 
-/// How many feeds may be replayed from the store at once; more wait.
+/// The most feeds that are replayed from the store at once; further feeds wait.
 const REPLAYS_AT_ONCE: usize = 4;
 
-/// How many events of the ring are looked at while it is locked.
+/// The most events of the ring that are read while it is locked.
 const LOOK_AT_ONCE: usize = 512;
 
-/// Where a feed begins.
+/// The position at which a feed begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventsFrom {
-    /// With the events from now on.
+    /// The feed begins with the events from now on.
     Now,
-    /// With the events at this time or later.
+    /// The feed begins with the events at this time or later.
     Since(Timestamp),
-    /// After this position, of this manager's feeds or another's.
+    /// The feed begins after this position, which another manager's feed may have returned.
     After(EventId),
 }
 
-/// A position in a feed, as `time-epoch-number`. A manager that does not have the ring of that epoch goes by the
+/// A position in a feed, written as `time-epoch-number`. A manager that does not have the ring of that epoch uses the
 /// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId {
     /// When the event happened.
     at: Timestamp,
-    /// The ring; zero for an event from the store.
+    /// The epoch of the ring that holds the event; zero for an event that was read from the store.
     epoch: u64,
-    /// The number in the ring.
+    /// The event's number in the ring.
     seq: u64,
 }
 
@@ -82,22 +82,22 @@ impl FromStr for EventId {
     }
 }
 
-/// What a feed delivers.
+/// An item that a feed delivers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedItem {
     /// An event.
     Event(EventId, JobEvent),
-    /// Events are missing here: there were more than are kept, or than the client read in time.
+    /// Events are missing at this position: there were more than are kept, or than the client read in time.
     Gap(EventId),
     /// All events from before the feed was opened have been delivered; those that follow are live.
     Live(EventId),
 }
 
-/// The ring, and who is told of news in it.
+/// The ring of the latest events, and the notification of the feeds that read it.
 pub(crate) struct Events {
-    /// Names this manager's ring. Never zero.
+    /// The random number that identifies this manager's ring; never zero.
     epoch: u64,
-    /// Whether others write to the store too.
+    /// Whether other processes write to the store as well.
     shared_store: bool,
     ring: Mutex<Ring>,
     news: Notify,
@@ -115,7 +115,8 @@ impl Events {
         }
     }
 
-    /// Publishes what is new in jobs that were just written: each with the length of its history before.
+    /// Publishes the new history entries of jobs that were just written. Each job comes with the former length of its
+    /// history.
     pub(crate) fn publish<'a>(&self, written: impl Iterator<Item = (&'a Job, usize)>) {
         let mut new = Vec::new();
         for (job, history_before) in written {
@@ -147,10 +148,10 @@ impl Manager {
     /// Opens a feed of the events that match `filter`.
     ///
     /// # Errors
-    /// The store's, when past events must be read there.
+    /// Returns the store's error when past events cannot be read there.
     pub async fn events(&self, filter: EventFilter, from: EventsFrom) -> Result<EventFeed, ManagerError> {
         let shared = &self.shared;
-        // The place in the ring is taken before the store is read: what happens meanwhile is in the one or the other.
+        // The position in the ring is taken before the store is read, so that no event between the two is missed.
         let seat = Seat::take(self);
         let (replay_from, seq) = {
             let ring = shared.observe.events.ring.lock();
@@ -178,31 +179,31 @@ impl Manager {
     }
 }
 
-/// A feed of events as they happen. [`EventsFrom::After`] continues one that was dropped.
+/// A live feed of events. [`EventsFrom::After`] continues a feed that was dropped.
 pub struct EventFeed {
     seat: Seat,
     filter: EventFilter,
-    /// The last event in the ring that was looked at.
+    /// The number of the last event that was read from the ring.
     seq: u64,
-    /// The last one that had happened when the feed was asked for, until it has been told.
+    /// The number of the last event before the feed was opened, until [`FeedItem::Live`] has been queued.
     live_from: Option<u64>,
-    /// What is to be told next.
+    /// The items to deliver next.
     waiting: VecDeque<FeedItem>,
 }
 
 impl EventFeed {
-    /// Returns the next item as soon as there is one; none once the manager stops. A call that is dropped loses
-    /// nothing.
+    /// Waits for the next item and returns it; returns `None` once the manager stops. Dropping the call loses no
+    /// item.
     pub async fn next(&mut self) -> Option<FeedItem> {
         let shared = Arc::clone(&self.seat.manager.shared);
-        // Bounded by the caller: each turn tells something, looks at more of the ring, or waits for news.
+        // Bounded by the caller: each turn returns an item, reads more of the ring, or waits for news.
         loop {
             if let Some(told) = self.waiting.pop_front() {
                 return Some(told);
             }
             let news = shared.observe.events.news.notified();
             tokio::pin!(news);
-            // Listening before looking, so that what is published between the two is not missed.
+            // The call listens before it reads, so that no event published between the two is missed.
             news.as_mut().enable();
             if self.read_ring() {
                 continue;
@@ -214,7 +215,7 @@ impl EventFeed {
         }
     }
 
-    /// Returns the position reached, from which another feed can go on.
+    /// Returns the position that the feed has reached, from which another feed can continue.
     #[must_use]
     pub fn position(&self) -> EventId {
         let shared = &self.seat.manager.shared;
@@ -252,7 +253,7 @@ impl EventFeed {
     }
 }
 
-/// A feed's place among those who listen.
+/// A feed's registration as a listener of the ring, which ends when it is dropped.
 struct Seat {
     manager: Manager,
 }

@@ -1,4 +1,4 @@
-//! What has happened, read from the jobs' histories in the store.
+//! Past events, read from the jobs' histories in the store.
 
 use std::collections::HashMap;
 
@@ -9,29 +9,29 @@ use crate::manager::Manager;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::StoreError;
 
-/// How many jobs one search asks for.
+/// The most jobs that one search returns.
 const PAGE: usize = 2_000;
 
-/// How many pages one replay reads at most.
+/// The most pages that one replay reads.
 const MAX_PAGES: usize = 10;
 
-/// How many events one replay tells at most.
+/// The most events that one replay returns.
 const MAX_EVENTS: usize = 20_000;
 
-/// What has happened.
+/// The past events of a replay.
 pub(super) struct Replayed {
     /// The events, in the order of their times.
     pub(super) events: Vec<JobEvent>,
-    /// Whether that is all; else the later ones are missing.
+    /// Whether the replay is complete; otherwise the later events are missing.
     pub(super) complete: bool,
 }
 
 impl Manager {
-    /// Reads what happened at `since` or later and is still in a job's history.
+    /// Reads the events at `since` or later that are still in a job's history.
     pub(super) async fn replay(&self, filter: &EventFilter, since: Timestamp) -> Result<Replayed, StoreError> {
         // The semaphore is never closed.
         let _place = self.shared.observe.events.replays.acquire().await;
-        // What was acknowledged before must be found: the feed goes on with what is published from here on.
+        // Acknowledged writes must be found, since the feed continues with events that are published from here on.
         self.shared.store.refresh().await?;
         let mut collected = Collected { filter, since, events: Vec::new(), told: HashMap::new() };
         let mut complete = true;
@@ -49,8 +49,8 @@ impl Manager {
         Ok(Replayed { events, complete })
     }
 
-    /// Goes through the jobs in the order of their last writes: one that is written meanwhile moves ahead and is
-    /// found again, so that none is passed over. Says whether it came to the end.
+    /// Reads the jobs in the order of their last writes, and returns whether it read them all. A job that is written
+    /// meanwhile moves ahead and is found again, so that none is missed.
     async fn collect_all(&self, collected: &mut Collected<'_>) -> Result<bool, StoreError> {
         let filter = Filter {
             queues: collected.filter.queues.clone(),
@@ -78,7 +78,7 @@ struct Collected<'a> {
     filter: &'a EventFilter,
     since: Timestamp,
     events: Vec<JobEvent>,
-    /// How much of each job's history has been looked at.
+    /// The number of the last history entry that was read of each job.
     told: HashMap<JobId, u32>,
 }
 

@@ -12,51 +12,51 @@ use super::event::{EventFilter, JobEvent};
 use crate::job::JobId;
 use crate::store::recent::RecentMap;
 
-/// How many events are kept.
+/// The most events that are kept.
 const CAPACITY: usize = 16_384;
 
-/// Which events have arrived lately, by job and number: the last 100,000 at least.
+/// The events that arrived lately, by job and number; at least the last 100,000.
 type Arrived = RecentMap<(JobId, u32), (), 100_000>;
 
-/// How long the tail goes on when nobody listens, so that who was cut off and comes back finds no hole.
+/// How long the tail continues without a listener, so that a client that reconnects misses no event.
 const LINGER: Duration = Duration::from_secs(60);
 
 /// The latest events.
 #[derive(Default)]
 pub(super) struct Ring {
     events: VecDeque<JobEvent>,
-    /// The number of the last event that was evicted, or of the last there was when there are none.
+    /// The number of the last event that was evicted or skipped; zero at first.
     evicted: u64,
     listeners: usize,
-    /// Since when nobody listens.
+    /// When the last listener left; `None` while there are listeners.
     deserted_at: Option<Instant>,
     tail: Option<Tail>,
 }
 
-/// What is needed while others' events are published too.
+/// The state that is needed while other managers' events are published as well.
 struct Tail {
-    /// The number of the last event before: up to it and right after it, others' events are missing.
+    /// The number of the last event before the tail began. Other managers' events are missing up to and right after it.
     since: u64,
     arrived: Arrived,
 }
 
-/// What a look at the ring found.
+/// The result of a read of the ring.
 pub(super) enum Reading {
-    /// Nothing new.
+    /// There are no new events.
     Nothing,
-    /// Events up to this one are gone.
+    /// Events were evicted, up to the one with this number.
     Missed { last_missed: u64 },
-    /// These match, of all up to `until`.
+    /// The matching events, of all up to the number `until`.
     Found { events: Vec<(u64, JobEvent)>, until: u64 },
 }
 
 impl Ring {
-    /// The number of the last event.
+    /// Returns the number of the last event.
     pub(super) fn last(&self) -> u64 {
         self.evicted + self.events.len() as u64
     }
 
-    /// Adds events. Gives those that had to go.
+    /// Adds events, and returns those that were evicted.
     pub(super) fn push(&mut self, new: Vec<JobEvent>) -> Vec<JobEvent> {
         let mut evicted = Vec::new();
         for event in new {
@@ -68,8 +68,8 @@ impl Ring {
         evicted
     }
 
-    /// Adds those of the events found in the store that have not arrived already. Gives those that had to go, and
-    /// whether any was added.
+    /// Adds those of the events found in the store that have not arrived already. Returns the events that were evicted,
+    /// and whether any was added.
     pub(super) fn push_found(&mut self, found: Vec<JobEvent>) -> (Vec<JobEvent>, bool) {
         let (mut evicted, last) = (Vec::new(), self.last());
         for event in found {
@@ -88,14 +88,14 @@ impl Ring {
         self.events.push_back(event);
     }
 
-    /// Forgets everything: events are missing here, for everybody.
+    /// Removes all events, so that every feed reports a gap here.
     pub(super) fn break_off(&mut self) {
-        // One more than there were, so that those who have seen them all learn of it too.
+        // The number skips one, so that feeds that have read all events report the gap too.
         self.evicted = self.last() + 1;
         self.events.clear();
     }
 
-    /// Looks at up to `limit` events after the one of this number.
+    /// Reads up to `limit` events after the one with the number `after`.
     pub(super) fn read(&self, after: u64, filter: &EventFilter, limit: usize) -> Reading {
         if after < self.evicted {
             return Reading::Missed { last_missed: self.evicted };
@@ -113,18 +113,18 @@ impl Ring {
         }
     }
 
-    /// Whether all that came after the event of this number is here.
+    /// Returns whether the ring has all events after the one with the number `after`.
     pub(super) fn can_resume(&self, after: u64) -> bool {
         (self.evicted..=self.last()).contains(&after) && self.tail.as_ref().is_none_or(|tail| after > tail.since)
     }
 
-    /// One more listens.
+    /// Adds a listener.
     pub(super) fn enter(&mut self) {
         self.listeners += 1;
         self.deserted_at = None;
     }
 
-    /// One less listens.
+    /// Removes a listener.
     pub(super) fn leave(&mut self, now: Instant) {
         self.listeners = self.listeners.saturating_sub(1);
         if self.listeners == 0 {
@@ -132,7 +132,7 @@ impl Ring {
         }
     }
 
-    /// Gets ready for a tail. Says whether there was none.
+    /// Prepares the ring for a tail, and returns whether there was none.
     pub(super) fn begin_tail(&mut self) -> bool {
         if self.tail.is_some() {
             return false;
@@ -145,7 +145,7 @@ impl Ring {
         true
     }
 
-    /// Ends the tail when nobody has listened for a while. Says whether it did.
+    /// Ends the tail if there has been no listener for a minute, and returns whether it was ended.
     pub(super) fn end_tail(&mut self, now: Instant) -> bool {
         let deserted = self.deserted_at.is_some_and(|since| now.duration_since(since) >= LINGER);
         if deserted {
@@ -155,7 +155,7 @@ impl Ring {
     }
 }
 
-/// Takes note of an event. Says whether it is new.
+/// Records that an event arrived, and returns whether it is new.
 fn note(arrived: &mut Arrived, event: &JobEvent) -> bool {
     let key = (event.job_id.clone(), event.number);
     let is_new = arrived.get(&key).is_none();

@@ -1,8 +1,8 @@
-//! What other managers write, found by searching for jobs that were written lately.
+//! The events of other managers, found by searches for jobs that were written lately.
 //!
 //! A search does not find a write at once: it lags by a refresh, and the time in it is that of another machine's
-//! clock. So the tail never moves past what is [`LATENESS`] old, reads the last seconds again each time, and the ring
-//! drops what has arrived already.
+//! clock. So the tail never moves past events that are [`LATENESS`] old, reads the last seconds again each time, and
+//! the ring drops events that have arrived already.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use crate::manager::Manager;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::StoreError;
 
-/// By how much an event can be known later than its time says: what a machine's clock is off at most, and what a
-/// write and a refresh take. Who goes on by a time goes back by this much first.
+/// The longest time from an event's timestamp until a search finds it: the largest clock error, a write and a refresh.
+/// A feed that continues from a time goes back by this much first.
 pub(super) const LATENESS: Duration = Duration::from_secs(5);
 
-/// How often it looks.
+/// The time between two rounds of searches by the tail.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How many jobs one search asks for.
+/// The most jobs that one search returns.
 const PAGE: usize = 1_000;
 
-/// How many pages it reads each time.
+/// The most pages that the tail reads in one round.
 const PAGES: usize = 10;
 
-/// How far it may fall behind. Beyond that it leaves out what it has not read, and says so.
+/// The longest lag of the tail. Beyond it, the tail skips the unread events and reports a gap.
 const MAX_LAG: Duration = Duration::from_secs(60);
 
-/// Publishes what others write from `position` on, until nobody listens any more or the manager stops.
+/// Publishes other managers' events from `position` on, until no feed listens any more or the manager stops.
 pub(super) async fn follow(manager: Manager, mut position: Timestamp) {
     let mut failing = false;
     while !manager.shared.observe.events.ring.lock().end_tail(Instant::now()) {
@@ -40,7 +40,7 @@ pub(super) async fn follow(manager: Manager, mut position: Timestamp) {
                 position = reached;
                 failing = false;
             }
-            // Said once; what was written meanwhile is read when the store is back.
+            // Logged once; the events of the meantime are read when the store is back.
             Err(error) if !failing => {
                 warn!(%error, "cannot follow what other managers write");
                 failing = true;
@@ -54,7 +54,7 @@ pub(super) async fn follow(manager: Manager, mut position: Timestamp) {
 }
 
 impl Manager {
-    /// Publishes what was written after `position`. Gives the position to go on from.
+    /// Publishes the events after `position`, and returns the position from which to continue.
     async fn publish_others(&self, position: Timestamp) -> Result<Timestamp, StoreError> {
         let now = self.shared.clock.now();
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
