@@ -3,16 +3,19 @@
 //! Nothing below the services reads a clock. Transitions and the store's state machine get `now` as an argument, so
 //! that tests choose it and a replay gives the same answer.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 
-/// A point in time: milliseconds since the Unix epoch, UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+/// A point in time, to the millisecond. In JSON it is RFC 3339 in UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]
+#[schema(value_type = String, format = DateTime, example = "2030-01-31T08:00:00.000Z")]
 pub struct Timestamp(i64);
 
 impl Timestamp {
@@ -81,59 +84,20 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Serializes a [`Timestamp`] as RFC 3339 in human-readable formats, and as a number of milliseconds in others:
-/// `#[serde(with = "rfc3339")]`.
-pub mod rfc3339 {
-    use super::Timestamp;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-    use std::borrow::Cow;
-
-    /// Writes a time as RFC 3339 with milliseconds.
-    ///
-    /// # Errors
-    /// Returns the errors of the serializer.
-    pub fn serialize<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() { serializer.collect_str(time) } else { time.serialize(serializer) }
+impl Serialize for Timestamp {
+    /// Writes RFC 3339 in human-readable formats, and a number of milliseconds in others.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() { serializer.collect_str(self) } else { serializer.serialize_i64(self.0) }
     }
+}
 
-    /// Reads a time in RFC 3339.
-    ///
-    /// # Errors
-    /// Fails if the text is not an RFC 3339 time.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if !deserializer.is_human_readable() {
-            return Timestamp::deserialize(deserializer);
+            return i64::deserialize(deserializer).map(Self);
         }
         let text = Cow::<str>::deserialize(deserializer)?;
-        Timestamp::parse_rfc3339(&text).map_err(D::Error::custom)
-    }
-
-    /// Serializes an optional [`Timestamp`] as RFC 3339 or null: `#[serde(with = "rfc3339::option")]`.
-    pub mod option {
-        use super::super::Timestamp;
-        use serde::{Deserialize, Deserializer, Serializer, de::Error};
-        use std::borrow::Cow;
-
-        /// Writes a time as RFC 3339, or null for `None`.
-        ///
-        /// # Errors
-        /// Returns the errors of the serializer.
-        pub fn serialize<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
-            match time {
-                Some(time) => serializer.collect_str(time),
-                None => serializer.serialize_none(),
-            }
-        }
-
-        /// Reads a time in RFC 3339, or `None` from null.
-        ///
-        /// # Errors
-        /// Fails if the text is not an RFC 3339 time.
-        pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
-            Option::<Cow<str>>::deserialize(deserializer)?
-                .map(|text| Timestamp::parse_rfc3339(&text).map_err(D::Error::custom))
-                .transpose()
-        }
+        Self::parse_rfc3339(&text).map_err(D::Error::custom)
     }
 }
 
@@ -179,5 +143,22 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_text_in_json_and_a_number_on_disk() {
+        let time = Timestamp::from_millis(1_896_076_800_123);
+        let json = serde_json::to_string(&time).expect("JSON");
+        assert_eq!(json, "\"2030-01-31T08:00:00.123Z\"");
+        assert_eq!(serde_json::from_str::<Timestamp>(&json).expect("a time"), time);
+        assert!(serde_json::from_str::<Timestamp>("1896076800123").is_err());
+        let bytes = postcard::to_stdvec(&time).expect("bytes");
+        assert_eq!(bytes, postcard::to_stdvec(&1_896_076_800_123_i64).expect("bytes"));
+        assert_eq!(postcard::from_bytes::<Timestamp>(&bytes).expect("a time"), time);
     }
 }

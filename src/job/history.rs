@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::event::EventName;
 use super::names::Actor;
 use super::state::{Attempt, Fence, JobState};
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 
 /// How many entries are kept at each end of the history; the ones between them are only counted.
 const KEPT_AT_EACH_END: usize = 25;
@@ -15,8 +15,6 @@ const KEPT_AT_EACH_END: usize = 25;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryEntry {
     /// The time of the transition.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The state that the job left; null for the submission.
     pub from: Option<JobState>,

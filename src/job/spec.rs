@@ -69,9 +69,10 @@ pub struct Oversight {
 pub struct Fingerprint(pub u128);
 
 impl Fingerprint {
-    /// Returns the first 16 bytes of a SHA-256 over the specification as JSON, `run_at` and `expires_at` as JSON, and
-    /// the payload's text as it was sent, each preceded by its length in bytes (a big-endian 64-bit number). A default
-    /// that is spelled out gives the same fingerprint as one that is left out.
+    /// Returns the first 16 bytes of a SHA-256 over the specification as JSON, `run_at` and `expires_at` in
+    /// milliseconds since the epoch as JSON, and the payload's text as it was sent, each preceded by its length in
+    /// bytes (a big-endian 64-bit number). A default that is spelled out gives the same fingerprint as one that is left
+    /// out.
     ///
     /// The fingerprint is stored with the job: the JSON must keep its form, or a submission that is repeated after an
     /// update of the program is refused as a different one.
@@ -88,7 +89,8 @@ impl Fingerprint {
             hash.update(bytes);
         };
         part(serde_json::json!(spec).to_string().as_bytes());
-        part(serde_json::json!([run_at, expires_at]).to_string().as_bytes());
+        let times = [run_at, expires_at].map(|time| time.map(Timestamp::as_millis));
+        part(serde_json::json!(times).to_string().as_bytes());
         part(payload.map_or("", Json::as_str).as_bytes());
         let digest: [u8; 32] = hash.finalize().into();
         let (high, _) = digest.split_at(16);

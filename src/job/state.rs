@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::body::Body;
 use super::names::{RequestId, WorkerId};
 use super::word_enum::words;
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 
 /// A fencing token: it rises by one at every claim of the job and is never reset. A worker's write is accepted only
 /// while its fence is the job's current one (Kleppmann, "How to do distributed locking", 2016).
@@ -108,8 +108,6 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Orphan {
     /// When the job was flagged.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub flagged_at: Timestamp,
     /// The reason why the job looks abandoned.
     pub reason: String,

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pages::{MayAct, Pages};
 use super::report::Report;
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{Job, JobId, Json, RecordName};
 use crate::query::{Filter, SortField};
 use crate::store::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
@@ -41,7 +41,6 @@ const MAX_PAGES: usize = 50;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
     /// Entries from before this time are in the audit.
-    #[serde(with = "rfc3339")]
     since: Timestamp,
     /// The pass that is under way, if any.
     pass: Option<Pass>,
@@ -51,10 +50,8 @@ struct Position {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Pass {
     /// When the pass began.
-    #[serde(with = "rfc3339")]
     began: Timestamp,
     /// Jobs that were last written before this time have been read.
-    #[serde(with = "rfc3339")]
     reached: Timestamp,
 }
 

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::trouble::Trouble;
-use crate::clock::{Clock, Timestamp, rfc3339};
+use crate::clock::{Clock, Timestamp};
 use crate::job::{Json, RecordName};
 use crate::store::record::body;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
@@ -39,9 +39,7 @@ struct Claim {
     fence: u64,
     /// How long the holder may act without a renewal, in milliseconds.
     term_ms: u64,
-    #[serde(with = "rfc3339")]
     acquired_at: Timestamp,
-    #[serde(with = "rfc3339")]
     renewed_at: Timestamp,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use crate::clock::{Clock, Timestamp, rfc3339};
+use crate::clock::{Clock, Timestamp};
 use crate::executor::webhook::Secret;
 use crate::executor::{TargetPolicy, TargetUrl};
 use crate::job::{Actor, EventName, Job, Kind, NoticeFormat, QueueName, RecordName};
@@ -40,7 +40,6 @@ pub struct Subscription {
     /// The secrets that sign the subscription's messages, the current one first; at most two.
     pub secrets: Vec<Secret>,
     /// When the subscription was created.
-    #[serde(with = "rfc3339")]
     pub created_at: Timestamp,
     /// Who created the subscription.
     pub created_by: Actor,
@@ -52,7 +51,6 @@ pub struct Subscription {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchedOff {
     /// When the subscription was switched off.
-    #[serde(with = "rfc3339")]
     pub at: Timestamp,
     /// Why the subscription was switched off.
     pub reason: String,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::JobState;
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{EventName, Owner};
 use crate::manager;
 
@@ -12,8 +12,6 @@ use crate::manager;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobEvent {
     /// When the event happened.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// What happened: `submitted`, `claimed`, `completed`, `failed`, `retried`, `cancelled`, `cancel_requested`,
     /// `expired`, `released`, `returned`, `orphaned` or `overdue`.

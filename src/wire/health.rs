@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::{JobState, millis};
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::manager::{Insights, KindCounts, Quantiles, SurveyState};
 
 /// A median delay of starts above this is a warning.
@@ -30,8 +30,6 @@ pub struct ServerHealth {
     /// The problems, each as a sentence; empty when the status is `ok`.
     pub reasons: Vec<String>,
     /// The time of the answer, by the server's clock.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The length of the recent time that `performance` and `workload` cover, in milliseconds.
     #[schema(example = 300_000)]
@@ -148,8 +146,6 @@ pub struct KindLoad {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobCounts {
     /// When the jobs were counted.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The number of jobs in each state.
     #[schema(example = json!({
@@ -157,8 +153,6 @@ pub struct JobCounts {
     }))]
     pub by_state: BTreeMap<JobState, u64>,
     /// The time from which the longest-waiting due job could have been claimed; null when no due job waits.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_waiting_since: Option<Timestamp>,
 }
 

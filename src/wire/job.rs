@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{self, Body, Json, OrphanPolicy, State};
 pub use crate::job::{HistoryEntry, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy};
 use crate::manager::JobView;
@@ -48,12 +48,8 @@ pub struct JobAnswer<'a> {
     #[schema(value_type = BTreeMap<String, String>)]
     pub labels: Cow<'a, BTreeMap<String, String>>,
     /// The earliest time at which the job can be claimed.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub run_at: Timestamp,
     /// The start deadline: the job expires when no worker has claimed it by then.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     /// How long an attempt is expected to take, in milliseconds; a longer one is overdue.
     pub expected_runtime_ms: Option<u64>,
@@ -86,12 +82,8 @@ pub struct JobAnswer<'a> {
     #[schema(value_type = Option<Orphan>)]
     pub orphan: Option<Cow<'a, Orphan>>,
     /// When the cancellation of the running job was requested.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
     /// When the running attempt was found to take longer than expected.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub overdue_at: Option<Timestamp>,
     /// The output of the work: any JSON. A list leaves it out when it is stored apart from the job.
     #[serde(default, skip_serializing_if = "JobBody::is_apart")]
@@ -106,20 +98,12 @@ pub struct JobAnswer<'a> {
     /// The number of transitions that are left out of the middle of `history`.
     pub history_folded: u32,
     /// When the job was submitted.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// When the job was last written.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
     /// When the latest attempt began.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
     /// When the job reached its final state.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
     /// The version of the job's document.
     pub version: Version,
@@ -135,16 +119,10 @@ pub struct Lease<'a> {
     /// The fencing token that the worker sends with every call about this claim.
     pub fence: u64,
     /// When the lease was acquired.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub acquired_at: Timestamp,
     /// When the worker last sent a heartbeat.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub heartbeat_at: Timestamp,
     /// When the lease ends unless another heartbeat prolongs it.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
 }
 

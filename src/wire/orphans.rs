@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::millis;
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{self, OrphanPolicy, words};
 use crate::manager::{OrphanStatus, Prospect};
 
@@ -40,8 +40,6 @@ pub struct OrphanedJob {
     #[schema(example = "no heartbeat since 2030-01-31T08:00:00.000Z")]
     pub reason: String,
     /// When the job was flagged.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub flagged_at: Timestamp,
     /// How long ago the job was flagged, in milliseconds.
     pub flagged_for_ms: u64,
@@ -57,20 +55,14 @@ pub struct OrphanedJob {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanEvidence {
     /// When the worker last sent a heartbeat.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub heartbeat_at: Timestamp,
     /// How long ago the last heartbeat was, in milliseconds.
     pub silent_for_ms: u64,
     /// When the lease expires, or when it expired.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub lease_expires_at: Timestamp,
     /// How long ago the lease expired, in milliseconds; null while it lasts.
     pub lease_expired_for_ms: Option<u64>,
     /// When the lease was acquired.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub acquired_at: Timestamp,
     /// How long ago the lease was acquired, in milliseconds.
     pub running_for_ms: u64,

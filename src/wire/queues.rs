@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::JobState;
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::OrphanPolicy;
 use crate::manager::{Pause, QueueStatus, Throughput};
 
@@ -40,8 +40,6 @@ pub struct Queue {
     pub jobs: BTreeMap<JobState, u64>,
     /// The time from which the longest-waiting due job could have been claimed if the queue was not paused; null when
     /// no due job waits.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_waiting_since: Option<Timestamp>,
     /// How many jobs of the queue ended in the last one, five and fifteen minutes. The embedded store counts them from
     /// the server's start, to within ten seconds; a shared store counts the jobs of all servers.
@@ -68,8 +66,6 @@ pub struct QueueThroughput {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuePause {
     /// When the queue was paused.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
     /// The caller who paused the queue.
     pub by: String,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::query::stats::{self, GroupBy, Percent, Stats, StatsRequest};
 
 /// Statistics about jobs.
@@ -22,8 +22,6 @@ pub struct StatsAnswer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatsRow {
     /// When the interval begins; null when the request names no interval.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub at: Option<Timestamp>,
     /// The values that the group's jobs share: one for each field of the grouping, null for jobs that lack the field.
     #[schema(example = json!({"queue": "reports", "state": "completed"}))]

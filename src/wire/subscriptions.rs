@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::check::{Checks, Invalid};
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::executor::webhook::Secret;
 use crate::job::{EventName, NoticeFormat};
 use crate::notify::{self, NewSubscription};
@@ -63,14 +63,10 @@ pub struct Subscription {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     /// When the subscription was created.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// The caller who created the subscription.
     pub created_by: String,
     /// When the subscription was switched off; null while it is active.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub switched_off_at: Option<Timestamp>,
     /// Why the subscription was switched off; null while it is active.
     pub switched_off_reason: Option<String>,

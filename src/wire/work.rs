@@ -12,7 +12,7 @@ use super::check::{
     MAX_TEXT_BYTES, MAX_WAIT_MS,
 };
 use super::job::{Job, JobError, Progress};
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{self, Actor, Fence, JobId, Json, Then, WorkerId};
 use crate::manager;
 
@@ -176,8 +176,6 @@ impl LeaseBeat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatAnswer {
     /// When the lease expires now.
-    #[serde(with = "rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
     pub lease_expires_at: Timestamp,
     /// Whether the worker is requested to stop the attempt.
     pub cancel_requested: bool,

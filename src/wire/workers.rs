@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::{Job, JobAnswer};
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::manager::{Leases, Sighting, WorkerStatus};
 
 /// The list of workers.
@@ -27,12 +27,8 @@ pub struct Worker {
     #[schema(example = "host7:4711")]
     pub id: String,
     /// When the worker last called this server; null when it has not called this server recently.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub last_seen_at: Option<Timestamp>,
     /// When the worker last tried to claim jobs from this server.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub asked_at: Option<Timestamp>,
     /// Whether a claim of the worker waits for a job now.
     pub waiting: bool,
@@ -43,12 +39,8 @@ pub struct Worker {
     /// The number of jobs that the worker runs.
     pub running: u64,
     /// The time of the oldest among the latest heartbeats of the worker's jobs; null when it runs none.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub oldest_heartbeat_at: Option<Timestamp>,
     /// When the first of the worker's leases expires; null when it runs no job.
-    #[serde(with = "rfc3339::option")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub lease_expires_at: Option<Timestamp>,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{EventData, JobData, JobEvent, Origin};
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::EventName;
 
 /// How long an alert stays active without being resolved. Each event is sent once, and Alertmanager would drop an
@@ -24,9 +24,7 @@ const FIRES_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct Alert {
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<&'static str, String>,
-    #[serde(with = "rfc3339")]
     starts_at: Timestamp,
-    #[serde(with = "rfc3339")]
     ends_at: Timestamp,
     #[serde(rename = "generatorURL", skip_serializing_if = "Option::is_none")]
     generator_url: Option<String>,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::event::{EventData, JobEvent, Origin};
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 
 /// The media type of the structured form.
 pub(super) const CONTENT_TYPE: &str = "application/cloudevents+json";
@@ -24,7 +24,6 @@ pub struct CloudEvent {
     /// The job's id.
     pub subject: String,
     /// When the event happened.
-    #[serde(with = "rfc3339")]
     pub time: Timestamp,
     /// The media type of the data: `application/json`.
     pub datacontenttype: String,

@@ -6,7 +6,7 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{Actor, Attempt, EventName, Fence, Job, JobError, JobId, JobState, Kind, Notice, Owner, QueueName};
 
 /// The namespace of the ids of events.
@@ -18,7 +18,6 @@ pub struct JobEvent {
     /// The event's id, which is the same in every delivery, so that receivers can recognise a repetition.
     pub id: Uuid,
     /// When the event happened.
-    #[serde(with = "rfc3339")]
     pub at: Timestamp,
     /// The event and its job.
     pub data: EventData,

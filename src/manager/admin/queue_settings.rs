@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tracing::warn;
 
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{Actor, OrphanPolicy, QueueName, RecordName};
 use crate::manager::Manager;
 use crate::manager::request::{Caller, ManagerError};
@@ -39,7 +39,6 @@ pub struct QueueSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// When the queue was paused.
-    #[serde(with = "rfc3339")]
     pub at: Timestamp,
     /// Who paused the queue.
     pub by: Actor,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::write_id::WriteId;
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::{
     Actor, Attempt, Body, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
     JobState, Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress,
@@ -73,9 +73,8 @@ struct JobDocument<'a> {
     owner: Option<Owner>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     labels: Cow<'a, BTreeMap<String, String>>,
-    #[serde(with = "rfc3339")]
     run_at: Timestamp,
-    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expected_runtime_ms: Option<i64>,
@@ -99,22 +98,20 @@ struct JobDocument<'a> {
     progress: Option<Cow<'a, Progress>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     orphan: Option<OrphanDocument<'a>>,
-    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     cancel_requested_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     overdue_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Cow<'a, JobError>>,
     history: Vec<EntryDocument<'a>>,
     #[serde(default, skip_serializing_if = "is_zero")]
     history_folded: u32,
-    #[serde(with = "rfc3339")]
     created_at: Timestamp,
-    #[serde(with = "rfc3339")]
     updated_at: Timestamp,
-    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<Timestamp>,
-    #[serde(with = "rfc3339::option", default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     finished_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
@@ -138,7 +135,7 @@ struct JobDocument<'a> {
     /// The number of notices.
     #[serde(skip_deserializing, skip_serializing_if = "is_zero")]
     pending_notices: usize,
-    #[serde(with = "rfc3339::option", skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     watch_at: Option<Timestamp>,
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     wait_ms: Option<i64>,
@@ -159,18 +156,14 @@ struct LeaseDocument {
     worker_id: WorkerId,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<RequestId>,
-    #[serde(with = "rfc3339")]
     acquired_at: Timestamp,
-    #[serde(with = "rfc3339")]
     heartbeat_at: Timestamp,
-    #[serde(with = "rfc3339")]
     expires_at: Timestamp,
     term_ms: i64,
 }
 
 #[derive(Serialize, Deserialize)]
 struct OrphanDocument<'a> {
-    #[serde(with = "rfc3339")]
     flagged_at: Timestamp,
     reason: Cow<'a, str>,
     #[serde(default)]
@@ -179,7 +172,6 @@ struct OrphanDocument<'a> {
 
 #[derive(Serialize, Deserialize)]
 struct EntryDocument<'a> {
-    #[serde(with = "rfc3339")]
     at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<JobState>,

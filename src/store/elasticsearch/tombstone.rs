@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::archive::Month;
 use super::document::WriteIds;
 use super::write_id::WriteId;
-use crate::clock::{Timestamp, rfc3339};
+use crate::clock::Timestamp;
 use crate::job::JobId;
 use crate::store::Version;
 
@@ -61,7 +61,6 @@ struct TombstoneDocument {
     /// The destination. It must be the first field, as [`START`] says.
     moved_to: String,
     id: JobId,
-    #[serde(with = "rfc3339")]
     moved_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     write_id: Option<WriteId>,
