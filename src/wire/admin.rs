@@ -18,6 +18,7 @@ use crate::query::{Filter, Query};
 pub const MAX_FILTER_VALUES: usize = 100;
 
 /// Selects jobs for a bulk change: those that satisfy every part. A part that is left out is satisfied by any job.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BulkFilter {
@@ -38,20 +39,16 @@ pub struct BulkFilter {
     #[schema(max_items = 100)]
     pub owners: Vec<String>,
     /// Selects the jobs that this KQL query matches.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "error.code: timeout and finished_at >= now-1d")]
     pub kql: Option<String>,
     /// The time zone of the query's days and of its times without a zone. UTC by default. It does not count as a part
     /// of the filter.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "Europe/Berlin")]
     pub time_zone: Option<String>,
     /// Selects the running jobs whose lease this worker holds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub worker_id: Option<String>,
     /// Selects the jobs that are, or are not, flagged as orphans.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub orphaned: Option<bool>,
     /// Selects only these jobs, by id (at most 1,000).
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -113,6 +110,7 @@ impl BulkFilter {
 }
 
 /// A change of many jobs: to cancel them, to retry them, or to release them from their workers.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"filter": {"queues": ["reports"]}, "reason": "wrong month", "dry_run": false}))]
@@ -120,11 +118,9 @@ pub struct BulkChange {
     /// Selects the jobs. Jobs whose state does not allow the change are ignored.
     pub filter: BulkFilter,
     /// The reason, which is recorded in each job's history; at most 4 KiB. Not needed for a dry run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 4096)]
     pub reason: Option<String>,
     /// What happens to released jobs; `requeue` by default. Allowed only for a release.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// Whether the call only counts the jobs and shows a few of them. True by default, so that a call that forgets it
     /// changes nothing.
@@ -132,11 +128,9 @@ pub struct BulkChange {
     #[schema(default = true)]
     pub dry_run: bool,
     /// The most jobs that this call processes. By default, as many as it can within about ten seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_jobs: Option<u64>,
     /// The `next_cursor` of the call before, from which this call continues.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 

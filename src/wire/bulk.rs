@@ -27,6 +27,7 @@ pub struct ItemError {
 }
 
 /// The answer to one submission in a bulk call.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SubmitItem {
     /// The status of this submission: 201 when it created the job, 200 when an earlier one with the same key or id did,
@@ -34,14 +35,13 @@ pub struct SubmitItem {
     #[schema(example = 201)]
     pub status: u16,
     /// The job's id; left out when there is no job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Why the submission was refused; left out when it was accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
 /// The answer to one heartbeat in a bulk call.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatItem {
     /// The job's id.
@@ -50,14 +50,14 @@ pub struct HeartbeatItem {
     #[schema(example = 200)]
     pub status: u16,
     /// The answer to the heartbeat when it was accepted.
-    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten)]
     pub answer: Option<HeartbeatAnswer>,
     /// Why the heartbeat was refused; left out when it was accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
 /// The answer to one completion or failure in a bulk call.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionItem {
     /// The job's id.
@@ -66,9 +66,7 @@ pub struct CompletionItem {
     #[schema(example = 200)]
     pub status: u16,
     /// The state of the job; left out when the call for it was refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
     /// Why the completion or failure was refused; left out when it was accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }

@@ -22,6 +22,7 @@ pub const DEFAULT_LEASE_MS: u64 = 60_000;
 const RELEASED: &str = "released by its worker";
 
 /// A worker's request for jobs.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -35,7 +36,6 @@ pub struct ClaimJobs {
     #[schema(min_items = 1, max_items = 64)]
     pub queues: Vec<String>,
     /// The most jobs to claim, up to 1,000. 1 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub max_jobs: Option<u64>,
     /// The resources that the worker offers to these jobs together, by name; at most 32. Jobs that need more of a
@@ -44,15 +44,12 @@ pub struct ClaimJobs {
     #[schema(example = json!({"memory_mib": 4096}))]
     pub resources: BTreeMap<String, u64>,
     /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 60_000)]
     pub wait_ms: Option<u64>,
     /// How long each lease lasts without a heartbeat, from 100 to 86,400,000 milliseconds. 60,000 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_ms: Option<u64>,
     /// The worker's name for this call. The same call again returns the same jobs, so that a lost answer loses no time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub request_id: Option<String>,
     /// Whether this call repeats one with the same `request_id` whose answer was lost. If true, jobs that another
@@ -216,6 +213,7 @@ impl CompleteJob {
 }
 
 /// The failure of an attempt.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailJob {
@@ -226,11 +224,9 @@ pub struct FailJob {
     /// The error that the attempt failed with.
     pub error: JobError,
     /// Whether another attempt could succeed. True by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
     /// The shortest wait before the next attempt, where the failure named one (as `Retry-After` does); at most
     /// 604,800,000 milliseconds (a week).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub retry_after_ms: Option<u64>,
 }
@@ -289,6 +285,7 @@ pub struct FinishJobs {
 }
 
 /// The end of one of many attempts: a failure when there is an `error`, else a completion.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Completion {
@@ -297,18 +294,14 @@ pub struct Completion {
     /// The fence of the claim.
     pub fence: u64,
     /// The output of the work: any JSON of at most 1 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub result: Option<Json>,
     /// The error that the attempt failed with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
     /// Whether another attempt could succeed. True by default. Allowed only with an `error`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
     /// The shortest wait before the next attempt, at most 604,800,000 milliseconds (a week). Allowed only with an
     /// `error`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub retry_after_ms: Option<u64>,
 }

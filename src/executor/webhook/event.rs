@@ -38,6 +38,7 @@ pub struct EventData {
 }
 
 /// The part of a job that receivers get. The field names are those of the API.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobData {
     /// The job's id.
@@ -47,7 +48,6 @@ pub struct JobData {
     /// The job's kind.
     pub kind: Kind,
     /// The job's owner, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// The job's labels.
     #[serde(default)]
@@ -59,7 +59,6 @@ pub struct JobData {
     /// The fence of the job's latest claim. Of two events of one job, the one with the higher fence is the later one.
     pub fence: Fence,
     /// The error of the latest attempt, if it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
 }
 

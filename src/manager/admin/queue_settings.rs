@@ -25,13 +25,12 @@ const LIST_EVERY: Duration = Duration::from_millis(500);
 const MAX_SET_QUEUES: usize = 9_000;
 
 /// The settings of a queue.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueSettings {
     /// The pause, while the queue is paused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
     /// What happens to orphans of the queue that have no orphan policy of their own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphan_policy: Option<OrphanPolicy>,
 }
 

@@ -29,18 +29,16 @@ pub(super) enum Action<'a> {
 }
 
 /// The document of an action, with the condition on its version.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Target<'a> {
     /// The index, where it differs from the request's.
-    #[serde(rename = "_index", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "_index")]
     index: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     require_alias: Option<bool>,
     #[serde(rename = "_id")]
     id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     if_seq_no: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     if_primary_term: Option<u64>,
 }
 

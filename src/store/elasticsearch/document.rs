@@ -61,6 +61,7 @@ pub(super) fn decode(source: &RawValue) -> Result<Decoded, serde_json::Error> {
 
 /// A job as it is written and read. A field of a job stands here, in [`JobDocument::new`], in [`JobDocument::into_job`]
 /// and in the mapping.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize)]
 struct JobDocument<'a> {
     id: JobId,
@@ -69,16 +70,12 @@ struct JobDocument<'a> {
     state: JobState,
     #[serde(default)]
     priority: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     labels: Cow<'a, BTreeMap<String, String>>,
     run_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     expected_runtime_ms: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     timeout_ms: Option<i64>,
     max_attempts: u32,
     attempt: Attempt,
@@ -86,60 +83,44 @@ struct JobDocument<'a> {
     retry: RetryDocument,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     resources: Cow<'a, BTreeMap<String, u64>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     orphan_policy: Option<OrphanPolicy>,
     #[serde(default, skip_serializing_if = "<[NoticeTarget]>::is_empty")]
     notify: Cow<'a, [NoticeTarget]>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<NoticeDocument<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<LeaseDocument>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<Cow<'a, Progress>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     orphan: Option<OrphanDocument<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     cancel_requested_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     overdue_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Cow<'a, JobError>>,
     history: Vec<EntryDocument<'a>>,
     #[serde(default, skip_serializing_if = "is_zero")]
     history_folded: u32,
     created_at: Timestamp,
     updated_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     finished_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present")]
     payload: Option<Json>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     payload_text: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     payload_ref: Option<BodyRef>,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present")]
     result: Option<Json>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     result_text: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     result_ref: Option<BodyRef>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     write_id: Option<WriteId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     previous_write_id: Option<WriteId>,
     // Derived fields: written for searches and never read.
     /// The number of notices.
     #[serde(skip_deserializing, skip_serializing_if = "is_zero")]
     pending_notices: usize,
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_deserializing)]
     watch_at: Option<Timestamp>,
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_deserializing)]
     wait_ms: Option<i64>,
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_deserializing)]
     run_time_ms: Option<i64>,
 }
 
@@ -170,17 +151,16 @@ struct OrphanDocument<'a> {
     held: bool,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize)]
 struct EntryDocument<'a> {
     at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<JobState>,
     to: JobState,
     fence: Fence,
     attempt: Attempt,
     event: EventName,
     actor: Actor,
-    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Cow<'a, str>>,
 }
 

@@ -75,15 +75,12 @@ pub enum Dsl {
 }
 
 /// A combination of queries; empty clauses are left out.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Bool {
-    #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<Vec<Dsl>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     should: Option<Vec<Dsl>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     minimum_should_match: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     must_not: Option<Box<Dsl>>,
 }
 
@@ -119,19 +116,14 @@ pub enum Scalar {
 }
 
 /// The ends of a range, as written in the query.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Range {
-    #[serde(skip_serializing_if = "Option::is_none")]
     gt: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     gte: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     lt: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     lte: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     time_zone: Option<String>,
 }
 

@@ -34,17 +34,15 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PAGE: usize = 1_000;
 
 /// A record as a document, as it is written and read.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize)]
 struct RecordDocument<'a> {
     kind: Cow<'a, str>,
     name: RecordName,
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present")]
     body: Option<Json>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     body_text: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     write_id: Option<WriteId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     previous_write_id: Option<WriteId>,
 }
 

@@ -56,15 +56,14 @@ impl FromStr for Destination {
 }
 
 /// A tombstone as it is written and read.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize)]
 struct TombstoneDocument {
     /// The destination. It must be the first field, as [`START`] says.
     moved_to: String,
     id: JobId,
     moved_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
     write_id: Option<WriteId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     previous_write_id: Option<WriteId>,
 }
 
