@@ -5,12 +5,13 @@
 //! to do with it. A job that has ended stays here until its notices have been handed on.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
+
+use itertools::Itertools;
 
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState, QueueName, RequestId, State, WorkerId};
@@ -164,17 +165,19 @@ impl Live {
 
     /// Returns the available jobs of the filter's queues in dispatch order, after `after`, and due by the filter's
     /// time. Each step takes O(log n) however many jobs wait, due or not.
-    pub(super) fn dispatch<'a>(&'a self, filter: &Filter, after: Option<&SortKey>) -> Dispatch<'a> {
-        let from = after.map(|key| {
+    pub(super) fn dispatch<'a>(
+        &'a self,
+        filter: &Filter,
+        after: Option<&SortKey>,
+    ) -> impl Iterator<Item = &'a Versioned> + use<'a> {
+        let after = after.map(|key| {
             let (rank, run_at) = key.ranks();
             let priority = i8::try_from(-rank).unwrap_or(i8::MIN);
             (Reverse(priority), (Timestamp::from_millis(run_at), key.id().clone()))
         });
-        let mut heads = BinaryHeap::new();
-        for queue in self.queues(filter) {
-            heads.extend(Head::next_of(QueueWalk::new(queue, from.clone(), filter.run_at_most)));
-        }
-        Dispatch { heads }
+        let until = filter.run_at_most.unwrap_or(Timestamp::MAX);
+        let queues = self.queues(filter).map(|queue| in_dispatch_order(queue, after.clone(), until));
+        queues.kmerge_by(|(one, _), (other, _)| one < other).map(|(_, head)| head)
     }
 
     /// Returns the jobs that are watched up to `latest`, in the order of time, after `after`.
@@ -273,97 +276,26 @@ fn leave_set<K: Eq + Hash>(map: &mut HashMap<K, BTreeSet<JobId>>, key: &K, id: &
     }
 }
 
-/// The position of an available job in its queue.
-type Position = (Reverse<i8>, (Timestamp, JobId));
+/// The position of an available job in the order of dispatch.
+type Position<'a> = (Reverse<i8>, &'a (Timestamp, JobId));
 
-/// Walks the jobs of one priority.
-type LevelWalk<'a> = Peekable<btree_map::Range<'a, (Timestamp, JobId), Versioned>>;
-
-/// Walks the available jobs of one queue in dispatch order.
-struct QueueWalk<'a> {
-    levels: btree_map::Range<'a, Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>,
-    level: Option<(Reverse<i8>, LevelWalk<'a>)>,
-    from: Option<Position>,
-    run_at_most: Option<Timestamp>,
-}
-
-impl<'a> QueueWalk<'a> {
-    fn new(queue: &'a QueueJobs, from: Option<Position>, run_at_most: Option<Timestamp>) -> Self {
-        let lowest = from.as_ref().map_or(Bound::Unbounded, |(priority, _)| Bound::Included(*priority));
-        Self { levels: queue.range((lowest, Bound::Unbounded)), level: None, from, run_at_most }
-    }
-}
-
-impl<'a> Iterator for QueueWalk<'a> {
-    type Item = (Reverse<i8>, &'a (Timestamp, JobId), &'a Versioned);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some((priority, level)) = &mut self.level {
-                let due = |place: &(Timestamp, JobId)| self.run_at_most.is_none_or(|latest| place.0 <= latest);
-                if let Some((place, head)) = level.next_if(|(place, _)| due(place)) {
-                    return Some((*priority, place, head));
-                }
-            }
-            let (priority, jobs) = self.levels.next()?;
-            let after = match self.from.take() {
-                Some((level, place)) if level == *priority => Bound::Excluded(place),
-                _ => Bound::Unbounded,
-            };
-            self.level = Some((*priority, jobs.range((after, Bound::Unbounded)).peekable()));
-        }
-    }
-}
-
-/// The next job of one queue, and the jobs after it.
-struct Head<'a> {
-    priority: Reverse<i8>,
-    place: &'a (Timestamp, JobId),
-    head: &'a Versioned,
-    rest: QueueWalk<'a>,
-}
-
-impl<'a> Head<'a> {
-    fn next_of(mut rest: QueueWalk<'a>) -> Option<Self> {
-        let (priority, place, head) = rest.next()?;
-        Some(Self { priority, place, head, rest })
-    }
-}
-
-impl PartialEq for Head<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Head<'_> {}
-
-impl PartialOrd for Head<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Head<'_> {
-    /// Compares in reverse, so that the heap's greatest element is the first to be dispatched.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.priority, other.place).cmp(&(self.priority, self.place))
-    }
-}
-
-/// Available jobs of several queues in dispatch order.
-pub(super) struct Dispatch<'a> {
-    heads: BinaryHeap<Head<'a>>,
-}
-
-impl<'a> Iterator for Dispatch<'a> {
-    type Item = &'a Versioned;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let Head { head, rest, .. } = self.heads.pop()?;
-        self.heads.extend(Head::next_of(rest));
-        Some(head)
-    }
+/// Walks the available jobs of one queue that are due until `until` in dispatch order, after the given position. Of each
+/// priority it steps over the jobs that are not due yet at once.
+fn in_dispatch_order(
+    queue: &QueueJobs,
+    after: Option<(Reverse<i8>, (Timestamp, JobId))>,
+    until: Timestamp,
+) -> impl Iterator<Item = (Position<'_>, &Versioned)> {
+    let highest = after.as_ref().map_or(Bound::Unbounded, |(priority, _)| Bound::Included(*priority));
+    queue.range((highest, Bound::Unbounded)).flat_map(move |(priority, due)| {
+        let first = match &after {
+            Some((level, place)) if level == priority => Bound::Excluded(place),
+            _ => Bound::Unbounded,
+        };
+        due.range((first, Bound::Unbounded))
+            .take_while(move |((run_at, _), _)| *run_at <= until)
+            .map(|(place, head)| ((*priority, place), head))
+    })
 }
 
 #[cfg(test)]
