@@ -4,7 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
+use serde_with::DeserializeFromStr;
 
 /// The longest name, in bytes. Elasticsearch accepts ids of up to 512 bytes; the rest leaves room for prefixes.
 pub const MAX_NAME_BYTES: usize = 256;
@@ -48,11 +49,10 @@ fn check(text: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
-macro_rules! name {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident,)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-        #[serde(try_from = "String")]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, DeserializeFromStr)]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -66,17 +66,16 @@ macro_rules! name {
                 Ok(Self(Arc::from(text)))
             }
 
+            /// Makes a name of the system's own from `name`, a literal in the code.
+            #[must_use]
+            pub fn system(name: &'static str) -> Self {
+                Self(Arc::from(name))
+            }
+
             /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = InvalidName;
-            fn try_from(text: String) -> Result<Self, InvalidName> {
-                Self::new(text)
             }
         }
 
@@ -116,40 +115,26 @@ macro_rules! name {
                 &self.0
             }
         }
-    };
+    )*};
 }
 
-name! {
+names! {
     /// The id of a job: a UUIDv7 unless the client chose one.
-    JobId
-}
-name! {
+    JobId,
     /// The name of a queue, in which jobs wait to be claimed.
-    QueueName
-}
-name! {
+    QueueName,
     /// The kind of a job's work, which names its handler.
-    Kind
-}
-name! {
+    Kind,
     /// The owner of a job: a team or a person, for queries and reports.
-    Owner
-}
-name! {
+    Owner,
     /// The id of a worker: a client process that claims jobs.
-    WorkerId
-}
-name! {
+    WorkerId,
     /// A client's id for one claim call, so that a repeated call finds the same jobs.
-    RequestId
-}
-name! {
+    RequestId,
     /// The originator of a change: the name of a token, a worker, or a part of the system.
-    Actor
-}
-name! {
+    Actor,
     /// The name of a record in the store, unique among the records of its kind.
-    RecordName
+    RecordName,
 }
 
 impl JobId {
@@ -178,24 +163,10 @@ impl QueueName {
     /// it.
     pub const INTERNAL: &str = "leasehold.";
 
-    /// Makes the name of a system queue from `name`, a literal in the code.
-    #[must_use]
-    pub fn system(name: &'static str) -> Self {
-        Self(Arc::from(name))
-    }
-
     /// Returns whether the queue is one of the system's own.
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.0.starts_with(Self::INTERNAL)
-    }
-}
-
-impl Kind {
-    /// Makes the name of a system kind from `name`, a literal in the code.
-    #[must_use]
-    pub fn system(name: &'static str) -> Self {
-        Self(Arc::from(name))
     }
 }
 
@@ -216,22 +187,6 @@ impl From<&WorkerId> for Actor {
 impl From<&QueueName> for RecordName {
     fn from(queue: &QueueName) -> Self {
         Self(queue.0.clone())
-    }
-}
-
-impl RecordName {
-    /// Makes the name of a system record from `name`, a literal in the code.
-    #[must_use]
-    pub fn system(name: &'static str) -> Self {
-        Self(Arc::from(name))
-    }
-}
-
-impl Actor {
-    /// Makes the actor for a part of the system from `name`, a literal in the code.
-    #[must_use]
-    pub fn system(name: &'static str) -> Self {
-        Self(Arc::from(name))
     }
 }
 
