@@ -77,9 +77,9 @@ impl Job {
         let new = self.history.len().saturating_sub(before.history.len()).min(self.history.entries().len());
         let first = self.history.entries().len() - new;
         for (place, entry) in self.history.entries().iter().enumerate().skip(first) {
-            let told = EventName::NOTIFIABLE.contains(&entry.event)
+            let is_wanted = EventName::NOTIFIABLE.contains(&entry.event)
                 && (wanted(entry.event) || self.spec.oversight.notify.iter().any(|target| target.wants(entry.event)));
-            if !told {
+            if !is_wanted {
                 continue;
             }
             if self.outbox.len() >= MAX_NOTICES {

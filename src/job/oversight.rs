@@ -8,7 +8,7 @@ use super::Job;
 use super::event::EventName;
 use super::names::Actor;
 use super::spec::OrphanPolicy;
-use super::state::{Attempt, JobError, JobState, Orphan, Running, State};
+use super::state::{Attempt, JobError, Orphan, Running, State};
 use super::transition::{Change, Failure, Refusal, Transition};
 use crate::clock::Timestamp;
 
@@ -182,14 +182,5 @@ impl Job {
         let to = State::Expired { finished_at: now };
         expired.enter(Transition { to, event: EventName::Expired, actor, reason, now });
         Ok(expired)
-    }
-
-    /// Returns the job with other running data and a history entry for `event`.
-    fn still_running(&self, running: Running, event: EventName, actor: &Actor, reason: String, now: Timestamp) -> Self {
-        let mut job = self.clone();
-        job.state = State::Running(Box::new(running));
-        job.updated_at = now.max(self.updated_at);
-        job.record((JobState::Running, JobState::Running), event, actor, Some(reason), now);
-        job
     }
 }

@@ -148,18 +148,7 @@ impl Job {
         actor: &Actor,
         now: Timestamp,
     ) -> Self {
-        let mut history = History::default();
-        history.push(HistoryEntry {
-            at: now,
-            from: None,
-            to: JobState::Available,
-            fence: Fence::default(),
-            attempt: Attempt::default(),
-            event: EventName::Submitted,
-            actor: actor.clone(),
-            reason: None,
-        });
-        Self {
+        let mut job = Self {
             id,
             spec,
             payload,
@@ -169,12 +158,14 @@ impl Job {
             attempt: Attempt::default(),
             fence: Fence::default(),
             error: None,
-            history,
+            history: History::default(),
             outbox: Vec::new(),
             created_at: now,
             updated_at: now,
             started_at: None,
-        }
+        };
+        job.record(None, EventName::Submitted, actor, None, now);
+        job
     }
 
     /// Moves the job `available → running`: a worker gets a lease under a new fence.
@@ -310,15 +301,11 @@ impl Job {
             State::Available => Ok(Change::To(Box::new(self.cancelled(actor, reason, now)))),
             State::Running(running) if running.cancel_requested_at.is_some() => Ok(Change::Already),
             State::Running(running) => {
-                let mut asked = self.clone();
-                asked.state =
-                    State::Running(Box::new(Running { cancel_requested_at: Some(now), ..running.as_ref().clone() }));
-                asked.updated_at = now.max(self.updated_at);
+                let stopping = Running { cancel_requested_at: Some(now), ..running.as_ref().clone() };
                 let reason =
                     reason.map_or_else(|| "cancel requested".to_owned(), |why| format!("cancel requested: {why}"));
-                let states = (JobState::Running, JobState::Running);
-                asked.record(states, EventName::CancelRequested, actor, Some(reason), now);
-                Ok(Change::To(Box::new(asked)))
+                let stopping = self.still_running(stopping, EventName::CancelRequested, actor, reason, now);
+                Ok(Change::To(Box::new(stopping)))
             }
             State::Cancelled { .. } => Ok(Change::Already),
             other => Err(Refusal::AlreadyFinal(other.name())),
@@ -419,24 +406,39 @@ impl Job {
         cancelled
     }
 
-    /// Moves the job to another state and records that in the history.
-    pub(super) fn enter(&mut self, step: Transition<'_>) {
-        let from = self.state.name();
-        self.state = step.to;
-        self.updated_at = step.now.max(self.updated_at);
-        self.record((from, self.state.name()), step.event, step.actor, step.reason, step.now);
+    /// Returns the running job with other running data and a history entry for `event`.
+    pub(super) fn still_running(
+        &self,
+        running: Running,
+        event: EventName,
+        actor: &Actor,
+        reason: String,
+        now: Timestamp,
+    ) -> Self {
+        let mut job = self.clone();
+        job.enter(Transition { to: State::Running(Box::new(running)), event, actor, reason: Some(reason), now });
+        job
     }
 
-    pub(super) fn record(
+    /// Moves the job to another state and records that in the history.
+    pub(super) fn enter(&mut self, transition: Transition<'_>) {
+        let Transition { to, event, actor, reason, now } = transition;
+        let from = std::mem::replace(&mut self.state, to).name();
+        self.updated_at = now.max(self.updated_at);
+        self.record(Some(from), event, actor, reason, now);
+    }
+
+    /// Records in the history that the job has come to its state from the state `from`.
+    fn record(
         &mut self,
-        (from, to): (JobState, JobState),
+        from: Option<JobState>,
         event: EventName,
         actor: &Actor,
         reason: Option<String>,
         now: Timestamp,
     ) {
-        let (fence, attempt, actor) = (self.fence, self.attempt, actor.clone());
-        self.history.push(HistoryEntry { at: now, from: Some(from), to, fence, attempt, event, actor, reason });
+        let (to, fence, attempt, actor) = (self.state.name(), self.fence, self.attempt, actor.clone());
+        self.history.push(HistoryEntry { at: now, from, to, fence, attempt, event, actor, reason });
     }
 }
 
