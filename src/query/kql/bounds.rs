@@ -1,32 +1,23 @@
 //! The part of a query that a store can answer from its indexes instead of trying every job.
 
+use std::collections::BTreeMap;
+
 use super::plan::{Clause, Plan, Target, Test};
 use crate::clock::Timestamp;
 use crate::job::JobState;
 
-/// Conditions that every job found by a query satisfies. `None` sets no bound; an empty list is satisfied by no job.
+/// The fields whose texts can be bound.
+const TEXTS: [&str; 6] = ["id", "state", "queue", "kind", "owner", "lease.worker_id"];
+/// The fields whose times can be bound.
+const TIMES: [&str; 4] = ["created_at", "updated_at", "run_at", "finished_at"];
+
+/// Conditions that every job found by a query satisfies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The ids of the jobs.
-    pub ids: Option<Vec<String>>,
-    /// The states of the jobs.
-    pub states: Option<Vec<JobState>>,
-    /// The queues of the jobs.
-    pub queues: Option<Vec<String>>,
-    /// The kinds of the jobs.
-    pub kinds: Option<Vec<String>>,
-    /// The owners of the jobs.
-    pub owners: Option<Vec<String>>,
-    /// The workers that run the jobs.
-    pub workers: Option<Vec<String>>,
-    /// The span of time in which the jobs are or were due.
-    pub run_at: Option<Span>,
-    /// The span of time in which the jobs were submitted.
-    pub created_at: Option<Span>,
-    /// The span of time in which the jobs were last written.
-    pub updated_at: Option<Span>,
-    /// The span of time in which the jobs ended.
-    pub finished_at: Option<Span>,
+    /// The texts that a field can have, for each of [`TEXTS`] that is bound.
+    texts: BTreeMap<&'static str, Vec<String>>,
+    /// The span in which a time lies, for each of [`TIMES`] that is bound.
+    spans: BTreeMap<&'static str, Span>,
     /// Whether the query finds every job that satisfies all of these bounds.
     pub exact: bool,
 }
@@ -70,10 +61,29 @@ impl Span {
 }
 
 impl Bounds {
+    /// Returns the texts of which a job has one in the field; `None` if the field is not bound. No job has one of none.
+    #[must_use]
+    pub fn texts(&self, field: &str) -> Option<&[String]> {
+        self.texts.get(field).map(Vec::as_slice)
+    }
+
+    /// Returns the span in which the time of the field lies, which is all time if the field is not bound.
+    #[must_use]
+    pub fn span(&self, field: &str) -> Span {
+        self.spans.get(field).copied().unwrap_or(Span::ALWAYS)
+    }
+
     /// Returns whether only jobs in a state that is not final can be found.
     #[must_use]
     pub fn only_live(&self) -> bool {
-        self.states.as_ref().is_some_and(|states| !states.iter().any(|state| state.is_final()))
+        let is_final = |state: &String| state.parse().is_ok_and(JobState::is_final);
+        self.texts("state").is_some_and(|states| !states.iter().any(is_final))
+    }
+
+    /// Returns whether no job can satisfy the bounds.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.texts.values().any(Vec::is_empty) || self.spans.values().any(|span| span.is_empty())
     }
 
     pub(super) fn of(plan: &Plan, now: Timestamp) -> Self {
@@ -100,7 +110,16 @@ impl Bounds {
     }
 
     fn nothing() -> Self {
-        Self { ids: Some(Vec::new()), ..Self::everything() }
+        Self::of_texts("id", Vec::new())
+    }
+
+    fn of_texts(field: &'static str, texts: Vec<String>) -> Self {
+        Self { texts: [(field, texts)].into(), ..Self::everything() }
+    }
+
+    fn of_states(is_admitted: impl Fn(JobState) -> bool) -> Self {
+        let states = JobState::ALL.into_iter().filter(|state| is_admitted(*state));
+        Self::of_texts("state", states.map(|state| state.to_string()).collect())
     }
 
     fn of_clause(clause: &Clause, now: Timestamp) -> Self {
@@ -108,133 +127,64 @@ impl Bounds {
         if matches!(clause.test, Test::Never) {
             return Self::nothing();
         }
-        let texts = clause.test.only_text().map(|text| vec![text.to_owned()]);
-        let span = clause.test.span(now);
-        let exact = texts.is_some() || span.is_some();
-        let running = || Some(vec![JobState::Running]);
-        match field.name {
-            "id" => Self { ids: texts, exact, ..Self::default() },
-            "queue" => Self { queues: texts, exact, ..Self::default() },
-            "kind" => Self { kinds: texts, exact, ..Self::default() },
-            "owner" => Self { owners: texts, exact, ..Self::default() },
-            "state" => Self { states: Some(states(&clause.test)), exact: true, ..Self::default() },
-            "run_at" => Self { run_at: span, exact, ..Self::default() },
-            "created_at" => Self { created_at: span, exact, ..Self::default() },
-            "updated_at" => Self { updated_at: span, exact, ..Self::default() },
-            "finished_at" => {
-                let ended = JobState::ALL.into_iter().filter(|state| state.is_final()).collect();
-                Self { finished_at: span, states: Some(ended), exact, ..Self::default() }
-            }
-            "lease.worker_id" => Self { workers: texts, states: running(), exact, ..Self::default() },
+        let mut bounds = match field.name {
+            "state" => return Self::of_states(|state| clause.test.accepts_keyword(state.as_str())),
+            "finished_at" => Self::of_states(JobState::is_final),
             // Only a running job has any of these.
-            name if is_of_running(name) => Self { states: running(), ..Self::default() },
+            name if is_of_running(name) => Self::of_states(|state| state == JobState::Running),
             _ => Self::default(),
-        }
+        };
+        let text = clause.test.only_text().filter(|_| TEXTS.contains(&field.name));
+        let span = clause.test.span(now).filter(|_| TIMES.contains(&field.name));
+        bounds.exact = text.is_some() || span.is_some();
+        bounds.texts.extend(text.map(|text| (field.name, vec![text.to_owned()])));
+        bounds.spans.extend(span.map(|span| (field.name, span)));
+        bounds
     }
 
     /// Returns the bounds of the jobs that do not satisfy the clauses: the states are few enough to list the others.
     fn of_others(clauses: &[Clause]) -> Self {
-        let [Clause { target: Target::Field(field), test, .. }] = clauses else { return Self::default() };
-        if field.name != "state" {
-            return Self::default();
+        match clauses {
+            [Clause { target: Target::Field(field), test, .. }] if field.name == "state" => {
+                Self::of_states(|state| !test.accepts_keyword(state.as_str()))
+            }
+            _ => Self::default(),
         }
-        let states = states(test);
-        let others = JobState::ALL.into_iter().filter(|state| !states.contains(state)).collect();
-        Self { states: Some(others), exact: true, ..Self::default() }
     }
 
-    fn and(self, other: Self) -> Self {
-        fn both<T: PartialEq>(one: Option<Vec<T>>, other: Option<Vec<T>>) -> Option<Vec<T>> {
-            match (one, other) {
-                (Some(one), Some(other)) => Some(one.into_iter().filter(|value| other.contains(value)).collect()),
-                (one, other) => one.or(other),
-            }
+    fn and(mut self, other: Self) -> Self {
+        for (field, texts) in other.texts {
+            let both = |own: &mut Vec<String>| own.retain(|text| texts.contains(text));
+            self.texts.entry(field).and_modify(both).or_insert(texts);
         }
-        fn within(one: Option<Span>, other: Option<Span>) -> Option<Span> {
-            match (one, other) {
-                (Some(one), Some(other)) => Some(one.and(other)),
-                (one, other) => one.or(other),
-            }
+        for (field, span) in other.spans {
+            self.spans.entry(field).and_modify(|own| *own = own.and(span)).or_insert(span);
         }
-        Self {
-            ids: both(self.ids, other.ids),
-            states: both(self.states, other.states),
-            queues: both(self.queues, other.queues),
-            kinds: both(self.kinds, other.kinds),
-            owners: both(self.owners, other.owners),
-            workers: both(self.workers, other.workers),
-            run_at: within(self.run_at, other.run_at),
-            created_at: within(self.created_at, other.created_at),
-            updated_at: within(self.updated_at, other.updated_at),
-            finished_at: within(self.finished_at, other.finished_at),
-            exact: self.exact && other.exact,
-        }
+        self.exact &= other.exact;
+        self
     }
 
     fn or(self, other: Self) -> Self {
-        fn either<T: PartialEq>(one: Option<Vec<T>>, other: Option<Vec<T>>) -> Option<Vec<T>> {
-            let (mut one, other) = (one?, other?);
-            for value in other {
-                if !one.contains(&value) {
-                    one.push(value);
-                }
-            }
-            Some(one)
-        }
-        fn around(one: Option<Span>, other: Option<Span>) -> Option<Span> {
-            Some(one?.or(other?))
-        }
         if self.is_empty() {
             return other;
         }
         if other.is_empty() {
             return self;
         }
-        let exact = self.exact && other.exact && self.only_list().is_some_and(|list| Some(list) == other.only_list());
+        // Exact if both bind the same list and nothing else.
+        let is_one_list = self.texts.len() == 1 && self.spans.is_empty() && other.spans.is_empty();
+        let exact = self.exact && other.exact && is_one_list && self.texts.keys().eq(other.texts.keys());
+        let either = |(field, own): (_, Vec<String>)| {
+            let more: Vec<String> = other.texts(field)?.iter().filter(|text| !own.contains(text)).cloned().collect();
+            Some((field, own.into_iter().chain(more).collect()))
+        };
+        let around = |(field, own): (_, Span)| Some((field, own.or(*other.spans.get(field)?)));
         Self {
-            ids: either(self.ids, other.ids),
-            states: either(self.states, other.states),
-            queues: either(self.queues, other.queues),
-            kinds: either(self.kinds, other.kinds),
-            owners: either(self.owners, other.owners),
-            workers: either(self.workers, other.workers),
-            run_at: around(self.run_at, other.run_at),
-            created_at: around(self.created_at, other.created_at),
-            updated_at: around(self.updated_at, other.updated_at),
-            finished_at: around(self.finished_at, other.finished_at),
+            texts: self.texts.into_iter().filter_map(either).collect(),
+            spans: self.spans.into_iter().filter_map(around).collect(),
             exact,
         }
     }
-
-    /// Returns the index of the only list that is bound, if nothing else is.
-    fn only_list(&self) -> Option<usize> {
-        let spans = [self.run_at, self.created_at, self.updated_at, self.finished_at];
-        let lists = [
-            self.ids.is_some(),
-            self.states.is_some(),
-            self.queues.is_some(),
-            self.kinds.is_some(),
-            self.owners.is_some(),
-            self.workers.is_some(),
-        ];
-        let mut bound = (0..lists.len()).filter(|list| lists[*list]);
-        let only = bound.next().filter(|_| spans.iter().all(Option::is_none));
-        only.filter(|_| bound.next().is_none())
-    }
-
-    /// Returns whether no job can satisfy the bounds.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        let none = |list: &Option<Vec<String>>| list.as_ref().is_some_and(Vec::is_empty);
-        let never = |span: Option<Span>| span.is_some_and(Span::is_empty);
-        [&self.ids, &self.queues, &self.kinds, &self.owners, &self.workers].into_iter().any(none)
-            || [self.run_at, self.created_at, self.updated_at, self.finished_at].into_iter().any(never)
-            || self.states.as_ref().is_some_and(Vec::is_empty)
-    }
-}
-
-fn states(test: &Test) -> Vec<JobState> {
-    JobState::ALL.into_iter().filter(|state| test.accepts_keyword(state.as_str())).collect()
 }
 
 fn is_of_running(field: &str) -> bool {

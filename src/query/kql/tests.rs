@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::job::{
-    Actor, Body, Claim, Job, JobError, JobId, JobSpec, JobState, Kind, Owner, Priority, QueueName, State, WorkerId,
+    Actor, Body, Claim, Job, JobError, JobId, JobSpec, Kind, Owner, Priority, QueueName, State, WorkerId,
 };
 
 fn now() -> Timestamp {
@@ -173,26 +173,28 @@ fn what_is_too_long_or_too_deep_or_too_wide_is_refused() {
 #[test]
 fn the_bounds_of_a_query_hold_for_all_that_it_finds() {
     let bounds = |query: &str| expression(query).bounds(now());
-    let found = bounds("state: (running or failed) and queue: a and not kind: b");
-    assert_eq!(found.states, Some(vec![JobState::Running, JobState::Failed]));
-    assert_eq!(found.queues, Some(vec!["a".to_owned()]));
-    assert_eq!(found.kinds, None);
-    assert_eq!(bounds("state: *ed").states.map(|states| states.len()), Some(4));
-    assert_eq!(bounds("not state: *ed").states, Some(vec![JobState::Available, JobState::Running]));
+    let texts = |query: &str, field: &str| bounds(query).texts(field).map(|texts| texts.join(" "));
+    let found = "state: (running or failed) and queue: a and not kind: b";
+    assert_eq!(texts(found, "state").as_deref(), Some("running failed"));
+    assert_eq!(texts(found, "queue").as_deref(), Some("a"));
+    assert_eq!(texts(found, "kind"), None);
+    assert_eq!(texts("state: *ed", "state").as_deref(), Some("completed failed cancelled expired"));
+    assert_eq!(texts("not state: *ed", "state").as_deref(), Some("available running"));
     assert!(bounds("not state: *ed and priority > 5").only_live());
-    assert_eq!(bounds("lease.expires_at < now").states, Some(vec![JobState::Running]));
+    assert_eq!(texts("lease.expires_at < now", "state").as_deref(), Some("running"));
     assert_eq!(bounds("queue: a or priority: 5"), Bounds::default());
-    assert_eq!(bounds("queue: a or queue: b").queues, Some(vec!["a".to_owned(), "b".to_owned()]));
-    assert_eq!(bounds("queue: a and queue: b").queues, Some(Vec::new()));
-    assert_eq!(bounds("id: (x or y)").ids, Some(vec!["x".to_owned(), "y".to_owned()]));
-    assert_eq!(bounds("").ids, None);
-    assert_eq!(bounds("lease.worker_id: w").workers, Some(vec!["w".to_owned()]));
+    assert_eq!(texts("queue: a or queue: b", "queue").as_deref(), Some("a b"));
+    assert_eq!(bounds("queue: a and queue: b").texts("queue"), Some(&[][..]));
+    assert_eq!(texts("id: (x or y)", "id").as_deref(), Some("x y"));
+    assert_eq!(texts("", "id"), None);
+    assert_eq!(texts("lease.worker_id: w", "lease.worker_id").as_deref(), Some("w"));
     let day = Span { first: 1_795_219_200_000, last: 1_795_305_599_999 };
-    assert_eq!(bounds("created_at: 2026-11-21").created_at, Some(day));
-    assert_eq!(bounds("run_at >= 2026-11-21 and run_at <= 2026-11-21").run_at, Some(day));
-    assert_eq!(bounds("updated_at < 2026-11-21").updated_at, Some(Span { last: day.first - 1, ..Span::ALWAYS }));
-    assert_eq!(bounds("finished_at > 2026-11-21").finished_at, Some(Span { first: day.last + 1, ..Span::ALWAYS }));
-    assert_eq!(bounds("run_at > 2026-11-21 or run_at: 2026-11-21").run_at, Some(Span { last: i64::MAX, ..day }));
+    let span = |query: &str, field: &str| bounds(query).span(field);
+    assert_eq!(span("created_at: 2026-11-21", "created_at"), day);
+    assert_eq!(span("run_at >= 2026-11-21 and run_at <= 2026-11-21", "run_at"), day);
+    assert_eq!(span("updated_at < 2026-11-21", "updated_at"), Span { last: day.first - 1, ..Span::ALWAYS });
+    assert_eq!(span("finished_at > 2026-11-21", "finished_at"), Span { first: day.last + 1, ..Span::ALWAYS });
+    assert_eq!(span("run_at > 2026-11-21 or run_at: 2026-11-21", "run_at"), Span { last: i64::MAX, ..day });
     assert!(bounds("run_at > 2026-11-21 and run_at < 2026-11-21").is_empty());
 }
 

@@ -1,9 +1,10 @@
 //! A filter and its query brought together, as far as indexes can answer them.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobState, Kind, Owner, QueueName, WorkerId};
+use crate::job::{JobId, JobState, WorkerId};
 use crate::query::Filter;
 use crate::query::kql::Span;
 
@@ -20,14 +21,8 @@ pub(super) struct Narrowed {
     pub(super) filter: Filter,
     /// The ids that jobs must have, if the query names any.
     pub(super) ids: Option<Vec<JobId>>,
-    /// The time in which jobs must have been submitted.
-    pub(super) created_at: Span,
-    /// The time in which jobs must be due.
-    pub(super) run_at: Span,
-    /// The time in which jobs must have ended.
-    pub(super) finished_at: Span,
-    /// The time in which jobs must have been written last.
-    pub(super) updated_at: Span,
+    /// The spans in which jobs must have been submitted, written last, due and ended, in the order of the columns.
+    pub(super) spans: [Span; 4],
     /// Whether every settled job that satisfies all of this, but for `ids`, matches. Then the columns decide.
     pub(super) exact: bool,
 }
@@ -38,23 +33,24 @@ impl Narrowed {
         let bounds = filter.query.as_ref().map(|query| query.expression.bounds(query.now));
         let exact = bounds.as_ref().is_none_or(|bounds| bounds.exact);
         let bounds = bounds.unwrap_or_default();
-        let ids = bounds.ids.map(|ids| ids.iter().filter_map(|id| JobId::new(id).ok()).collect::<Vec<_>>());
-        let run_at = both(span(filter.run_after, filter.run_at_most), bounds.run_at);
-        let finished_at = both(span(filter.finished_after, filter.finished_at_most), bounds.finished_at);
-        let updated_at = both(span(filter.updated_after, None), bounds.updated_at);
-        let created_at = bounds.created_at.unwrap_or(Span::ALWAYS);
+        let ids = named::<JobId>(bounds.texts("id"));
+        let created_at = bounds.span("created_at");
+        let updated_at = bounds.span("updated_at").and(span(filter.updated_after, None));
+        let run_at = bounds.span("run_at").and(span(filter.run_after, filter.run_at_most));
+        let finished_at = bounds.span("finished_at").and(span(filter.finished_after, filter.finished_at_most));
+        let spans = [created_at, updated_at, run_at, finished_at];
         let mut narrowed = filter.clone();
-        meet(&mut narrowed.states, bounds.states)?;
-        meet(&mut narrowed.queues, named(bounds.queues, |text| QueueName::new(text)))?;
-        meet(&mut narrowed.kinds, named(bounds.kinds, |text| Kind::new(text)))?;
-        meet(&mut narrowed.owners, named(bounds.owners, |text| Owner::new(text)))?;
-        let workers = named(bounds.workers, |text| WorkerId::new(text));
+        meet(&mut narrowed.states, named(bounds.texts("state")))?;
+        meet(&mut narrowed.queues, named(bounds.texts("queue")))?;
+        meet(&mut narrowed.kinds, named(bounds.texts("kind")))?;
+        meet(&mut narrowed.owners, named(bounds.texts("owner")))?;
+        let workers = named::<WorkerId>(bounds.texts("lease.worker_id"));
         match workers.as_deref() {
             Some([]) => return None,
             Some([worker]) if narrowed.worker_id.is_none() => narrowed.worker_id = Some(worker.clone()),
             _ => {}
         }
-        let never = [run_at, finished_at, updated_at, created_at].into_iter().any(|span| span.and(EVER).is_empty());
+        let never = spans.into_iter().any(|span| span.and(EVER).is_empty());
         if never || ids.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
@@ -68,7 +64,7 @@ impl Narrowed {
             narrowed.query = None;
         }
         let exact = exact && ids.is_none();
-        Some(Self { filter: narrowed, ids, created_at, run_at, finished_at, updated_at, exact })
+        Some(Self { filter: narrowed, ids, spans, exact })
     }
 
     /// Returns whether a finished job in this state can match.
@@ -89,10 +85,6 @@ fn span(after: Option<Timestamp>, at_most: Option<Timestamp>) -> Span {
     }
 }
 
-fn both(one: Span, other: Option<Span>) -> Span {
-    other.map_or(one, |other| one.and(other))
-}
-
 /// Returns the last moment before a span; `None` when the span has no beginning.
 fn after(span: Span) -> Option<Timestamp> {
     (span.first > Timestamp::MIN.as_millis()).then(|| Timestamp::from_millis(span.first).minus(MOMENT))
@@ -105,8 +97,8 @@ fn at_most(span: Span) -> Option<Timestamp> {
 }
 
 /// The texts as names; a text that cannot be a name is left out, since no job has it.
-fn named<T, E>(texts: Option<Vec<String>>, name: impl Fn(&str) -> Result<T, E>) -> Option<Vec<T>> {
-    texts.map(|texts| texts.iter().filter_map(|text| name(text).ok()).collect())
+fn named<T: FromStr>(texts: Option<&[String]>) -> Option<Vec<T>> {
+    texts.map(|texts| texts.iter().filter_map(|text| text.parse().ok()).collect())
 }
 
 /// Keeps of `wanted`, where an empty list stands for everything, what is among `bound`; `None` when nothing is left.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
-use leasehold::job::{Job, NewBody};
+use leasehold::job::{Job, NewBody, Owner};
 use leasehold::query::fields::LABELS;
 use leasehold::query::kql::plan::{self, Clause, Plan, Target, Test};
 use leasehold::query::kql::{Expression, MAX_DEPTH, Zone};
@@ -130,15 +130,15 @@ impl Comparison {
 }
 
 fn within_bounds(expression: &Expression, job: &Job) -> bool {
-    fn any<T: PartialEq>(wanted: Option<&Vec<T>>, value: Option<T>) -> bool {
-        wanted.is_none_or(|wanted| value.is_some_and(|value| wanted.contains(&value)))
-    }
     let bounds = expression.bounds(SystemClock::default().now());
-    any(bounds.ids.as_ref(), Some(job.id.to_string()))
-        && any(bounds.states.as_ref(), Some(job.state.name()))
-        && any(bounds.queues.as_ref(), Some(job.spec.queue.to_string()))
-        && any(bounds.kinds.as_ref(), Some(job.spec.kind.to_string()))
-        && any(bounds.owners.as_ref(), job.spec.owner.as_ref().map(ToString::to_string))
+    let any = |field: &str, value: Option<&str>| {
+        bounds.texts(field).is_none_or(|wanted| value.is_some_and(|value| wanted.iter().any(|text| text == value)))
+    };
+    any("id", Some(job.id.as_str()))
+        && any("state", Some(job.state.name().as_str()))
+        && any("queue", Some(job.spec.queue.as_str()))
+        && any("kind", Some(job.spec.kind.as_str()))
+        && any("owner", job.spec.owner.as_ref().map(Owner::as_str))
 }
 
 fn seed() -> u64 {
