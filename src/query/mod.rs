@@ -8,16 +8,15 @@ pub mod sort;
 pub mod stats;
 
 use std::cmp::{Ordering, Reverse};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use sort::{Direction, Sort, SortField, SortKey, SortValue, SortValues};
+pub use sort::{Direction, Sort, SortField, SortKey, SortValue};
 
 use self::kql::Expression;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobState, Kind, Owner, QueueName, RequestId, State, WorkerId};
+use crate::job::{Job, JobState, Kind, Owner, QueueName, RequestId, State, WorkerId, words};
 
 /// A KQL query with the time that its `now` stands for: the same for all pages of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,35 +122,22 @@ pub struct Search {
     pub limit: usize,
 }
 
-/// A field that counts can be grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GroupField {
-    /// Groups by state.
-    State,
-    /// Groups by queue.
-    Queue,
-    /// Groups by kind.
-    Kind,
-    /// Groups by owner; jobs without one are a group of their own.
-    Owner,
+words! {
+    /// A field that counts can be grouped by without reading the jobs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum GroupField: "a field of such groups", "fields" {
+        /// Groups by state.
+        State = "state",
+        /// Groups by queue.
+        Queue = "queue",
+        /// Groups by kind.
+        Kind = "kind",
+        /// Groups by owner; jobs without one are a group of their own.
+        Owner = "owner",
+    }
 }
 
 impl GroupField {
-    /// Every field that counts can be grouped by.
-    pub const ALL: [Self; 4] = [Self::State, Self::Queue, Self::Kind, Self::Owner];
-
-    /// Returns the name of the field, which is the same in the API and in the index.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::State => "state",
-            Self::Queue => "queue",
-            Self::Kind => "kind",
-            Self::Owner => "owner",
-        }
-    }
-
     /// Returns the job's value of this field; `None` if it has no value.
     #[must_use]
     pub fn value(self, job: &Job) -> Option<&str> {
@@ -161,16 +147,6 @@ impl GroupField {
             Self::Kind => Some(job.spec.kind.as_str()),
             Self::Owner => job.spec.owner.as_ref().map(Owner::as_str),
         }
-    }
-}
-
-impl FromStr for GroupField {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|field| field.as_str() == text).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.iter().map(|field| field.as_str()).collect();
-            format!("`{text}` cannot be grouped by; {} can", names.join(", "))
-        })
     }
 }
 

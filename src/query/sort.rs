@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::fields::{FIELDS, Field, FieldType, FieldValue};
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, Priority};
+use crate::job::{Job, JobId};
 
 /// A field that a list can be ordered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,15 +66,16 @@ impl SortField {
         }
     }
 
-    /// Returns the value of a kept field to order by; `None` when the job has none.
-    fn kept_value(self, values: &SortValues) -> Option<i64> {
+    /// Returns the job's value of a kept field to order by; `None` when the job has none.
+    #[must_use]
+    pub fn kept_value(self, job: &Job) -> Option<i64> {
         match self {
-            Self::CreatedAt => Some(values.created_at.as_millis()),
-            Self::UpdatedAt => Some(values.updated_at.as_millis()),
-            Self::RunAt => Some(values.run_at.as_millis()),
-            Self::FinishedAt => values.finished_at.map(Timestamp::as_millis),
-            Self::Priority => Some(i64::from(values.priority.get())),
-            Self::WatchAt => values.watch_at.map(Timestamp::as_millis),
+            Self::CreatedAt => Some(job.created_at.as_millis()),
+            Self::UpdatedAt => Some(job.updated_at.as_millis()),
+            Self::RunAt => Some(job.run_at.as_millis()),
+            Self::FinishedAt => job.finished_at().map(Timestamp::as_millis),
+            Self::Priority => Some(job.spec.priority.get().into()),
+            Self::WatchAt => job.watch_at().map(Timestamp::as_millis),
             Self::Other(_) => None,
         }
     }
@@ -99,36 +100,6 @@ impl Serialize for SortField {
 impl<'de> Deserialize<'de> for SortField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// The values of the kept fields of one job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SortValues {
-    /// When the job was submitted.
-    pub created_at: Timestamp,
-    /// When the job was last written.
-    pub updated_at: Timestamp,
-    /// When the job is or was due.
-    pub run_at: Timestamp,
-    /// When the job ended, if it has.
-    pub finished_at: Option<Timestamp>,
-    /// The priority of the job.
-    pub priority: Priority,
-    /// When the monitor checks the job next, if ever.
-    pub watch_at: Option<Timestamp>,
-}
-
-impl From<&Job> for SortValues {
-    fn from(job: &Job) -> Self {
-        Self {
-            created_at: job.created_at,
-            updated_at: job.updated_at,
-            run_at: job.run_at,
-            finished_at: job.finished_at(),
-            priority: job.spec.priority,
-            watch_at: job.watch_at(),
-        }
     }
 }
 
@@ -217,7 +188,7 @@ impl Sort {
     pub fn key(self, job: &Job) -> SortKey {
         let id = job.id.clone();
         let Self::By(SortField::Other(OtherField(field)), direction) = self else {
-            return SortKey::new(self.ranks(&SortValues::from(job)), id);
+            return SortKey::new(self.ranks(|field| field.kept_value(job)), id);
         };
         let value = field.value(job);
         if is_text(field) {
@@ -237,12 +208,16 @@ impl Sort {
         SortKey::new((rank(number, direction), 0), id)
     }
 
-    /// Returns the part of a key before the id, in an order by kept fields; smaller comes first.
+    /// Returns the part of a key before the id, in an order by kept fields whose values `value` returns; smaller comes
+    /// first.
     #[must_use]
-    pub fn ranks(self, values: &SortValues) -> (i64, i64) {
+    pub fn ranks(self, value: impl Fn(SortField) -> Option<i64>) -> (i64, i64) {
+        let ranked = |field, direction| rank(value(field), direction);
         match self {
-            Self::Dispatch => (-i64::from(values.priority.get()), values.run_at.as_millis()),
-            Self::By(field, direction) => (rank(field.kept_value(values), direction), 0),
+            Self::Dispatch => {
+                (ranked(SortField::Priority, Direction::Descending), ranked(SortField::RunAt, Direction::Ascending))
+            }
+            Self::By(field, direction) => (ranked(field, direction), 0),
         }
     }
 

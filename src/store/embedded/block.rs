@@ -6,13 +6,13 @@
 //! marked as dead in it, and the block goes with its last job.
 
 use std::cmp::Reverse;
+use std::ops::RangeInclusive;
 
 use super::column::{Ids, Ints, Names};
 use super::error::Corrupt;
 use super::narrow::Narrowed;
 use super::stored::state_code;
 use crate::clock::Timestamp;
-use crate::job::Job;
 use crate::query::kql::Span;
 use crate::query::{Direction, GroupField, Sort, SortField};
 use crate::store::Versioned;
@@ -37,26 +37,18 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// All columns that a block can have.
-    pub(super) const ALL: [Self; 12] = [
-        Self::Head,
-        Self::CreatedAt,
-        Self::UpdatedAt,
-        Self::RunAt,
-        Self::FinishedAt,
-        Self::Priority,
-        Self::State,
-        Self::Queue,
-        Self::Kind,
-        Self::Owner,
-        Self::Id,
-        Self::Dead,
-    ];
+    /// The numbers of all columns that a block can have.
+    pub(super) const NUMBERS: RangeInclusive<u8> = Self::Head as u8..=Self::Dead as u8;
 }
 
-/// The columns of numbers that searches are ordered and bounded by.
-pub(super) const SPANS: [Column; 5] =
-    [Column::CreatedAt, Column::UpdatedAt, Column::RunAt, Column::FinishedAt, Column::Priority];
+/// The columns of numbers that searches are ordered and bounded by, and the field that each is of.
+pub(super) const SPANS: [(Column, SortField); 5] = [
+    (Column::CreatedAt, SortField::CreatedAt),
+    (Column::UpdatedAt, SortField::UpdatedAt),
+    (Column::RunAt, SortField::RunAt),
+    (Column::FinishedAt, SortField::FinishedAt),
+    (Column::Priority, SortField::Priority),
+];
 
 /// The columns of names, and the field that each is of.
 pub(super) const NAMES: [(Column, GroupField); 3] =
@@ -136,8 +128,7 @@ impl Blocks {
 
 impl Block {
     fn may_have(&self, wanted: &Narrowed) -> bool {
-        let spans = [wanted.created_at, wanted.updated_at, wanted.run_at, wanted.finished_at];
-        spans.iter().zip(&self.spans).all(|(span, there)| !span.and(*there).is_empty())
+        wanted.spans.iter().zip(&self.spans).all(|(span, there)| !span.and(*there).is_empty())
     }
 
     /// Returns the ranks that no job in the block comes before, and after.
@@ -146,16 +137,11 @@ impl Block {
             Sort::Dispatch => (SortField::Priority, Direction::Descending),
             Sort::By(field, direction) => (field, direction),
         };
-        let span = match field {
-            SortField::CreatedAt => self.spans[0],
-            SortField::UpdatedAt => self.spans[1],
-            SortField::RunAt => self.spans[2],
-            SortField::FinishedAt => self.spans[3],
-            SortField::Priority => self.spans[4],
-            // No settled job has such a time.
-            SortField::WatchAt => return (i64::MAX, i64::MAX),
-            SortField::Other(_) => return (i64::MIN, i64::MAX),
+        let Some(place) = SPANS.iter().position(|(_, of)| *of == field) else {
+            // No settled job has a value of the one other field that is kept.
+            return if sort.is_kept() { (i64::MAX, i64::MAX) } else { (i64::MIN, i64::MAX) };
         };
+        let span = self.spans[place];
         match direction {
             Direction::Ascending => (span.first, span.last),
             Direction::Descending => (span.last.saturating_neg(), span.first.saturating_neg()),
@@ -197,10 +183,11 @@ impl NewBlock {
     /// Makes a block of these jobs.
     pub(super) fn of(number: u32, heads: &[Versioned]) -> Self {
         let jobs = || heads.iter().map(|head| &*head.job);
-        let mut columns = Vec::with_capacity(Column::ALL.len());
+        let mut columns = Vec::with_capacity(Column::NUMBERS.len());
         let mut spans = [Span { first: 0, last: 0 }; SPANS.len()];
-        for (span, column) in spans.iter_mut().zip(SPANS) {
-            let values = jobs().map(|job| number_in(job, column));
+        for (span, (column, field)) in spans.iter_mut().zip(SPANS) {
+            // Every settled job has a value of each.
+            let values = jobs().map(|job| field.kept_value(job).unwrap_or_default());
             let range = values.clone().min().zip(values.clone().max());
             *span = range.map_or(*span, |(first, last)| Span { first, last });
             columns.push((column, ints(values)));
@@ -224,15 +211,4 @@ fn ints(values: impl Iterator<Item = i64> + Clone) -> Vec<u8> {
     let mut bytes = Vec::new();
     Ints::encode(values, &mut bytes);
     bytes
-}
-
-fn number_in(job: &Job, column: Column) -> i64 {
-    match column {
-        Column::CreatedAt => job.created_at.as_millis(),
-        Column::UpdatedAt => job.updated_at.as_millis(),
-        Column::RunAt => job.run_at.as_millis(),
-        // Every settled job has ended.
-        Column::FinishedAt => job.finished_at().unwrap_or(job.updated_at).as_millis(),
-        _ => i64::from(job.spec.priority.get()),
-    }
 }

@@ -181,12 +181,12 @@ impl Disk {
         for Leaving { block, dead } in leaving {
             match dead {
                 Some(dead) => {
-                    batch.insert(&self.blocks, column_key(Column::Head, block.number), block.encode());
-                    batch.insert(&self.blocks, column_key(Column::Dead, block.number), dead.as_slice());
+                    batch.insert(&self.blocks, column_key(Column::Head as u8, block.number), block.encode());
+                    batch.insert(&self.blocks, column_key(Column::Dead as u8, block.number), dead.as_slice());
                 }
-                None => Column::ALL
-                    .into_iter()
-                    .for_each(|column| batch.remove(&self.blocks, column_key(column, block.number))),
+                None => {
+                    Column::NUMBERS.for_each(|column| batch.remove(&self.blocks, column_key(column, block.number)));
+                }
             }
         }
         batch.insert(&self.meta, MetaKey::SeqNo.bytes(), effects.last.seq_no.to_be_bytes());
@@ -196,9 +196,9 @@ impl Disk {
     /// Puts the jobs of these writes, which are in `recent`, in a block instead. It is durable with the next batch:
     /// until then a crash leaves them where they were.
     pub(super) fn put_block(&self, new: &NewBlock, writes: impl Iterator<Item = u64>) -> Result<(), StoreError> {
-        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), new.block.rows as usize + Column::ALL.len());
+        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), new.block.rows as usize + new.columns.len());
         for (column, bytes) in &new.columns {
-            batch.insert(&self.blocks, column_key(*column, new.block.number), bytes.as_slice());
+            batch.insert(&self.blocks, column_key(*column as u8, new.block.number), bytes.as_slice());
         }
         writes.for_each(|seq_no| batch.remove(&self.recent, seq_no.to_be_bytes()));
         batch.commit().map_err(failed)
@@ -211,7 +211,7 @@ impl Disk {
         column: Column,
         number: u32,
     ) -> Result<Option<fjall::Slice>, StoreError> {
-        snapshot.get(&self.blocks, column_key(column, number)).map_err(failed)
+        snapshot.get(&self.blocks, column_key(column as u8, number)).map_err(failed)
     }
 
     /// Returns a snapshot of the disk, which later commits do not change.
@@ -411,9 +411,9 @@ fn open_keyspaces(db: &Database) -> Result<[Keyspace; 7], fjall::Error> {
 }
 
 /// Column by column, so that a search reads what lies together.
-fn column_key(column: Column, number: u32) -> [u8; 5] {
+fn column_key(column: u8, number: u32) -> [u8; 5] {
     let [a, b, c, d] = number.to_be_bytes();
-    [column as u8, a, b, c, d]
+    [column, a, b, c, d]
 }
 
 fn number(bytes: &[u8]) -> Result<u64, String> {

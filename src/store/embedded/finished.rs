@@ -107,8 +107,8 @@ impl Finished<'_> {
             if rows.is_empty() {
                 continue;
             }
-            let (values, ids) = (reader.values(sort)?, reader.ids()?);
-            let mut rows: Vec<_> = rows.into_iter().map(|row| (sort.ranks(&values.get(row)), row)).collect();
+            let (ranks, ids) = (reader.ranks(sort)?, reader.ids()?);
+            let mut rows: Vec<_> = rows.into_iter().map(|row| (ranks(row), row)).collect();
             if !by_key {
                 // The best first, so that no more are looked up than needed.
                 rows.sort_unstable();

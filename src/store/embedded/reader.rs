@@ -11,8 +11,8 @@ use super::error::Corrupt;
 use super::narrow::Narrowed;
 use super::stored::{state_code, state_of};
 use crate::clock::Timestamp;
-use crate::job::{JobState, Kind, Owner, Priority, QueueName};
-use crate::query::{GroupField, Sort, SortField, SortValues};
+use crate::job::{JobState, Kind, Owner, QueueName};
+use crate::query::{GroupField, Sort, SortField};
 use crate::store::StoreError;
 
 /// Reads the columns of one block.
@@ -76,8 +76,7 @@ impl Reader<'_> {
             let admitted: Vec<i64> = filter.states.iter().map(|state| i64::from(state_code(*state))).collect();
             rows.retain(|row| admitted.contains(&states.get(*row as usize)));
         }
-        let spans = [wanted.created_at, wanted.updated_at, wanted.run_at, wanted.finished_at];
-        for ((span, there), column) in spans.into_iter().zip(self.block.spans).zip(SPANS) {
+        for ((span, there), (column, _)) in wanted.spans.into_iter().zip(self.block.spans).zip(SPANS) {
             let all_within = span.and(there) == there;
             if !all_within && !rows.is_empty() {
                 let times = self.ints(column)?;
@@ -107,19 +106,18 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads what jobs are ordered by, as far as an order needs it.
-    pub(super) fn values(&self, sort: Sort) -> Result<Values, StoreError> {
-        let needed = |field| match sort {
+    /// Reads the columns that an order goes by, and returns the function that gives a row's ranks ([`Sort::ranks`]).
+    pub(super) fn ranks(&self, sort: Sort) -> Result<impl Fn(u32) -> (i64, i64) + use<>, StoreError> {
+        let is_needed = |field| match sort {
             Sort::Dispatch => matches!(field, SortField::Priority | SortField::RunAt),
             Sort::By(by, _) => by == field,
         };
-        let column = |field, column| if needed(field) { self.ints(column).map(Some) } else { Ok(None) };
-        Ok(Values {
-            created_at: column(SortField::CreatedAt, Column::CreatedAt)?,
-            updated_at: column(SortField::UpdatedAt, Column::UpdatedAt)?,
-            run_at: column(SortField::RunAt, Column::RunAt)?,
-            finished_at: column(SortField::FinishedAt, Column::FinishedAt)?,
-            priority: column(SortField::Priority, Column::Priority)?,
+        let needed = SPANS.into_iter().filter(|(_, field)| is_needed(*field));
+        let columns = needed.map(|(column, field)| Ok((field, self.ints(column)?)));
+        let columns = columns.collect::<Result<Vec<_>, StoreError>>()?;
+        Ok(move |row| {
+            let column = |field| columns.iter().find(|(of, _)| *of == field);
+            sort.ranks(|field| column(field).map(|(_, numbers)| numbers.get(row as usize)))
         })
     }
 
@@ -161,30 +159,5 @@ impl States {
     pub(super) fn get(&self, row: u32) -> Result<JobState, Corrupt> {
         let code = u8::try_from(self.0.get(row as usize)).unwrap_or(u8::MAX);
         state_of(code).map_err(|why| Corrupt(format!("a block of finished jobs: {why}")))
-    }
-}
-
-/// The values by which a block's jobs are ordered.
-pub(super) struct Values {
-    created_at: Option<Ints>,
-    updated_at: Option<Ints>,
-    run_at: Option<Ints>,
-    finished_at: Option<Ints>,
-    priority: Option<Ints>,
-}
-
-impl Values {
-    /// Returns the sort values of a row; values that were not read are meaningless.
-    pub(super) fn get(&self, row: u32) -> SortValues {
-        let number = |column: &Option<Ints>| column.as_ref().map_or(0, |column| column.get(row as usize));
-        let time = |column| Timestamp::from_millis(number(column));
-        SortValues {
-            created_at: time(&self.created_at),
-            updated_at: time(&self.updated_at),
-            run_at: time(&self.run_at),
-            finished_at: Some(time(&self.finished_at)),
-            priority: Priority::new(number(&self.priority)).unwrap_or_default(),
-            watch_at: None,
-        }
     }
 }
