@@ -2,22 +2,18 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::response::Response;
-use http::StatusCode;
-
 use super::App;
-use super::allowed::{Admin, Allowed};
+use super::call::{Admin, Answer, Call};
 use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Query};
 use super::jobs::job_as_written;
-use super::json::json;
-use super::lists::{decode_cursor, encode_cursor, limit, parse, values};
+use super::json::ok;
+use super::lists::{decode_cursor, encode_cursor, page_of, parse, values};
 use crate::job::{Actor, Then};
-use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER};
+use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER, OrphanStatus};
 use crate::query::{Cursor, Filter};
 use crate::wire::admin::Ordered;
-use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobAnswer, OrphanList, OrphanedJob};
+use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobAnswer, OrphanedJob, Page};
 
 /// How long one call changes jobs before it answers with a cursor.
 const CHANGES_WITHIN: Duration = Duration::from_secs(10);
@@ -35,8 +31,8 @@ const CHANGES_WITHIN: Duration = Duration::from_secs(10);
             description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "A page of jobs", body = OrphanList)))]
-pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    responses((status = 200, description = "A page of jobs", body = Page<OrphanedJob>)))]
+pub(crate) async fn orphans(call: Call<Admin>, query: Query) -> Answer {
     query.only(&["queue", "kind", "owner", "worker", "limit", "cursor"])?;
     let filter = Filter {
         queues: values(&query, "queue")?,
@@ -45,16 +41,11 @@ pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Qu
         worker_id: query.one("worker")?.map(|text| parse("worker", text)).transpose()?,
         ..Filter::default()
     };
-    let limit = limit(&query)?;
-    let after = query.one("cursor")?.map(|text| decode_cursor(text, ORPHAN_ORDER)).transpose()?;
-    // One more than requested shows whether there is another page.
-    let mut found = app.manager.orphans(filter, after.map(|cursor| cursor.after), limit + 1).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().filter(|_| more).map(|last| ORPHAN_ORDER.key(&last.versioned.job));
-    let next_cursor = last.map(|after| encode_cursor(&Cursor { sort: ORPHAN_ORDER, after }));
-    let items = found.iter().filter_map(|found| OrphanedJob::try_from(found).ok()).collect();
-    Ok(json(StatusCode::OK, &OrphanList { items, next_cursor }))
+    let find = |after, limit| call.app.manager.orphans(filter, after, limit);
+    let Page { items, next_cursor } =
+        page_of(&query, ORPHAN_ORDER, find, |found: &OrphanStatus| &found.versioned.job).await?;
+    let items: Vec<OrphanedJob> = items.iter().filter_map(|found| found.try_into().ok()).collect();
+    ok(&Page { items, next_cursor })
 }
 
 /// Releases a running job: ends its lease without its worker.
@@ -69,14 +60,13 @@ pub(crate) async fn orphans(_: Allowed<Admin>, State(app): State<App>, query: Qu
         (status = 409, description = "`not_running` or `fence_moved`"),
     ))]
 pub(crate) async fn release(
-    Allowed { caller, .. }: Allowed<Admin>,
-    State(app): State<App>,
+    call: Call<Admin>,
     JobPath(id): JobPath,
     JsonBody(release): JsonBody<AdminRelease>,
-) -> Result<Response, ApiError> {
-    let order = release.into_order(caller)?;
-    let job = app.manager.admin_release(&id, order).await?;
-    job_as_written(&app, job).await
+) -> Answer {
+    let order = release.into_order(call.caller)?;
+    let job = call.app.manager.admin_release(&id, order).await?;
+    job_as_written(&call.app, job).await
 }
 
 /// Releases many running jobs: ends their leases without their workers.
@@ -86,12 +76,8 @@ pub(crate) async fn release(
 /// most: if `done` is false, the same call with `cursor` continues.
 #[utoipa::path(post, path = "/v1/admin/jobs/release", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport)))]
-pub(crate) async fn release_many(
-    Allowed { caller, .. }: Allowed<Admin>,
-    State(app): State<App>,
-    JsonBody(order): JsonBody<BulkChange>,
-) -> Result<Response, ApiError> {
-    bulk_change(&app, caller, BulkAction::Release(Then::Requeue), order).await
+pub(crate) async fn release_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Release(Then::Requeue), order).await
 }
 
 /// Cancels many jobs; running ones are requested to stop.
@@ -99,12 +85,8 @@ pub(crate) async fn release_many(
 /// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
 #[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport)))]
-pub(crate) async fn cancel_many(
-    Allowed { caller, .. }: Allowed<Admin>,
-    State(app): State<App>,
-    JsonBody(order): JsonBody<BulkChange>,
-) -> Result<Response, ApiError> {
-    bulk_change(&app, caller, BulkAction::Cancel, order).await
+pub(crate) async fn cancel_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Cancel, order).await
 }
 
 /// Retries many failed, cancelled or expired jobs, each with all its attempts.
@@ -112,24 +94,20 @@ pub(crate) async fn cancel_many(
 /// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
 #[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport)))]
-pub(crate) async fn retry_many(
-    Allowed { caller, .. }: Allowed<Admin>,
-    State(app): State<App>,
-    JsonBody(order): JsonBody<BulkChange>,
-) -> Result<Response, ApiError> {
-    bulk_change(&app, caller, BulkAction::Retry, order).await
+pub(crate) async fn retry_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Retry, order).await
 }
 
-async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: BulkChange) -> Result<Response, ApiError> {
+async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: BulkChange) -> Answer {
     let Ordered { action, selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
     let Some(order) = order else {
         let preview = app.manager.preview(action, &selection).await?;
-        return Ok(json(StatusCode::OK, &previewed(&preview)));
+        return ok(&previewed(&preview));
     };
     let after = cursor.map(|text| decode_cursor(&text, BULK_ORDER)).transpose()?.map(|cursor| cursor.after);
     let bounds = BulkBounds { after, max_jobs, within: CHANGES_WITHIN };
     let report = app.manager.bulk_change(order, &selection, bounds).await?;
-    Ok(json(StatusCode::OK, &changed(report)))
+    ok(&changed(report))
 }
 
 fn previewed(preview: &BulkPreview) -> BulkReport<'_> {

@@ -10,20 +10,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Frame, SizeHint};
 use serde::Serialize;
 use serde::ser::Serializer;
 
-use super::error::ApiError;
+use super::call::Answer;
 use super::json::{to_bytes, with_body};
 use crate::manager::{Claimed, JobView};
 use crate::wire::job::JobAnswer;
 
 /// Returns the answer to a claim.
-pub(crate) fn deliver(claimed: Claimed) -> Result<Response, ApiError> {
+pub(crate) fn deliver(claimed: Claimed) -> Answer {
     let text = to_bytes(&ClaimOut { jobs: claimed.jobs() })?;
     Ok(with_body(StatusCode::OK, Body::new(Delivery { parcel: Some((text, claimed)) })))
 }

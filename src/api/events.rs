@@ -6,9 +6,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
-use axum::response::{IntoResponse, Response};
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use metrics::Gauge;
@@ -16,8 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::App;
-use super::allowed::{Allowed, Read};
+use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::values;
@@ -62,12 +60,7 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
             content_type = "text/event-stream"),
         (status = 503, description = "`overloaded`: the server has as many open streams as it can"),
     ))]
-pub(crate) async fn events(
-    _: Allowed<Read>,
-    State(app): State<App>,
-    headers: HeaderMap,
-    query: Query,
-) -> Result<Response, ApiError> {
+pub(crate) async fn events(call: Call<Read>, headers: HeaderMap, query: Query) -> Answer {
     query.only(&["event", "queue", "kind", "owner", "job", "since", LAST_EVENT_ID_PARAMETER])?;
     let filter = EventFilter {
         events: values(&query, "event")?,
@@ -77,12 +70,12 @@ pub(crate) async fn events(
         jobs: values(&query, "job")?,
     };
     let from = beginning(&headers, &query)?;
-    let place = app.streams.clone().try_acquire_owned();
+    let place = call.app.streams.clone().try_acquire_owned();
     let place =
         place.map_err(|_| ApiError::new(Code::Overloaded, "as many event streams as the server takes are open"))?;
-    let feed = app.manager.events(filter, from).await?;
+    let feed = call.app.manager.events(filter, from).await?;
     let open = Open::new(place);
-    let streaming = Streaming { feed, shutdown: app.shutdown.clone(), greeted: false, _open: open };
+    let streaming = Streaming { feed, shutdown: call.app.shutdown.clone(), greeted: false, _open: open };
     let mut response = Sse::new(stream::unfold(streaming, Streaming::next)).into_response();
     response.headers_mut().insert(UNBUFFERED, HeaderValue::from_static("no"));
     Ok(response)

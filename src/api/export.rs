@@ -8,7 +8,6 @@ use std::io;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
@@ -18,8 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::App;
-use super::allowed::{Allowed, Read};
+use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::{FILTER, FilterParams, filter, parse};
@@ -58,16 +56,17 @@ const NDJSON: &str = "application/x-ndjson";
         (status = 200, description = "The jobs, one per line", body = Job, content_type = "application/x-ndjson"),
         (status = 503, description = "`overloaded`: the server runs as many exports as it can"),
     ))]
-pub(crate) async fn export(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {
     query.only(&[&FILTER[..], &["sort", "fields"]].concat())?;
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
-    let search = Search { filter: filter(&app, &query)?, sort, after: None, limit: PAGE };
+    let search = Search { filter: filter(&call.app, &query)?, sort, after: None, limit: PAGE };
     let fields = Fields::of(&query)?;
-    let place = app.exports.clone().try_acquire_owned();
+    let place = call.app.exports.clone().try_acquire_owned();
     let place =
         place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
-    app.manager.refresh().await?;
-    let mut export = Export { manager: app.manager.clone(), search, fields, page: Vec::new().into_iter(), done: false };
+    call.app.manager.refresh().await?;
+    let mut export =
+        Export { manager: call.app.manager.clone(), search, fields, page: Vec::new().into_iter(), done: false };
     // The first page is read before the answer begins, so that a refusal still has a status.
     export.turn().await?;
     Ok(answer(export, place))

@@ -1,12 +1,8 @@
 //! The call that describes the fields of a job.
 
-use axum::response::Response;
-use http::StatusCode;
-
-use super::allowed::{Allowed, Read};
-use super::error::ApiError;
+use super::call::{Answer, Call, Read};
 use super::extract::Query;
-use super::json::json;
+use super::json::ok;
 use crate::query::fields::FIELDS;
 use crate::wire::FieldList;
 
@@ -15,7 +11,7 @@ use crate::wire::FieldList;
 /// Editors can use the answer to complete queries.
 #[utoipa::path(get, path = "/v1/fields", tag = "jobs",
     responses((status = 200, description = "The fields", body = FieldList)))]
-pub(crate) async fn fields(_: Allowed<Read>, query: Query) -> Result<Response, ApiError> {
+pub(crate) async fn fields(_: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
-    Ok(json(StatusCode::OK, &FieldList { items: FIELDS.iter().map(Into::into).collect() }))
+    ok(&FieldList { items: FIELDS.iter().map(Into::into).collect() })
 }

@@ -1,19 +1,18 @@
 //! The calls that submit, read, explain, cancel and retry jobs.
 
 use axum::body::Body;
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::header::{ETAG, IF_NONE_MATCH, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::time::Duration;
 
 use super::App;
-use super::allowed::{Allowed, Read, Submit};
+use super::call::{Answer, Call, Read, Submit};
 use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
 use super::items::{in_order, only, sort_out};
-use super::json::{json, with_body};
+use super::json::{json, ok, with_body};
 use super::trim::Fields;
 use crate::manager::{NewJob, Submitted};
 use crate::store::{Place, Version, Versioned};
@@ -38,15 +37,10 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
         (status = 409, description = "`submission_differs`"),
         (status = 413, description = "`payload_too_large` or `body_too_large`"),
     ))]
-pub(crate) async fn submit(
-    Allowed { caller, .. }: Allowed<Submit>,
-    State(app): State<App>,
-    headers: HeaderMap,
-    JsonBody(mut job): JsonBody<SubmitJob>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn submit(call: Call<Submit>, headers: HeaderMap, JsonBody(mut job): JsonBody<SubmitJob>) -> Answer {
     take_key(&mut job, &headers)?;
     let job = job.into_new_job()?;
-    let Submitted { job, created } = only(app.manager.submit(&caller, vec![job]).await)?;
+    let Submitted { job, created } = only(call.app.manager.submit(&call.caller, vec![job]).await)?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = json(status, &JobAnswer::from(&job));
     let id = utf8_percent_encode(job.versioned.job.id.as_str(), ESCAPED);
@@ -77,20 +71,16 @@ fn take_key(job: &mut SubmitJob, headers: &HeaderMap) -> Result<(), ApiError> {
         (status = 200, description = "An item for each line, in order", body = BulkAnswer<SubmitItem>),
         (status = 413, description = "`body_too_large`"),
     ))]
-pub(crate) async fn submit_bulk(
-    Allowed { caller, .. }: Allowed<Submit>,
-    State(app): State<App>,
-    lines: Lines,
-) -> Result<Response, ApiError> {
+pub(crate) async fn submit_bulk(call: Call<Submit>, lines: Lines) -> Answer {
     let count = lines.iter().take(MAX_SUBMITTED_JOBS + 1).count();
     if count > MAX_SUBMITTED_JOBS {
         return Err(ApiError::field("", format!("a call submits at most {MAX_SUBMITTED_JOBS} jobs")));
     }
     let (jobs, refused) = sort_out(lines.iter().map(parse_line));
     drop(lines);
-    let answers = app.manager.submit(&caller, jobs).await;
+    let answers = call.app.manager.submit(&call.caller, jobs).await;
     let items = in_order(refused, answers).map(|answer| answer.map_or_else(refused_item, submitted_item));
-    Ok(json(StatusCode::OK, &BulkAnswer { items: items.collect() }))
+    ok(&BulkAnswer { items: items.collect() })
 }
 
 fn parse_line(line: &[u8]) -> Result<NewJob, ApiError> {
@@ -123,18 +113,12 @@ fn refused_item(error: ApiError) -> SubmitItem {
         (status = 200, description = "The job", body = Job, headers(("ETag" = String, description = "Its version"))),
         (status = 304, description = "The client's version is the latest"),
     ))]
-pub(crate) async fn get(
-    _: Allowed<Read>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-    query: Query,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
+pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query, headers: HeaderMap) -> Answer {
     query.only(&["wait_ms", "fields"])?;
     let fields = Fields::of(&query)?;
     let job = match query.number("wait_ms", 0..=MAX_WAIT_MS)? {
-        Some(wait) if wait > 0 => app.manager.wait(&id, Duration::from_millis(wait)).await?,
-        _ => app.manager.get(&id).await?,
+        Some(wait) if wait > 0 => call.app.manager.wait(&id, Duration::from_millis(wait)).await?,
+        _ => call.app.manager.get(&id).await?,
     };
     let tag = entity_tag(job.versioned.version);
     let mut response = if is_at_hand(&headers, &tag) {
@@ -157,14 +141,9 @@ pub(crate) async fn get(
 #[utoipa::path(get, path = "/v1/jobs/{id}/explain", tag = "jobs",
     params(("id" = String, Path, description = "The job's id")),
     responses((status = 200, description = "The explanation", body = Explanation)))]
-pub(crate) async fn explain(
-    _: Allowed<Read>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-    query: Query,
-) -> Result<Response, ApiError> {
+pub(crate) async fn explain(call: Call<Read>, JobPath(id): JobPath, query: Query) -> Answer {
     query.only(&[])?;
-    Ok(json(StatusCode::OK, &Explanation::from(app.manager.explain(&id).await?)))
+    ok(&call.app.manager.explain(&id).await?)
 }
 
 fn entity_tag(version: Version) -> String {
@@ -196,14 +175,13 @@ fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
         (status = 409, description = "`already_final`"),
     ))]
 pub(crate) async fn cancel(
-    Allowed { caller, .. }: Allowed<Submit>,
-    State(app): State<App>,
+    call: Call<Submit>,
     JobPath(id): JobPath,
     OptionalJsonBody(cancel): OptionalJsonBody<ChangeReason>,
-) -> Result<Response, ApiError> {
+) -> Answer {
     let reason = cancel.into_reason()?;
-    let job = app.manager.cancel(&caller, &id, reason).await?;
-    job_as_written(&app, job).await
+    let job = call.app.manager.cancel(&call.caller, &id, reason).await?;
+    job_as_written(&call.app, job).await
 }
 
 /// Retries a failed, cancelled or expired job, with all its attempts.
@@ -214,19 +192,18 @@ pub(crate) async fn cancel(
         (status = 409, description = "`not_retryable`"),
     ))]
 pub(crate) async fn retry(
-    Allowed { caller, .. }: Allowed<Submit>,
-    State(app): State<App>,
+    call: Call<Submit>,
     JobPath(id): JobPath,
     OptionalJsonBody(retry): OptionalJsonBody<ChangeReason>,
-) -> Result<Response, ApiError> {
+) -> Answer {
     let reason = retry.into_reason()?;
-    let job = app.manager.retry(&caller, &id, reason).await?;
-    job_as_written(&app, job).await
+    let job = call.app.manager.retry(&call.caller, &id, reason).await?;
+    job_as_written(&call.app, job).await
 }
 
 /// Answers with a job just written, with its bodies. The write is done in any case: when the bodies cannot be read now,
 /// the job is shown without those that are stored apart.
-pub(crate) async fn job_as_written(app: &App, job: Versioned) -> Result<Response, ApiError> {
+pub(crate) async fn job_as_written(app: &App, job: Versioned) -> Answer {
     let views = app.manager.view(vec![job.clone()]).await.unwrap_or_default();
     Ok(match views.first() {
         Some(view) => json(StatusCode::OK, &JobAnswer::from(view)),

@@ -7,6 +7,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
+use super::call::Answer;
 use super::error::{ApiError, Code};
 
 /// Returns the JSON text of an answer. It fails only for types that have no JSON form.
@@ -22,6 +23,11 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
         Ok(text) => with_body(status, Body::from(text)),
         Err(error) => error.into_response(),
     }
+}
+
+/// Answers a call that was done with this value.
+pub(crate) fn ok(value: &impl Serialize) -> Answer {
+    Ok(json(StatusCode::OK, value))
 }
 
 /// Returns an answer with this status and a body that is JSON text already.

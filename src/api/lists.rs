@@ -1,10 +1,7 @@
 //! Lists of jobs, and the filter that they share with counts, statistics and exports.
 
-use axum::extract::State;
-use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::StatusCode;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,17 +9,17 @@ use std::sync::Arc;
 use utoipa::IntoParams;
 
 use super::App;
-use super::allowed::{Allowed, Read};
+use super::call::{Answer, Call, Read};
 use super::error::ApiError;
 use super::extract::Query;
-use super::json::json;
+use super::json::ok;
 use super::trim::Fields;
+use crate::job;
+use crate::manager::ManagerError;
 use crate::query::kql::{Expression, Zone};
-use crate::query::{Cursor, Filter, Search, Sort};
+use crate::query::{Cursor, Filter, Search, Sort, SortKey};
 use crate::store::Versioned;
-use crate::wire::JobList;
-use crate::wire::job::JobAnswer;
-use crate::wire::lists::JobListOut;
+use crate::wire::{Job, JobAnswer, Page};
 
 /// The default number of jobs on a page.
 const DEFAULT_LIMIT: u64 = 100;
@@ -74,39 +71,43 @@ pub(crate) struct FilterParams {
             description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "A page of jobs", body = JobList)))]
-pub(crate) async fn list(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    responses((status = 200, description = "A page of jobs", body = Page<Job>)))]
+pub(crate) async fn list(call: Call<Read>, query: Query) -> Answer {
     query.only(&[&FILTER[..], &["sort", "fields", "limit", "cursor"]].concat())?;
-    let (filter, fields) = (filter(&app, &query)?, Fields::of(&query)?);
+    let (filter, fields) = (filter(&call.app, &query)?, Fields::of(&query)?);
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
-    let Page { jobs, next_cursor } = page(&app, &query, filter, sort).await?;
+    let Page { items: jobs, next_cursor } = page(&call.app, &query, filter, sort).await?;
     let items = jobs.iter().map(JobAnswer::from);
     if !fields.are_all() {
         let items = items.map(|job| fields.of_answer(&job)).collect::<Result<_, ApiError>>()?;
-        return Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }));
+        return ok(&Page { items, next_cursor });
     }
     let items = items.collect();
-    Ok(json(StatusCode::OK, &JobListOut { items, next_cursor }))
-}
-
-/// A page of jobs, and where the next one begins.
-pub(crate) struct Page {
-    pub(crate) jobs: Vec<Versioned>,
-    pub(crate) next_cursor: Option<String>,
+    ok(&Page { items, next_cursor })
 }
 
 /// Searches for the page that the query's `limit` and `cursor` select.
-pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -> Result<Page, ApiError> {
+pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -> Result<Page<Versioned>, ApiError> {
+    let find = |after, limit| async move { app.manager.search(&Search { filter, sort, after, limit }).await };
+    page_of(query, sort, find, |found| &found.job).await
+}
+
+/// Answers with the page that the query's `limit` and `cursor` select of what `find` finds after a key, up to a number.
+pub(crate) async fn page_of<T, F: Future<Output = Result<Vec<T>, ManagerError>>>(
+    query: &Query,
+    sort: Sort,
+    find: impl FnOnce(Option<SortKey>, usize) -> F,
+    job: impl Fn(&T) -> &job::Job,
+) -> Result<Page<T>, ApiError> {
     let limit = limit(query)?;
     let after = query.one("cursor")?.map(|text| decode_cursor(text, sort)).transpose()?.map(|cursor| cursor.after);
     // One more than requested shows whether there is another page.
-    let search = Search { filter, sort, after, limit: limit + 1 };
-    let mut jobs = app.manager.search(&search).await?;
-    let more = jobs.len() > limit;
-    jobs.truncate(limit);
-    let last = jobs.last().filter(|_| more);
-    let next_cursor = last.map(|last| encode_cursor(&Cursor { sort, after: sort.key(&last.job) }));
-    Ok(Page { jobs, next_cursor })
+    let mut items = find(after, limit + 1).await?;
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let last = items.last().filter(|_| more);
+    let next_cursor = last.map(|last| encode_cursor(&Cursor { sort, after: sort.key(job(last)) }));
+    Ok(Page { items, next_cursor })
 }
 
 /// Reads the KQL query of a filter.
@@ -133,7 +134,7 @@ pub(crate) fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
 }
 
 /// Reads the size of a page from the query.
-pub(crate) fn limit(query: &Query) -> Result<usize, ApiError> {
+fn limit(query: &Query) -> Result<usize, ApiError> {
     let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }

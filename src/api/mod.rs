@@ -1,7 +1,7 @@
 //! HTTP in, domain out.
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
-//! roles), `app` (what the handlers share), `allowed` and `extract` (what a handler takes out of a request), the
+//! roles), `app` (what the handlers share), `call` and `extract` (what a handler takes out of a request), the
 //! handlers (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `subscriptions`,
 //! `events`, `system`), `delivery` (claimed jobs on their way out), `trim` (answers with selected fields), `observe`
 //! (what surrounds every call), and [`serve`] (connections, and how the server ends). The requests and answers
@@ -11,8 +11,8 @@
 
 pub mod access;
 mod admin;
-mod allowed;
 mod app;
+mod call;
 mod delivery;
 mod error;
 mod events;

@@ -1,16 +1,11 @@
 //! The calls about queues: their state and their settings.
 
-use axum::extract::State;
-use axum::response::Response;
-use http::StatusCode;
-
 use super::App;
-use super::allowed::{Admin, Allowed, Read};
-use super::error::ApiError;
+use super::call::{Admin, Answer, Call, Read};
 use super::extract::{JsonBody, OptionalJsonBody, Query, QueuePath};
-use super::json::json;
+use super::json::ok;
 use crate::job::QueueName;
-use crate::wire::{ChangeQueue, ChangeReason, Queue, QueueList};
+use crate::wire::{ChangeQueue, ChangeReason, Page, Queue};
 
 /// A body without fields: `{}`.
 #[derive(Default, serde::Deserialize)]
@@ -19,25 +14,20 @@ pub(crate) struct NoFields {}
 
 /// Lists the queues that have jobs or settings.
 #[utoipa::path(get, path = "/v1/queues", tag = "queues",
-    responses((status = 200, description = "The queues, by name", body = QueueList)))]
-pub(crate) async fn queues(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+    responses((status = 200, description = "The queues, by name", body = Page<Queue>)))]
+pub(crate) async fn queues(call: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
-    let items = app.manager.queues().await?.into_iter().map(Queue::from).collect();
-    Ok(json(StatusCode::OK, &QueueList { items, next_cursor: None }))
+    let items: Vec<Queue> = call.app.manager.queues().await?.into_iter().map(Queue::from).collect();
+    ok(&Page { items, next_cursor: None })
 }
 
 /// Returns a queue, which need not have jobs.
 #[utoipa::path(get, path = "/v1/queues/{name}", tag = "queues",
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue", body = Queue)))]
-pub(crate) async fn queue(
-    _: Allowed<Read>,
-    State(app): State<App>,
-    QueuePath(name): QueuePath,
-    query: Query,
-) -> Result<Response, ApiError> {
+pub(crate) async fn queue(call: Call<Read>, QueuePath(name): QueuePath, query: Query) -> Answer {
     query.only(&[])?;
-    show(&app, &name).await
+    show(&call.app, &name).await
 }
 
 /// Pauses a queue: none of its jobs is claimed until it is resumed.
@@ -48,14 +38,13 @@ pub(crate) async fn queue(
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn pause_queue(
-    Allowed { caller, .. }: Allowed<Admin>,
-    State(app): State<App>,
+    call: Call<Admin>,
     QueuePath(name): QueuePath,
     OptionalJsonBody(pause): OptionalJsonBody<ChangeReason>,
-) -> Result<Response, ApiError> {
+) -> Answer {
     let reason = pause.into_reason()?;
-    app.manager.pause(&caller, &name, reason.as_deref()).await?;
-    show(&app, &name).await
+    call.app.manager.pause(&call.caller, &name, reason.as_deref()).await?;
+    show(&call.app, &name).await
 }
 
 /// Resumes a queue. Waiting workers get its jobs at once.
@@ -63,13 +52,12 @@ pub(crate) async fn pause_queue(
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn resume_queue(
-    _: Allowed<Admin>,
-    State(app): State<App>,
+    call: Call<Admin>,
     QueuePath(name): QueuePath,
     _: OptionalJsonBody<NoFields>,
-) -> Result<Response, ApiError> {
-    app.manager.resume(&name).await?;
-    show(&app, &name).await
+) -> Answer {
+    call.app.manager.resume(&name).await?;
+    show(&call.app, &name).await
 }
 
 /// Changes a queue's settings.
@@ -77,15 +65,14 @@ pub(crate) async fn resume_queue(
     params(("name" = String, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn change_queue(
-    _: Allowed<Admin>,
-    State(app): State<App>,
+    call: Call<Admin>,
     QueuePath(name): QueuePath,
     JsonBody(change): JsonBody<ChangeQueue>,
-) -> Result<Response, ApiError> {
-    app.manager.set_orphan_policy(&name, change.orphan_policy).await?;
-    show(&app, &name).await
+) -> Answer {
+    call.app.manager.set_orphan_policy(&name, change.orphan_policy).await?;
+    show(&call.app, &name).await
 }
 
-async fn show(app: &App, name: &QueueName) -> Result<Response, ApiError> {
-    Ok(json(StatusCode::OK, &Queue::from(app.manager.queue(name).await?)))
+async fn show(app: &App, name: &QueueName) -> Answer {
+    ok(&Queue::from(app.manager.queue(name).await?))
 }

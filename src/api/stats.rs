@@ -2,15 +2,10 @@
 
 use std::collections::HashSet;
 
-use axum::extract::State;
-use axum::response::Response;
-use http::StatusCode;
-
-use super::App;
-use super::allowed::{Allowed, Read};
+use super::call::{Answer, Call, Read};
 use super::error::ApiError;
 use super::extract::Query;
-use super::json::json;
+use super::json::ok;
 use super::lists::{FILTER, FilterParams, filter, parse, values};
 use crate::query::stats::{GroupBy, Histogram, MAX_GROUPINGS, MAX_PERCENTILES, Percent, StatsRequest};
 use crate::query::{Group, GroupField};
@@ -30,20 +25,20 @@ const DEFAULT_TIME: &str = "created_at";
                 label's name"),
     ),
     responses((status = 200, description = "The number of jobs", body = CountAnswer)))]
-pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub(crate) async fn count(call: Call<Read>, query: Query) -> Answer {
     query.only(&[&FILTER[..], &["by"]].concat())?;
-    let (filter, by) = (filter(&app, &query)?, grouping(&query)?);
+    let (filter, by) = (filter(&call.app, &query)?, grouping(&query)?);
     let names: Vec<String> = by.iter().map(GroupBy::name).collect();
     let indexed: Result<Vec<GroupField>, String> = names.iter().map(|name| name.parse()).collect();
     let groups = match indexed {
-        Ok(by) => app.manager.count(&filter, &by).await?,
+        Ok(by) => call.app.manager.count(&filter, &by).await?,
         Err(_) => {
             let request = StatsRequest { filter, by, ..StatsRequest::default() };
-            let rows = app.manager.stats(&request).await?.rows;
+            let rows = call.app.manager.stats(&request).await?.rows;
             rows.into_iter().map(|row| Group { values: row.values, count: row.figures.count }).collect()
         }
     };
-    Ok(json(StatusCode::OK, &CountAnswer::new(&names, groups)))
+    ok(&CountAnswer::new(&names, groups))
 }
 
 /// Computes statistics about jobs: how many there are, how long they waited and how long they took.
@@ -66,13 +61,13 @@ pub(crate) async fn count(_: Allowed<Read>, State(app): State<App>, query: Query
             description = "The percentiles, at most ten; 50, 95 and 99 by default"),
     ),
     responses((status = 200, description = "The statistics", body = StatsAnswer)))]
-pub(crate) async fn stats(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub(crate) async fn stats(call: Call<Read>, query: Query) -> Answer {
     query.only(&[&FILTER[..], &["by", "interval", "time", "percentiles"]].concat())?;
-    let filter = filter(&app, &query)?;
+    let filter = filter(&call.app, &query)?;
     let request =
         StatsRequest { filter, by: grouping(&query)?, over: over(&query)?, percentiles: Some(percentiles(&query)?) };
-    let stats = app.manager.stats(&request).await?;
-    Ok(json(StatusCode::OK, &StatsAnswer::new(&request, stats)))
+    let stats = call.app.manager.stats(&request).await?;
+    ok(&StatsAnswer::new(&request, stats))
 }
 
 fn grouping(query: &Query) -> Result<Vec<GroupBy>, ApiError> {

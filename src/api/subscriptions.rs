@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use http::StatusCode;
 
 use super::App;
-use super::allowed::{Admin, Allowed};
+use super::call::{Admin, Answer, Call};
 use super::error::{ApiError, Code};
 use super::extract::{JobPath, JsonBody};
-use super::json::json;
+use super::json::{json, ok};
 use crate::notify::{SubscriptionError, Subscriptions};
-use crate::wire::{SigningKey, Subscribe, Subscription, SubscriptionList};
+use crate::wire::{Page, SigningKey, Subscribe, Subscription};
 
 /// Subscribes a receiver to events.
 ///
@@ -20,43 +19,35 @@ use crate::wire::{SigningKey, Subscribe, Subscription, SubscriptionList};
 /// delivery is retried for hours, and then stays as a failed job in the queue `leasehold.notifications`.
 #[utoipa::path(post, path = "/v1/subscriptions", tag = "notifications", request_body = Subscribe,
     responses((status = 201, description = "Subscribed", body = Subscription)))]
-pub(crate) async fn subscribe(
-    Allowed { caller, .. }: Allowed<Admin>,
-    State(app): State<App>,
-    JsonBody(new): JsonBody<Subscribe>,
-) -> Result<Response, ApiError> {
-    let made = subscriptions(&app)?.create(&caller, new.into_new()?).await?;
+pub(crate) async fn subscribe(call: Call<Admin>, JsonBody(new): JsonBody<Subscribe>) -> Answer {
+    let made = subscriptions(&call.app)?.create(&call.caller, new.into_new()?).await?;
     Ok(json(StatusCode::CREATED, &Subscription::with_secret(&made)))
 }
 
 /// Lists the subscriptions.
 #[utoipa::path(get, path = "/v1/subscriptions", operation_id = "subscriptions", tag = "notifications",
-    responses((status = 200, description = "The subscriptions", body = SubscriptionList)))]
-pub(crate) async fn list(_: Allowed<Admin>, State(app): State<App>) -> Result<Response, ApiError> {
-    let all = subscriptions(&app)?.all();
-    let items = all.iter().map(|subscription| Subscription::from(&**subscription)).collect();
-    Ok(json(StatusCode::OK, &SubscriptionList { items, next_cursor: None }))
+    responses((status = 200, description = "The subscriptions", body = Page<Subscription>)))]
+pub(crate) async fn list(call: Call<Admin>) -> Answer {
+    let all = subscriptions(&call.app)?.all();
+    let items: Vec<Subscription> = all.iter().map(|subscription| Subscription::from(&**subscription)).collect();
+    ok(&Page { items, next_cursor: None })
 }
 
 /// Returns a subscription.
 #[utoipa::path(get, path = "/v1/subscriptions/{id}", operation_id = "subscription", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
-pub(crate) async fn get(_: Allowed<Admin>, State(app): State<App>, JobPath(id): JobPath) -> Result<Response, ApiError> {
-    let found = subscriptions(&app)?.get(id.as_str()).await?;
-    Ok(json(StatusCode::OK, &Subscription::from(&found)))
+pub(crate) async fn get(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
+    let found = subscriptions(&call.app)?.get(id.as_str()).await?;
+    ok(&Subscription::from(&found))
 }
 
 /// Removes a subscription.
 #[utoipa::path(delete, path = "/v1/subscriptions/{id}", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 204, description = "The subscription is removed")))]
-pub(crate) async fn remove(
-    _: Allowed<Admin>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-) -> Result<Response, ApiError> {
-    subscriptions(&app)?.remove(id.as_str()).await?;
+pub(crate) async fn remove(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
+    subscriptions(&call.app)?.remove(id.as_str()).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -64,13 +55,9 @@ pub(crate) async fn remove(
 #[utoipa::path(post, path = "/v1/subscriptions/{id}/enable", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
-pub(crate) async fn enable(
-    _: Allowed<Admin>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-) -> Result<Response, ApiError> {
-    let changed = subscriptions(&app)?.switch_on(id.as_str()).await?;
-    Ok(json(StatusCode::OK, &Subscription::from(&changed)))
+pub(crate) async fn enable(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
+    let changed = subscriptions(&call.app)?.switch_on(id.as_str()).await?;
+    ok(&Subscription::from(&changed))
 }
 
 /// Changes a subscription's secret.
@@ -80,21 +67,17 @@ pub(crate) async fn enable(
 #[utoipa::path(post, path = "/v1/subscriptions/{id}/secret", tag = "notifications",
     params(("id" = String, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription with its new secret", body = Subscription)))]
-pub(crate) async fn change_secret(
-    _: Allowed<Admin>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-) -> Result<Response, ApiError> {
-    let changed = subscriptions(&app)?.change_secret(id.as_str()).await?;
-    Ok(json(StatusCode::OK, &Subscription::with_secret(&changed)))
+pub(crate) async fn change_secret(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
+    let changed = subscriptions(&call.app)?.change_secret(id.as_str()).await?;
+    ok(&Subscription::with_secret(&changed))
 }
 
 /// Returns the secret that signs the messages to receivers that a job names itself.
 #[utoipa::path(get, path = "/v1/admin/signing-key", tag = "notifications",
     responses((status = 200, description = "The key", body = SigningKey)))]
-pub(crate) async fn signing_key(_: Allowed<Admin>, State(app): State<App>) -> Result<Response, ApiError> {
-    let secret = subscriptions(&app)?.signing_key().await?.reveal();
-    Ok(json(StatusCode::OK, &SigningKey { secret }))
+pub(crate) async fn signing_key(call: Call<Admin>) -> Answer {
+    let secret = subscriptions(&call.app)?.signing_key().await?.reveal();
+    ok(&SigningKey { secret })
 }
 
 fn subscriptions(app: &App) -> Result<&Arc<Subscriptions>, ApiError> {

@@ -7,20 +7,20 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
 use super::App;
-use super::allowed::{Allowed, Read};
+use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
-use super::json::{json, with_body};
+use super::json::{ok, with_body};
 use crate::wire::{Health, ServerHealth};
 
-fn healthy() -> Response {
-    json(StatusCode::OK, &Health { status: "ok".to_owned() })
+fn healthy() -> Answer {
+    ok(&Health { status: "ok".to_owned() })
 }
 
 /// Answers as long as the process lives, without using the store.
 #[utoipa::path(get, path = "/livez", tag = "server",
     responses((status = 200, description = "The process lives", body = Health)))]
-pub(crate) async fn livez() -> Response {
+pub(crate) async fn livez() -> Answer {
     healthy()
 }
 
@@ -30,12 +30,12 @@ pub(crate) async fn livez() -> Response {
         (status = 200, description = "The server can serve requests", body = Health),
         (status = 503, description = "`store_unavailable` or `shutting_down`"),
     ))]
-pub(crate) async fn readyz(State(app): State<App>) -> Result<Response, ApiError> {
+pub(crate) async fn readyz(State(app): State<App>) -> Answer {
     if app.shutdown.is_cancelled() {
         return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
     }
     app.manager.ready().await?;
-    Ok(healthy())
+    healthy()
 }
 
 /// Returns the health of the server: its problems, how fast jobs reach workers, how much work of which kind there is,
@@ -44,21 +44,20 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
 /// The call does not use the store and answers 200 in any case: probes should use `/livez` and `/readyz`.
 #[utoipa::path(get, path = "/v1/health", tag = "server",
     responses((status = 200, description = "The health of the server", body = ServerHealth)))]
-pub(crate) async fn health(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
-    let manager = &app.manager;
+    let manager = &call.app.manager;
     let (insights, survey) = (manager.insights(), manager.survey());
-    let configuration = app.configuration.as_ref().clone();
-    let told = ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), manager.now());
-    Ok(json(StatusCode::OK, &told))
+    let configuration = call.app.configuration.as_ref().clone();
+    ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), manager.now()))
 }
 
 /// Returns the server's metrics in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
-pub(crate) async fn metrics(_: Allowed<Read>, State(app): State<App>) -> Response {
-    ::metrics::gauge!("leasehold_claims_waiting").set(app.manager.waiting_claims() as f64);
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render()).into_response()
+pub(crate) async fn metrics(call: Call<Read>) -> Response {
+    ::metrics::gauge!("leasehold_claims_waiting").set(call.app.manager.waiting_claims() as f64);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], call.app.metrics.render()).into_response()
 }
 
 /// Returns this description.

@@ -1,17 +1,12 @@
 //! The workers' calls: claims, heartbeats, and how attempts end.
 
-use axum::extract::State;
-use axum::response::Response;
-use http::StatusCode;
-
 use super::App;
-use super::allowed::{Allowed, Work};
+use super::call::{Answer, Call, Work};
 use super::delivery::deliver;
-use super::error::ApiError;
 use super::extract::{BulkBody, JobPath, JsonBody};
 use super::items::{in_order, only, sort_out};
 use super::jobs::job_as_written;
-use super::json::json;
+use super::json::ok;
 use crate::job::WorkerId;
 use crate::manager::Finish;
 use crate::wire::{
@@ -27,12 +22,8 @@ use crate::wire::{
 #[utoipa::path(post, path = "/v1/claims", tag = "work", request_body = ClaimJobs,
     responses((status = 200, description = "The jobs, each with its lease; empty when none came in time",
         body = ClaimAnswer)))]
-pub(crate) async fn claim(
-    _: Allowed<Work>,
-    State(app): State<App>,
-    JsonBody(claim): JsonBody<ClaimJobs>,
-) -> Result<Response, ApiError> {
-    let claimed = app.manager.claim(claim.into_claim()?).await?;
+pub(crate) async fn claim(call: Call<Work>, JsonBody(claim): JsonBody<ClaimJobs>) -> Answer {
+    let claimed = call.app.manager.claim(claim.into_claim()?).await?;
     deliver(claimed)
 }
 
@@ -44,36 +35,30 @@ pub(crate) async fn claim(
         (status = 409, description = "`lease_lost`"),
     ))]
 pub(crate) async fn heartbeat(
-    _: Allowed<Work>,
-    State(app): State<App>,
+    call: Call<Work>,
     JobPath(id): JobPath,
     JsonBody(beat): JsonBody<HeartbeatJob>,
-) -> Result<Response, ApiError> {
+) -> Answer {
     let (worker, beat) = beat.into_beat(id)?;
-    let answer = only(app.manager.heartbeat(&worker, vec![beat]).await)?;
-    Ok(json(StatusCode::OK, &HeartbeatAnswer::from(answer)))
+    ok(&only(call.app.manager.heartbeat(&worker, vec![beat]).await)?)
 }
 
 /// Prolongs the leases of many jobs of one worker.
 #[utoipa::path(post, path = "/v1/heartbeats", tag = "work", request_body = HeartbeatJobs,
     responses((status = 200, description = "An item for each lease, in order", body = BulkAnswer<HeartbeatItem>)))]
-pub(crate) async fn heartbeats(
-    _: Allowed<Work>,
-    State(app): State<App>,
-    JsonBody(beats): BulkBody<HeartbeatJobs>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<HeartbeatJobs>) -> Answer {
     let ids: Vec<String> = beats.leases.iter().map(|lease| lease.id.clone()).collect();
     let (worker, beats) = beats.into_beats()?;
     let (beats, refused) = sort_out(beats);
-    let answers = app.manager.heartbeat(&worker, beats).await;
+    let answers = call.app.manager.heartbeat(&worker, beats).await;
     let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
-        Ok(answer) => HeartbeatItem { id, status: 200, answer: Some(answer.into()), error: None },
+        Ok(answer) => HeartbeatItem { id, status: 200, answer: Some(answer), error: None },
         Err(error) => {
             let (status, error) = error.into_item();
             HeartbeatItem { id, status, answer: None, error: Some(error) }
         }
     });
-    Ok(json(StatusCode::OK, &BulkAnswer { items: items.collect() }))
+    ok(&BulkAnswer { items: items.collect() })
 }
 
 /// Completes a job.
@@ -87,13 +72,8 @@ pub(crate) async fn heartbeats(
         (status = 409, description = "`lease_lost`"),
         (status = 413, description = "`payload_too_large` or `body_too_large`"),
     ))]
-pub(crate) async fn complete(
-    _: Allowed<Work>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-    JsonBody(done): JsonBody<CompleteJob>,
-) -> Result<Response, ApiError> {
-    finish_one(&app, done.into_finish(id)?).await
+pub(crate) async fn complete(call: Call<Work>, JobPath(id): JobPath, JsonBody(done): JsonBody<CompleteJob>) -> Answer {
+    finish_one(&call.app, done.into_finish(id)?).await
 }
 
 /// Fails an attempt.
@@ -105,13 +85,8 @@ pub(crate) async fn complete(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),
     ))]
-pub(crate) async fn fail(
-    _: Allowed<Work>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-    JsonBody(failure): JsonBody<FailJob>,
-) -> Result<Response, ApiError> {
-    finish_one(&app, failure.into_finish(id)?).await
+pub(crate) async fn fail(call: Call<Work>, JobPath(id): JobPath, JsonBody(failure): JsonBody<FailJob>) -> Answer {
+    finish_one(&call.app, failure.into_finish(id)?).await
 }
 
 /// Gives a job back to its queue: the attempt does not count.
@@ -121,16 +96,11 @@ pub(crate) async fn fail(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),
     ))]
-pub(crate) async fn release(
-    _: Allowed<Work>,
-    State(app): State<App>,
-    JobPath(id): JobPath,
-    JsonBody(release): JsonBody<ReleaseJob>,
-) -> Result<Response, ApiError> {
-    finish_one(&app, release.into_finish(id)?).await
+pub(crate) async fn release(call: Call<Work>, JobPath(id): JobPath, JsonBody(release): JsonBody<ReleaseJob>) -> Answer {
+    finish_one(&call.app, release.into_finish(id)?).await
 }
 
-async fn finish_one(app: &App, (worker, finish): (WorkerId, Finish)) -> Result<Response, ApiError> {
+async fn finish_one(app: &App, (worker, finish): (WorkerId, Finish)) -> Answer {
     let job = only(app.manager.finish(&worker, vec![finish]).await)?;
     job_as_written(app, job).await
 }
@@ -138,15 +108,11 @@ async fn finish_one(app: &App, (worker, finish): (WorkerId, Finish)) -> Result<R
 /// Completes or fails many jobs of one worker.
 #[utoipa::path(post, path = "/v1/completions", tag = "work", request_body = FinishJobs,
     responses((status = 200, description = "An item for each job, in order", body = BulkAnswer<CompletionItem>)))]
-pub(crate) async fn completions(
-    _: Allowed<Work>,
-    State(app): State<App>,
-    JsonBody(finishes): BulkBody<FinishJobs>,
-) -> Result<Response, ApiError> {
+pub(crate) async fn completions(call: Call<Work>, JsonBody(finishes): BulkBody<FinishJobs>) -> Answer {
     let ids: Vec<String> = finishes.items.iter().map(|item| item.id.clone()).collect();
     let (worker, finishes) = finishes.into_finishes()?;
     let (finishes, refused) = sort_out(finishes);
-    let answers = app.manager.finish(&worker, finishes).await;
+    let answers = call.app.manager.finish(&worker, finishes).await;
     let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
         Ok(job) => CompletionItem { id, status: 200, state: Some(job.job.state.name()), error: None },
         Err(error) => {
@@ -154,5 +120,5 @@ pub(crate) async fn completions(
             CompletionItem { id, status, state: None, error: Some(error) }
         }
     });
-    Ok(json(StatusCode::OK, &BulkAnswer { items: items.collect() }))
+    ok(&BulkAnswer { items: items.collect() })
 }

@@ -1,28 +1,22 @@
 //! The calls about workers.
 
-use axum::extract::State;
-use axum::response::Response;
-use http::StatusCode;
-
-use super::App;
-use super::allowed::{Allowed, Read};
+use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::{Query, WorkerPath};
-use super::json::json;
-use super::lists::{Page, page};
+use super::json::ok;
+use super::lists::page;
 use crate::job::JobState;
 use crate::query::{Direction, Filter, Sort, SortField};
-use crate::wire::job::JobAnswer;
-use crate::wire::{Worker, WorkerJobs, WorkerList};
+use crate::wire::{JobAnswer, Page, Worker, WorkerJobs, WorkerList};
 
 /// Lists the workers that called this server recently, and those that run jobs, whichever server they call.
 #[utoipa::path(get, path = "/v1/workers", tag = "queues",
     responses((status = 200, description = "The workers, by name", body = WorkerList)))]
-pub(crate) async fn workers(_: Allowed<Read>, State(app): State<App>, query: Query) -> Result<Response, ApiError> {
+pub(crate) async fn workers(call: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
-    let found = app.manager.workers().await?;
+    let found = call.app.manager.workers().await?;
     let items = found.workers.into_iter().map(Worker::from).collect();
-    Ok(json(StatusCode::OK, &WorkerList { items, next_cursor: None, truncated: found.truncated }))
+    ok(&WorkerList { items, next_cursor: None, truncated: found.truncated })
 }
 
 /// Returns a worker with the jobs that it runs.
@@ -37,18 +31,13 @@ pub(crate) async fn workers(_: Allowed<Read>, State(app): State<App>, query: Que
         (status = 200, description = "The worker and a page of its jobs", body = WorkerJobs),
         (status = 404, description = "`no_such_worker`: it runs no job and has not called this server recently"),
     ))]
-pub(crate) async fn worker(
-    _: Allowed<Read>,
-    State(app): State<App>,
-    WorkerPath(id): WorkerPath,
-    query: Query,
-) -> Result<Response, ApiError> {
+pub(crate) async fn worker(call: Call<Read>, WorkerPath(id): WorkerPath, query: Query) -> Answer {
     query.only(&["limit", "cursor"])?;
     let filter = Filter { states: vec![JobState::Running], worker_id: Some(id.clone()), ..Filter::default() };
-    let Page { jobs, next_cursor } =
-        page(&app, &query, filter, Sort::By(SortField::CreatedAt, Direction::Ascending)).await?;
-    let worker = app.manager.worker(&id).await?;
+    let Page { items: jobs, next_cursor } =
+        page(&call.app, &query, filter, Sort::By(SortField::CreatedAt, Direction::Ascending)).await?;
+    let worker = call.app.manager.worker(&id).await?;
     let unknown = || ApiError::new(Code::NoSuchWorker, format!("nothing is known of a worker {id}"));
     let worker = Worker::from(worker.ok_or_else(unknown)?);
-    Ok(json(StatusCode::OK, &WorkerJobs { worker, items: jobs.iter().map(JobAnswer::from).collect(), next_cursor }))
+    ok(&WorkerJobs { worker, items: jobs.iter().map(JobAnswer::from).collect(), next_cursor })
 }

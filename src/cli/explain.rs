@@ -33,7 +33,7 @@ pub(super) async fn run(args: ExplainArgs, settings: Settings) -> Result<(), Fai
 
 fn in_words(explanation: &Explanation) -> String {
     let runnable = if explanation.runnable { ", can be claimed" } else { "" };
-    let mut lines = vec![format!("{}: {}{runnable}", clean(&explanation.id), explanation.state.as_str())];
+    let mut lines = vec![format!("{}: {}{runnable}", clean(explanation.id.as_str()), explanation.state.as_str())];
     for reason in &explanation.reasons {
         lines.push(wrap(&clean(&reason.message), INDENT));
     }

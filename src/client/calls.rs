@@ -9,13 +9,12 @@ use reqwest::Response;
 use super::error::ClientError;
 use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
 use super::transport::{Client, Repeat};
-use crate::job::JobId;
+use crate::job::{JobId, Json};
 use crate::wire::{
     AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob,
     CompletionItem, CountAnswer, Explanation, FailJob, FieldDescription, FieldList, FinishJobs, Health,
-    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobList, OrphanList, PartList, Queue, QueueList,
-    ReleaseJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, SubscriptionList,
-    WorkerJobs, WorkerList,
+    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, OrphanedJob, Page, Queue, ReleaseJob,
+    ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, WorkerJobs, WorkerList,
 };
 
 /// How long the server works on a bulk change before it answers with a cursor, including the page that it is
@@ -71,7 +70,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
+    pub async fn jobs(&self, query: &JobQuery) -> Result<Page<Job>, ClientError> {
         self.send(query.page(self.call(Method::GET, &["v1", "jobs"], Repeat::Safe))).await
     }
 
@@ -79,7 +78,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn job_parts(&self, query: &JobQuery, fields: &[String]) -> Result<PartList, ClientError> {
+    pub async fn job_parts(&self, query: &JobQuery, fields: &[String]) -> Result<Page<Json>, ClientError> {
         let call = self.call(Method::GET, &["v1", "jobs"], Repeat::Safe);
         self.send(query.page(call).each("fields", fields)).await
     }
@@ -224,7 +223,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn subscriptions(&self) -> Result<Vec<Subscription>, ClientError> {
-        Ok(self.get::<SubscriptionList>(&["v1", "subscriptions"]).await?.items)
+        Ok(self.get::<Page<Subscription>>(&["v1", "subscriptions"]).await?.items)
     }
 
     /// Removes a subscription.
@@ -255,7 +254,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanList, ClientError> {
+    pub async fn orphans(&self, query: &OrphanQuery) -> Result<Page<OrphanedJob>, ClientError> {
         self.send(query.parameters(self.call(Method::GET, &["v1", "admin", "orphans"], Repeat::Safe))).await
     }
 
@@ -294,7 +293,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn queues(&self) -> Result<QueueList, ClientError> {
+    pub async fn queues(&self) -> Result<Page<Queue>, ClientError> {
         self.get(&["v1", "queues"]).await
     }
 

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use crate::clock::Timestamp;
 use crate::job::{
     Actor, Fence, JobError, JobId, JobSpec, Json, Kind, Progress, QueueName, Refusal, RequestId, WorkerId,
@@ -96,11 +99,11 @@ pub struct Heartbeat {
 }
 
 /// The answer to a heartbeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatAnswer {
-    /// When the renewed lease expires.
+    /// When the lease expires now.
     pub lease_expires_at: Timestamp,
-    /// Whether the worker should end the attempt, because the job's cancellation was requested.
+    /// Whether the worker is requested to stop the attempt.
     pub cancel_requested: bool,
 }
 

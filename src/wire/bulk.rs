@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::JobState;
-use super::work::HeartbeatAnswer;
+use crate::manager::HeartbeatAnswer;
 
 /// The answer to a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

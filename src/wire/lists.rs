@@ -5,33 +5,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::Job;
-use crate::job::Json;
 use crate::query::Group;
 
-/// A page of jobs.
+/// A page of a list. A list that has only one page never has a cursor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct JobList {
-    /// The jobs, in the requested order. A `payload` or `result` that is stored apart from its job is left out.
-    pub items: Vec<Job>,
+pub struct Page<T> {
+    /// The items of the page, in the order of the list.
+    pub items: Vec<T>,
     /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
-}
-
-/// A page of jobs with selected fields.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct PartList {
-    /// The jobs, in the requested order, each with the selected fields.
-    pub items: Vec<Json>,
-    /// The cursor of the next page; null on the last page.
-    pub next_cursor: Option<String>,
-}
-
-/// A page of jobs as the server writes it.
-#[derive(Serialize)]
-pub(crate) struct JobListOut<T> {
-    pub(crate) items: Vec<T>,
-    pub(crate) next_cursor: Option<String>,
 }
 
 /// The number of jobs that match a query.

@@ -2,15 +2,14 @@
 //!
 //! Durations are integers in milliseconds and their names end in `_ms`; times are RFC 3339 in UTC with milliseconds.
 //! A request with a field that is not listed here is refused. A request becomes a domain type only through its
-//! `into_…` function, which checks every field and names each one that is wrong ([`check`]); a domain type becomes an
-//! answer only through `From`. The answers of hot paths are written straight from the domain type, without copies
+//! `into_…` function, which checks every field and names each one that is wrong ([`check`]). A domain type is an answer
+//! itself where both have the same fields, and becomes one through `From` where they differ. The answers of hot paths are written straight from the domain type, without copies
 //! ([`job::JobAnswer`]).
 
 pub mod admin;
 pub mod bulk;
 pub mod check;
 pub mod event;
-pub mod explanation;
 pub mod fields;
 pub mod health;
 pub mod job;
@@ -25,11 +24,11 @@ pub mod work;
 pub mod workers;
 
 pub use crate::job::Then;
+pub use crate::manager::{Explanation, HeartbeatAnswer, Reason};
 pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub use event::{EventJob, JobEvent};
-pub use explanation::{Explanation, Reason};
 pub use fields::{FieldDescription, FieldList};
 pub use health::{Capacity, Distribution, HealthStatus, JobCounts, KindLoad, Performance, ServerHealth};
 pub(crate) use job::JOB_FIELDS;
@@ -37,15 +36,15 @@ pub use job::{
     HistoryEntry, Job, JobAnswer, JobBody, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy,
     Version,
 };
-pub use lists::{CountAnswer, CountGroup, Health, JobList, PartList};
-pub use orphans::{OrphanAction, OrphanEvidence, OrphanList, OrphanNext, OrphanedJob};
+pub use lists::{CountAnswer, CountGroup, Health, Page};
+pub use orphans::{OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
 pub use problem::Problem;
-pub use queues::{ChangeQueue, Queue, QueueList, QueuePause, QueueThroughput};
+pub use queues::{ChangeQueue, Queue, QueuePause, QueueThroughput};
 pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
-pub use subscriptions::{SigningKey, Subscribe, Subscription, SubscriptionList};
+pub use subscriptions::{SigningKey, Subscribe, Subscription};
 pub use work::{
-    AdminRelease, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatAnswer,
-    HeartbeatJob, HeartbeatJobs, LeaseBeat, ReleaseJob,
+    AdminRelease, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob,
+    HeartbeatJobs, LeaseBeat, ReleaseJob,
 };
 pub use workers::{Worker, WorkerJobs, WorkerList};

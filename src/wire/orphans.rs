@@ -8,15 +8,6 @@ use crate::clock::Timestamp;
 use crate::job::{self, OrphanPolicy, words};
 use crate::manager::{OrphanStatus, Prospect};
 
-/// A page of the jobs that look abandoned.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct OrphanList {
-    /// The jobs. The job that was last written the longest time ago comes first.
-    pub items: Vec<OrphanedJob>,
-    /// The cursor of the next page; null on the last page.
-    pub next_cursor: Option<String>,
-}
-
 /// A running job that looks abandoned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanedJob {

@@ -10,15 +10,6 @@ use crate::clock::Timestamp;
 use crate::job::OrphanPolicy;
 use crate::manager::{Pause, QueueStatus, Throughput};
 
-/// The list of queues.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct QueueList {
-    /// The queues that have jobs or settings, by name.
-    pub items: Vec<Queue>,
-    /// Always null: the list has one page.
-    pub next_cursor: Option<String>,
-}
-
 /// A queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {

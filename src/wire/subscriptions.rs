@@ -72,15 +72,6 @@ pub struct Subscription {
     pub switched_off_reason: Option<String>,
 }
 
-/// Every subscription.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SubscriptionList {
-    /// The subscriptions, oldest first.
-    pub items: Vec<Subscription>,
-    /// Always null: the list has one page.
-    pub next_cursor: Option<String>,
-}
-
 /// The secret that signs the messages to receivers that a job names itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SigningKey {

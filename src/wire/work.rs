@@ -12,7 +12,6 @@ use super::check::{
     MAX_TEXT_BYTES, MAX_WAIT_MS,
 };
 use super::job::{Job, JobError, Progress};
-use crate::clock::Timestamp;
 use crate::job::{self, Actor, Fence, JobId, Json, Then, WorkerId};
 use crate::manager;
 
@@ -166,21 +165,6 @@ impl LeaseBeat {
         let id = checks.name("id", &self.id);
         checks.progress(self.progress.as_ref());
         Ok(manager::Heartbeat { id: checks.finish(id)?, fence: Fence::new(self.fence), progress: self.progress })
-    }
-}
-
-/// The answer to a heartbeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct HeartbeatAnswer {
-    /// When the lease expires now.
-    pub lease_expires_at: Timestamp,
-    /// Whether the worker is requested to stop the attempt.
-    pub cancel_requested: bool,
-}
-
-impl From<manager::HeartbeatAnswer> for HeartbeatAnswer {
-    fn from(answer: manager::HeartbeatAnswer) -> Self {
-        Self { lease_expires_at: answer.lease_expires_at, cancel_requested: answer.cancel_requested }
     }
 }
 

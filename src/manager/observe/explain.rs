@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState, Running, State};
@@ -20,27 +22,37 @@ use crate::manager::request::ManagerError;
 /// The most jobs ahead of a job that are counted; the explanation says "at least" when there are more.
 pub(crate) const MAX_AHEAD: usize = 1_000;
 
-/// The explanation of a job's state.
-#[derive(Clone, Debug, PartialEq)]
+/// Why a job does not run, or how it is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
-    /// The job.
+    /// The job's id.
+    #[schema(value_type = String)]
     pub id: JobId,
-    /// The job's state.
+    /// The state of the job.
     pub state: JobState,
-    /// Whether a worker that claims now, and has enough resources, could be given the job.
+    /// Whether a worker with enough resources that claims now could get the job.
     pub runnable: bool,
     /// The reasons, the most important first; at least one.
     pub reasons: Vec<Reason>,
 }
 
-/// One reason for a job's state.
-#[derive(Clone, Debug, PartialEq)]
+/// A reason why a job does not run, or how it is doing, with the facts behind it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "code": "queue_paused", "message": "The queue `reports` is paused by ann since 2030-01-31T08:00:00.000Z: repairs.",
+    "queue": "reports", "since": "2030-01-31T08:00:00.000Z", "by": "ann", "reason": "repairs",
+}))]
 pub struct Reason {
-    /// A stable code for programs, such as `queue_paused`.
-    pub code: &'static str,
-    /// The reason as a sentence for people.
+    /// A stable word for the reason. For a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
+    /// `queue_paused`, `never_asked`, `not_asked_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`,
+    /// `start_deadline` or `next`. For a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
+    /// `cancel_requested` or `time_limit`. For a job that has ended, its state.
+    pub code: String,
+    /// The reason as a sentence.
     pub message: String,
-    /// The values behind the sentence.
+    /// The facts behind the reason: names, times and numbers, which depend on the code.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
     pub evidence: Map<String, Value>,
 }
 
@@ -110,12 +122,12 @@ pub(crate) fn explain(facts: &Facts) -> Explanation {
 }
 
 impl Reason {
-    fn new(code: &'static str, message: String, evidence: Value) -> Self {
+    fn new(code: &str, message: String, evidence: Value) -> Self {
         let evidence = match evidence {
             Value::Object(evidence) => evidence,
             _ => Map::new(),
         };
-        Self { code, message, evidence }
+        Self { code: code.to_owned(), message, evidence }
     }
 }
 

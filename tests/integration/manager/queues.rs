@@ -126,7 +126,7 @@ async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Sit
     site.submit(NewJob { run_at: Some(later), ..job(9) }).await;
     site.engine.settle().await;
     let why = site.manager.explain(&last).await.expect("explained");
-    let codes: Vec<&str> = why.reasons.iter().map(|reason| reason.code).collect();
+    let codes: Vec<&str> = why.reasons.iter().map(|reason| reason.code.as_str()).collect();
     assert_eq!((why.runnable, codes), (true, vec!["never_asked", "jobs_ahead"]));
     assert_eq!(why.reasons[1].evidence["ahead"], 3, "those that are not due do not count");
     let none = site.manager.explain(&JobId::new("none").expect("a name")).await;
@@ -134,7 +134,7 @@ async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Sit
 }
 
 async fn a_job_says_how_it_is_doing_in_every_state(site: Site) {
-    let first_code = async |id: &JobId| site.manager.explain(id).await.expect("explained").reasons[0].code;
+    let first_code = async |id: &JobId| site.manager.explain(id).await.expect("explained").reasons[0].code.clone();
     let id = site.submit(NewJob::of(JobSpec { max_attempts: 2, ..spec() })).await.versioned.job.id.clone();
     let claimed = site.claim_one().await;
     assert_eq!(first_code(&id).await, "running");
@@ -147,10 +147,10 @@ async fn a_job_says_how_it_is_doing_in_every_state(site: Site) {
     let claimed = site.claim_one().await;
     site.clock.advance(LEASE);
     let why = site.manager.explain(&id).await.expect("explained");
-    assert_eq!(why.reasons.iter().map(|reason| reason.code).collect::<Vec<_>>(), ["running", "lease_expired"]);
+    assert_eq!(why.reasons.iter().map(|reason| reason.code.as_str()).collect::<Vec<_>>(), ["running", "lease_expired"]);
     site.finish(&claimed, failed(true)).await.expect("accepted");
     let why = site.manager.explain(&id).await.expect("explained");
-    assert_eq!((why.state, why.reasons[0].code), (JobState::Failed, "failed"));
+    assert_eq!((why.state, why.reasons[0].code.as_str()), (JobState::Failed, "failed"));
     assert!(why.reasons[0].message.contains("exit status 1"), "{why:?}");
 }
 

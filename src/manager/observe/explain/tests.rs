@@ -57,7 +57,7 @@ fn said(facts: &Facts) -> Vec<String> {
     explain(facts).reasons.into_iter().map(|reason| reason.message).collect()
 }
 
-fn codes(facts: &Facts) -> Vec<&'static str> {
+fn codes(facts: &Facts) -> Vec<String> {
     explain(facts).reasons.into_iter().map(|reason| reason.code).collect()
 }
 

@@ -1,8 +1,9 @@
-//! The caller and its permission, which a handler checks before anything else in a request.
+//! What every handler begins with and ends with: a call whose caller has the role for it, and an answer or a refusal.
 
 use std::marker::PhantomData;
 
 use axum::extract::FromRequestParts;
+use axum::response::Response;
 use http::request::Parts;
 
 use super::App;
@@ -30,17 +31,24 @@ macro_rules! needs {
 
 needs!(Read, Submit, Work, Admin);
 
-/// A caller that has the role `R`. It is the first argument of a handler, so that no other caller's body is read.
-pub(crate) struct Allowed<R> {
+/// The answer of a handler, or why it refuses the call.
+pub(crate) type Answer = Result<Response, ApiError>;
+
+/// A call by somebody who has the role `R`. It is the first argument of a handler, so that no other caller's body is
+/// read.
+pub(crate) struct Call<R> {
+    /// The state that the handlers share.
+    pub(super) app: App,
     /// The caller.
-    pub(crate) caller: Caller,
+    pub(super) caller: Caller,
     role: PhantomData<R>,
 }
 
-impl<R: Needs> FromRequestParts<App> for Allowed<R> {
+impl<R: Needs> FromRequestParts<App> for Call<R> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        app.access.allow(&parts.headers, R::ROLE).map(|caller| Self { caller, role: PhantomData })
+        let caller = app.access.allow(&parts.headers, R::ROLE)?;
+        Ok(Self { app: app.clone(), caller, role: PhantomData })
     }
 }
