@@ -39,15 +39,13 @@ impl Timestamp {
     /// Adds `duration`, up to [`Timestamp::MAX`].
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-        Self::from_millis(self.0.saturating_add(millis))
+        Self::from_millis(self.0.saturating_add(millis(duration)))
     }
 
     /// Subtracts `duration`, down to [`Timestamp::MIN`].
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
-        let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-        Self::from_millis(self.0.saturating_sub(millis))
+        Self::from_millis(self.0.saturating_sub(millis(duration)))
     }
 
     /// Returns the time since `earlier`; zero when this is not later.
@@ -76,6 +74,11 @@ impl Timestamp {
     pub fn to_rfc3339(self) -> String {
         DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
     }
+}
+
+/// Returns a duration in whole milliseconds, as far as they can be counted.
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl fmt::Display for Timestamp {
@@ -135,8 +138,7 @@ impl ManualClock {
 
     /// Advances the clock by the duration `by`.
     pub fn advance(&self, by: Duration) {
-        let millis = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
-        self.0.fetch_add(millis, Ordering::SeqCst);
+        self.0.fetch_add(millis(by), Ordering::SeqCst);
     }
 }
 

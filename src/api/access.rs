@@ -10,33 +10,22 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::error::{ApiError, Code};
-use crate::job::Actor;
+use crate::job::{Actor, words};
 use crate::manager::Caller;
 
-/// A permission of a token's holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// The holder may read jobs, counts, queues and metrics.
-    Read,
-    /// The holder may submit, cancel and retry jobs.
-    Submit,
-    /// The holder may claim jobs, send heartbeats, and end or release attempts.
-    Work,
-    /// The holder may do everything, including ending other workers' leases and pausing queues.
-    Admin,
-}
-
-impl Role {
-    /// Returns the role's name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Submit => "submit",
-            Self::Work => "work",
-            Self::Admin => "admin",
-        }
+words! {
+    /// A permission of a token's holder.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Role: "a role", "roles" {
+        /// The holder may read jobs, counts, queues and metrics.
+        Read = "read",
+        /// The holder may submit, cancel and retry jobs.
+        Submit = "submit",
+        /// The holder may claim jobs, send heartbeats, and end or release attempts.
+        Work = "work",
+        /// The holder may do everything, including ending other workers' leases and pausing queues.
+        Admin = "admin",
     }
 }
 
@@ -133,7 +122,7 @@ impl Access {
         if holder.roles.contains(&role) || holder.roles.contains(&Role::Admin) {
             Ok(holder.name.clone())
         } else {
-            let detail = format!("the token has not the role `{}`, which this call needs", role.as_str());
+            let detail = format!("the token has not the role `{role}`, which this call needs");
             Err(ApiError::new(Code::Forbidden, detail))
         }
     }

@@ -77,17 +77,13 @@ fn media_type(parts: &Parts) -> Option<&str> {
 }
 
 fn expect_media_type(parts: &Parts, wanted: &'static str) -> Result<(), ApiError> {
-    match media_type(parts) {
-        Some(given) if given.eq_ignore_ascii_case(wanted) => Ok(()),
-        Some(given) => Err(ApiError::new(
-            Code::UnsupportedMediaType,
-            format!("the body must be sent with content type `{wanted}`, not `{given}`"),
-        )),
-        None => Err(ApiError::new(
-            Code::UnsupportedMediaType,
-            format!("the body must be sent with content type `{wanted}`"),
-        )),
+    let given = media_type(parts);
+    if given.is_some_and(|given| given.eq_ignore_ascii_case(wanted)) {
+        return Ok(());
     }
+    let instead = given.map(|given| format!(", not `{given}`")).unwrap_or_default();
+    let detail = format!("the body must be sent with content type `{wanted}`{instead}");
+    Err(ApiError::new(Code::UnsupportedMediaType, detail))
 }
 
 /// A JSON body of at most `MAX` bytes.

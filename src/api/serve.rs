@@ -153,7 +153,7 @@ impl Server {
         };
         let abort = self.abort.clone();
         self.tasks.spawn(async move {
-            let open = metrics_gauge();
+            let open = ::metrics::gauge!("leasehold_http_connections");
             open.increment(1);
             tokio::select! {
                 () = connection.serve(stream) => {}
@@ -174,10 +174,6 @@ impl Server {
         abort.cancel();
         tasks.wait().await;
     }
-}
-
-fn metrics_gauge() -> ::metrics::Gauge {
-    ::metrics::gauge!("leasehold_http_connections")
 }
 
 struct Connection {

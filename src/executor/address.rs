@@ -3,40 +3,43 @@
 //! The tables follow IANA's special-purpose address registries (RFC 6890). What they do not name is public in IPv4;
 //! in IPv6 only 2000::/3 is, since nothing else is given out for the public Internet.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// The class of an IP address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AddressClass {
-    /// An address on the public Internet.
-    Public,
-    /// An address of this machine.
-    Loopback,
-    /// An address in a private network (RFC 1918).
-    Private,
-    /// An address on this link only (RFC 3927, RFC 4291).
-    LinkLocal,
-    /// An address in a carrier's or a cluster's inner network (RFC 6598).
-    Shared,
-    /// An address in a private network (RFC 4193).
-    UniqueLocal,
-    /// The address of a cloud's metadata service, which hands out the machine's credentials.
-    Metadata,
-    /// The unspecified address, which many systems take for this machine.
-    Unspecified,
-    /// The address of a multicast group.
-    Multicast,
-    /// The address of every machine on the link.
-    Broadcast,
-    /// An address for documentation.
-    Documentation,
-    /// An address for benchmarks.
-    Benchmark,
-    /// Any other address that no public server has.
-    Reserved,
+use crate::job::words;
+
+words! {
+    /// The class of an IP address.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum AddressClass: "a class of addresses", "classes" {
+        /// An address on the public Internet.
+        Public = "public",
+        /// An address of this machine.
+        Loopback = "loopback",
+        /// An address in a private network (RFC 1918).
+        Private = "private",
+        /// An address on this link only (RFC 3927, RFC 4291).
+        LinkLocal = "link-local",
+        /// An address in a carrier's or a cluster's inner network (RFC 6598).
+        Shared = "shared (CGNAT)",
+        /// An address in a private network (RFC 4193).
+        UniqueLocal = "unique local",
+        /// The address of a cloud's metadata service, which hands out the machine's credentials.
+        Metadata = "cloud metadata",
+        /// The unspecified address, which many systems take for this machine.
+        Unspecified = "unspecified",
+        /// The address of a multicast group.
+        Multicast = "multicast",
+        /// The address of every machine on the link.
+        Broadcast = "broadcast",
+        /// An address for documentation.
+        Documentation = "documentation",
+        /// An address for benchmarks.
+        Benchmark = "benchmark",
+        /// Any other address that no public server has.
+        Reserved = "reserved",
+    }
 }
 
 use AddressClass::{
@@ -144,24 +147,4 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
         return Some(Ipv4Addr::new(e, f, g, h));
     }
     address.to_ipv4_mapped()
-}
-
-impl fmt::Display for AddressClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Public => "public",
-            Loopback => "loopback",
-            Private => "private",
-            LinkLocal => "link-local",
-            Shared => "shared (CGNAT)",
-            UniqueLocal => "unique local",
-            Metadata => "cloud metadata",
-            Unspecified => "unspecified",
-            Multicast => "multicast",
-            Broadcast => "broadcast",
-            Documentation => "documentation",
-            Benchmark => "benchmark",
-            Reserved => "reserved",
-        })
-    }
 }

@@ -34,10 +34,10 @@ pub enum InvalidTarget {
     #[error("is not a URL: {0}")]
     Unreadable(String),
     /// The scheme is neither `http` nor `https`.
-    #[error("must begin with http:// or https://")]
+    #[error("must be an http or https URL")]
     Scheme,
     /// The URL contains a user name or a password, which belong in a header.
-    #[error("must not have a user name or a password in it")]
+    #[error("must not carry a user name or password")]
     Credentials,
 }
 

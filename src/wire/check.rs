@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::NotifyTarget;
 use crate::clock::Timestamp;
+use crate::executor::TargetUrl;
 use crate::job::{EventName, InvalidName, Json, QueueName};
 
 /// The longest payload or result, in bytes of its JSON text.
@@ -147,15 +148,8 @@ impl Checks {
         if url.len() > MAX_URL_BYTES {
             return self.fault(field, format!("is longer than {MAX_URL_BYTES} bytes"));
         }
-        match reqwest::Url::parse(url) {
-            Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
-                self.fault(field, "must be an http or https URL");
-            }
-            Ok(parsed) if !parsed.username().is_empty() || parsed.password().is_some() => {
-                self.fault(field, "must not carry a user name or password");
-            }
-            Ok(_) => {}
-            Err(error) => self.fault(field, format!("is not a URL: {error}")),
+        if let Err(error) = TargetUrl::parse(url) {
+            self.fault(field, error.to_string());
         }
     }
 

@@ -1,14 +1,14 @@
 //! The health of the server, from its memory alone.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::{JobState, millis};
+use super::job::millis;
 use crate::clock::Timestamp;
-use crate::manager::{Insights, KindCounts, Quantiles, SurveyState};
+use crate::job::JobState;
+use crate::manager::{Insights, KindCounts, Quantiles, Survey, SurveyState};
 
 /// A median delay of starts above this is a warning.
 const LATE: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub struct ServerHealth {
     /// The recent work by kind; the kind that took most of the workers' time comes first.
     pub workload: Vec<KindLoad>,
     /// The number of jobs in the store, as last counted; null before the first count.
-    pub jobs: Option<JobCounts>,
+    pub jobs: Option<Survey>,
 }
 
 /// Whether a server has a problem.
@@ -142,20 +142,6 @@ pub struct KindLoad {
     pub ran_for_ms: u64,
 }
 
-/// The number of jobs in the store.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct JobCounts {
-    /// When the jobs were counted.
-    pub at: Timestamp,
-    /// The number of jobs in each state.
-    #[schema(example = json!({
-        "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
-    }))]
-    pub by_state: BTreeMap<JobState, u64>,
-    /// The time from which the longest-waiting due job could have been claimed; null when no due job waits.
-    pub oldest_waiting_since: Option<Timestamp>,
-}
-
 impl ServerHealth {
     /// Returns the health at this time.
     pub(crate) fn new(
@@ -166,10 +152,8 @@ impl ServerHealth {
         now: Timestamp,
     ) -> Self {
         let (status, reasons) = judge(insights, survey, now);
-        let running = survey
-            .latest
-            .as_ref()
-            .map(|survey| survey.jobs.get(&crate::job::JobState::Running).copied().unwrap_or_default());
+        let running =
+            survey.latest.as_ref().map(|survey| survey.by_state.get(&JobState::Running).copied().unwrap_or_default());
         let others = Some((None, insights.other_kinds)).filter(|(_, counts)| *counts != KindCounts::default());
         let kinds = insights.kinds.iter().map(|(kind, counts)| (Some(kind.as_str().to_owned()), *counts));
         Self {
@@ -181,11 +165,7 @@ impl ServerHealth {
             performance: Performance::of(insights),
             capacity: Capacity::of(insights, running, waiting_claims as u64),
             workload: kinds.chain(others).map(|(kind, counts)| KindLoad::new(kind, &counts)).collect(),
-            jobs: survey.latest.as_ref().map(|survey| JobCounts {
-                at: survey.at,
-                by_state: survey.jobs.iter().map(|(state, count)| (*state, *count)).collect(),
-                oldest_waiting_since: survey.oldest_waiting_since,
-            }),
+            jobs: survey.latest.clone(),
         }
     }
 }
@@ -294,8 +274,7 @@ fn share(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::JobState;
-    use crate::manager::{Survey, Tally};
+    use crate::manager::Tally;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(1_000 * seconds)
@@ -315,8 +294,8 @@ mod tests {
     }
 
     fn counted(running: u64, oldest: Option<Timestamp>) -> SurveyState {
-        let jobs = [(JobState::Running, running)].into();
-        let latest = Some(Survey { at: at(0), jobs, oldest_waiting_since: oldest });
+        let by_state = [(JobState::Running, running)].into();
+        let latest = Some(Survey { at: at(0), by_state, oldest_waiting_since: oldest });
         SurveyState { latest, failing_since: None }
     }
 

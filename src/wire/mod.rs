@@ -2,9 +2,9 @@
 //!
 //! Durations are integers in milliseconds and their names end in `_ms`; times are RFC 3339 in UTC with milliseconds.
 //! A request with a field that is not listed here is refused. A request becomes a domain type only through its
-//! `into_…` function, which checks every field and names each one that is wrong ([`check`]). A domain type is an answer
-//! itself where both have the same fields, and becomes one through `From` where they differ. The answers of hot paths are written straight from the domain type, without copies
-//! ([`job::JobAnswer`]).
+//! `into_…` function, which checks every field and names each one that is wrong ([`check`]). A domain type is an
+//! answer itself where both have the same fields, and becomes one through `From` where they differ. The answers of hot
+//! paths are written straight from the domain type, without copies ([`job::JobAnswer`]).
 
 pub mod admin;
 pub mod bulk;
@@ -24,13 +24,13 @@ pub mod work;
 pub mod workers;
 
 pub use crate::job::Then;
-pub use crate::manager::{Explanation, HeartbeatAnswer, Reason};
+pub use crate::manager::{Explanation, HeartbeatAnswer, Reason, Survey};
 pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub use event::{EventJob, JobEvent};
 pub use fields::{FieldDescription, FieldList};
-pub use health::{Capacity, Distribution, HealthStatus, JobCounts, KindLoad, Performance, ServerHealth};
+pub use health::{Capacity, Distribution, HealthStatus, KindLoad, Performance, ServerHealth};
 pub(crate) use job::JOB_FIELDS;
 pub use job::{
     HistoryEntry, Job, JobAnswer, JobBody, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy,

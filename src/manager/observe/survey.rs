@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tracing::debug;
+use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::job::JobState;
@@ -21,14 +23,18 @@ const MAX_QUEUES: usize = 100;
 /// The name of the other queues in metrics. No queue can have it, since names have no white space at their ends.
 const OTHERS: &str = " others";
 
-/// Counts of the store's jobs at one time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The number of jobs in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = JobCounts)]
 pub struct Survey {
     /// When the jobs were counted.
     pub at: Timestamp,
-    /// The number of jobs in each state, in all queues.
-    pub jobs: BTreeMap<JobState, u64>,
-    /// The due time of the due job that has waited longest; `None` when no job is due.
+    /// The number of jobs in each state.
+    #[schema(example = json!({
+        "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
+    }))]
+    pub by_state: BTreeMap<JobState, u64>,
+    /// The time from which the longest-waiting due job could have been claimed; null when no due job waits.
     pub oldest_waiting_since: Option<Timestamp>,
 }
 
@@ -90,7 +96,7 @@ impl Manager {
                 self.shared.observe.surveys.tell(&queues, now);
                 let jobs = sum(queues.iter().map(|queue| &queue.jobs));
                 let oldest_waiting_since = queues.iter().filter_map(|queue| queue.oldest_waiting_since).min();
-                let latest = Some(Survey { at: now, jobs, oldest_waiting_since });
+                let latest = Some(Survey { at: now, by_state: jobs, oldest_waiting_since });
                 *self.shared.observe.surveys.state.lock() = SurveyState { latest, failing_since: None };
             }
             Err(error) => {
