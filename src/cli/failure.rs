@@ -1,5 +1,6 @@
 //! How a command fails: its message and its exit status.
 
+use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -40,6 +41,11 @@ pub(super) enum ExitStatus {
 }
 
 impl Failure {
+    /// Makes the failure of a command from any error.
+    pub(super) fn failed(error: impl Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+
     /// Prints the message as one paragraph, and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
         let (message, status) = match self {

@@ -106,6 +106,16 @@ impl Client {
         self.send(self.call(Method::POST, segments, repeat).json(body)?).await
     }
 
+    /// Posts a body to a path as it is, for a caller that builds bodies and reads answers itself.
+    pub(crate) async fn post_bytes(
+        &self,
+        segments: &[&str],
+        content_type: &'static str,
+        body: Bytes,
+    ) -> Result<Bytes, ClientError> {
+        self.send_raw(self.call(Method::POST, segments, Repeat::Unsafe).body(body, content_type)).await
+    }
+
     /// Sends the call, repeats it where that is right, and reads the JSON answer.
     pub(super) async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
         let answer = self.send_raw(call).await?;
@@ -214,8 +224,8 @@ impl Call {
     }
 
     /// Adds a body of any type.
-    pub(super) fn body(mut self, body: Vec<u8>, content_type: &'static str) -> Self {
-        self.body = Some(Bytes::from(body));
+    pub(super) fn body(mut self, body: impl Into<Bytes>, content_type: &'static str) -> Self {
+        self.body = Some(body.into());
         self.header(CONTENT_TYPE, HeaderValue::from_static(content_type))
     }
 

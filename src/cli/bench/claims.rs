@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::args::BenchArgs;
-use super::query::{self, jobs};
+use super::query::{self, jobs, jobs::valid};
 use super::report::Latencies;
 use super::target;
 use crate::cli::failure::Failure;
@@ -19,8 +19,7 @@ use crate::cli::output::{facts_table, print, print_json, table};
 use crate::clock::{Clock, SystemClock};
 use crate::job::{Kind, QueueName, WorkerId};
 use crate::manager::{Caller, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
-use crate::query::kql::Expression;
-use crate::query::{Filter, Query, Search, Sort};
+use crate::query::{Search, Sort};
 use crate::store::{Store, Versioned, Write};
 
 const DEFAULT_JOBS: u32 = 1_000_000;
@@ -65,10 +64,10 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     let (jobs, live) = (args.jobs.unwrap_or(DEFAULT_JOBS), args.live.unwrap_or(DEFAULT_LIVE));
     let mut empty = Side::open(args, "no history").await?;
     let mut long = Side::open(args, "a long history").await?;
-    let filled = long.fill(jobs).await.map_err(Failure::Failed)?;
+    let filled = long.fill(jobs).await?;
     for _ in 0..ROUNDS {
-        empty.round(live).await.map_err(Failure::Failed)?;
-        long.round(live).await.map_err(Failure::Failed)?;
+        empty.round(live).await?;
+        long.round(live).await?;
     }
     print_result(args, jobs, live, filled, [&empty, &long])?;
     empty.close().await;
@@ -78,16 +77,15 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
 
 impl Side {
     async fn open(args: &BenchArgs, name: &'static str) -> Result<Self, Failure> {
-        let directory = target::scratch_directory().map_err(Failure::Failed)?;
+        let directory = target::scratch_directory()?;
         let store = query::open(args, directory.path().to_owned()).await?;
         let manager = Manager::start(Arc::clone(&store), Arc::new(SystemClock::default()), ManagerConfig::default());
-        let latencies = |what| Latencies::new(what).map_err(Failure::Failed);
-        let (claim, list) = (latencies("claim")?, latencies("list")?);
+        let (claim, list) = (Latencies::new("claim")?, Latencies::new("list")?);
         Ok(Self { name, store, manager, claim, list, claimed: 0, claiming: Duration::ZERO, _directory: directory })
     }
 
     /// Fills the store with jobs that have ended and moves them to the archive. Returns how long each took.
-    async fn fill(&self, jobs: u32) -> Result<[Duration; 2], String> {
+    async fn fill(&self, jobs: u32) -> Result<[Duration; 2], Failure> {
         let begun = Instant::now();
         query::fill_with(&*self.store, jobs::made_up(jobs, 0, SystemClock::default().now())).await?;
         let filled = begun.elapsed();
@@ -95,14 +93,14 @@ impl Side {
         for days in 1..=2 {
             let later = SystemClock::default().now().plus(LATER * days);
             // Ends: each call gets something done, or is the last.
-            while self.store.archive(later, MOVED_AT_ONCE).await.map_err(|error| error.to_string())?.more {}
+            while self.store.archive(later, MOVED_AT_ONCE).await.map_err(Failure::failed)?.more {}
         }
-        self.store.refresh().await.map_err(|error| error.to_string())?;
+        self.store.refresh().await.map_err(Failure::failed)?;
         Ok([filled, begun.elapsed().saturating_sub(filled)])
     }
 
     /// Submits jobs, lists them, claims them all, and clears up.
-    async fn round(&mut self, live: u32) -> Result<(), String> {
+    async fn round(&mut self, live: u32) -> Result<(), Failure> {
         self.submit(live).await?;
         for query in LISTED {
             for _ in 0..LISTS {
@@ -114,7 +112,8 @@ impl Side {
         let mut claimed: Vec<Versioned> = Vec::with_capacity(all);
         while claimed.len() < all {
             if begun.elapsed() > GIVE_UP {
-                return Err(format!("of {all} jobs only {} could be claimed in time", claimed.len()));
+                let message = format!("of {all} jobs only {} could be claimed in time", claimed.len());
+                return Err(Failure::Failed(message));
             }
             let claims = (0..WORKERS).map(|worker| claim(&self.manager, worker));
             for (took, jobs) in futures::future::try_join_all(claims).await? {
@@ -129,33 +128,31 @@ impl Side {
         self.clear(claimed).await
     }
 
-    async fn submit(&self, live: u32) -> Result<(), String> {
-        let caller = Caller::new("bench").map_err(|error| error.to_string())?;
-        let kind = Kind::new("bench").map_err(|error| error.to_string())?;
-        let queues = queues()?;
+    async fn submit(&self, live: u32) -> Result<(), Failure> {
+        let (caller, kind, queues) = (valid(Caller::new("bench")), valid(Kind::new("bench")), queues());
         let jobs = (0..live as usize).map(|number| NewJob::new(queues[number % QUEUES].clone(), kind.clone()));
         let jobs: Vec<NewJob> = jobs.collect();
         for call in jobs.chunks(CALL) {
             for submitted in self.manager.submit(&caller, call.to_vec()).await {
-                submitted.map_err(|error| error.to_string())?;
+                submitted.map_err(Failure::failed)?;
             }
         }
-        self.store.refresh().await.map_err(|error| error.to_string())
+        self.store.refresh().await.map_err(Failure::failed)
     }
 
-    async fn list(&mut self, kql: &str) -> Result<(), String> {
-        let expression = Arc::new(Expression::parse(kql).map_err(|error| error.render())?);
-        let query = Some(Query { expression, now: SystemClock::default().now() });
-        let filter = Filter { query, ..Filter::default() };
-        let search = Search { filter, sort: Sort::default(), after: None, limit: LIMIT };
+    async fn list(&mut self, kql: &str) -> Result<(), Failure> {
+        let search = Search { filter: query::filter(kql)?, sort: Sort::default(), after: None, limit: LIMIT };
         let started_at = Instant::now();
-        let found = self.manager.search(&search).await.map_err(|error| error.to_string())?;
+        let found = self.manager.search(&search).await.map_err(Failure::failed)?;
         self.list.record(started_at.elapsed());
-        if found.len() == LIMIT { Ok(()) } else { Err(format!("{kql}: only {} jobs are found", found.len())) }
+        match found.len() {
+            LIMIT => Ok(()),
+            fewer => Err(Failure::Failed(format!("{kql}: only {fewer} jobs are found"))),
+        }
     }
 
     /// Ends the jobs and removes them, so that the next round finds what this one found.
-    async fn clear(&self, claimed: Vec<Versioned>) -> Result<(), String> {
+    async fn clear(&self, claimed: Vec<Versioned>) -> Result<(), Failure> {
         for call in claimed.chunks(CALL) {
             let finish = |held: &Versioned| Finish {
                 id: held.job.id.clone(),
@@ -163,14 +160,14 @@ impl Side {
                 outcome: Outcome::Completed { result: None },
             };
             // All leases are one worker's: who holds them is not what is measured.
-            let ended = self.manager.finish(&worker()?, call.iter().map(finish).collect()).await;
-            let ended = ended.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+            let ended = self.manager.finish(&worker(), call.iter().map(finish).collect()).await;
+            let ended = ended.into_iter().collect::<Result<Vec<_>, _>>().map_err(Failure::failed)?;
             let removal = |ended: Versioned| Write::Remove { job: ended.job, expected: ended.version };
             for removed in self.store.write(ended.into_iter().map(removal).collect()).await {
-                removed.map_err(|error| error.to_string())?;
+                removed.map_err(Failure::failed)?;
             }
         }
-        self.store.refresh().await.map_err(|error| error.to_string())
+        self.store.refresh().await.map_err(Failure::failed)
     }
 
     async fn close(self) {
@@ -183,21 +180,20 @@ impl Side {
     }
 }
 
-fn queues() -> Result<Vec<QueueName>, String> {
-    let queue = |number| QueueName::new(format!("bench-{number}")).map_err(|error| error.to_string());
-    (0..QUEUES).map(queue).collect()
+fn queues() -> Vec<QueueName> {
+    (0..QUEUES).map(|number| valid(QueueName::new(format!("bench-{number}")))).collect()
 }
 
-fn worker() -> Result<WorkerId, String> {
-    WorkerId::new("bench").map_err(|error| error.to_string())
+fn worker() -> WorkerId {
+    valid(WorkerId::new("bench"))
 }
 
 /// Claims once, for a worker that prefers queues of its own. Returns how long that took.
-async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versioned>), String> {
-    let mut queues = queues()?;
+async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versioned>), Failure> {
+    let mut queues = queues();
     queues.rotate_left(number % QUEUES);
     let request = ClaimRequest {
-        worker_id: worker()?,
+        worker_id: worker(),
         queues,
         max_jobs: BATCH,
         resources: std::collections::BTreeMap::new(),
@@ -207,7 +203,7 @@ async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versio
         repeated: false,
     };
     let started_at = Instant::now();
-    let claimed = manager.claim(request).await.map_err(|error| error.to_string())?;
+    let claimed = manager.claim(request).await.map_err(Failure::failed)?;
     let took = started_at.elapsed();
     let jobs = claimed.jobs().iter().map(|view| view.versioned.clone()).collect();
     claimed.delivered();
@@ -245,15 +241,14 @@ fn print_result(
         ("claims with it", format!("{:.1} % of the rate without", ratio * 100.0)),
     ];
     print(&facts_table("bench", facts))?;
-    let millis = |latencies: &Latencies, quantile| format!("{:.2}", latencies.at(quantile).as_secs_f64() * 1000.0);
     let rows = sides.map(|side| {
         vec![
             side.name.to_owned(),
             format!("{:.0}", side.claims_per_second()),
-            millis(&side.claim, 0.5),
-            millis(&side.claim, 0.99),
-            millis(&side.list, 0.5),
-            millis(&side.list, 0.99),
+            side.claim.millis(0.5),
+            side.claim.millis(0.99),
+            side.list.millis(0.5),
+            side.list.millis(0.99),
         ]
     });
     let heads = ["with", "claimed/s", "claim p50 (ms)", "p99", "list p50 (ms)", "p99"];

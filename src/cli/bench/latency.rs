@@ -14,10 +14,11 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::args::{BenchArgs, job_line};
-use super::connection::{Claimed, Connection, claim_body, read};
+use super::calls::{Claimed, claim_body, read};
 use super::report::Report;
 use super::scoreboard::Scoreboard;
 use super::target::Target;
+use crate::cli::failure::Failure;
 
 const DEFAULT_WORKERS: u16 = 2000;
 /// How many connections submit.
@@ -39,10 +40,9 @@ struct Flow {
 }
 
 /// Runs the scenario.
-pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
+pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
     let jobs = (args.duration.as_secs_f64() * f64::from(args.rate)).ceil().max(1.0) as u32;
     let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
-    let connections = try_join_all((0..workers).map(|_| Connection::open(&target.address))).await?;
     let begun = Instant::now();
     let due_at = (0..jobs).map(|number| Some(begun + due_after(args.rate, number))).collect();
     let flow = Flow {
@@ -53,8 +53,7 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
         jobs,
     };
     let submitters = (0..SUBMITTERS).map(|_| submit(args, target, &flow));
-    let workers = connections.into_iter().enumerate();
-    let workers = workers.map(|(number, connection)| work(connection, target, number, &flow));
+    let workers = (0..workers).map(|number| work(target, number, &flow));
     tokio::try_join!(pace(args.rate, begun, &flow), try_join_all(submitters), try_join_all(workers))?;
     let server = format!("{}, {} jobs a second", target.what, args.rate);
     Ok(flow.board.into_inner().report("latency", server, begun + due_after(args.rate, 0)))
@@ -66,7 +65,7 @@ fn due_after(rate: u32, number: u32) -> Duration {
 }
 
 /// Lets each job be sent when it is due.
-async fn pace(rate: u32, begun: Instant, flow: &Flow) -> Result<(), String> {
+async fn pace(rate: u32, begun: Instant, flow: &Flow) -> Result<(), Failure> {
     for number in 0..flow.jobs {
         tokio::time::sleep_until(begun + due_after(rate, number)).await;
         flow.due.borrow_mut().push_back(number);
@@ -78,13 +77,12 @@ async fn pace(rate: u32, begun: Instant, flow: &Flow) -> Result<(), String> {
     Ok(())
 }
 
-async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), String> {
-    let mut connection = Connection::open(&target.address).await?;
+async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), Failure> {
     loop {
-        flow.due_count.acquire().await.map_err(|error| error.to_string())?.forget();
+        flow.due_count.acquire().await.map_err(Failure::failed)?.forget();
         let Some(number) = flow.due.borrow_mut().pop_front() else { return Ok(()) };
         let body = Bytes::from(job_line(&target.queue, number, args.payload_bytes));
-        connection.post("/v1/jobs", "application/json", body).await?;
+        target.submit(body).await?;
         let mut board = flow.board.borrow_mut();
         if let Some(due_at) = board.sent_at[number as usize] {
             board.submit.record(due_at.elapsed());
@@ -92,20 +90,19 @@ async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), St
     }
 }
 
-async fn work(mut connection: Connection, target: &Target, number: usize, flow: &Flow) -> Result<(), String> {
+async fn work(target: &Target, number: u16, flow: &Flow) -> Result<(), Failure> {
     let worker = format!("{}-{number}", target.queue);
     let claim = claim_body(&worker, &target.queue, 1, WAIT_MS);
     while flow.board.borrow().completions < u64::from(flow.jobs) {
         if flow.give_up_at.get().is_some_and(|until| until < Instant::now()) {
             return Ok(());
         }
-        let answer = connection.post("/v1/claims", "application/json", claim.clone()).await?;
+        let answer = target.claim(&claim).await?;
         let now = Instant::now();
         for job in &read::<Claimed<'_>>(&answer)?.jobs {
             flow.board.borrow_mut().note_claim(job, now)?;
-            let body = Bytes::from(format!("{{\"worker_id\":\"{worker}\",\"fence\":{}}}", job.fence));
             let begun = Instant::now();
-            connection.post(&format!("/v1/jobs/{}/complete", job.id), "application/json", body).await?;
+            target.complete(&worker, job).await?;
             flow.board.borrow_mut().note_completions(1, begun.elapsed());
         }
     }

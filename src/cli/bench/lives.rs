@@ -8,10 +8,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::args::{BenchArgs, job_line};
-use super::connection::{Claimed, Connection, claim_body, read};
+use super::calls::{Claimed, claim_body, read};
 use super::report::Report;
 use super::scoreboard::Scoreboard;
 use super::target::Target;
+use crate::cli::failure::Failure;
 
 const DEFAULT_WORKERS: u16 = 32;
 /// How long a claim waits for a job. The last ones wait in vain.
@@ -36,7 +37,7 @@ struct Body {
 }
 
 /// Runs the scenario.
-pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
+pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
     let bodies = RefCell::new(bulk_bodies(args, &target.queue).into_iter());
     let begun = Instant::now();
     let board = Scoreboard::new(vec![None; args.lives() as usize], "submit bulk", "complete batch")?;
@@ -60,8 +61,7 @@ fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<Body> {
         .collect()
 }
 
-async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), String> {
-    let mut connection = Connection::open(&target.address).await?;
+async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), Failure> {
     loop {
         // So that what is measured is the way of a job and not the length of a queue that submitters have run ahead
         // with. All are on one thread: nothing is completed between the check and the wait.
@@ -72,23 +72,23 @@ async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), St
         flow.submissions.update(|submissions| submissions + u64::from(end - first));
         let sent = Instant::now();
         flow.board.borrow_mut().sent_at[first as usize..end as usize].fill(Some(sent));
-        connection.submit(lines).await?;
+        target.submit_bulk(lines).await?;
         flow.board.borrow_mut().submit.record(sent.elapsed());
     }
 }
 
-async fn work(args: &BenchArgs, target: &Target, number: u16, flow: &Flow) -> Result<(), String> {
-    let mut connection = Connection::open(&target.address).await?;
+async fn work(args: &BenchArgs, target: &Target, number: u16, flow: &Flow) -> Result<(), Failure> {
     let worker = format!("{}-{number}", target.queue);
     let claim = claim_body(&worker, &target.queue, args.batch.into(), WAIT_MS);
     let mut idle = 0;
     while flow.board.borrow().completions < u64::from(args.lives()) {
-        let answer = connection.post("/v1/claims", "application/json", claim.clone()).await?;
+        let answer = target.claim(&claim).await?;
         let claimed = read::<Claimed<'_>>(&answer)?.jobs;
         if claimed.is_empty() {
             idle += 1;
             if idle >= MAX_IDLE {
-                return Err(format!("worker {worker} got no job {idle} times in a row, and not all are done"));
+                let message = format!("worker {worker} got no job {idle} times in a row, and not all are done");
+                return Err(Failure::Failed(message));
             }
             continue;
         }
@@ -96,11 +96,12 @@ async fn work(args: &BenchArgs, target: &Target, number: u16, flow: &Flow) -> Re
         let now = Instant::now();
         claimed.iter().try_for_each(|job| flow.board.borrow_mut().note_claim(job, now))?;
         let begun = Instant::now();
-        let accepted = connection.complete(&worker, &claimed).await?;
+        let accepted = target.complete_bulk(&worker, &claimed).await?;
         flow.board.borrow_mut().note_completions(accepted, begun.elapsed());
         flow.room.notify_waiters();
         if accepted < claimed.len() as u64 {
-            return Err(format!("of {} completions only {accepted} were accepted", claimed.len()));
+            let message = format!("of {} completions only {accepted} were accepted", claimed.len());
+            return Err(Failure::Failed(message));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `leasehold bench`: drives a server over HTTP as many clients and workers do at once, and measures it.
 //!
-//! In reading order: `args`, this file, `target` (the server), `connection` (how it is called),
+//! In reading order: `args`, this file, `target` (the server), `calls` (how it is called),
 //! `scoreboard` and `report` (what is noted and printed), and the scenarios `lives`, `latency`, `recovery`, `query` and
 //! `claims`.
 //!
@@ -9,8 +9,8 @@
 //! bodies are built once, connections stay open, and of the answers only what is needed is read.
 
 mod args;
+mod calls;
 mod claims;
-mod connection;
 mod latency;
 mod lives;
 mod query;
@@ -48,11 +48,11 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
 /// Measures a server over HTTP and prints the report.
 async fn drive(
     args: &BenchArgs,
-    measure: impl AsyncFnOnce(&BenchArgs, &Target) -> Result<Report, String>,
+    measure: impl AsyncFnOnce(&BenchArgs, &Target) -> Result<Report, Failure>,
 ) -> Result<(), Failure> {
     let target = Target::prepare(args).await?;
-    let report = measure(args, &target).await.map_err(Failure::Failed)?;
-    let counted = target.completed().await.map_err(Failure::Failed)?;
+    let report = measure(args, &target).await?;
+    let counted = target.completed().await?;
     target.stop().await;
     report.print(counted, args.json)?;
     let faults = report.faults(counted);

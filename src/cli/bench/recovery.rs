@@ -11,9 +11,11 @@ use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::args::BenchArgs;
-use super::connection::{Claimed, Connection, claim_body, read};
+use super::calls::{Claimed, claim_body, read};
 use super::report::{Latencies, Report};
 use super::target::{self, Target};
+use crate::cli::failure::Failure;
+use crate::job::JobState;
 use crate::worker::shell::Scope;
 
 const DEFAULT_JOBS: u32 = 50;
@@ -38,7 +40,7 @@ struct Recovered {
 }
 
 /// Runs the scenario.
-pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, String> {
+pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
     let jobs = args.jobs.unwrap_or(DEFAULT_JOBS);
     let mut recovered = Recovered {
         kill_to_claim: Latencies::new("kill to claim")?,
@@ -73,21 +75,20 @@ async fn kill_one(
     round: u32,
     jobs: u32,
     recovered: &mut Recovered,
-) -> Result<(), String> {
-    let mut connection = Connection::open(&target.address).await?;
+) -> Result<(), Failure> {
     let lines: String = (0..jobs).map(|_| job_line(&target.queue)).collect();
-    connection.submit(Bytes::from(lines)).await?;
+    target.submit_bulk(Bytes::from(lines)).await?;
     let name = format!("{}-victim-{round}", target.queue);
     let mut victim = start_worker(args, target, &name, jobs)?;
-    wait_until_running(&mut connection, target, jobs).await?;
+    wait_until_running(target, jobs).await?;
     // So that the last heartbeat is anything up to a third of the lease ago.
     tokio::time::sleep((LEASE / 3).mul_f64(rand::random())).await;
     let killed_at = Instant::now();
-    victim.kill().await.map_err(|error| format!("cannot kill the worker: {error}"))?;
+    victim.kill().await.map_err(|error| Failure::Failed(format!("cannot kill the worker: {error}")))?;
     let scope = Scope::new(&format!("worker {name}"));
     let leftovers = tokio::spawn(async move { scope.end_leftovers(END_WITHIN).await });
-    take_over(&mut connection, target, jobs, killed_at, recovered).await?;
-    leftovers.await.map(drop).map_err(|error| error.to_string())
+    take_over(target, jobs, killed_at, recovered).await?;
+    leftovers.await.map(drop).map_err(Failure::failed)
 }
 
 /// Returns a job that never ends at its first attempt, and at once at its second.
@@ -99,23 +100,23 @@ fn job_line(queue: &str) -> String {
     )
 }
 
-fn start_worker(args: &BenchArgs, target: &Target, name: &str, slots: u32) -> Result<Child, String> {
+fn start_worker(args: &BenchArgs, target: &Target, name: &str, slots: u32) -> Result<Child, Failure> {
     let mut command = target::this_program()?;
     if let Some(token) = &args.token {
         command.env("LEASEHOLD_TOKEN", token);
     }
     command
-        .args(["worker", "--server", &format!("http://{}", target.address.authority), "--queue", &target.queue])
+        .args(["worker", "--server", &target.url, "--queue", &target.queue])
         .args(["--worker-id", name, "--slots", &slots.to_string(), "--lease", &format!("{}s", LEASE.as_secs())])
         .env("LEASEHOLD_LOG", "error");
-    command.spawn().map_err(|error| format!("cannot start a worker: {error}"))
+    command.spawn().map_err(|error| Failure::Failed(format!("cannot start a worker: {error}")))
 }
 
-async fn wait_until_running(connection: &mut Connection, target: &Target, jobs: u32) -> Result<(), String> {
+async fn wait_until_running(target: &Target, jobs: u32) -> Result<(), Failure> {
     let deadline = Instant::now() + WITHIN;
-    while connection.count(&target.queue, &["running"]).await? < u64::from(jobs) {
+    while target.count(&[JobState::Running]).await? < u64::from(jobs) {
         if Instant::now() > deadline {
-            return Err("the worker did not begin its jobs in time".to_owned());
+            return Err(Failure::Failed("the worker did not begin its jobs in time".to_owned()));
         }
         tokio::time::sleep(CHECK_EVERY).await;
     }
@@ -123,21 +124,16 @@ async fn wait_until_running(connection: &mut Connection, target: &Target, jobs: 
 }
 
 /// Claims and completes the jobs as they come back.
-async fn take_over(
-    connection: &mut Connection,
-    target: &Target,
-    jobs: u32,
-    killed_at: Instant,
-    recovered: &mut Recovered,
-) -> Result<(), String> {
+async fn take_over(target: &Target, jobs: u32, killed_at: Instant, recovered: &mut Recovered) -> Result<(), Failure> {
     let worker = format!("{}-heir", target.queue);
     let claim = claim_body(&worker, &target.queue, jobs, WAIT_MS);
     let mut taken = 0;
     while taken < jobs as usize {
         if killed_at.elapsed() > WITHIN {
-            return Err(format!("of {jobs} jobs of a killed worker only {taken} came back in time"));
+            let message = format!("of {jobs} jobs of a killed worker only {taken} came back in time");
+            return Err(Failure::Failed(message));
         }
-        let answer = connection.post("/v1/claims", "application/json", claim.clone()).await?;
+        let answer = target.claim(&claim).await?;
         let elapsed = killed_at.elapsed();
         let claimed = read::<Claimed<'_>>(&answer)?.jobs;
         taken += claimed.len();
@@ -146,7 +142,7 @@ async fn take_over(
             recovered.claimed_twice += u64::from(!recovered.claimed.insert(job.id.to_owned()));
         }
         if !claimed.is_empty() {
-            recovered.completions += connection.complete(&worker, &claimed).await?;
+            recovered.completions += target.complete_bulk(&worker, &claimed).await?;
         }
     }
     Ok(())

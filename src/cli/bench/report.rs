@@ -13,6 +13,9 @@ const LONGEST: u64 = 600_000_000;
 /// How many significant digits of a latency are kept.
 const DIGITS: u8 = 3;
 
+/// The quantiles that are shown.
+const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)];
+
 /// The latencies of one kind of call.
 pub(super) struct Latencies {
     name: &'static str,
@@ -21,8 +24,8 @@ pub(super) struct Latencies {
 
 impl Latencies {
     /// Creates an empty histogram.
-    pub(super) fn new(name: &'static str) -> Result<Self, String> {
-        let histogram = Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(|error| error.to_string())?;
+    pub(super) fn new(name: &'static str) -> Result<Self, Failure> {
+        let histogram = Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(Failure::failed)?;
         Ok(Self { name, histogram })
     }
 
@@ -31,20 +34,25 @@ impl Latencies {
         self.histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(LONGEST).max(1));
     }
 
-    /// Returns the latency at a quantile.
-    pub(super) fn at(&self, quantile: f64) -> Duration {
-        Duration::from_micros(self.histogram.value_at_quantile(quantile))
+    /// Returns how many latencies there are.
+    pub(super) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Returns the latency at a quantile, in microseconds.
+    pub(super) fn micros(&self, quantile: f64) -> u64 {
+        self.histogram.value_at_quantile(quantile)
+    }
+
+    /// Formats the latency at a quantile, in milliseconds.
+    pub(super) fn millis(&self, quantile: f64) -> String {
+        format!("{:.2}", self.micros(quantile) as f64 / 1000.0)
     }
 
     /// Returns the percentiles as JSON, in microseconds.
     pub(super) fn as_json(&self) -> Value {
-        let figure = |(name, micros): (&str, u64)| (format!("{name}_us"), json!(micros));
-        Value::Object(self.percentiles().into_iter().map(figure).collect())
-    }
-
-    fn percentiles(&self) -> [(&'static str, u64); 4] {
-        let at = |quantile| self.histogram.value_at_quantile(quantile);
-        [("p50", at(0.5)), ("p90", at(0.9)), ("p99", at(0.99)), ("max", self.histogram.max())]
+        let percentile = |(name, quantile)| (format!("{name}_us"), json!(self.micros(quantile)));
+        Value::Object(QUANTILES.into_iter().map(percentile).collect())
     }
 }
 
@@ -94,10 +102,9 @@ impl Report {
             ("jobs a second", format!("{rate:.0}")),
         ];
         print(&facts_table("bench", facts))?;
-        let millis = |micros: u64| format!("{:.2}", micros as f64 / 1000.0);
         let row = |latencies: &Latencies| {
-            let figures = latencies.percentiles().map(|(_, micros)| millis(micros));
-            [latencies.name.to_owned()].into_iter().chain(figures).collect()
+            let percentiles = QUANTILES.map(|(_, quantile)| latencies.millis(quantile));
+            [latencies.name.to_owned()].into_iter().chain(percentiles).collect()
         };
         print(&table(&["latency (ms)", "p50", "p90", "p99", "max"], self.latencies.iter().map(row)))
     }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connection::ClaimedJob;
+use super::calls::ClaimedJob;
 use super::report::{Latencies, Report};
+use crate::cli::failure::Failure;
 
 /// The jobs of a measurement by their numbers, and the latencies of the calls about them. The clients and workers, all
 /// on one thread, share it.
@@ -29,7 +30,7 @@ impl Scoreboard {
         sent_at: Vec<Option<Instant>>,
         submit: &'static str,
         complete: &'static str,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Failure> {
         Ok(Self {
             claimed: vec![false; sent_at.len()],
             sent_at,
@@ -43,10 +44,11 @@ impl Scoreboard {
     }
 
     /// Notes that a worker got a job.
-    pub(super) fn note_claim(&mut self, job: &ClaimedJob<'_>, at: Instant) -> Result<(), String> {
+    pub(super) fn note_claim(&mut self, job: &ClaimedJob<'_>, at: Instant) -> Result<(), Failure> {
         let number = job.payload.n as usize;
         let sent_at = self.sent_at.get(number).copied().flatten();
-        let sent_at = sent_at.ok_or_else(|| format!("job {} was handed out and never submitted", job.id))?;
+        let unknown = || Failure::Failed(format!("job {} was handed out and never submitted", job.id));
+        let sent_at = sent_at.ok_or_else(unknown)?;
         self.submit_to_claim.record(at.duration_since(sent_at));
         self.claimed_twice += u64::from(std::mem::replace(&mut self.claimed[number], true));
         Ok(())

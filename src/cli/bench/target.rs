@@ -3,7 +3,6 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use http::HeaderValue;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -11,9 +10,10 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::args::BenchArgs;
-use super::connection::{Address, Connection};
 use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;
+use crate::client::{Client, CountQuery, JobQuery};
+use crate::job::JobState;
 
 /// How long a server may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -25,7 +25,8 @@ const COUNT_EVERY: Duration = Duration::from_millis(50);
 
 /// The server, and the queue that this measurement has for itself.
 pub(super) struct Target {
-    pub(super) address: Address,
+    pub(super) client: Client,
+    pub(super) url: String,
     pub(super) queue: String,
     /// A description for the report.
     pub(super) what: String,
@@ -44,40 +45,40 @@ impl Target {
     pub(super) async fn prepare(args: &BenchArgs) -> Result<Self, Failure> {
         let run: u32 = rand::random();
         let queue = format!("bench-{run:08x}");
-        let authorization = args.token.as_ref().map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
-        let authorization =
-            authorization.transpose().map_err(|_| Failure::Usage("the token cannot stand in a header".to_owned()))?;
         let (url, what, started) = match &args.server {
             Some(url) => (url.clone(), format!("the server at {url}"), None),
             None => {
-                let (url, started) = start(args, run).await.map_err(Failure::Failed)?;
+                let (url, started) = start(args, run).await?;
                 (url, format!("a server on this machine, {} store", args.store.as_str()), Some(started))
             }
         };
-        let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').to_owned());
-        let authority = authority.ok_or_else(|| Failure::Usage(format!("{url}: only http:// can be measured")))?;
-        Ok(Self { address: Address { authority, authorization }, queue, what, started })
+        Ok(Self { client: Client::new(&url, args.token.as_deref())?, url, queue, what, started })
     }
 
     /// Counts this measurement's completed jobs on the server. Searches may lag, so it counts until all jobs have
     /// ended.
-    pub(super) async fn completed(&self) -> Result<u64, String> {
-        let mut connection = Connection::open(&self.address).await?;
+    pub(super) async fn completed(&self) -> Result<u64, Failure> {
         for _ in 0..MAX_COUNTS {
-            if connection.count(&self.queue, &["available", "running"]).await? == 0 {
+            if self.count(&[JobState::Available, JobState::Running]).await? == 0 {
                 break;
             }
             tokio::time::sleep(COUNT_EVERY).await;
         }
         let mut last = None;
         for _ in 0..MAX_COUNTS {
-            let completed = connection.count(&self.queue, &["completed"]).await?;
+            let completed = self.count(&[JobState::Completed]).await?;
             if last.replace(completed) == Some(completed) {
                 break;
             }
             tokio::time::sleep(COUNT_EVERY).await;
         }
         Ok(last.unwrap_or_default())
+    }
+
+    /// Counts this measurement's jobs in these states.
+    pub(super) async fn count(&self, states: &[JobState]) -> Result<u64, Failure> {
+        let jobs = JobQuery { queues: vec![self.queue.clone()], states: states.to_vec(), ..JobQuery::default() };
+        Ok(self.client.count(&CountQuery { jobs, by: Vec::new() }).await?.total)
     }
 
     /// Stops the server, if it was started here.
@@ -93,8 +94,9 @@ impl Target {
 
 /// Returns a command for this program, without settings from the environment: those of another server do not count.
 /// A Ctrl-C does not reach it, and it is killed when dropped.
-pub(super) fn this_program() -> Result<Command, String> {
-    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+pub(super) fn this_program() -> Result<Command, Failure> {
+    let missing = |error| Failure::Failed(format!("cannot find this program: {error}"));
+    let program = std::env::current_exe().map_err(missing)?;
     let mut command = Command::new(program);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
         command.env_remove(name);
@@ -105,12 +107,13 @@ pub(super) fn this_program() -> Result<Command, String> {
 
 /// Creates a directory that is removed when dropped. Not in /tmp, which may be in memory: syncing would then cost
 /// nothing.
-pub(super) fn scratch_directory() -> Result<TempDir, String> {
+pub(super) fn scratch_directory() -> Result<TempDir, Failure> {
     let made = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
-    made.map_err(|error| format!("cannot make a directory here: {error}"))
+    made.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))
 }
 
-async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), String> {
+async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), Failure> {
+    let failed = |what: &str| Failure::Failed(what.to_owned());
     let data = scratch_directory()?;
     let mut command = this_program()?;
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", args.store.as_str(), "--data-dir"]).arg(data.path());
@@ -121,14 +124,14 @@ async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), String> 
         command.args(args.elasticsearch_url.iter().flat_map(|url| ["--elasticsearch-url", url]));
     }
     command.env("LEASEHOLD_LOG", "warn").stdout(Stdio::piped());
-    let mut server = command.spawn().map_err(|error| format!("cannot start a server: {error}"))?;
-    let output = server.stdout.take().ok_or("the server has no output")?;
+    let mut server = command.spawn().map_err(|error| failed(&format!("cannot start a server: {error}")))?;
+    let output = server.stdout.take().ok_or_else(|| failed("the server has no output"))?;
     let mut output = BufReader::new(output);
     let mut line = String::new();
     let read = tokio::time::timeout(READY_WITHIN, output.read_line(&mut line)).await;
     match (read, line.trim().strip_prefix("listening on ")) {
         (Ok(Ok(_)), Some(url)) => Ok((url.to_owned(), Started { server, _output: output, _data: data })),
-        (Err(_), _) => Err("the server was not ready in time".to_owned()),
-        _ => Err("the server did not start; its message is above".to_owned()),
+        (Err(_), _) => Err(failed("the server was not ready in time")),
+        _ => Err(failed("the server did not start; its message is above")),
     }
 }

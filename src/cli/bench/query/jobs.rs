@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind,
-    Lease, Owner, Priority, QueueName, Running, State, WorkerId,
+    Actor, Body, Change, Claim, Failure, Job, JobError, JobId, JobSpec, Json, Kind, LeaseProof, Owner, Priority,
+    QueueName, WorkerId,
 };
 
 const QUEUES: u32 = 50;
@@ -52,85 +52,53 @@ fn one_of(count: u32, number: u32, purpose: u64) -> u32 {
     (mixed(number, purpose) % u64::from(count)) as u32
 }
 
-/// Returns a name from a literal that is a valid name.
-fn named<T, E: std::fmt::Debug>(name: Result<T, E>) -> T {
-    name.expect("a name")
+/// Returns a name, a document or a transition that is valid as it is made here.
+pub(crate) fn valid<T, E: std::fmt::Debug>(made: Result<T, E>) -> T {
+    made.expect("valid as it is made")
 }
 
+/// Makes the job with this number, by the transitions that a real one goes through.
 fn job(number: u32, created_at: Timestamp, is_live: bool) -> Job {
     let is_one_in = |count: u64, purpose: u64| mixed(number, purpose).is_multiple_of(count);
     let delay = if is_one_in(DELAYED, 1) { 60_000 + mixed(number, 2) % 3_600_000 } else { 0 };
     let run_at = created_at.plus(Duration::from_millis(delay));
-    let worker = named(WorkerId::new(format!("worker-{}", one_of(WORKERS, number, 3))));
     let started_at = run_at.plus(Duration::from_millis(5 + mixed(number, 4) % 30_000));
     let finished_at = started_at.plus(Duration::from_millis(10 + mixed(number, 5) % 60_000));
-    let end = match () {
-        () if is_live && is_one_in(RUNNING, 6) => End::Runs,
-        () if is_live => End::Waits,
-        () if is_one_in(EXPIRED, 6) => End::Expired,
-        () if is_one_in(FAILED, 6) => End::Failed,
-        () => End::Completed,
+    let expires_at = (!is_live && is_one_in(EXPIRED, 6)).then_some(finished_at);
+
+    let client = valid(Actor::new(format!("client-{}", number % 7)));
+    let id = JobId::of_uuid(uuid_at(created_at, number));
+    let document = number / 12;
+    let payload = format!("{{\"page\":{number},\"of\":\"document-{document}\",\"format\":\"pdf\"}}");
+    let payload = Body::Inline(valid(Json::parse(payload)));
+    let submitted = Job::submit(id, Arc::new(spec(number)), payload, (run_at, expires_at), &client, created_at);
+    if expires_at.is_some() {
+        return valid(submitted.expire(&Actor::system("leasehold.monitor"), finished_at));
+    }
+    if is_live && !is_one_in(RUNNING, 6) {
+        return submitted;
+    }
+    let worker_id = valid(WorkerId::new(format!("worker-{}", one_of(WORKERS, number, 3))));
+    let claim = Claim { worker_id: worker_id.clone(), request_id: None, term: SPAN };
+    let running = valid(submitted.claim(&claim, started_at));
+    if is_live {
+        return running;
+    }
+    let proof = LeaseProof { worker_id, fence: running.fence };
+    let change = match is_one_in(FAILED, 6) {
+        true => running.fail(&proof, &failure(number), finished_at),
+        false => running.complete(&proof, &Body::Empty, finished_at),
     };
-    let id = uuid_at(created_at, number);
-    let history = history(number, &end, created_at, started_at, finished_at, &worker);
-    let error = matches!(end, End::Failed).then(|| JobError {
-        code: "exit".to_owned(),
-        message: format!("exit status {}: the disk of node {} is full", 1 + number % 3, number % 97),
-    });
-    let is_claimed = matches!(end, End::Runs | End::Failed | End::Completed);
-    Job {
-        id: JobId::of_uuid(id),
-        spec: Arc::new(spec(number)),
-        payload: Body::Inline(named(Json::parse(format!(
-            "{{\"page\":{number},\"of\":\"document-{}\",\"format\":\"pdf\"}}",
-            number / 12
-        )))),
-        state: end.state(worker, started_at, finished_at),
-        run_at,
-        expires_at: None,
-        attempt: Attempt::new(u32::from(is_claimed)),
-        fence: Fence::new(u64::from(is_claimed)),
-        error,
-        updated_at: history.entries().last().map_or(created_at, |entry| entry.at),
-        history,
-        outbox: Vec::new(),
-        created_at,
-        started_at: is_claimed.then_some(started_at),
+    match valid(change) {
+        Change::To(ended) => *ended,
+        Change::Already => running,
     }
 }
 
-/// The stage that a job has reached.
-enum End {
-    Waits,
-    Runs,
-    Completed,
-    Failed,
-    Expired,
-}
-
-impl End {
-    fn state(&self, worker_id: WorkerId, started_at: Timestamp, finished_at: Timestamp) -> State {
-        match self {
-            Self::Waits => State::Available,
-            Self::Runs => State::Running(Box::new(Running {
-                lease: Lease {
-                    worker_id,
-                    request_id: None,
-                    acquired_at: started_at,
-                    heartbeat_at: started_at,
-                    expires_at: started_at.plus(SPAN),
-                    term: SPAN,
-                },
-                progress: None,
-                cancel_requested_at: None,
-                orphan: None,
-                overdue_at: None,
-            })),
-            Self::Completed => State::Completed { finished_at, result: Body::Empty },
-            Self::Failed => State::Failed { finished_at },
-            Self::Expired => State::Expired { finished_at },
-        }
-    }
+fn failure(number: u32) -> Failure {
+    let message = format!("exit status {}: the disk of node {} is full", 1 + number % 3, number % 97);
+    let error = JobError { code: "exit".to_owned(), message };
+    Failure { error, retryable: false, retry_after: None, chance: 0.0 }
 }
 
 fn spec(number: u32) -> JobSpec {
@@ -144,55 +112,13 @@ fn spec(number: u32) -> JobSpec {
     ];
     JobSpec {
         priority: Priority::new(i64::from(one_of(5, number, 11)) - 2).unwrap_or_default(),
-        owner: Some(named(Owner::new(format!("owner-{:03}", one_of(OWNERS, number, 12))))),
+        owner: Some(valid(Owner::new(format!("owner-{:03}", one_of(OWNERS, number, 12))))),
         labels: BTreeMap::from(labels),
         ..JobSpec::new(
-            named(QueueName::new(format!("queue-{:02}", one_of(QUEUES, number, 9)))),
-            named(Kind::new(format!("kind-{:02}", one_of(KINDS, number, 10)))),
+            valid(QueueName::new(format!("queue-{:02}", one_of(QUEUES, number, 9)))),
+            valid(Kind::new(format!("kind-{:02}", one_of(KINDS, number, 10)))),
         )
     }
-}
-
-fn history(
-    number: u32,
-    end: &End,
-    created_at: Timestamp,
-    started_at: Timestamp,
-    finished_at: Timestamp,
-    worker: &WorkerId,
-) -> History {
-    use JobState::{Available, Completed, Expired, Failed, Running};
-    let client = named(Actor::new(format!("client-{}", number % 7)));
-    let entry = |at, from, to, event, actor: &Actor, fence: u32| HistoryEntry {
-        at,
-        from,
-        to,
-        fence: Fence::new(u64::from(fence)),
-        attempt: Attempt::new(fence),
-        event,
-        actor: actor.clone(),
-        reason: None,
-    };
-    let worker = Actor::from(worker);
-    let mut history = History::default();
-    history.push(entry(created_at, None, Available, EventName::Submitted, &client, 0));
-    if matches!(end, End::Runs | End::Completed | End::Failed) {
-        history.push(entry(started_at, Some(Available), Running, EventName::Claimed, &worker, 1));
-    }
-    match end {
-        End::Waits | End::Runs => {}
-        End::Completed => history.push(entry(finished_at, Some(Running), Completed, EventName::Completed, &worker, 1)),
-        End::Failed => {
-            let mut failed = entry(finished_at, Some(Running), Failed, EventName::Failed, &worker, 1);
-            failed.reason = Some("no attempt is left".to_owned());
-            history.push(failed);
-        }
-        End::Expired => {
-            let monitor = Actor::system("leasehold.monitor");
-            history.push(entry(finished_at, Some(Available), Expired, EventName::Expired, &monitor, 0));
-        }
-    }
-    history
 }
 
 fn uuid_at(created_at: Timestamp, number: u32) -> uuid::Uuid {

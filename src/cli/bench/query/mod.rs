@@ -5,22 +5,20 @@
 
 pub(super) mod jobs;
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::args::BenchArgs;
-use super::connection::{Connection, read};
+use super::report::Latencies;
 use super::target::{self, Target};
 use crate::cli::engine::{self, EngineSettings};
 use crate::cli::failure::Failure;
-use crate::cli::output::{print, print_json, table};
+use crate::cli::output::{facts_table, print, print_json, table};
+use crate::client::{Client, CountQuery, JobQuery};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::job::Job;
 use crate::query::kql::Expression;
@@ -35,7 +33,8 @@ const FILLS_AT_ONCE: usize = 4;
 /// How many jobs a list shows.
 const LIMIT: usize = 100;
 /// How often each query runs, once more before to warm up, and for how long altogether.
-const RUNS: usize = 25;
+const RUNS: u64 = 25;
+const FEWEST_RUNS: u64 = 3;
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
 
 /// A query and the kind of answer.
@@ -58,29 +57,27 @@ const NEWEST: Wanted = Wanted::List("-created_at");
 struct Answered {
     question: Question,
     found: u64,
-    /// The durations of the runs, in rising order.
-    took: Vec<Duration>,
+    runs: Latencies,
 }
 
 /// Runs the scenario and prints its result.
 pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     let jobs = args.jobs.unwrap_or(DEFAULT_JOBS);
-    let (mut source, what, filled) = if args.server.is_some() {
+    let (source, what, filled) = if args.server.is_some() {
         let target = Target::prepare(args).await?;
-        let connection = Connection::open(&target.address).await.map_err(Failure::Failed)?;
-        (Source::Server(Box::new(connection)), target.what, None)
+        (Source::Server(target.client), target.what, None)
     } else {
-        let directory = target::scratch_directory().map_err(Failure::Failed)?;
+        let directory = target::scratch_directory()?;
         let store = open(args, directory.path().to_owned()).await?;
-        let took = fill(&*store, jobs, args.live.unwrap_or(DEFAULT_LIVE).min(jobs)).await.map_err(Failure::Failed)?;
+        let took = fill(&*store, jobs, args.live.unwrap_or(DEFAULT_LIVE).min(jobs)).await?;
         (Source::Store { store, _directory: directory }, format!("{} store", args.store.as_str()), took)
     };
     let mut answered = Vec::new();
     for question in questions(SystemClock::default().now()) {
-        answered.push(source.measure(question).await.map_err(Failure::Failed)?);
+        answered.push(source.measure(question).await?);
     }
     source.close().await;
-    tell(args, &what, jobs, filled, &answered)
+    print_result(args, &what, jobs, filled, &answered)
 }
 
 /// Opens the store that the arguments name; an embedded one in `fresh` if no directory is named.
@@ -99,8 +96,8 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
 }
 
 /// Fills a store that is empty, and returns how long that took.
-async fn fill(store: &dyn Store, jobs: u32, live: u32) -> Result<Option<Duration>, String> {
-    let there = store.count(&Filter::default(), &[]).await.map_err(|error| error.to_string())?;
+async fn fill(store: &dyn Store, jobs: u32, live: u32) -> Result<Option<Duration>, Failure> {
+    let there = store.count(&Filter::default(), &[]).await.map_err(Failure::failed)?;
     if there.iter().any(|group| group.count > 0) {
         return Ok(None);
     }
@@ -110,7 +107,7 @@ async fn fill(store: &dyn Store, jobs: u32, live: u32) -> Result<Option<Duration
 }
 
 /// Writes jobs, and makes them visible to searches.
-pub(super) async fn fill_with(store: &dyn Store, mut jobs: impl Iterator<Item = Job>) -> Result<(), String> {
+pub(super) async fn fill_with(store: &dyn Store, mut jobs: impl Iterator<Item = Job>) -> Result<(), Failure> {
     loop {
         let mut batches = Vec::with_capacity(FILLS_AT_ONCE);
         for _ in 0..FILLS_AT_ONCE {
@@ -122,10 +119,18 @@ pub(super) async fn fill_with(store: &dyn Store, mut jobs: impl Iterator<Item = 
             break;
         }
         for answers in futures::future::join_all(batches.into_iter().map(|batch| store.write(batch))).await {
-            answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| format!("a job is refused: {error}"))?;
+            let refused = |error| Failure::Failed(format!("a job is refused: {error}"));
+            answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(refused)?;
         }
     }
-    store.refresh().await.map_err(|error| error.to_string())
+    store.refresh().await.map_err(Failure::failed)
+}
+
+/// Makes the filter of a KQL query, as of now.
+pub(super) fn filter(kql: &str) -> Result<Filter, Failure> {
+    let expression = Expression::parse(kql).map_err(|error| Failure::Failed(error.render()))?;
+    let query = Query { expression: Arc::new(expression), now: SystemClock::default().now() };
+    Ok(Filter { query: Some(query), ..Filter::default() })
 }
 
 /// Returns the questions about the jobs of [`jobs::made_up`].
@@ -163,68 +168,43 @@ fn questions(now: Timestamp) -> Vec<Question> {
 /// The store or the server that answers.
 enum Source {
     Store { store: Arc<dyn Store>, _directory: tempfile::TempDir },
-    Server(Box<Connection>),
-}
-
-/// The part of a count's answer that is read.
-#[derive(Deserialize)]
-struct Total {
-    total: u64,
-}
-
-/// The part of a list's answer that is read.
-#[derive(Deserialize)]
-struct Items {
-    items: Vec<IgnoredAny>,
+    Server(Client),
 }
 
 impl Source {
-    async fn measure(&mut self, question: Question) -> Result<Answered, String> {
+    async fn measure(&self, question: Question) -> Result<Answered, Failure> {
         let found = self.run(&question).await?;
-        let mut took = Vec::new();
+        let mut runs = Latencies::new(question.name)?;
         let begun = Instant::now();
-        while took.len() < RUNS && (took.len() < 3 || begun.elapsed() < LONG_ENOUGH) {
-            let begun_at = Instant::now();
+        while runs.count() < RUNS && (runs.count() < FEWEST_RUNS || begun.elapsed() < LONG_ENOUGH) {
+            let started_at = Instant::now();
             self.run(&question).await?;
-            took.push(begun_at.elapsed());
+            runs.record(started_at.elapsed());
         }
-        took.sort();
-        Ok(Answered { question, found, took })
+        Ok(Answered { question, found, runs })
     }
 
     /// Returns how many jobs are found.
-    async fn run(&mut self, question: &Question) -> Result<u64, String> {
-        match self {
-            Self::Store { store, .. } => {
-                let expression = Arc::new(Expression::parse(&question.kql).map_err(|error| error.render())?);
-                let query = Some(Query { expression, now: SystemClock::default().now() });
-                let filter = Filter { query, ..Filter::default() };
-                let failed = |error: crate::store::StoreError| error.to_string();
-                match question.wanted {
-                    Wanted::Count => {
-                        Ok(store.count(&filter, &[]).await.map_err(failed)?.iter().map(|group| group.count).sum())
-                    }
-                    Wanted::List(order) => {
-                        let sort: Sort = order.parse()?;
-                        let search = Search { filter, sort, after: None, limit: LIMIT };
-                        Ok(store.search(&search).await.map_err(failed)?.len() as u64)
-                    }
-                }
+    async fn run(&self, question: &Question) -> Result<u64, Failure> {
+        let kql = &question.kql;
+        match (self, question.wanted) {
+            (Self::Store { store, .. }, Wanted::Count) => {
+                let groups = store.count(&filter(kql)?, &[]).await.map_err(Failure::failed)?;
+                Ok(groups.iter().map(|group| group.count).sum())
             }
-            Self::Server(connection) => {
-                let mut query = url::form_urlencoded::Serializer::new(String::new());
-                query.append_pair("kql", &question.kql);
-                match question.wanted {
-                    Wanted::Count => {
-                        let answer = connection.get(&format!("/v1/jobs/count?{}", query.finish())).await?;
-                        Ok(read::<Total>(&answer)?.total)
-                    }
-                    Wanted::List(order) => {
-                        query.append_pair("sort", order).append_pair("limit", &LIMIT.to_string());
-                        let answer = connection.get(&format!("/v1/jobs?{}", query.finish())).await?;
-                        Ok(read::<Items>(&answer)?.items.len() as u64)
-                    }
-                }
+            (Self::Store { store, .. }, Wanted::List(order)) => {
+                let sort: Sort = order.parse().map_err(Failure::Failed)?;
+                let search = Search { filter: filter(kql)?, sort, after: None, limit: LIMIT };
+                Ok(store.search(&search).await.map_err(Failure::failed)?.len() as u64)
+            }
+            (Self::Server(client), Wanted::Count) => {
+                let jobs = JobQuery { kql: Some(kql.clone()), ..JobQuery::default() };
+                Ok(client.count(&CountQuery { jobs, by: Vec::new() }).await?.total)
+            }
+            (Self::Server(client), Wanted::List(order)) => {
+                let (kql, sort, limit) = (Some(kql.clone()), Some(order.to_owned()), Some(LIMIT as u64));
+                let page = client.job_parts(&JobQuery { kql, sort, limit, ..JobQuery::default() }, &[]).await?;
+                Ok(page.items.len() as u64)
             }
         }
     }
@@ -236,24 +216,16 @@ impl Source {
     }
 }
 
-impl Answered {
-    fn median(&self) -> Duration {
-        self.took[self.took.len() / 2]
-    }
-
-    fn longest(&self) -> Duration {
-        self.took.last().copied().unwrap_or_default()
-    }
-
-    fn order(&self) -> &'static str {
-        match self.question.wanted {
-            Wanted::List(order) => order,
-            Wanted::Count => "count",
+impl Wanted {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::List(order) => order,
+            Self::Count => "count",
         }
     }
 }
 
-fn tell(
+fn print_result(
     args: &BenchArgs,
     what: &str,
     jobs: u32,
@@ -261,11 +233,10 @@ fn tell(
     answered: &[Answered],
 ) -> Result<(), Failure> {
     if args.json {
-        let question = |answer: &Answered| {
+        let question = |Answered { question, found, runs }: &Answered| {
             json!({
-                "name": answer.question.name, "kql": answer.question.kql, "wanted": answer.order(),
-                "found": answer.found, "runs": answer.took.len(), "p50_us": answer.median().as_micros() as u64,
-                "max_us": answer.longest().as_micros() as u64,
+                "name": question.name, "kql": question.kql, "wanted": question.wanted.as_str(), "found": found,
+                "runs": runs.count(), "p50_us": runs.micros(0.5), "max_us": runs.micros(1.0),
             })
         };
         return print_json(&json!({
@@ -273,20 +244,16 @@ fn tell(
             "questions": answered.iter().map(question).collect::<Vec<_>>(),
         }));
     }
-    let mut rows = vec![vec!["scenario".to_owned(), "query".to_owned()], vec!["queried".to_owned(), what.to_owned()]];
-    if let Some(took) = filled {
-        let mut text = String::new();
-        let rate = f64::from(jobs) / took.as_secs_f64().max(0.001);
-        write!(text, "{jobs} jobs in {:.1} s, {rate:.0} a second", took.as_secs_f64())
-            .map_err(|error| Failure::Failed(error.to_string()))?;
-        rows.push(vec!["filled".to_owned(), text]);
+    let mut facts = vec![("scenario", "query".to_owned()), ("queried", what.to_owned())];
+    if let Some(took) = filled.map(|took| took.as_secs_f64()) {
+        let rate = f64::from(jobs) / took.max(0.001);
+        facts.push(("filled", format!("{jobs} jobs in {took:.1} s, {rate:.0} a second")));
     }
-    print(&table(&["bench", ""], rows))?;
-    let millis = |took: Duration| format!("{:.2}", took.as_secs_f64() * 1000.0);
-    let row = |answer: &Answered| {
-        let (name, kql) = (answer.question.name.to_owned(), answer.question.kql.clone());
-        let (found, runs) = (answer.found.to_string(), answer.took.len().to_string());
-        vec![name, kql, answer.order().to_owned(), found, runs, millis(answer.median()), millis(answer.longest())]
+    print(&facts_table("bench", facts))?;
+    let row = |Answered { question, found, runs }: &Answered| {
+        let wanted = question.wanted.as_str().to_owned();
+        let (found, count) = (found.to_string(), runs.count().to_string());
+        vec![question.name.to_owned(), question.kql.clone(), wanted, found, count, runs.millis(0.5), runs.millis(1.0)]
     };
     let heads = ["question", "query", "order", "found", "runs", "p50 (ms)", "max (ms)"];
     print(&table(&heads, answered.iter().map(row)))

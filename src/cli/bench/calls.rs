@@ -1,0 +1,92 @@
+//! The calls of the measured clients and workers. Bodies are built once, and of the answers only what is needed is read.
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::target::Target;
+use crate::cli::failure::Failure;
+use crate::wire::BulkAnswer;
+
+const JSON: &str = "application/json";
+
+impl Target {
+    /// Submits one job.
+    pub(super) async fn submit(&self, job: Bytes) -> Result<(), Failure> {
+        self.client.post_bytes(&["v1", "jobs"], JSON, job).await?;
+        Ok(())
+    }
+
+    /// Submits jobs, one per line. Fails when one is refused or known already.
+    pub(super) async fn submit_bulk(&self, lines: Bytes) -> Result<(), Failure> {
+        let answer = self.client.post_bytes(&["v1", "jobs", "bulk"], "application/x-ndjson", lines).await?;
+        let refused = read::<BulkAnswer<Item>>(&answer)?.items.iter().filter(|item| item.status != 201).count();
+        match refused {
+            0 => Ok(()),
+            _ => Err(Failure::Failed(format!(
+                "{refused} jobs of a bulk were refused: {}",
+                String::from_utf8_lossy(&answer)
+            ))),
+        }
+    }
+
+    /// Claims jobs with the body of [`claim_body`]. [`Claimed`] is read from the answer.
+    pub(super) async fn claim(&self, body: &Bytes) -> Result<Bytes, Failure> {
+        Ok(self.client.post_bytes(&["v1", "claims"], JSON, body.clone()).await?)
+    }
+
+    /// Completes a job that this worker claimed.
+    pub(super) async fn complete(&self, worker: &str, job: &ClaimedJob<'_>) -> Result<(), Failure> {
+        let body = Bytes::from(format!("{{\"worker_id\":\"{worker}\",\"fence\":{}}}", job.fence));
+        self.client.post_bytes(&["v1", "jobs", job.id, "complete"], JSON, body).await?;
+        Ok(())
+    }
+
+    /// Completes jobs that this worker claimed. Returns how many completions were accepted.
+    pub(super) async fn complete_bulk(&self, worker: &str, jobs: &[ClaimedJob<'_>]) -> Result<u64, Failure> {
+        let items: Vec<String> =
+            jobs.iter().map(|job| format!("{{\"id\":\"{}\",\"fence\":{}}}", job.id, job.fence)).collect();
+        let body = format!("{{\"worker_id\":\"{worker}\",\"items\":[{}]}}", items.join(","));
+        let answer = self.client.post_bytes(&["v1", "completions"], JSON, Bytes::from(body)).await?;
+        Ok(read::<BulkAnswer<Item>>(&answer)?.items.iter().filter(|item| item.status == 200).count() as u64)
+    }
+}
+
+/// Returns the body of a claim, which is the same for every call of a worker.
+pub(super) fn claim_body(worker: &str, queue: &str, max_jobs: u32, wait_ms: u32) -> Bytes {
+    Bytes::from(format!(
+        "{{\"worker_id\":\"{worker}\",\"queues\":[\"{queue}\"],\"max_jobs\":{max_jobs},\"wait_ms\":{wait_ms}}}"
+    ))
+}
+
+/// The part of a claim's answer that is needed to complete the jobs.
+#[derive(Deserialize)]
+pub(super) struct Claimed<'a> {
+    #[serde(borrow)]
+    pub(super) jobs: Vec<ClaimedJob<'a>>,
+}
+
+/// A job of a claim's answer.
+#[derive(Deserialize)]
+pub(super) struct ClaimedJob<'a> {
+    pub(super) id: &'a str,
+    pub(super) fence: u64,
+    pub(super) payload: Payload,
+}
+
+/// The job's number, where it has one.
+#[derive(Deserialize)]
+pub(super) struct Payload {
+    #[serde(default)]
+    pub(super) n: u32,
+}
+
+/// Whether an item of a bulk call succeeded.
+#[derive(Deserialize)]
+struct Item {
+    status: u16,
+}
+
+/// Parses an answer.
+pub(super) fn read<'a, T: Deserialize<'a>>(answer: &'a [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(answer).map_err(|error| Failure::Failed(format!("the answer cannot be read: {error}")))
+}
