@@ -1,6 +1,6 @@
 //! The stream of events, which reconnects when a connection breaks.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -14,6 +14,7 @@ use super::sse::{Message, Parser, TooLong};
 use super::transport::{Call, Client, Repeat};
 use crate::clock::Timestamp;
 use crate::job::EventName;
+use crate::store::recent::RecentMap;
 use crate::wire::JobEvent;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -21,8 +22,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SILENCE: Duration = Duration::from_secs(45);
 /// The waits before a new connection: the shortest and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How many events one generation of [`DeliveredEvents`] holds. Two generations are kept.
-const GENERATION: usize = 20_000;
+/// The events delivered lately, by job and number: after an interruption some come again.
+type Delivered = RecentMap<(String, u32), (), 20_000>;
 
 /// Selects the events that satisfy every part. An empty part is satisfied by any event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,21 +80,13 @@ impl Client {
             connection: None,
             parser: Parser::default(),
             ready: VecDeque::new(),
-            delivered: DeliveredEvents::default(),
+            delivered: Delivered::default(),
             waits: None,
             was_connected: false,
             is_live: false,
-            has_failed: false,
         };
-        stream::unfold(following, |mut following| async {
-            if following.has_failed {
-                return None;
-            }
-            let next = following.next().await;
-            following.has_failed = next.is_err();
-            Some((next, following))
-        })
-        .boxed()
+        let next = |mut following: Following| async { Ok(Some((following.next().await?, following))) };
+        stream::try_unfold(following, next).boxed()
     }
 }
 
@@ -105,12 +98,11 @@ struct Following {
     connection: Option<Response>,
     parser: Parser,
     ready: VecDeque<EventMessage>,
-    delivered: DeliveredEvents,
+    delivered: Delivered,
     /// The remaining waits between tries to connect, since the last one that succeeded.
     waits: Option<ExponentialBackoff>,
     was_connected: bool,
     is_live: bool,
-    has_failed: bool,
 }
 
 impl Following {
@@ -202,7 +194,9 @@ impl Following {
             name if name.parse::<EventName>().is_ok() => {
                 let event: JobEvent =
                     serde_json::from_str(&message.data).map_err(|error| not_understood(&error.to_string()))?;
-                if self.delivered.is_new(&event) {
+                let key = (event.job.id.clone(), event.number);
+                if self.delivered.get(&key).is_none() {
+                    self.delivered.insert(key, ());
                     self.ready.push_back(EventMessage::Event { id, event: Box::new(event) });
                 }
             }
@@ -214,25 +208,4 @@ impl Following {
 
 fn not_understood(what: &str) -> ClientError {
     ClientError::Decode { status: 200, message: what.to_owned() }
-}
-
-/// The events delivered lately: after an interruption some come again. The older generation is forgotten when they
-/// become too many.
-#[derive(Default)]
-struct DeliveredEvents {
-    young: HashSet<(String, u32)>,
-    old: HashSet<(String, u32)>,
-}
-
-impl DeliveredEvents {
-    fn is_new(&mut self, event: &JobEvent) -> bool {
-        let name = (event.job.id.clone(), event.number);
-        if self.old.contains(&name) {
-            return false;
-        }
-        if self.young.len() >= GENERATION {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(name)
-    }
 }

@@ -133,10 +133,8 @@ impl Client {
         let mut tries = 0;
         let attempt = || {
             tries += 1;
-            self.attempt(
-                &call,
-                if tries > 1 { call.body_again.as_ref().or(call.body.as_ref()) } else { call.body.as_ref() },
-            )
+            let again = call.body_again.as_ref().filter(|_| tries > 1);
+            self.attempt(&call, again.or(call.body.as_ref()))
         };
         attempt
             .retry(waits)
@@ -145,11 +143,11 @@ impl Client {
                 Repeat::Unsafe => error.is_unheard(),
             })
             .adjust(|error, wait| {
-                let asked = match error {
+                let retry_after = match error {
                     ClientError::Problem { retry_after, .. } => *retry_after,
                     _ => None,
                 };
-                wait.map(|wait| asked.map_or(wait, |asked| asked.clamp(wait, longest.max(wait))))
+                wait.map(|wait| retry_after.map_or(wait, |least| least.clamp(wait, longest.max(wait))))
             })
             .await
     }
@@ -212,14 +210,12 @@ impl Call {
 
     /// Adds a JSON body.
     pub(super) fn json(self, value: &impl Serialize) -> Result<Self, ClientError> {
-        let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
-        Ok(self.body(body, "application/json"))
+        Ok(self.body(to_json(value)?, "application/json"))
     }
 
     /// Sets another JSON body for repetitions.
     pub(super) fn json_again(mut self, value: &impl Serialize) -> Result<Self, ClientError> {
-        let body = serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))?;
-        self.body_again = Some(Bytes::from(body));
+        self.body_again = Some(to_json(value)?.into());
         Ok(self)
     }
 
@@ -234,6 +230,10 @@ impl Call {
         self.timeout += wait;
         self
     }
+}
+
+fn to_json(value: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+    serde_json::to_vec(value).map_err(|error| ClientError::Usage(error.to_string()))
 }
 
 fn authorization(token: &str) -> Result<HeaderValue, ClientError> {
