@@ -14,7 +14,7 @@ mod start;
 mod summary;
 mod watch;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,8 @@ use super::output::complain;
 use super::signals::Signals;
 use super::worker::REAP;
 use super::{duration, jobs};
-use crate::job::{JobError, JobId, JobState, QueueName, WorkerId};
+use crate::clock::Timestamp;
+use crate::job::{Change, Job, JobError, JobId, JobState, QueueName, WorkerId};
 use crate::manager::Manager;
 use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
@@ -40,8 +41,8 @@ use watch::Watch;
 const LEASE: Duration = Duration::from_secs(600);
 /// How long one claim waits for a job.
 const WAIT: Duration = Duration::from_secs(60);
-/// How often expired jobs are looked up.
-const DEADLINE_EVERY: Duration = Duration::from_secs(1);
+/// How often jobs whose start deadline has passed are looked for.
+const DEADLINES_EVERY: Duration = Duration::from_secs(1);
 
 const HOW_IT_WORKS: &str = "\
 A line is {\"command\": [\"program\", \"argument\"]}, or {\"command\": \"a line for sh -c\"}, with \"env\", \"cwd\", \
@@ -73,34 +74,32 @@ pub(super) struct RunArgs {
     #[arg(value_name = "JOBS", required_unless_present = "each", conflicts_with = "each")]
     jobs: Option<PathBuf>,
     /// Make a job for each file that matches this pattern (repeatable)
-    #[arg(long, value_name = "PATTERN", env = "LEASEHOLD_EACH", requires = "command")]
+    #[arg(long, value_name = "PATTERN", requires = "command")]
     each: Vec<String>,
     /// Run the command of --each with `sh -c`
     #[arg(long, requires = "each")]
     shell: bool,
     /// How many jobs run at the same time [default: the number of cores]
-    #[arg(long, value_name = "N", env = "LEASEHOLD_SLOTS", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
     /// The directory that keeps the state of the run [default: ./leasehold-data/run-<a hash of where the jobs come
     /// from>]
-    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR")]
+    #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Run jobs again that failed before
     #[arg(long)]
     retry_failed: bool,
     /// How many attempts a job gets that does not say so itself
-    #[arg(long, value_name = "N", env = "LEASEHOLD_ATTEMPTS", default_value_t = 1,
-          value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     attempts: u64,
     /// The time limit of an attempt of a job that does not set one itself [default: none]
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// How long running jobs may go on after the first Ctrl-C or SIGTERM
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_DRAIN_TIMEOUT", value_parser = duration::parse,
-          default_value = "10s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "10s")]
     drain_timeout: Duration,
     /// How long a command has between SIGTERM and SIGKILL
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_GRACE", value_parser = duration::parse, default_value = "5s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "5s")]
     grace: Duration,
     /// Print the summary as JSON
     #[arg(long)]
@@ -126,19 +125,17 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     })?;
     let begun = Instant::now();
     let scope = Scope::new(&directory.to_string_lossy());
-    let (manager, monitor, started) =
-        start::start(&directory, &scope, &source.name(), &planned, args.retry_failed).await?;
-    let Started { waiting, before, gone, tally } = started;
+    let (manager, started) = start::start(&directory, &scope, &source.name(), &planned, args.retry_failed).await?;
+    let Started { waiting, before, removed, tally } = started;
     let watch = Watch::start(planned.iter().filter(|job| waiting.contains(&job.id)), tally, signals.stop());
     let worked = work(&args, &manager, &scope, &planned, &watch, &signals).await;
-    monitor.shutdown().await;
     manager.shutdown().await;
     worked?;
     let (tally, left) = (watch.end(), watch.left().len());
 
     let failed = tally.failed > 0;
     let jobs = planned.len();
-    Summary { data_dir: &directory, jobs, before, left, gone, tally, wall: begun.elapsed() }.print(args.json)?;
+    Summary { data_dir: &directory, jobs, before, left, removed, tally, wall: begun.elapsed() }.print(args.json)?;
     match signals.status().filter(|_| left > 0) {
         Some(status) => {
             complain("leasehold: interrupted; the same command goes on where this one was");
@@ -173,8 +170,7 @@ async fn work(
     if !queues.is_empty() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let config = WorkerConfig {
-            worker_id: WorkerId::new(format!("run:{}", std::process::id()))
-                .map_err(|error| Failure::Failed(error.to_string()))?,
+            worker_id: WorkerId::new(format!("run:{}", std::process::id())).map_err(Failure::failed)?,
             queues: queues.into_iter().cloned().collect(),
             slots: args.slots.map_or(cores, usize::from),
             resources: std::collections::BTreeMap::new(),
@@ -188,25 +184,31 @@ async fn work(
             .handle(shell::kind(), handler.shared())
             .observe(watch.clone());
         tokio::select! {
-            ended = worker.run(signals.stop()) => ended.map_err(|error| Failure::Failed(error.to_string()))?,
-            () = look_at_deadlines(manager, watch, planned) => {}
+            ended = worker.run(signals.stop()) => ended.map_err(Failure::failed)?,
+            () = expire_jobs(manager, watch, planned) => {}
         }
     }
     Ok(())
 }
 
-/// Reports jobs that the monitor has let expire, until it is dropped.
-async fn look_at_deadlines(manager: &Manager, watch: &Watch, planned: &[Planned]) {
-    let with_deadline: HashSet<&JobId> =
-        planned.iter().filter(|planned| planned.job.expires_at.is_some()).map(|planned| &planned.id).collect();
+/// Lets jobs expire that could not be started in time, and reports them, until it is dropped.
+async fn expire_jobs(manager: &Manager, watch: &Watch, planned: &[Planned]) {
+    let deadlines: HashMap<&JobId, Timestamp> =
+        planned.iter().filter_map(|planned| Some((&planned.id, planned.job.expires_at?))).collect();
+    let expire = |job: &Job, now: Timestamp| match job.state.name() {
+        // The answer to the write was lost.
+        JobState::Expired => Ok(Change::Already),
+        _ => Ok(Change::To(Box::new(job.expire(&start::actor(), now)?))),
+    };
     loop {
-        tokio::time::sleep(DEADLINE_EVERY).await;
-        for id in watch.left().iter().filter(|id| with_deadline.contains(id)) {
-            let Ok(view) = manager.get(id).await else { continue };
-            if view.versioned.job.state.name() == JobState::Expired {
-                let message = "not started before its start deadline".to_owned();
-                watch.failed(id, JobState::Expired, JobError { code: "expired".to_owned(), message });
-            }
+        tokio::time::sleep(DEADLINES_EVERY).await;
+        let now = manager.now();
+        let mut due = watch.left();
+        due.retain(|id| deadlines.get(id).is_some_and(|deadline| *deadline <= now));
+        // A job that was started meanwhile is refused.
+        for job in manager.change_each(&due, expire).await.into_iter().flatten().map(|expired| expired.job) {
+            let message = "not started before its start deadline".to_owned();
+            watch.failed(&job.id, JobState::Expired, JobError { code: "expired".to_owned(), message });
         }
     }
 }

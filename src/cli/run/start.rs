@@ -10,26 +10,21 @@ use super::watch::{self, Failed, Tally};
 use crate::cli::engine;
 use crate::cli::failure::Failure;
 use crate::cli::output::complain;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::SystemClock;
 use crate::job::{Actor, Job, JobError, JobId, JobState};
 use crate::manager::{Manager, ManagerConfig, ManagerError, NewJob};
-use crate::monitor::{Monitor, MonitorConfig, Retention, Schedule};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::worker::shell::Scope;
 
 /// How long the processes of a former start may take to be gone once they are killed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often jobs with a start deadline are scanned.
-const DEADLINES_EVERY: Duration = Duration::from_secs(1);
-/// A time that is longer than any run.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// How many jobs one call submits.
 const BATCH: usize = 1000;
 /// How many jobs one search returns.
 const PAGE: usize = 1000;
 
 /// The actor in the jobs' histories.
-fn actor() -> Actor {
+pub(super) fn actor() -> Actor {
     Actor::system("run")
 }
 
@@ -41,46 +36,26 @@ pub(super) struct Started {
     /// How many jobs were completed by a former start.
     pub(super) before: u64,
     /// How many jobs were cancelled because their lines are gone.
-    pub(super) gone: usize,
+    pub(super) removed: usize,
     /// The jobs that failed before and are not to be retried.
     pub(super) tally: Tally,
 }
 
-/// Returns the monitor's settings: it only lets jobs expire that could not be started in time. The worker is this
-/// process, so no lease is lost while it lives, and it enforces time limits itself; ended jobs are what the next start
-/// goes by.
-fn watching() -> MonitorConfig {
-    MonitorConfig {
-        scans: Schedule::Every(DEADLINES_EVERY),
-        orphan_grace: NEVER,
-        retention: Retention::FOR_EVER,
-        recovery_period: NEVER,
-        retention_period: NEVER,
-        archive_period: NEVER,
-        ..MonitorConfig::default()
-    }
-}
-
-/// Opens the run's store, cleans up, and submits the jobs.
+/// Opens the run's store, cleans up, and submits the jobs. A run has no monitor: the worker is this process, so no
+/// lease is lost while it lives, and it enforces time limits itself; ended jobs are what the next start goes by.
 pub(super) async fn start(
     directory: &Path,
     scope: &Scope,
     source: &str,
     planned: &[Planned],
     retry_failed: bool,
-) -> Result<(Manager, Monitor, Started), Failure> {
+) -> Result<(Manager, Started), Failure> {
     let store = engine::embedded(directory).await?;
     // The store's lock is held from here on: whatever carries this scope is a former start's.
     end_former_processes(scope).await?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), ManagerConfig::default());
-    let started = async {
-        let started = put_in_order(&manager, source, planned, retry_failed).await?;
-        let monitor = Monitor::start(manager.clone(), store, clock, watching()).await;
-        Ok((monitor.map_err(|error| Failure::Failed(error.to_string()))?, started))
-    };
-    match started.await {
-        Ok((monitor, started)) => Ok((manager, monitor, started)),
+    let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());
+    match put_in_order(&manager, source, planned, retry_failed).await {
+        Ok(started) => Ok((manager, started)),
         Err(failure) => {
             manager.shutdown().await;
             Err(failure)
@@ -108,13 +83,13 @@ async fn put_in_order(
     planned: &[Planned],
     retry_failed: bool,
 ) -> Result<Started, Failure> {
-    let reclaimed = manager.reclaim_all("the run was started again").await.map_err(failed)?;
+    let reclaimed = manager.reclaim_all("the run was started again").await.map_err(Failure::failed)?;
     if reclaimed > 0 {
         complain(&format!("{reclaimed} jobs were interrupted and will run again"));
     }
-    let mut started = Started { gone: call_off_gone(manager, planned).await?, ..Started::default() };
+    let mut started = Started { removed: cancel_removed(manager, planned).await?, ..Started::default() };
     // Jobs are handed out by their due times: a millisecond apart and all of them past, they run in the list's order.
-    let mut due = SystemClock::default().now().minus(Duration::from_millis(planned.len() as u64));
+    let mut due = manager.now().minus(Duration::from_millis(planned.len() as u64));
     for batch in planned.chunks(BATCH) {
         let mut jobs = Vec::with_capacity(batch.len());
         for planned in batch {
@@ -127,7 +102,7 @@ async fn put_in_order(
                 Ok(submitted) => submitted.job.versioned.job,
                 // Handed in by a former start, with its due time and perhaps other defaults. It stays as it was then.
                 Err(ManagerError::SubmissionDiffers(id)) => {
-                    let former = manager.get(&id).await.map_err(failed)?;
+                    let former = manager.get(&id).await.map_err(Failure::failed)?;
                     if former.payload != planned.job.payload {
                         return Err(Failure::Usage(format!(
                             "{source}:{}: a former start ran another job under the id {id}; give this one another id",
@@ -138,35 +113,35 @@ async fn put_in_order(
                 }
                 Err(error) => return Err(Failure::Failed(format!("{source}:{}: {error}", planned.number))),
             };
-            take_in(manager, &mut started, planned, &job, retry_failed).await?;
+            resume(manager, &mut started, planned, &job, retry_failed).await?;
         }
     }
     Ok(started)
 }
 
 /// Cancels jobs that wait and are not planned any more.
-async fn call_off_gone(manager: &Manager, planned: &[Planned]) -> Result<usize, Failure> {
+async fn cancel_removed(manager: &Manager, planned: &[Planned]) -> Result<usize, Failure> {
     let planned: HashSet<&JobId> = planned.iter().map(|planned| &planned.id).collect();
     let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
     let filter = Filter { states: vec![JobState::Available], ..Filter::default() };
     let mut search = Search { filter, sort, after: None, limit: PAGE };
-    let mut gone = Vec::new();
+    let mut removed = Vec::new();
     loop {
-        let page = manager.search(&search).await.map_err(failed)?;
-        gone.extend(page.iter().map(|found| found.job.id.clone()).filter(|id| !planned.contains(id)));
+        let page = manager.search(&search).await.map_err(Failure::failed)?;
+        removed.extend(page.iter().map(|found| found.job.id.clone()).filter(|id| !planned.contains(id)));
         match page.last() {
             Some(last) if page.len() == PAGE => search.after = Some(sort.key(&last.job)),
             _ => break,
         }
     }
-    for id in &gone {
-        manager.cancel(&actor(), id, Some("its line is gone".to_owned())).await.map_err(failed)?;
+    for id in &removed {
+        manager.cancel(&actor(), id, Some("its line is gone".to_owned())).await.map_err(Failure::failed)?;
     }
-    Ok(gone.len())
+    Ok(removed.len())
 }
 
 /// Decides what to do with a job that was submitted just now or by a former start.
-async fn take_in(
+async fn resume(
     manager: &Manager,
     started: &mut Started,
     planned: &Planned,
@@ -182,7 +157,7 @@ async fn take_in(
     };
     match state {
         _ if again => {
-            manager.retry(&actor(), &job.id, None).await.map_err(failed)?;
+            manager.retry(&actor(), &job.id, None).await.map_err(Failure::failed)?;
             started.waiting.insert(job.id.clone());
         }
         JobState::Available | JobState::Running => {
@@ -198,8 +173,4 @@ async fn take_in(
         }
     }
     Ok(())
-}
-
-fn failed(error: ManagerError) -> Failure {
-    Failure::Failed(error.to_string())
 }

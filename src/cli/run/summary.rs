@@ -24,7 +24,7 @@ pub(super) struct Summary<'a> {
     /// How many jobs have not ended.
     pub(super) left: usize,
     /// How many jobs were cancelled because their lines are gone.
-    pub(super) gone: usize,
+    pub(super) removed: usize,
     pub(super) tally: Tally,
     pub(super) wall: Duration,
 }
@@ -43,22 +43,11 @@ impl Summary<'_> {
         let slowest: Vec<_> = self.tally.slowest().into_iter().map(|(took, name)| {
             json!({"line": name.number, "id": name.id, "command": name.label, "took_ms": took.as_millis() as u64})
         }).collect();
-        let failures: Vec<_> = self
-            .tally
-            .failures
-            .iter()
-            .map(|failed| {
-                json!({
-                    "line": failed.name.number, "id": failed.name.id, "command": failed.name.label,
-                    "state": failed.state, "error": failed.error,
-                })
-            })
-            .collect();
         print_json(&json!({
             "data_dir": self.data_dir, "jobs": self.jobs, "completed": self.tally.completed,
             "completed_before": self.before, "failed": self.tally.failed, "left": self.left,
-            "called_off": self.gone, "wall_ms": self.wall.as_millis() as u64, "jobs_per_second": self.rate(),
-            "slowest": slowest, "failures": failures,
+            "cancelled": self.removed, "wall_ms": self.wall.as_millis() as u64, "jobs_per_second": self.rate(),
+            "slowest": slowest, "failures": self.tally.failures,
         }))
     }
 
@@ -67,7 +56,7 @@ impl Summary<'_> {
         counts.push(("completed before", self.before.to_string()));
         counts.push(("failed", self.tally.failed.to_string()));
         counts.push(("left to do", self.left.to_string()));
-        counts.push(("called off, line gone", self.gone.to_string()));
+        counts.push(("cancelled, line removed", self.removed.to_string()));
         counts.retain(|(name, count)| ["jobs", "completed", "failed"].contains(name) || count != "0");
         counts.push(("time", duration::show(self.wall)));
         counts.push(("jobs a second", format!("{:.1}", self.rate())));

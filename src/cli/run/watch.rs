@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::Serialize;
 
 use super::source::Planned;
 use crate::cli::duration;
@@ -25,16 +26,19 @@ pub(super) const LABEL_CHARACTERS: usize = 60;
 const MESSAGE_CHARACTERS: usize = 200;
 
 /// A job's name for people.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Name {
+    #[serde(rename = "line")]
     pub(super) number: usize,
+    #[serde(rename = "command")]
     pub(super) label: String,
     pub(super) id: JobId,
 }
 
 /// A job that was not completed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Failed {
+    #[serde(flatten)]
     pub(super) name: Name,
     pub(super) state: JobState,
     pub(super) error: JobError,

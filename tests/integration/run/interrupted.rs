@@ -74,7 +74,7 @@ fn what_a_killed_run_leaves_running_is_ended_before_its_job_runs_again() {
 }
 
 #[test]
-fn of_a_changed_file_new_lines_run_and_lines_that_are_gone_are_called_off() {
+fn of_a_changed_file_new_lines_run_and_jobs_of_removed_lines_are_cancelled() {
     let place = tempfile::tempdir().expect("a directory");
     let ran = place.path().join("ran");
     let job = |name: &str| format!("echo {name} >> ran");
@@ -88,7 +88,7 @@ fn of_a_changed_file_new_lines_run_and_lines_that_are_gone_are_called_off() {
     std::fs::write(place.path().join("go"), "").expect("written");
     write_jobs(place.path(), &[job("new"), job("kept"), first.clone()]);
     let summary = run_jobs(place.path(), &["--slots", "1"]).json(0);
-    assert_eq!((number(&summary, "completed"), number(&summary, "called_off")), (3, 1));
+    assert_eq!((number(&summary, "completed"), number(&summary, "cancelled")), (3, 1));
     let mut now = lines(&ran);
     now.sort();
     assert_eq!(now, ["first", "first", "kept", "new"]);
