@@ -37,7 +37,7 @@ pub(super) struct RetryArgs {
 #[derive(Debug, Args)]
 struct ReasonArg {
     /// Record this reason in the history; required for many jobs at once
-    #[arg(long, env = "LEASEHOLD_REASON")]
+    #[arg(long)]
     reason: Option<String>,
 }
 
@@ -52,13 +52,13 @@ Examples:
   leasehold release --worker host7:4711 --reason 'host7 burnt down' --dry-run")]
 pub(super) struct ReleaseArgs {
     /// Record this reason in the history; not required for a dry run
-    #[arg(long, env = "LEASEHOLD_REASON", required_unless_present = "dry_run")]
+    #[arg(long, required_unless_present = "dry_run")]
     reason: Option<String>,
     /// What becomes of the jobs
-    #[arg(long, env = "LEASEHOLD_THEN", value_enum, default_value_t = Fate::Requeue)]
+    #[arg(long, value_enum, default_value_t = Fate::Requeue)]
     then: Fate,
     /// Release the job only while it has this fence, as `leasehold orphans` shows it: a newer claim is left alone
-    #[arg(long, value_name = "FENCE", env = "LEASEHOLD_EXPECTED_FENCE", conflicts_with = "filter")]
+    #[arg(long, value_name = "FENCE", conflicts_with = "filter")]
     expected_fence: Option<u64>,
     #[command(flatten)]
     jobs: Chosen,

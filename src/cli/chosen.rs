@@ -32,54 +32,46 @@ pub(super) struct Chosen {
     /// Do not ask before jobs are changed
     #[arg(long, short, requires = "filter", conflicts_with = "dry_run", help_heading = HEADING)]
     pub(super) yes: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = None::<&str>)]
     pub(super) answer: ClientArgs,
 }
 
-const HEADING: &str = "Many jobs at once";
+/// The heading of the flags that select many jobs.
+pub(super) const HEADING: &str = "Many jobs at once";
 
 /// A filter of a bulk change. It is given on the command line only: an environment variable that was set for a worker
 /// must not widen or narrow it.
 #[derive(Debug, Args)]
+#[command(next_help_heading = HEADING)]
 #[group(id = "filter", multiple = true)]
 pub(super) struct BulkFilterArgs {
     /// Select only jobs in this state (repeatable)
-    #[arg(
-        long = "state",
-        value_name = "STATE",
-        value_delimiter = ',',
-        help_heading = HEADING,
-        add = ArgValueCompleter::new(complete::states)
-    )]
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', add = ArgValueCompleter::new(complete::states))]
     states: Vec<JobState>,
     /// Select only jobs in this queue (repeatable)
-    #[arg(long = "queue", value_name = "QUEUE", help_heading = HEADING, add = ArgValueCompleter::new(complete::queues))]
+    #[arg(long = "queue", value_name = "QUEUE", add = ArgValueCompleter::new(complete::queues))]
     queues: Vec<String>,
     /// Select only jobs of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND", help_heading = HEADING)]
+    #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
     /// Select only jobs that belong to this owner (repeatable)
-    #[arg(long = "owner", value_name = "OWNER", help_heading = HEADING)]
+    #[arg(long = "owner", value_name = "OWNER")]
     owners: Vec<String>,
     /// Select only jobs that this KQL query matches
-    #[arg(long, value_name = "KQL", help_heading = HEADING, add = ArgValueCompleter::new(complete::kql))]
+    #[arg(long, value_name = "KQL", add = ArgValueCompleter::new(complete::kql))]
     kql: Option<String>,
     /// The time zone of the query's days and of its times without a zone, such as Europe/Berlin or +02:00 [default:
     /// UTC]
-    #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE", help_heading = HEADING)]
+    #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE")]
     time_zone: Option<String>,
     /// Select only jobs that this worker holds
-    #[arg(long, value_name = "WORKER", help_heading = HEADING)]
+    #[arg(long, value_name = "WORKER")]
     worker: Option<String>,
     /// Select only jobs that are flagged as orphans
-    #[arg(long, help_heading = HEADING)]
+    #[arg(long)]
     orphaned: bool,
     /// Select all jobs that the command can change
-    #[arg(
-        long,
-        conflicts_with_all = ["states", "queues", "kinds", "owners", "kql", "worker", "orphaned"],
-        help_heading = HEADING
-    )]
+    #[arg(long, conflicts_with_all = ["states", "queues", "kinds", "owners", "kql", "worker", "orphaned"])]
     all: bool,
 }
 

@@ -50,7 +50,7 @@ pub(super) fn kql(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(text) = current.to_str() else { return Vec::new() };
     let word_at = text.rfind(|c: char| c.is_whitespace() || "(){}:<>=".contains(c)).map_or(0, |at| at + 1);
     let (before, word) = text.split_at(word_at);
-    let candidates = match asked_field(before) {
+    let candidates = match field_of_value(before) {
         Some(field) => values_of(field).into_iter().map(|value| (value, None)).collect(),
         None => fields_for(before),
     };
@@ -60,7 +60,7 @@ pub(super) fn kql(current: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// Returns the field whose value comes next: the query so far ends with its name, a colon, and perhaps an open list.
-fn asked_field(before: &str) -> Option<&'static Field> {
+fn field_of_value(before: &str) -> Option<&'static Field> {
     let before = match before.rfind('(') {
         Some(open) if !before[open..].contains([')', ':', '{']) && before[..open].trim_end().ends_with(':') => {
             &before[..open]
@@ -157,17 +157,17 @@ fn starting_with(
 
 /// Returns the names of the server's queues; none when it does not answer at once.
 fn queue_names() -> Vec<String> {
-    let ask = || {
+    let answer = || {
         let config = std::env::var_os("LEASEHOLD_CONFIG").map(PathBuf::from);
         let settings = Settings::read(config.as_deref()).ok()?;
         let server =
             ServerArgs { server: std::env::var("LEASEHOLD_SERVER").ok(), token: std::env::var("LEASEHOLD_TOKEN").ok() };
         let client = server.connect(&settings.client).ok()?.with_max_retries(0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-        let asked = async { tokio::time::timeout(SERVER_WITHIN, client.queues()).await };
-        runtime.block_on(asked).ok()?.ok()
+        let call = async { tokio::time::timeout(SERVER_WITHIN, client.queues()).await };
+        runtime.block_on(call).ok()?.ok()
     };
-    ask().map(|list| list.items.into_iter().map(|queue| queue.name).collect()).unwrap_or_default()
+    answer().map(|list| list.items.into_iter().map(|queue| queue.name).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -40,32 +40,26 @@ impl StoreKind {
 #[derive(Debug, Args)]
 pub(super) struct StoreArgs {
     /// Where jobs are stored [default: embedded]
-    #[arg(long, value_enum, env = "LEASEHOLD_STORE")]
+    #[arg(long, value_enum)]
     pub(super) store: Option<StoreKind>,
     /// The data directory of the embedded store [default: ./leasehold-data]
-    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR")]
+    #[arg(long, value_name = "DIR")]
     pub(super) data_dir: Option<PathBuf>,
     /// The URL of a node of Elasticsearch, with user and password where needed (repeatable)
     /// [default: http://localhost:9200]
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "LEASEHOLD_ELASTICSEARCH_URL",
-        hide_env_values = true,
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
     pub(super) elasticsearch_url: Vec<String>,
     /// The API key for Elasticsearch, in its encoded form
-    #[arg(long, value_name = "KEY", env = "LEASEHOLD_ELASTICSEARCH_API_KEY", hide_env_values = true)]
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
     pub(super) elasticsearch_api_key: Option<String>,
     /// The PEM file with the certificate of the private authority behind Elasticsearch's certificate
-    #[arg(long, value_name = "FILE", env = "LEASEHOLD_ELASTICSEARCH_CA")]
+    #[arg(long, value_name = "FILE")]
     pub(super) elasticsearch_ca: Option<PathBuf>,
     /// The prefix of the names of indices [default: leasehold-]
-    #[arg(long, value_name = "PREFIX", env = "LEASEHOLD_INDEX_PREFIX")]
+    #[arg(long, value_name = "PREFIX")]
     pub(super) index_prefix: Option<String>,
     /// How long after its end a job is moved from Elasticsearch's live index to the archive [default: 10m]
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_ARCHIVE_AFTER", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) archive_after: Option<Duration>,
 }
 
@@ -92,11 +86,8 @@ pub(super) async fn open(settings: EngineSettings) -> Result<Arc<dyn Store>, Fai
 pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure> {
     let directory = directory.to_owned();
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(directory, &EmbeddedOptions::default())).await;
-    match opened {
-        Ok(Ok(store)) => Ok(Measured::around(Arc::new(store))),
-        Ok(Err(error)) => Err(Failure::Failed(error.to_string())),
-        Err(error) => Err(Failure::Failed(error.to_string())),
-    }
+    let store = opened.map_err(Failure::failed)?.map_err(Failure::failed)?;
+    Ok(Measured::around(Arc::new(store)))
 }
 
 /// Connects to Elasticsearch and waits until it is reachable; fails at once for errors that only a person can fix.
@@ -107,7 +98,7 @@ async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failu
         .when(|error| error.is_transient())
         .notify(|error, _| tracing::warn!(%error, "the store is not there yet; trying again"))
         .await;
-    let store = connected.map_err(|error| Failure::Failed(error.to_string()))?;
+    let store = connected.map_err(Failure::failed)?;
     Ok(Measured::around(Arc::new(store)))
 }
 

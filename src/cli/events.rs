@@ -36,15 +36,15 @@ pub(super) struct EventsArgs {
     #[arg(long, short)]
     follow: bool,
     /// How far to look back [default: 10m; not at all with --follow]
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_SINCE", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     since: Option<Duration>,
     /// Show only events with this name (repeatable)
-    #[arg(long = "event", value_name = "EVENT", env = "LEASEHOLD_EVENT", value_delimiter = ',')]
+    #[arg(long = "event", value_name = "EVENT", value_delimiter = ',')]
     events: Vec<EventName>,
     #[command(flatten)]
     names: NameFilterArgs,
     /// Show only events of this job (repeatable)
-    #[arg(long = "job", value_name = "ID", env = "LEASEHOLD_JOB")]
+    #[arg(long = "job", value_name = "ID")]
     jobs: Vec<String>,
     #[command(flatten)]
     answer: ClientArgs,

@@ -11,18 +11,13 @@ use crate::job::JobState;
 #[derive(Clone, Debug, Args)]
 pub(super) struct NameFilterArgs {
     /// Select only jobs in this queue (repeatable)
-    #[arg(
-        long = "queue",
-        value_name = "QUEUE",
-        env = "LEASEHOLD_QUEUE",
-        add = ArgValueCompleter::new(complete::queues)
-    )]
+    #[arg(long = "queue", value_name = "QUEUE", add = ArgValueCompleter::new(complete::queues))]
     pub(super) queues: Vec<String>,
     /// Select only jobs of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND", env = "LEASEHOLD_KIND")]
+    #[arg(long = "kind", value_name = "KIND")]
     pub(super) kinds: Vec<String>,
     /// Select only jobs that belong to this owner (repeatable)
-    #[arg(long = "owner", value_name = "OWNER", env = "LEASEHOLD_OWNER")]
+    #[arg(long = "owner", value_name = "OWNER")]
     pub(super) owners: Vec<String>,
 }
 
@@ -34,16 +29,10 @@ pub(super) struct FilterArgs {
     kql: Option<String>,
     /// The time zone of the query's days and of its times without a zone, such as Europe/Berlin or +02:00 [default:
     /// UTC]
-    #[arg(long, value_name = "ZONE", env = "LEASEHOLD_TIME_ZONE")]
+    #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
     /// Select only jobs in this state: available, running, completed, failed, cancelled or expired (repeatable)
-    #[arg(
-        long = "state",
-        value_name = "STATE",
-        env = "LEASEHOLD_STATE",
-        value_delimiter = ',',
-        add = ArgValueCompleter::new(complete::states)
-    )]
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', add = ArgValueCompleter::new(complete::states))]
     states: Vec<JobState>,
     #[command(flatten)]
     names: NameFilterArgs,
@@ -67,20 +56,13 @@ pub(super) struct ListingArgs {
     #[arg(
         long,
         value_name = "FIELD",
-        env = "LEASEHOLD_SORT",
         default_value = "-created_at",
         allow_hyphen_values = true,
         add = ArgValueCompleter::new(complete::sortable)
     )]
     sort: String,
     /// Show only these fields, separated by commas, with dots for fields of fields
-    #[arg(
-        long,
-        value_name = "FIELDS",
-        env = "LEASEHOLD_FIELDS",
-        value_delimiter = ',',
-        add = ArgValueCompleter::new(complete::job_fields)
-    )]
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::job_fields))]
     pub(super) fields: Vec<String>,
 }
 
@@ -97,13 +79,7 @@ pub(super) struct GroupingArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Group by these fields, separated by commas; a label is `labels.` and its name
-    #[arg(
-        long,
-        value_name = "FIELDS",
-        env = "LEASEHOLD_BY",
-        value_delimiter = ',',
-        add = ArgValueCompleter::new(complete::groupable)
-    )]
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',', add = ArgValueCompleter::new(complete::groupable))]
     pub(super) by: Vec<String>,
 }
 

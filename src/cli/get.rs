@@ -1,6 +1,5 @@
 //! `leasehold get`: shows everything about jobs.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,9 +7,8 @@ use clap::Args;
 use super::chosen::Ids;
 use super::duration;
 use super::failure::Failure;
-use super::output::clean;
+use super::output::Page;
 use super::settings::Settings;
-use crate::clock::Timestamp;
 use crate::wire::Job;
 
 /// Show everything about jobs
@@ -38,7 +36,7 @@ pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure
 
 /// Formats a job on a page, without the fields that are empty.
 fn describe(job: &Job) -> String {
-    let mut page = Page::default();
+    let mut page = Page::new(13);
     page.line("id", &job.id);
     page.line("queue", &job.queue);
     page.line("kind", &job.kind);
@@ -74,36 +72,10 @@ fn describe(job: &Job) -> String {
     page.option("payload", job.payload.as_json().map(|json| json.as_str()));
     page.option("result", job.result.as_json().map(|json| json.as_str()));
     page.option("error", job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).as_deref());
-    page.history(job);
-    page.0
-}
-
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn line(&mut self, name: &str, value: &str) {
-        let value = clean(value).replace('\n', "\n              ");
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "{name:<13} {value}");
+    for (index, entry) in job.history.iter().enumerate() {
+        let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let entry = format!("{} {} by {}{reason}", entry.at.to_rfc3339(), entry.to.as_str(), entry.actor);
+        page.line(if index == 0 { "history" } else { "" }, &entry);
     }
-
-    fn option(&mut self, name: &str, value: Option<&str>) {
-        if let Some(value) = value {
-            self.line(name, value);
-        }
-    }
-
-    fn time(&mut self, name: &str, time: Option<Timestamp>) {
-        self.option(name, time.map(Timestamp::to_rfc3339).as_deref());
-    }
-
-    fn history(&mut self, job: &Job) {
-        for (index, entry) in job.history.iter().enumerate() {
-            let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let entry = format!("{} {} by {}{reason}", entry.at.to_rfc3339(), entry.to.as_str(), entry.actor);
-            self.line(if index == 0 { "history" } else { "" }, &entry);
-        }
-        self.0.truncate(self.0.trim_end().len());
-    }
+    page.text()
 }

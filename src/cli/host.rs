@@ -30,15 +30,15 @@ use crate::worker::{Stop, StopListener};
 #[derive(Debug, Args)]
 pub(super) struct HostArgs {
     /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7400, or 127.0.0.1:7401 for a monitor]
-    #[arg(long, value_name = "ADDR:PORT", env = "LEASEHOLD_LISTEN")]
+    #[arg(long, value_name = "ADDR:PORT")]
     pub(super) listen: Option<SocketAddr>,
     #[command(flatten)]
     store: StoreArgs,
     /// Listen beyond this machine although no tokens are configured: anyone can then submit, claim and cancel jobs
-    #[arg(long, env = "LEASEHOLD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
     /// The format of the log [default: text]
-    #[arg(long, value_enum, env = "LEASEHOLD_LOG_FORMAT")]
+    #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
     #[command(flatten)]
     notify: NotifyArgs,

@@ -51,19 +51,13 @@ enum Action {
 #[derive(Debug, Args)]
 struct InstallArgs {
     /// Kibana's URL, with user and password where needed
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "LEASEHOLD_KIBANA_URL",
-        default_value = "http://localhost:5601",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "URL", default_value = "http://localhost:5601", hide_env_values = true)]
     kibana_url: Url,
     /// An API key that may manage saved objects
-    #[arg(long, value_name = "KEY", env = "LEASEHOLD_KIBANA_API_KEY", hide_env_values = true)]
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
     kibana_api_key: Option<String>,
     /// The PEM file with the certificate of the private authority behind Kibana's certificate
-    #[arg(long, value_name = "FILE", env = "LEASEHOLD_KIBANA_CA")]
+    #[arg(long, value_name = "FILE")]
     kibana_ca: Option<PathBuf>,
     /// The id of the Kibana space to install into [default: the default space]
     #[arg(long, value_name = "ID", env = "LEASEHOLD_KIBANA_SPACE")]
@@ -78,7 +72,7 @@ struct InstallArgs {
 #[derive(Debug, Args)]
 struct PrintArgs {
     /// The prefix of the names of indices [default: leasehold-]
-    #[arg(long, value_name = "PREFIX", env = "LEASEHOLD_INDEX_PREFIX")]
+    #[arg(long, value_name = "PREFIX")]
     index_prefix: Option<String>,
 }
 
@@ -167,7 +161,7 @@ impl Import {
         objects: String,
     ) -> Result<ImportAnswer, Failure> {
         let file = Part::text(objects).file_name("leasehold.ndjson").mime_str("application/ndjson");
-        let file = file.map_err(|error| Failure::Failed(error.to_string()))?;
+        let file = file.map_err(Failure::failed)?;
         // Kibana takes changes only from calls that no web page can make, which this header shows.
         let mut request =
             client.post(self.url(kibana)?).header("kbn-xsrf", "true").multipart(Form::new().part("file", file));

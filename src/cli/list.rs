@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::count;
 use super::failure::Failure;
 use super::filter::ListingArgs;
-use super::output::{print, shorten, table};
+use super::output::{shorten, table};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::CountQuery;
@@ -34,7 +34,7 @@ pub(super) struct ListArgs {
     #[command(flatten)]
     jobs: ListingArgs,
     /// Show at most this many jobs; 0 for all
-    #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     limit: u64,
     /// Only count the jobs, by queue and state
     #[arg(long)]
@@ -53,22 +53,21 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
         return args.answer.print(&answer, |answer| count::show(answer, &by));
     }
     let fields: Vec<&str> = args.jobs.fields.iter().map(String::as_str).collect();
-    let (header, rows) = if fields.is_empty() {
+    if fields.is_empty() {
         let page = async |limit, cursor| {
             (query.limit, query.cursor) = (Some(limit), cursor);
             client.jobs(&query).await.map(|page| (page.items, page.next_cursor))
         };
-        let header = vec!["id", "queue", "kind", "state", "attempt", "created", "error"];
-        (header, args.answer.pages(args.limit, page, row).await?)
+        let header = ["id", "queue", "kind", "state", "attempt", "created", "error"];
+        args.answer.print_pages(args.limit, page, row, |rows| table(&header, rows)).await
     } else {
         let page = async |limit, cursor| {
             (query.limit, query.cursor) = (Some(limit), cursor);
             client.job_parts(&query, &args.jobs.fields).await.map(|page| (page.items, page.next_cursor))
         };
         let row = |job: &Json| fields.iter().map(|field| cell(job.as_str(), field)).collect();
-        (fields.clone(), args.answer.pages(args.limit, page, row).await?)
-    };
-    rows.map_or(Ok(()), |rows| print(&table(&header, rows)))
+        args.answer.print_pages(args.limit, page, row, |rows| table(&fields, rows)).await
+    }
 }
 
 /// Formats a field's value for people: a string without quotes, anything else as JSON, and nothing for a missing one.

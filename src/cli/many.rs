@@ -60,13 +60,13 @@ pub(super) async fn run(
     if reason.is_none() && !chosen.dry_run {
         return Err(Failure::Usage(format!("say why with --reason before you {} many jobs", action.verb())));
     }
-    let look = BulkChange { filter: filter.clone(), dry_run: true, ..BulkChange::default() };
-    let seen = action.many(client, look).await?;
-    chosen.answer.print(&seen, |seen| describe(action, seen))?;
-    if chosen.dry_run || seen.matched == 0 {
+    let dry_run = BulkChange { filter: filter.clone(), dry_run: true, ..BulkChange::default() };
+    let preview = action.many(client, dry_run).await?;
+    chosen.answer.print(&preview, |preview| describe(action, preview))?;
+    if chosen.dry_run || preview.matched == 0 {
         return Ok(());
     }
-    if !chosen.yes && !confirmed(action, seen.matched)? {
+    if !chosen.yes && !confirmed(action, preview.matched)? {
         return Err(Failure::Failed("nothing was changed".to_owned()));
     }
     let mut order = BulkChange { filter, reason, dry_run: false, ..BulkChange::default() };
@@ -122,16 +122,16 @@ impl std::fmt::Display for Total {
     }
 }
 
-fn describe(action: Action, seen: &BulkReport<'_>) -> String {
-    let jobs = if seen.matched == 1 { "job" } else { "jobs" };
-    let headline = format!("{} {jobs} to {}", seen.matched, action.verb());
-    if seen.sample.is_empty() {
+fn describe(action: Action, preview: &BulkReport<'_>) -> String {
+    let jobs = if preview.matched == 1 { "job" } else { "jobs" };
+    let headline = format!("{} {jobs} to {}", preview.matched, action.verb());
+    if preview.sample.is_empty() {
         return headline;
     }
-    let rows = seen.sample.iter().map(row);
+    let rows = preview.sample.iter().map(row);
     let listed = table(&["id", "queue", "kind", "state", "worker", "created"], rows);
-    let shown = seen.sample.len() as u64;
-    let which = if shown < seen.matched { format!(", the {shown} youngest of them:") } else { ":".to_owned() };
+    let shown = preview.sample.len() as u64;
+    let which = if shown < preview.matched { format!(", the {shown} youngest of them:") } else { ":".to_owned() };
     format!("{headline}{which}\n{listed}")
 }
 

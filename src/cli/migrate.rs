@@ -39,8 +39,7 @@ pub(super) async fn run(args: MigrateArgs, settings: Settings) -> Result<(), Fai
                        store has nothing to migrate";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let failed = |error: crate::store::elasticsearch::ConnectError| Failure::Failed(error.to_string());
-    let migration = Migration::plan(engine::elasticsearch_options(engine)?).await.map_err(failed)?;
+    let migration = Migration::plan(engine::elasticsearch_options(engine)?).await.map_err(Failure::failed)?;
     if migration.changes().next().is_none() {
         return print("the indices are up to date; there is nothing to do");
     }
@@ -50,15 +49,15 @@ pub(super) async fn run(args: MigrateArgs, settings: Settings) -> Result<(), Fai
             print(&format!("  {change}"))?;
         }
     } else {
-        let mut told = Ok(());
+        // The migration goes on when standard output is closed.
+        let mut printed = Ok(());
         let show = |change: &str| {
-            let shown = print(&format!("done: {change}"));
-            if told.is_ok() {
-                told = shown;
+            if printed.is_ok() {
+                printed = print(&format!("done: {change}"));
             }
         };
-        migration.apply(show).await.map_err(failed)?;
-        told?;
+        migration.apply(show).await.map_err(Failure::failed)?;
+        printed?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
-//! printed), [`filter`] and [`chosen`] (which jobs a command is about), [`output`], [`figures`] and [`meter`] (what is
-//! printed), [`signals`], [`host`] (what `serve` and `monitor` have in common) and [`engine`] (which store is opened).
+//! printed), [`filter`] and [`chosen`] (which jobs a command is about), [`output`], [`statistics`] and [`meter`] (what
+//! is printed), [`signals`], [`host`] (what `serve` and `monitor` have in common) and [`engine`] (which store is
+//! opened).
 
 mod bench;
 mod change;
@@ -14,7 +15,6 @@ mod events;
 mod explain;
 mod export;
 mod failure;
-mod figures;
 mod filter;
 mod get;
 mod host;
@@ -36,6 +36,7 @@ mod serve;
 mod server;
 mod settings;
 mod signals;
+mod statistics;
 mod stats;
 mod submit;
 mod subscription;
@@ -48,7 +49,7 @@ mod workers;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 
 use failure::Failure;
@@ -71,7 +72,7 @@ Settings come from flags, then from the environment, then from the file that --c
 #[command(name = "leasehold", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     /// Read settings from this TOML file
-    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -111,12 +112,36 @@ enum Command {
 #[must_use]
 pub fn main() -> ExitCode {
     // Prints completions and ends the process when the shell requests them.
-    CompleteEnv::with_factory(Cli::command).var(complete::VARIABLE).complete();
-    let cli = Cli::parse();
+    CompleteEnv::with_factory(command).var(complete::VARIABLE).complete();
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
     match start(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Returns the command line, on which every flag with a value can be set in the environment as well.
+fn command() -> clap::Command {
+    with_environment(Cli::command())
+}
+
+fn with_environment(command: clap::Command) -> clap::Command {
+    command.mut_args(or_environment).mut_subcommands(with_environment)
+}
+
+/// Lets a flag with a value be set by the variable `LEASEHOLD_` and its name, unless it names another.
+fn or_environment(flag: Arg) -> Arg {
+    // The filter of a bulk change is given on the command line only.
+    let selects_many = flag.get_help_heading() == Some(chosen::HEADING);
+    let is_exempt = selects_many || flag.get_env().is_some() || !flag.get_action().takes_values();
+    match flag.get_long().map(variable) {
+        Some(variable) if !is_exempt => flag.env(variable),
+        _ => flag,
+    }
+}
+
+fn variable(flag: &str) -> String {
+    format!("LEASEHOLD_{}", flag.replace('-', "_").to_uppercase())
 }
 
 fn start(cli: Cli) -> Result<(), Failure> {
@@ -168,12 +193,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn every_flag_with_a_value_has_its_environment_variable() {
-        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "help") {
+        for command in command().get_subcommands().filter(|command| command.get_name() != "help") {
             for flag in command.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().expect("filtered");
                 let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();

@@ -24,20 +24,14 @@ use crate::worker::backoff;
 #[command(next_help_heading = "Notifications")]
 pub(super) struct NotifyArgs {
     /// The URL under which people reach this server, which notifications name and link to
-    #[arg(long, value_name = "URL", env = "LEASEHOLD_PUBLIC_URL")]
+    #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     /// Let webhooks call loopback and private addresses: everyone who may submit jobs can then make this server call
     /// them
-    #[arg(
-        long,
-        env = "LEASEHOLD_ALLOW_PRIVATE_TARGETS",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true"
-    )]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     allow_private_targets: Option<bool>,
     /// Let webhooks call this private host or network (repeatable), such as `alerts.internal` or `10.1.0.0/16`
-    #[arg(long, value_name = "TARGET", env = "LEASEHOLD_ALLOW_TARGET", value_delimiter = ',')]
+    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     #[serde(default)]
     allow_target: Vec<String>,
     #[arg(skip)]
@@ -90,14 +84,13 @@ pub(super) async fn start(
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
 ) -> Result<Notifier, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let Notifications { policy, config } = notifications;
-    let executor = HttpExecutor::new(policy, Limits::default()).map_err(|error| failed(&error))?;
+    let executor = HttpExecutor::new(policy, Limits::default()).map_err(Failure::failed)?;
     let start = || Notifier::start(manager.clone(), store.clone(), clock.clone(), executor.clone(), config.clone());
     let started = start
         .retry(backoff::waits())
         .when(|error| !matches!(error, StoreError::Corrupt(_)))
         .notify(|error, _| tracing::warn!(%error, "the subscriptions cannot be read yet; trying again"))
         .await;
-    started.map_err(|error| failed(&error))
+    started.map_err(Failure::failed)
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::duration;
 use super::failure::Failure;
 use super::filter::NameFilterArgs;
-use super::output::{print, table};
+use super::output::table;
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::OrphanQuery;
@@ -25,10 +25,10 @@ pub(super) struct OrphansArgs {
     #[command(flatten)]
     names: NameFilterArgs,
     /// Select only jobs that this worker holds
-    #[arg(long, value_name = "WORKER", env = "LEASEHOLD_WORKER")]
+    #[arg(long, value_name = "WORKER")]
     worker: Option<String>,
     /// Show at most this many jobs; 0 for all
-    #[arg(long, short = 'n', value_name = "N", env = "LEASEHOLD_LIMIT", default_value_t = 50)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     limit: u64,
     #[command(flatten)]
     answer: ClientArgs,
@@ -43,15 +43,14 @@ pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Fai
         (query.limit, query.cursor) = (Some(limit), cursor);
         client.orphans(&query).await.map(|page| (page.items, page.next_cursor))
     };
-    match args.answer.pages(args.limit, page, row).await? {
-        None => Ok(()),
-        Some(rows) if rows.is_empty() => print("no job looks abandoned"),
-        Some(rows) => {
-            let header =
-                ["id", "queue", "kind", "worker", "fence", "attempt", "flagged for", "why", "evidence", "next"];
-            print(&table(&header, rows))
-        }
+    args.answer.print_pages(args.limit, page, row, show).await
+}
+
+fn show(rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() {
+        return "no job looks abandoned".to_owned();
     }
+    table(&["id", "queue", "kind", "worker", "fence", "attempt", "flagged for", "why", "evidence", "next"], rows)
 }
 
 fn row(job: &OrphanedJob) -> Vec<String> {
@@ -62,7 +61,7 @@ fn row(job: &OrphanedJob) -> Vec<String> {
         job.worker_id.clone(),
         job.fence.to_string(),
         format!("{}/{}", job.attempt, job.max_attempts),
-        show(job.flagged_for_ms),
+        millis(job.flagged_for_ms),
         job.reason.clone(),
         evidence(job),
         job.next.text.clone(),
@@ -72,14 +71,14 @@ fn row(job: &OrphanedJob) -> Vec<String> {
 fn evidence(job: &OrphanedJob) -> String {
     let evidence = &job.evidence;
     let lease = match evidence.lease_expired_for_ms {
-        Some(over) => format!("lease over for {}", show(over)),
+        Some(over) => format!("lease over for {}", millis(over)),
         None => "lease still runs".to_owned(),
     };
-    let expected = evidence.expected_runtime_ms.map(|expected| format!(" of {} expected", show(expected)));
-    let running = format!("running for {}{}", show(evidence.running_for_ms), expected.unwrap_or_default());
-    format!("silent for {}, {lease}, {running}", show(evidence.silent_for_ms))
+    let expected = evidence.expected_runtime_ms.map(|expected| format!(" of {} expected", millis(expected)));
+    let running = format!("running for {}{}", millis(evidence.running_for_ms), expected.unwrap_or_default());
+    format!("silent for {}, {lease}, {running}", millis(evidence.silent_for_ms))
 }
 
-fn show(millis: u64) -> String {
+fn millis(millis: u64) -> String {
     duration::show(Duration::from_millis(millis))
 }

@@ -6,6 +6,7 @@ use comfy_table::{Cell, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::failure::Failure;
+use crate::clock::Timestamp;
 
 /// A table style with only a line under the header, so that a copied table has no borders.
 const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
@@ -60,6 +61,44 @@ pub(super) fn table_to(fit: Fit, header: &[&str], rows: impl IntoIterator<Item =
 /// Formats a table of names and values.
 pub(super) fn facts_table<'a>(title: &str, facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
     table(&[title, ""], facts.into_iter().map(|(name, value)| vec![name.to_owned(), value]))
+}
+
+/// A page about one thing: a line for each of its properties that has a value.
+pub(super) struct Page {
+    /// The width of the names.
+    width: usize,
+    lines: Vec<String>,
+}
+
+impl Page {
+    /// Creates an empty page with names of at most this width.
+    pub(super) const fn new(width: usize) -> Self {
+        Self { width, lines: Vec::new() }
+    }
+
+    /// Adds a property; further lines of its value are indented.
+    pub(super) fn line(&mut self, name: &str, value: &str) {
+        let width = self.width;
+        let value = clean(value).replace('\n', &format!("\n{:width$} ", ""));
+        self.lines.push(format!("{name:<width$} {value}"));
+    }
+
+    /// Adds a property that may have no value.
+    pub(super) fn option(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.line(name, value);
+        }
+    }
+
+    /// Adds a time that may be unknown.
+    pub(super) fn time(&mut self, name: &str, time: Option<Timestamp>) {
+        self.option(name, time.map(Timestamp::to_rfc3339).as_deref());
+    }
+
+    /// Returns the page as a text.
+    pub(super) fn text(&self) -> String {
+        self.lines.join("\n").trim_end().to_owned()
+    }
 }
 
 /// Indents a text, and breaks it between words at the width of the terminal, if there is one.

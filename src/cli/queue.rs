@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::failure::Failure;
-use super::figures::{age, failing, per_minute};
-use super::output::{Fit, clean, shorten, table_to};
+use super::output::{Fit, Page, clean, shorten, table_to};
 use super::server::ClientArgs;
 use super::settings::Settings;
+use super::statistics::{age, failing, per_minute};
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::job::OrphanPolicy;
 use crate::wire::{ChangeQueue, JobState, Queue};
@@ -54,7 +54,7 @@ struct PauseArgs {
     #[command(flatten)]
     one: OneArgs,
     /// Record this reason, which is shown to people who ask why a job does not run
-    #[arg(long, env = "LEASEHOLD_REASON")]
+    #[arg(long)]
     reason: Option<String>,
 }
 
@@ -63,7 +63,7 @@ struct SetArgs {
     #[command(flatten)]
     one: OneArgs,
     /// What happens to the queue's jobs whose lease expires, unless they have a policy of their own
-    #[arg(long, env = "LEASEHOLD_ORPHAN_POLICY", value_enum)]
+    #[arg(long, value_enum)]
     orphan_policy: Policy,
 }
 
@@ -145,24 +145,22 @@ pub(super) fn overview(queues: &[Queue], now: Timestamp, fit: Fit) -> String {
 
 /// Formats a queue on a page.
 fn describe(queue: &Queue) -> String {
-    let mut lines = vec![format!("{:<14} {}", "queue", queue.name)];
-    match &queue.pause {
-        None => lines.push(format!("{:<14} no", "paused")),
-        Some(pause) => {
-            let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            lines.push(format!("{:<14} since {} by {}{reason}", "paused", pause.since, pause.by));
-        }
+    let mut page = Page::new(14);
+    page.line("queue", &queue.name);
+    let pause = queue.pause.as_ref().map(|pause| {
+        let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("since {} by {}{reason}", pause.since, pause.by)
+    });
+    page.line("paused", pause.as_deref().unwrap_or("no"));
+    page.line("orphans", queue.orphan_policy.map_or("as the monitor is set up", OrphanPolicy::as_str));
+    for (state, count) in &queue.jobs {
+        page.line(state.as_str(), &count.to_string());
     }
-    let policy = queue.orphan_policy.map_or("as the monitor is set up", OrphanPolicy::as_str);
-    lines.push(format!("{:<14} {policy}", "orphans"));
-    lines.extend(queue.jobs.iter().map(|(state, count)| format!("{:<14} {count}", state.as_str())));
-    if let Some(since) = queue.oldest_waiting_since {
-        lines.push(format!("{:<14} {since}", "oldest waiting"));
-    }
-    lines.extend(queue.throughput.iter().map(|ended| {
+    page.time("oldest waiting", queue.oldest_waiting_since);
+    for ended in &queue.throughput {
+        let (completed, failed, rate) = (ended.completed, ended.failed, ended.per_minute);
         let name = format!("last {} min", ended.window_ms / 60_000);
-        let (completed, failed) = (ended.completed, ended.failed);
-        format!("{name:<14} {completed} completed, {failed} failed, {:.1} a minute", ended.per_minute)
-    }));
-    clean(&lines.join("\n"))
+        page.line(&name, &format!("{completed} completed, {failed} failed, {rate:.1} a minute"));
+    }
+    page.text()
 }

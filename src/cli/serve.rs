@@ -29,7 +29,7 @@ Examples:
 #[command(after_help = HOW_IT_ENDS)]
 pub(super) struct ServeArgs {
     /// Leave the monitoring of running jobs to `leasehold monitor`
-    #[arg(long, env = "LEASEHOLD_NO_MONITOR", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_monitor: Option<bool>,
     #[command(flatten)]
     host: HostArgs,

@@ -17,10 +17,10 @@ const PAGE: u64 = 1000;
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerArgs {
     /// The URL of the server [default: http://127.0.0.1:7400]
-    #[arg(long, value_name = "URL", env = "LEASEHOLD_SERVER")]
+    #[arg(long, value_name = "URL")]
     pub(super) server: Option<String>,
     /// The access token, where the server requires one
-    #[arg(long, value_name = "TOKEN", env = "LEASEHOLD_TOKEN", hide_env_values = true)]
+    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
     pub(super) token: Option<String>,
 }
 
@@ -63,14 +63,15 @@ impl ClientArgs {
         if self.json { values.iter().try_for_each(print_json) } else { print(&text(values)) }
     }
 
-    /// Reads up to `limit` items (0 for all), page by page. Prints them as JSON as they come, or returns a row for each
-    /// in the end. `page` is called with a size and a cursor, and returns items and the next page's cursor.
-    pub(super) async fn pages<T: Serialize>(
+    /// Reads up to `limit` items (0 for all), page by page. Prints them as JSON as they come, or a row for each as text
+    /// for people in the end. `page` is called with a size and a cursor, and returns items and the next page's cursor.
+    pub(super) async fn print_pages<T: Serialize>(
         &self,
         limit: u64,
         mut page: impl AsyncFnMut(u64, Option<String>) -> Result<(Vec<T>, Option<String>), ClientError>,
         row: impl Fn(&T) -> Vec<String>,
-    ) -> Result<Option<Vec<Vec<String>>>, Failure> {
+        text: impl FnOnce(Vec<Vec<String>>) -> String,
+    ) -> Result<(), Failure> {
         let mut left = if limit == 0 { u64::MAX } else { limit };
         let mut rows = Vec::new();
         let mut cursor = None;
@@ -87,6 +88,6 @@ impl ClientArgs {
                 break;
             }
         }
-        Ok((!self.json).then_some(rows))
+        if self.json { Ok(()) } else { print(&text(rows)) }
     }
 }

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Deserialize;
 
 use super::duration::DurationSetting;
@@ -66,17 +67,35 @@ pub(super) struct Settings {
     pub(super) worker: WorkerSettings,
 }
 
-/// The settings of a worker.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The settings of a worker, on the command line and in the settings file.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct WorkerSettings {
+    /// Claim jobs from this queue (repeatable) [default: default]
+    #[arg(long = "queue", value_name = "QUEUE", value_delimiter = ',')]
     pub(super) queues: Option<Vec<String>>,
-    pub(super) slots: Option<usize>,
-    pub(super) resources: Option<BTreeMap<String, u64>>,
+    /// How many jobs run at the same time [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) slots: Option<u16>,
+    /// Offer this much of a resource to all jobs that run at the same time; jobs that need more than is free are not
+    /// claimed (repeatable) [default: any job is claimed]
+    #[arg(long = "resource", value_name = "NAME=AMOUNT", value_delimiter = ',', value_parser = resource)]
+    #[serde(skip)]
+    pub(super) offers: Vec<(String, u64)>,
+    /// The worker's name, which no other worker may have [default: made from the host's name and a random number]
+    #[arg(long, value_name = "NAME")]
     pub(super) worker_id: Option<String>,
+    /// How long a lease lasts without a heartbeat; heartbeats are sent at a third of it [default: 60s]
+    #[arg(long, value_name = "DURATION")]
     pub(super) lease: Option<DurationSetting>,
+    /// How long running jobs may go on after the first SIGTERM or Ctrl-C [default: 60s]
+    #[arg(long, value_name = "DURATION")]
     pub(super) drain_timeout: Option<DurationSetting>,
+    /// How long a command has between SIGTERM and SIGKILL [default: 10s]
+    #[arg(long, value_name = "DURATION")]
     pub(super) grace: Option<DurationSetting>,
+    #[arg(skip)]
+    pub(super) resources: Option<BTreeMap<String, u64>>,
 }
 
 impl Settings {
@@ -103,6 +122,14 @@ impl Settings {
     }
 }
 
+/// Parses an amount of a resource, such as `memory_mib=4096`.
+fn resource(text: &str) -> Result<(String, u64), String> {
+    let wrong = || format!("`{text}` is not a name and a whole number, such as memory_mib=4096");
+    let (name, amount) = text.split_once('=').ok_or_else(wrong)?;
+    let amount = amount.trim().parse().map_err(|_| wrong())?;
+    if name.trim().is_empty() { Err(wrong()) } else { Ok((name.trim().to_owned(), amount)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +149,13 @@ mod tests {
         let settings: Settings = toml::from_str(text).expect("good settings");
         assert_eq!(settings.worker.lease.map(|lease| lease.0.as_secs()), Some(300));
         assert_eq!(settings.client.server.as_deref(), Some("http://b"));
+    }
+
+    #[test]
+    fn a_resource_is_a_name_and_a_whole_number() {
+        assert_eq!(resource("memory_mib=4096"), Ok(("memory_mib".to_owned(), 4096)));
+        for wrong in ["", "memory_mib", "=1", "memory_mib=", "memory_mib=-1", "memory_mib=4g"] {
+            assert!(resource(wrong).is_err_and(|said| said.contains("memory_mib=4096")), "{wrong}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! SIGTERM and Ctrl-C: the first requests a graceful stop, the second an immediate one.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -12,7 +11,8 @@ use crate::worker::{Stop, StopHandle};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals {
     stop: StopHandle,
-    first: Arc<AtomicU8>,
+    /// The exit status for the first signal.
+    first: Arc<OnceLock<ExitStatus>>,
 }
 
 impl Signals {
@@ -26,7 +26,7 @@ impl Signals {
         tokio::spawn(async move {
             for stop in [Stop::Drain, Stop::Now] {
                 let status = next(&mut interrupt, &mut terminate).await;
-                let _ = receiver.first.compare_exchange(0, status as u8, Ordering::Relaxed, Ordering::Relaxed);
+                receiver.first.get_or_init(|| status);
                 receiver.stop.request(stop);
                 on_stop(stop);
             }
@@ -41,9 +41,7 @@ impl Signals {
 
     /// Returns the exit status for the first signal, if there was one.
     pub(super) fn status(&self) -> Option<ExitStatus> {
-        [ExitStatus::Interrupted, ExitStatus::Terminated]
-            .into_iter()
-            .find(|status| *status as u8 == self.first.load(Ordering::Relaxed))
+        self.first.get().copied()
     }
 }
 

@@ -30,25 +30,13 @@ pub(super) struct StatsArgs {
     #[command(flatten)]
     jobs: GroupingArgs,
     /// Show a row for each interval of this length: 30s, 5m, 1h, 1d
-    #[arg(long, value_name = "INTERVAL", env = "LEASEHOLD_INTERVAL")]
+    #[arg(long, value_name = "INTERVAL")]
     interval: Option<String>,
     /// The time field that puts a job in its interval [default: created_at]
-    #[arg(
-        long,
-        value_name = "FIELD",
-        env = "LEASEHOLD_TIME",
-        requires = "interval",
-        add = ArgValueCompleter::new(complete::times)
-    )]
+    #[arg(long, value_name = "FIELD", requires = "interval", add = ArgValueCompleter::new(complete::times))]
     time: Option<String>,
     /// Show these percentiles, at most ten
-    #[arg(
-        long,
-        value_name = "NUMBERS",
-        env = "LEASEHOLD_PERCENTILES",
-        value_delimiter = ',',
-        default_value = "50,95,99"
-    )]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "50,95,99")]
     percentiles: Vec<f64>,
     #[command(flatten)]
     answer: ClientArgs,

@@ -35,39 +35,39 @@ Examples:
   leasehold submit --file jobs.jsonl")]
 pub(super) struct SubmitArgs {
     /// Submit the jobs of this file, one JSON object per line; `-` for standard input
-    #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_FILE",
+    #[arg(long, short, value_name = "FILE",
           conflicts_with_all = ["command", "payload", "id", "queue", "kind", "priority", "owner", "labels", "timeout",
                                 "max_attempts", "run_at"])]
     file: Option<PathBuf>,
     /// The queue of the job [default: default]
-    #[arg(long, env = "LEASEHOLD_QUEUE")]
+    #[arg(long)]
     queue: Option<String>,
     /// The kind of the job, which names its handler [default: shell]
-    #[arg(long, env = "LEASEHOLD_KIND")]
+    #[arg(long)]
     kind: Option<String>,
     /// The input of the job, as JSON
-    #[arg(long, value_name = "JSON", env = "LEASEHOLD_PAYLOAD", conflicts_with = "command")]
+    #[arg(long, value_name = "JSON", conflicts_with = "command")]
     payload: Option<String>,
     /// The id of the job; submitting the same job again under its id returns the first one
-    #[arg(long, env = "LEASEHOLD_ID")]
+    #[arg(long)]
     id: Option<String>,
     /// The priority, from -100 to 100; higher runs first [default: 0]
-    #[arg(long, env = "LEASEHOLD_PRIORITY", allow_hyphen_values = true)]
+    #[arg(long, allow_hyphen_values = true)]
     priority: Option<i64>,
     /// The owner of the job
-    #[arg(long, env = "LEASEHOLD_OWNER")]
+    #[arg(long)]
     owner: Option<String>,
     /// A label to find the job by (repeatable)
-    #[arg(long = "label", value_name = "NAME=VALUE", env = "LEASEHOLD_LABEL", value_parser = label)]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
     /// The time limit of each attempt [default: none]
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// How many attempts the job gets [default: 3]
-    #[arg(long, value_name = "N", env = "LEASEHOLD_MAX_ATTEMPTS")]
+    #[arg(long, value_name = "N")]
     max_attempts: Option<u64>,
     /// The time at which the job is due, such as 2030-01-31T08:00:00Z [default: now]
-    #[arg(long, value_name = "TIME", env = "LEASEHOLD_RUN_AT")]
+    #[arg(long, value_name = "TIME")]
     run_at: Option<String>,
     #[command(flatten)]
     answer: ClientArgs,

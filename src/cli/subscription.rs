@@ -43,16 +43,16 @@ struct AddArgs {
     /// The URL to call, with http or https
     url: String,
     /// Notify of this event (repeatable) [default: all]
-    #[arg(long, value_name = "EVENT", env = "LEASEHOLD_EVENT", value_delimiter = ',')]
+    #[arg(long, value_name = "EVENT", value_delimiter = ',')]
     event: Vec<EventName>,
     /// The format of messages: cloud_events, slack or alertmanager
-    #[arg(long, env = "LEASEHOLD_FORMAT", default_value = "cloud_events", value_parser = format)]
+    #[arg(long, default_value = "cloud_events")]
     format: NoticeFormat,
     /// Notify of jobs in this queue (repeatable) [default: all]
-    #[arg(long, env = "LEASEHOLD_QUEUE")]
+    #[arg(long)]
     queue: Vec<String>,
     /// Notify of jobs of this kind (repeatable) [default: all]
-    #[arg(long, env = "LEASEHOLD_KIND")]
+    #[arg(long)]
     kind: Vec<String>,
     #[command(flatten)]
     server: ServerArgs,
@@ -64,13 +64,6 @@ struct OneArgs {
     id: String,
     #[command(flatten)]
     server: ServerArgs,
-}
-
-fn format(text: &str) -> Result<NoticeFormat, String> {
-    NoticeFormat::ALL.into_iter().find(|format| format.as_str() == text).ok_or_else(|| {
-        let words: Vec<&str> = NoticeFormat::ALL.iter().map(|format| format.as_str()).collect();
-        format!("must be one of {}", words.join(", "))
-    })
 }
 
 /// Runs the subcommand.

@@ -18,10 +18,10 @@ Example:
   leasehold token --name render-farm --role submit --role work")]
 pub(super) struct TokenArgs {
     /// The name of the token's user in the histories of jobs
-    #[arg(long, env = "LEASEHOLD_NAME", default_value = "me")]
+    #[arg(long, default_value = "me")]
     name: String,
     /// What the token may do: read, submit, work or admin (repeatable) [default: all of them]
-    #[arg(long = "role", env = "LEASEHOLD_ROLE", value_name = "ROLE", value_delimiter = ',',
+    #[arg(long = "role", value_name = "ROLE", value_delimiter = ',',
           value_parser = ["read", "submit", "work", "admin"])]
     roles: Vec<String>,
     /// Print JSON

@@ -44,13 +44,7 @@ const KEYS: &str = "q ends";
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
     /// How often the view is updated
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = "LEASEHOLD_INTERVAL",
-        default_value = "2s",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse)]
     interval: Duration,
     /// Print one view and end
     #[arg(long)]
@@ -100,8 +94,8 @@ async fn watch(client: &Client, interval: Duration, screen: &mut Screen) -> Resu
             }
         };
         let trouble = match answer {
-            Ok(seen) => {
-                view = Some(seen);
+            Ok(answer) => {
+                view = Some(answer);
                 None
             }
             Err(error @ (ClientError::Usage(_) | ClientError::Decode { .. })) => return Err(error.into()),
@@ -181,7 +175,7 @@ fn jobs(view: &View) -> impl Iterator<Item = Vec<String>> {
             shorten(&job.queue, NAME_CHARACTERS),
             shorten(&job.kind, NAME_CHARACTERS),
             lease.map(|lease| shorten(&lease.worker_id, NAME_CHARACTERS)).unwrap_or_default(),
-            super::figures::age(job.started_at, now),
+            super::statistics::age(job.started_at, now),
             left.unwrap_or_default(),
             shorten(&progress.unwrap_or_default(), NAME_CHARACTERS),
         ]

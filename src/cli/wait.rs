@@ -37,7 +37,7 @@ pub(super) struct WaitArgs {
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// The longest wait [default: as long as it takes]
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TIMEOUT", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
     #[command(flatten)]
     answer: ClientArgs,

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::failure::Failure;
-use super::figures::age;
 use super::output::{Fit, print, table_to};
 use super::server::ClientArgs;
 use super::settings::Settings;
+use super::statistics::age;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::wire::Worker;
 

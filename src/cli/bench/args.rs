@@ -26,70 +26,54 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
     /// Which scenario to measure
-    #[arg(long, value_enum, env = "LEASEHOLD_SCENARIO", default_value_t = Scenario::Lives)]
+    #[arg(long, value_enum, default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
     /// How many jobs there are: submitted (lives, recovery), stored (query) or archived (claims) [default: 200000 for
     /// lives, 50 for recovery, 1000000 for query and claims]
-    #[arg(long, env = "LEASEHOLD_JOBS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) jobs: Option<u32>,
     /// How many of the jobs have not ended (query), or how many more have not (claims) [default: 10000]
-    #[arg(long, env = "LEASEHOLD_LIVE")]
+    #[arg(long)]
     pub(super) live: Option<u32>,
     /// Use this data directory, filled first when it is empty, instead of a temporary one (query)
-    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA_DIR", conflicts_with = "server")]
+    #[arg(long, value_name = "DIR", conflicts_with = "server")]
     pub(super) data_dir: Option<PathBuf>,
     /// How many workers run [default: 32 for lives, 2000 for latency]
-    #[arg(long, env = "LEASEHOLD_WORKERS", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) workers: Option<u16>,
     /// How many jobs a worker claims with one call (lives)
-    #[arg(
-        long,
-        env = "LEASEHOLD_BATCH",
-        default_value_t = 100,
-        value_parser = clap::value_parser!(u16).range(1..=1000)
-    )]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) batch: u16,
     /// How many clients submit at the same time (lives)
-    #[arg(long, env = "LEASEHOLD_SUBMITTERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) submitters: u16,
     /// How many jobs a client submits with one call (lives)
-    #[arg(long, env = "LEASEHOLD_SUBMIT_BATCH", default_value_t = 1000,
-          value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(super) submit_batch: u16,
     /// How many jobs may be submitted and not completed before the clients wait (lives)
-    #[arg(long, env = "LEASEHOLD_BACKLOG", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) backlog: u32,
     /// How many jobs are submitted per second, whether or not the server keeps up (latency)
-    #[arg(
-        long,
-        env = "LEASEHOLD_RATE",
-        default_value_t = 500,
-        value_parser = clap::value_parser!(u32).range(1..=100_000)
-    )]
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) rate: u32,
     /// For how long jobs are submitted (latency)
-    #[arg(long, env = "LEASEHOLD_DURATION", value_parser = duration::parse, default_value = "10s")]
+    #[arg(long, value_parser = duration::parse, default_value = "10s")]
     pub(super) duration: Duration,
     /// How many bytes of payload each job has
-    #[arg(
-        long,
-        env = "LEASEHOLD_PAYLOAD_BYTES",
-        default_value_t = 64,
-        value_parser = clap::value_parser!(u32).range(..=65_536)
-    )]
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65_536))]
     pub(super) payload_bytes: u32,
     /// Measure this server instead of starting one; queues named `bench-…` are used
-    #[arg(long, value_name = "URL", env = "LEASEHOLD_SERVER", conflicts_with_all = ["store", "elasticsearch_url"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["store", "elasticsearch_url"])]
     pub(super) server: Option<String>,
     /// The access token, where the server requires one
-    #[arg(long, env = "LEASEHOLD_TOKEN", hide_env_values = true)]
+    #[arg(long, hide_env_values = true)]
     pub(super) token: Option<String>,
     /// The store of the server that is started
-    #[arg(long, value_enum, env = "LEASEHOLD_STORE", default_value_t = StoreKind::Embedded)]
+    #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
     pub(super) store: StoreKind,
     /// A node of Elasticsearch for the server that is started (repeatable); indices named `leasehold-bench-…` stay
     /// there
-    #[arg(long, value_name = "URL", env = "LEASEHOLD_ELASTICSEARCH_URL", value_delimiter = ',')]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub(super) elasticsearch_url: Vec<String>,
     /// Print JSON
     #[arg(long)]

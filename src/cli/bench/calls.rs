@@ -1,4 +1,5 @@
-//! The calls of the measured clients and workers. Bodies are built once, and of the answers only what is needed is read.
+//! The calls of the measuring clients and workers. Bodies are built once, and of the answers only what is needed is
+//! read.
 
 use bytes::Bytes;
 use serde::Deserialize;

@@ -22,43 +22,43 @@ pub(crate) struct OversightArgs {
     #[arg(skip)]
     pub(super) listen: Option<SocketAddr>,
     /// How often jobs are scanned for flags, time limits and start deadlines, in milliseconds [default: 5000]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_MONITOR_SCAN_PERIOD_MS", conflicts_with = "monitor_cron")]
+    #[arg(long, value_name = "MS", conflicts_with = "monitor_cron")]
     #[serde(rename = "scan_period_ms")]
     monitor_scan_period_ms: Option<u64>,
     /// When they are scanned instead, as a cron expression with seconds, in UTC, such as `*/10 * * * * *`
-    #[arg(long, value_name = "CRON", env = "LEASEHOLD_MONITOR_CRON")]
+    #[arg(long, value_name = "CRON")]
     #[serde(rename = "cron")]
     monitor_cron: Option<String>,
     /// How often jobs with an expired lease are recovered, in milliseconds [default: 1000]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_RECOVERY_PERIOD_MS")]
+    #[arg(long, value_name = "MS")]
     recovery_period_ms: Option<u64>,
     /// How long a lease must have been expired before its job is recovered, in milliseconds [default: 2000]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_ORPHAN_GRACE_MS")]
+    #[arg(long, value_name = "MS")]
     orphan_grace_ms: Option<u64>,
     /// How far the clocks of two machines may differ, in milliseconds; no job is taken away before as much has passed
     /// [default: 5000, or 0 for the embedded store]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_CLOCK_SKEW_MS")]
+    #[arg(long, value_name = "MS")]
     clock_skew_ms: Option<u64>,
     /// The age in milliseconds from which the last heartbeat of a job past its expected runtime is stale [default: half
     /// its lease]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_HEARTBEAT_STALE_MS")]
+    #[arg(long, value_name = "MS")]
     heartbeat_stale_ms: Option<u64>,
     /// What becomes of a job whose lease expires: requeue, fail, or flag for a person [default: requeue]
-    #[arg(long, value_name = "POLICY", env = "LEASEHOLD_ORPHAN_POLICY", value_parser = policy)]
+    #[arg(long, value_name = "POLICY")]
     orphan_policy: Option<OrphanPolicy>,
     /// How long ended jobs are kept: one age for all, or one by state, such as `completed=7d,failed=never` [default:
     /// 30d]
-    #[arg(long, value_name = "AGES", env = "LEASEHOLD_RETENTION", value_parser = ages)]
+    #[arg(long, value_name = "AGES", value_parser = ages)]
     retention: Option<Ages>,
     /// How often older ones are removed, in milliseconds [default: 600000]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_RETENTION_PERIOD_MS")]
+    #[arg(long, value_name = "MS")]
     retention_period_ms: Option<u64>,
     /// Keep an audit of everything that happens to jobs: a data stream or monthly indices on Elasticsearch, files in
     /// the data directory otherwise
-    #[arg(long, env = "LEASEHOLD_AUDIT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     audit: Option<bool>,
     /// How often the audit is updated, in milliseconds [default: 10000]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_AUDIT_PERIOD_MS")]
+    #[arg(long, value_name = "MS")]
     audit_period_ms: Option<u64>,
     /// Copy everything that the jobs' histories still hold into the audit once more, as after its loss
     #[arg(long, env = "LEASEHOLD_AUDIT_ANEW")]
@@ -66,15 +66,10 @@ pub(crate) struct OversightArgs {
     audit_anew: bool,
     /// How often ended jobs are moved from the live index to the archive, on Elasticsearch, in milliseconds [default:
     /// 60000]
-    #[arg(long, value_name = "MS", env = "LEASEHOLD_ARCHIVE_PERIOD_MS")]
+    #[arg(long, value_name = "MS")]
     archive_period_ms: Option<u64>,
     /// For how long a submission can be repeated; no job is removed earlier [default: 24h]
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = "LEASEHOLD_IDEMPOTENCY_WINDOW",
-        value_parser = clap::value_parser!(DurationSetting)
-    )]
+    #[arg(long, value_name = "DURATION")]
     idempotency_window: Option<DurationSetting>,
 }
 
@@ -82,28 +77,24 @@ impl OversightArgs {
     /// Returns the settings of the command line over those of the file over the defaults.
     pub(crate) fn over(self, file: &Self) -> Result<MonitorConfig, String> {
         let defaults = MonitorConfig::default();
-        let millis = |flag: Option<u64>, file: Option<u64>| flag.or(file).map(Duration::from_millis);
+        let optional = |flag: Option<u64>, file: Option<u64>| flag.or(file).map(Duration::from_millis);
+        let millis = |flag, file, default| optional(flag, file).unwrap_or(default);
+        let audit_period = millis(self.audit_period_ms, file.audit_period_ms, DEFAULT_AUDIT_PERIOD);
         let retention = self.retention.or(file.retention).map(|ages| ages.0);
         let window = self.idempotency_window.or(file.idempotency_window).map(|setting| setting.0);
         Ok(MonitorConfig {
             scans: self.scans(file)?.unwrap_or(defaults.scans),
-            recovery_period: millis(self.recovery_period_ms, file.recovery_period_ms)
-                .unwrap_or(defaults.recovery_period),
-            retention_period: millis(self.retention_period_ms, file.retention_period_ms)
-                .unwrap_or(defaults.retention_period),
-            archive_period: millis(self.archive_period_ms, file.archive_period_ms).unwrap_or(defaults.archive_period),
-            orphan_grace: millis(self.orphan_grace_ms, file.orphan_grace_ms).unwrap_or(defaults.orphan_grace),
-            clock_skew: millis(self.clock_skew_ms, file.clock_skew_ms),
-            heartbeat_stale: millis(self.heartbeat_stale_ms, file.heartbeat_stale_ms),
+            recovery_period: millis(self.recovery_period_ms, file.recovery_period_ms, defaults.recovery_period),
+            retention_period: millis(self.retention_period_ms, file.retention_period_ms, defaults.retention_period),
+            archive_period: millis(self.archive_period_ms, file.archive_period_ms, defaults.archive_period),
+            orphan_grace: millis(self.orphan_grace_ms, file.orphan_grace_ms, defaults.orphan_grace),
+            clock_skew: optional(self.clock_skew_ms, file.clock_skew_ms),
+            heartbeat_stale: optional(self.heartbeat_stale_ms, file.heartbeat_stale_ms),
             orphan_policy: self.orphan_policy.or(file.orphan_policy).unwrap_or(defaults.orphan_policy),
             retention: retention.unwrap_or(defaults.retention),
             idempotency_window: window.unwrap_or(defaults.idempotency_window),
             audit_anew: self.audit_anew,
-            audit_period: self
-                .audit
-                .or(file.audit)
-                .unwrap_or(self.audit_anew)
-                .then(|| millis(self.audit_period_ms, file.audit_period_ms).unwrap_or(DEFAULT_AUDIT_PERIOD)),
+            audit_period: self.audit.or(file.audit).unwrap_or(self.audit_anew).then_some(audit_period),
             term: defaults.term,
         })
     }
@@ -118,11 +109,6 @@ impl OversightArgs {
         let flags = schedule(self.monitor_scan_period_ms, &self.monitor_cron)?;
         Ok(flags.or(schedule(file.monitor_scan_period_ms, &file.monitor_cron)?))
     }
-}
-
-fn policy(text: &str) -> Result<OrphanPolicy, String> {
-    let words = OrphanPolicy::ALL.map(OrphanPolicy::as_str).join(", ");
-    OrphanPolicy::ALL.into_iter().find(|policy| policy.as_str() == text).ok_or(format!("must be one of {words}"))
 }
 
 /// How long ended jobs are kept, as flags and the settings file take it.
