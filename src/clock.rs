@@ -39,13 +39,13 @@ impl Timestamp {
     /// Adds `duration`, up to [`Timestamp::MAX`].
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        Self::from_millis(self.0.saturating_add(millis(duration)))
+        Self::from_millis(self.0.saturating_add(signed_millis(duration)))
     }
 
     /// Subtracts `duration`, down to [`Timestamp::MIN`].
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
-        Self::from_millis(self.0.saturating_sub(millis(duration)))
+        Self::from_millis(self.0.saturating_sub(signed_millis(duration)))
     }
 
     /// Returns the time since `earlier`; zero when this is not later.
@@ -76,8 +76,14 @@ impl Timestamp {
     }
 }
 
-/// Returns a duration in whole milliseconds, as far as they can be counted.
-fn millis(duration: Duration) -> i64 {
+/// Returns a duration in whole milliseconds, at most `u64::MAX`.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns a duration in whole milliseconds, at most `i64::MAX`.
+fn signed_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -138,7 +144,7 @@ impl ManualClock {
 
     /// Advances the clock by the duration `by`.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(millis(by), Ordering::SeqCst);
+        self.0.fetch_add(signed_millis(by), Ordering::SeqCst);
     }
 }
 

@@ -10,7 +10,7 @@ use super::jobs::job_as_written;
 use super::json::ok;
 use super::lists::{decode_cursor, encode_cursor, page_of, parse, values};
 use crate::job::{Actor, Then};
-use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER, OrphanStatus};
+use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
 use crate::wire::admin::Ordered;
 use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobAnswer, OrphanedJob, Page};
@@ -42,9 +42,8 @@ pub(crate) async fn orphans(call: Call<Admin>, query: Query) -> Answer {
         ..Filter::default()
     };
     let find = |after, limit| call.app.manager.orphans(filter, after, limit);
-    let Page { items, next_cursor } =
-        page_of(&query, ORPHAN_ORDER, find, |found: &OrphanStatus| &found.versioned.job).await?;
-    let items: Vec<OrphanedJob> = items.iter().filter_map(|found| found.try_into().ok()).collect();
+    let Page { items, next_cursor } = page_of(&query, ORPHAN_ORDER, find, |(key, _)| key.clone()).await?;
+    let items: Vec<OrphanedJob> = items.into_iter().map(|(_, orphan)| orphan).collect();
     ok(&Page { items, next_cursor })
 }
 

@@ -14,7 +14,6 @@ use super::error::ApiError;
 use super::extract::Query;
 use super::json::ok;
 use super::trim::Fields;
-use crate::job;
 use crate::manager::ManagerError;
 use crate::query::kql::{Expression, Zone};
 use crate::query::{Cursor, Filter, Search, Sort, SortKey};
@@ -89,7 +88,7 @@ pub(crate) async fn list(call: Call<Read>, query: Query) -> Answer {
 /// Searches for the page that the query's `limit` and `cursor` select.
 pub(crate) async fn page(app: &App, query: &Query, filter: Filter, sort: Sort) -> Result<Page<Versioned>, ApiError> {
     let find = |after, limit| async move { app.manager.search(&Search { filter, sort, after, limit }).await };
-    page_of(query, sort, find, |found| &found.job).await
+    page_of(query, sort, find, |found| sort.key(&found.job)).await
 }
 
 /// Answers with the page that the query's `limit` and `cursor` select of what `find` finds after a key, up to a number.
@@ -97,7 +96,7 @@ pub(crate) async fn page_of<T, F: Future<Output = Result<Vec<T>, ManagerError>>>
     query: &Query,
     sort: Sort,
     find: impl FnOnce(Option<SortKey>, usize) -> F,
-    job: impl Fn(&T) -> &job::Job,
+    key: impl Fn(&T) -> SortKey,
 ) -> Result<Page<T>, ApiError> {
     let limit = limit(query)?;
     let after = query.one("cursor")?.map(|text| decode_cursor(text, sort)).transpose()?.map(|cursor| cursor.after);
@@ -106,7 +105,7 @@ pub(crate) async fn page_of<T, F: Future<Output = Result<Vec<T>, ManagerError>>>
     let more = items.len() > limit;
     items.truncate(limit);
     let last = items.last().filter(|_| more);
-    let next_cursor = last.map(|last| encode_cursor(&Cursor { sort, after: sort.key(job(last)) }));
+    let next_cursor = last.map(|last| encode_cursor(&Cursor { sort, after: key(last) }));
     Ok(Page { items, next_cursor })
 }
 

@@ -17,8 +17,7 @@ pub(crate) struct NoFields {}
     responses((status = 200, description = "The queues, by name", body = Page<Queue>)))]
 pub(crate) async fn queues(call: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
-    let items: Vec<Queue> = call.app.manager.queues().await?.into_iter().map(Queue::from).collect();
-    ok(&Page { items, next_cursor: None })
+    ok(&Page { items: call.app.manager.queues().await?, next_cursor: None })
 }
 
 /// Returns a queue, which need not have jobs.
@@ -74,5 +73,5 @@ pub(crate) async fn change_queue(
 }
 
 async fn show(app: &App, name: &QueueName) -> Answer {
-    ok(&Queue::from(app.manager.queue(name).await?))
+    ok(&app.manager.queue(name).await?)
 }

@@ -6,17 +6,17 @@ use super::extract::{Query, WorkerPath};
 use super::json::ok;
 use super::lists::page;
 use crate::job::JobState;
+use crate::manager::WorkerStatuses;
 use crate::query::{Direction, Filter, Sort, SortField};
-use crate::wire::{JobAnswer, Page, Worker, WorkerJobs, WorkerList};
+use crate::wire::{JobAnswer, Page, WorkerJobs, WorkerList};
 
 /// Lists the workers that called this server recently, and those that run jobs, whichever server they call.
 #[utoipa::path(get, path = "/v1/workers", tag = "queues",
     responses((status = 200, description = "The workers, by name", body = WorkerList)))]
 pub(crate) async fn workers(call: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
-    let found = call.app.manager.workers().await?;
-    let items = found.workers.into_iter().map(Worker::from).collect();
-    ok(&WorkerList { items, next_cursor: None, truncated: found.truncated })
+    let WorkerStatuses { workers: items, truncated } = call.app.manager.workers().await?;
+    ok(&WorkerList { items, next_cursor: None, truncated })
 }
 
 /// Returns a worker with the jobs that it runs.
@@ -38,6 +38,6 @@ pub(crate) async fn worker(call: Call<Read>, WorkerPath(id): WorkerPath, query: 
         page(&call.app, &query, filter, Sort::By(SortField::CreatedAt, Direction::Ascending)).await?;
     let worker = call.app.manager.worker(&id).await?;
     let unknown = || ApiError::new(Code::NoSuchWorker, format!("nothing is known of a worker {id}"));
-    let worker = Worker::from(worker.ok_or_else(unknown)?);
+    let worker = worker.ok_or_else(unknown)?;
     ok(&WorkerJobs { worker, items: jobs.iter().map(JobAnswer::from).collect(), next_cursor })
 }

@@ -167,7 +167,7 @@ fn queue_names() -> Vec<String> {
         let call = async { tokio::time::timeout(SERVER_WITHIN, client.queues()).await };
         runtime.block_on(call).ok()?.ok()
     };
-    answer().map(|list| list.items.into_iter().map(|queue| queue.name).collect()).unwrap_or_default()
+    answer().map(|list| list.items.into_iter().map(|queue| queue.name.into()).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]

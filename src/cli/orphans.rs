@@ -55,10 +55,10 @@ fn show(rows: Vec<Vec<String>>) -> String {
 
 fn row(job: &OrphanedJob) -> Vec<String> {
     vec![
-        job.id.clone(),
-        job.queue.clone(),
-        job.kind.clone(),
-        job.worker_id.clone(),
+        job.id.to_string(),
+        job.queue.to_string(),
+        job.kind.to_string(),
+        job.worker_id.to_string(),
         job.fence.to_string(),
         format!("{}/{}", job.attempt, job.max_attempts),
         millis(job.flagged_for_ms),

@@ -118,7 +118,7 @@ impl From<Policy> for Option<OrphanPolicy> {
 fn summary(queue: &Queue) -> String {
     let stands = if queue.paused { "paused" } else { "not paused" };
     let rule = queue.orphan_policy.map(|policy| format!(", orphans: {}", policy.as_str())).unwrap_or_default();
-    format!("{}: {stands}{rule}", clean(&queue.name))
+    format!("{}: {stands}{rule}", clean(queue.name.as_str()))
 }
 
 /// Formats the queues as a table.
@@ -130,7 +130,7 @@ pub(super) fn overview(queues: &[Queue], now: Timestamp, fit: Fit) -> String {
             None => format!("by {}", pause.by),
         });
         vec![
-            queue.name.clone(),
+            queue.name.to_string(),
             count(JobState::Available),
             count(JobState::Running),
             count(JobState::Failed),
@@ -146,7 +146,7 @@ pub(super) fn overview(queues: &[Queue], now: Timestamp, fit: Fit) -> String {
 /// Formats a queue on a page.
 fn describe(queue: &Queue) -> String {
     let mut page = Page::new(14);
-    page.line("queue", &queue.name);
+    page.line("queue", queue.name.as_str());
     let pause = queue.pause.as_ref().map(|pause| {
         let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         format!("since {} by {}{reason}", pause.since, pause.by)

@@ -8,6 +8,7 @@ use super::host::{Host, HostArgs};
 use super::settings::Settings;
 use crate::api::access::Access;
 use crate::api::{self, Limits};
+use crate::clock::millis;
 use crate::manager::ManagerConfig;
 
 const DEFAULT_PORT: u16 = 7400;
@@ -47,7 +48,6 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
 /// Returns the server's configuration for its health page: nothing secret, and so no URL, which may hold a password.
 fn configuration(engine: &EngineSettings, access: &Access, watches: bool) -> serde_json::Value {
     let (manager, limits) = (ManagerConfig::default(), Limits::default());
-    let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "store": engine.kind.as_str(),

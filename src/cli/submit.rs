@@ -12,6 +12,7 @@ use super::server::ClientArgs;
 use super::settings::Settings;
 use super::{duration, jobs};
 use crate::client::Client;
+use crate::clock::millis;
 use crate::job::Json;
 use crate::wire::SubmitJob;
 use crate::worker::shell::{self, CommandLine, ShellPayload};
@@ -114,7 +115,7 @@ fn one(args: SubmitArgs) -> Result<SubmitJob, Failure> {
         owner: args.owner,
         labels: args.labels.into_iter().collect(),
         run_at: args.run_at,
-        timeout_ms: args.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        timeout_ms: args.timeout.map(millis),
         max_attempts: args.max_attempts,
         ..SubmitJob::new(args.queue.unwrap_or_else(|| jobs::DEFAULT_QUEUE.to_owned()), kind)
     };

@@ -185,10 +185,11 @@ fn jobs(view: &View) -> impl Iterator<Item = Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::QueueName;
 
     fn queue(number: usize) -> Queue {
         Queue {
-            name: format!("q{number}"),
+            name: QueueName::new(format!("q{number}")).expect("a name"),
             paused: false,
             pause: None,
             orphan_policy: None,

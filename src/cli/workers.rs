@@ -8,6 +8,7 @@ use super::server::ClientArgs;
 use super::settings::Settings;
 use super::statistics::age;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::job::QueueName;
 use crate::wire::Worker;
 
 /// List the workers that the server has heard of lately, and those that run jobs
@@ -36,13 +37,13 @@ pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
             false => format!("over since {}", super::duration::show(now.since(at))),
         });
         vec![
-            worker.id.clone(),
+            worker.id.to_string(),
             if worker.waiting { "waits" } else { "" }.to_owned(),
             worker.running.to_string(),
             age(worker.oldest_heartbeat_at, now),
             until.unwrap_or_default(),
             age(worker.last_seen_at, now),
-            worker.queues.join(" "),
+            worker.queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(" "),
             offers.join(" "),
         ]
     });

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use http::StatusCode;
 
 use crate::client::{Client, ClientError};
+use crate::clock::millis;
 use crate::job::{Fence, InvalidName, JobId, Kind, QueueName, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Heartbeat, Outcome};
 use crate::wire;
@@ -168,8 +169,4 @@ fn service_error(error: ClientError) -> ServiceError {
 
 fn may_pass(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

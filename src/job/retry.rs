@@ -36,7 +36,7 @@ mod millis {
         if !serializer.is_human_readable() {
             return duration.serialize(serializer);
         }
-        serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+        serializer.serialize_u64(crate::clock::millis(*duration))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

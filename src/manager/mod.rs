@@ -23,15 +23,15 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use admin::orphans::{ORPHAN_ORDER, OrphanStatus, Prospect};
+pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
 pub use admin::queue_settings::{Pause, QueueSettings};
 pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 pub use observe::explain::{Explanation, Reason};
 pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
-pub use observe::queues::QueueStatus;
+pub use observe::queues::Queue;
 pub use observe::survey::{Survey, SurveyState};
 pub use observe::throughput::Throughput;
-pub use observe::workers::{Leases, Sighting, WorkerStatus, WorkerStatuses};
+pub use observe::workers::{Worker, WorkerStatuses};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, Submitted,
 };

@@ -26,8 +26,9 @@ use serde::{Deserialize, Serialize};
 use super::pages::{MayAct, Pages};
 use super::report::Report;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, Json, RecordName};
+use crate::job::{Job, JobId, RecordName};
 use crate::query::{Filter, SortField};
+use crate::store::record::body;
 use crate::store::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
 
 /// The name of the record that holds the position.
@@ -178,11 +179,7 @@ impl Auditor {
 
     /// Writes the position to its record.
     async fn reach(&self, position: Position, version: Option<Version>) -> Result<Option<Version>, StoreError> {
-        let body = Json::of(&position).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        let write = match version {
-            Some(expected) => RecordWrite::Replace { key: Self::key(), body, expected },
-            None => RecordWrite::Create { key: Self::key(), body },
-        };
+        let write = RecordWrite::put(Self::key(), body(&position)?, version);
         self.store.write_record(write).await.map(Some).map_err(refused)
     }
 }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::trouble::Trouble;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, millis};
 use crate::job::{Json, RecordName};
 use crate::store::record::body;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
@@ -153,8 +153,7 @@ impl Leader {
     async fn renew(&mut self, held: Held) -> Result<(), WriteError<Record>> {
         let (fence, acquired_at) = (held.fence, held.acquired_at);
         let sent = (self.monotonic)();
-        let body = self.claim(Some(&self.name), fence, acquired_at)?;
-        let write = RecordWrite::Replace { key: key()?, body, expected: held.version };
+        let write = RecordWrite::put(key(), self.claim(Some(&self.name), fence, acquired_at)?, Some(held.version));
         match self.store.write_record(write).await {
             Ok(version) => {
                 self.held = Some(Held { version, fence, acquired_at });
@@ -178,7 +177,7 @@ impl Leader {
 
     async fn campaign(&mut self) -> Result<(), WriteError<Record>> {
         let began = (self.monotonic)();
-        let Some(record) = self.store.record(&key()?).await? else {
+        let Some(record) = self.store.record(&key()).await? else {
             return self.take(1, None).await;
         };
         let claim: Claim = record.read()?;
@@ -198,11 +197,7 @@ impl Leader {
     async fn take(&mut self, fence: u64, over: Option<Version>) -> Result<(), WriteError<Record>> {
         let acquired_at = self.clock.now();
         let sent = (self.monotonic)();
-        let (key, body) = (key()?, self.claim(Some(&self.name), fence, acquired_at)?);
-        let write = match over {
-            Some(expected) => RecordWrite::Replace { key, body, expected },
-            None => RecordWrite::Create { key, body },
-        };
+        let write = RecordWrite::put(key(), self.claim(Some(&self.name), fence, acquired_at)?, over);
         match self.store.write_record(write).await {
             Ok(version) => {
                 self.held = Some(Held { version, fence, acquired_at });
@@ -236,12 +231,8 @@ impl Leader {
     pub async fn give_back(&mut self) {
         self.leadership.end();
         let Some(held) = self.held.take() else { return };
-        let write = self.claim(None, held.fence, held.acquired_at).and_then(|body| {
-            let key = key()?;
-            Ok(RecordWrite::Replace { key, body, expected: held.version })
-        });
-        let given_back = match write {
-            Ok(write) => self.store.write_record(write).await.map(|_| ()),
+        let given_back = match self.claim(None, held.fence, held.acquired_at) {
+            Ok(body) => self.store.write_record(RecordWrite::put(key(), body, Some(held.version))).await.map(drop),
             Err(error) => Err(error.into()),
         };
         if let Err(error) = given_back {
@@ -253,14 +244,13 @@ impl Leader {
         body(&Claim {
             holder: holder.map(str::to_owned),
             fence,
-            term_ms: u64::try_from(self.term.as_millis()).unwrap_or(u64::MAX),
+            term_ms: millis(self.term),
             acquired_at,
             renewed_at: self.clock.now(),
         })
     }
 }
 
-fn key() -> Result<RecordKey, StoreError> {
-    let name = RecordName::new(NAME).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    Ok(RecordKey::new(RecordKind::Lease, name))
+fn key() -> RecordKey {
+    RecordKey::new(RecordKind::Lease, RecordName::system(NAME))
 }

@@ -120,6 +120,15 @@ pub enum RecordWrite {
 }
 
 impl RecordWrite {
+    /// Returns the write of `body` over the version `expected` of the record, or of a new record when that is `None`.
+    #[must_use]
+    pub fn put(key: RecordKey, body: Json, expected: Option<Version>) -> Self {
+        match expected {
+            Some(expected) => Self::Replace { key, body, expected },
+            None => Self::Create { key, body },
+        }
+    }
+
     /// Returns the key of the record.
     #[must_use]
     pub fn key(&self) -> &RecordKey {

@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::job::millis;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::job::JobState;
 use crate::manager::{Insights, KindCounts, Quantiles, Survey, SurveyState};
 

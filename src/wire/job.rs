@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::job::{self, Body, Json, OrphanPolicy, State};
 pub use crate::job::{HistoryEntry, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy};
 use crate::manager::JobView;
@@ -246,11 +246,6 @@ impl<'a> Lease<'a> {
             expires_at: lease.expires_at,
         }
     }
-}
-
-/// Returns a duration in whole milliseconds. A duration that came in as milliseconds is returned unchanged.
-pub(super) fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The names of a job's fields in an answer, from the schema of [`Job`], with dots between a field and its inner

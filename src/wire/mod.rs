@@ -14,7 +14,6 @@ pub mod fields;
 pub mod health;
 pub mod job;
 pub mod lists;
-pub mod orphans;
 pub mod problem;
 pub mod queues;
 pub mod stats;
@@ -24,7 +23,10 @@ pub mod work;
 pub mod workers;
 
 pub use crate::job::Then;
-pub use crate::manager::{Explanation, HeartbeatAnswer, Reason, Survey};
+pub use crate::manager::{
+    Explanation, HeartbeatAnswer, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob, Pause, Queue, Reason, Survey,
+    Throughput, Worker,
+};
 pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
@@ -37,9 +39,8 @@ pub use job::{
     Version,
 };
 pub use lists::{CountAnswer, CountGroup, Health, Page};
-pub use orphans::{OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
 pub use problem::Problem;
-pub use queues::{ChangeQueue, Queue, QueuePause, QueueThroughput};
+pub use queues::ChangeQueue;
 pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription};
@@ -47,4 +48,4 @@ pub use work::{
     AdminRelease, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob,
     HeartbeatJobs, LeaseBeat, ReleaseJob,
 };
-pub use workers::{Worker, WorkerJobs, WorkerList};
+pub use workers::{WorkerJobs, WorkerList};

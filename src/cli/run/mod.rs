@@ -27,7 +27,7 @@ use super::output::complain;
 use super::signals::Signals;
 use super::worker::REAP;
 use super::{duration, jobs};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::job::{Change, Job, JobError, JobId, JobState, QueueName, WorkerId};
 use crate::manager::Manager;
 use crate::worker::shell::{self, Scope, ShellHandler};
@@ -113,7 +113,7 @@ pub(super) struct RunArgs {
 pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     log::start(LogFormat::Text, "warn");
     let source = source(&args)?;
-    let timeout_ms = args.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    let timeout_ms = args.timeout.map(millis);
     let planned = source.plan(Defaults { attempts: args.attempts, timeout_ms })?;
     let directory = args.data_dir.clone().map_or_else(|| source.data_dir(), Ok)?;
     let directory = place::occupy(&directory, &source.identity()?)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tracing::warn;
+use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::job::{Actor, OrphanPolicy, QueueName, RecordName};
@@ -34,15 +35,14 @@ pub struct QueueSettings {
     pub orphan_policy: Option<OrphanPolicy>,
 }
 
-/// A pause of a queue, during which none of its jobs is handed out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The pause of a queue, during which none of its jobs is claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pause {
     /// When the queue was paused.
-    pub at: Timestamp,
-    /// Who paused the queue.
+    pub since: Timestamp,
+    /// The caller who paused the queue, or who gave the latest reason.
     pub by: Actor,
-    /// The most recent reason, if one was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Why the queue was paused; null when no reason was given.
     pub reason: Option<String>,
 }
 
@@ -56,8 +56,8 @@ impl QueueSettings {
     fn paused(&self, caller: &Caller, reason: Option<&str>, now: Timestamp) -> Self {
         let paused = match &self.paused {
             Some(pause) if reason.is_none_or(|reason| pause.reason.as_deref() == Some(reason)) => pause.clone(),
-            Some(pause) => Pause { at: pause.at, by: caller.clone(), reason: reason.map(str::to_owned) },
-            None => Pause { at: now, by: caller.clone(), reason: reason.map(str::to_owned) },
+            Some(pause) => Pause { since: pause.since, by: caller.clone(), reason: reason.map(str::to_owned) },
+            None => Pause { since: now, by: caller.clone(), reason: reason.map(str::to_owned) },
         };
         Self { paused: Some(paused), ..self.clone() }
     }
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(held_back().paused(&Caller::system("bob"), None, later), held_back());
         assert_eq!(held_back().paused(&Caller::system("bob"), Some("repairs"), later), held_back());
         let again = held_back().paused(&Caller::system("bob"), Some("flood"), later).paused.expect("paused");
-        assert_eq!((again.at.as_millis(), again.by.as_str(), again.reason.as_deref()), (5, "bob", Some("flood")));
+        assert_eq!((again.since.as_millis(), again.by.as_str(), again.reason.as_deref()), (5, "bob", Some("flood")));
     }
 
     #[test]

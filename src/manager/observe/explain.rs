@@ -26,7 +26,6 @@ pub(crate) const MAX_AHEAD: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// The job's id.
-    #[schema(value_type = String)]
     pub id: JobId,
     /// The state of the job.
     pub state: JobState,
@@ -164,7 +163,7 @@ fn of_missed_deadline(job: &Job) -> Reason {
 fn of_deadline(job: &Job, now: Timestamp) -> Option<Reason> {
     let deadline = job.start_deadline()?;
     let message = format!("It expires unless it is started by {deadline}, {}.", from_now(deadline, now));
-    Some(Reason::new("start_deadline", message, json!({ "expires_at": deadline.to_rfc3339() })))
+    Some(Reason::new("start_deadline", message, json!({ "expires_at": deadline })))
 }
 
 fn of_not_due(job: &Job, now: Timestamp) -> Reason {
@@ -191,9 +190,8 @@ fn of_pause(facts: &Facts) -> Option<Reason> {
     let pause = facts.settings.paused.as_ref()?;
     let queue = &facts.job.spec.queue;
     let why = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    let message = format!("The queue `{queue}` is paused by {} since {}{why}.", pause.by, pause.at);
-    let evidence =
-        json!({ "queue": queue, "since": pause.at.to_rfc3339(), "by": pause.by.as_str(), "reason": pause.reason });
+    let message = format!("The queue `{queue}` is paused by {} since {}{why}.", pause.by, pause.since);
+    let evidence = json!({ "queue": queue, "since": pause.since, "by": pause.by, "reason": pause.reason });
     Some(Reason::new("queue_paused", message, evidence))
 }
 
@@ -204,17 +202,13 @@ fn of_workers(facts: &Facts) -> Option<Reason> {
         let since = facts.listening_since;
         let message =
             format!("No worker has asked this server for jobs of the queue `{queue}` since it started, {since}.");
-        return Some(Reason::new("never_asked", message, json!({ "queue": queue, "since": since.to_rfc3339() })));
+        return Some(Reason::new("never_asked", message, json!({ "queue": queue, "since": since })));
     };
     if asking.lately == 0 {
         let ago = in_words(facts.now.since(last_at));
         let message =
             format!("No worker has asked this server for jobs of the queue `{queue}` since {last_at}, {ago} ago.");
-        return Some(Reason::new(
-            "not_asked_lately",
-            message,
-            json!({ "queue": queue, "since": last_at.to_rfc3339() }),
-        ));
+        return Some(Reason::new("not_asked_lately", message, json!({ "queue": queue, "since": last_at })));
     }
     if asking.with_room == 0 {
         return Some(of_needs(facts));
@@ -224,7 +218,7 @@ fn of_workers(facts: &Facts) -> Option<Reason> {
             "None of the workers that take jobs of the queue `{queue}` waits for one now; {} asked lately.",
             asking.with_room
         );
-        let evidence = json!({ "queue": queue, "workers": asking.with_room, "asked_at": last_at.to_rfc3339() });
+        let evidence = json!({ "queue": queue, "workers": asking.with_room, "asked_at": last_at });
         Reason::new("workers_busy", message, evidence)
     })
 }
@@ -272,8 +266,8 @@ fn of_running(facts: &Facts, running: &Running) -> Vec<Reason> {
             ago(beat)
         ),
         json!({
-            "worker_id": lease.worker_id.as_str(), "fence": job.fence.get(), "since": since.to_rfc3339(),
-            "heartbeat_at": beat.to_rfc3339(), "lease_expires_at": lease.expires_at.to_rfc3339(),
+            "worker_id": lease.worker_id.as_str(), "fence": job.fence.get(), "since": since,
+            "heartbeat_at": beat, "lease_expires_at": lease.expires_at,
         }),
     )];
     if lease.expires_at <= now {
@@ -282,25 +276,25 @@ fn of_running(facts: &Facts, running: &Running) -> Vec<Reason> {
             lease.expires_at,
             ago(lease.expires_at)
         );
-        reasons.push(Reason::new("lease_expired", message, json!({ "at": lease.expires_at.to_rfc3339() })));
+        reasons.push(Reason::new("lease_expired", message, json!({ "at": lease.expires_at })));
     }
     if let Some(orphan) = &running.orphan {
         let held = if orphan.held { "; it waits for a person to decide" } else { "" };
         let message = format!("It looks abandoned since {}: {}{held}.", orphan.flagged_at, orphan.reason);
-        let evidence = json!({ "since": orphan.flagged_at.to_rfc3339(), "reason": orphan.reason, "held": orphan.held });
+        let evidence = json!({ "since": orphan.flagged_at, "reason": orphan.reason, "held": orphan.held });
         reasons.push(Reason::new("orphaned", message, evidence));
     }
     if let Some(expected) = job.expected_until(running).filter(|expected| *expected <= now) {
         let message = format!("It was expected to end by {expected}, {} ago.", ago(expected));
-        reasons.push(Reason::new("overdue", message, json!({ "expected_by": expected.to_rfc3339() })));
+        reasons.push(Reason::new("overdue", message, json!({ "expected_by": expected })));
     }
     if let Some(at) = running.cancel_requested_at {
         let message = format!("Its worker is asked to stop since {at}, {} ago.", ago(at));
-        reasons.push(Reason::new("cancel_requested", message, json!({ "since": at.to_rfc3339() })));
+        reasons.push(Reason::new("cancel_requested", message, json!({ "since": at })));
     }
     if let Some(at) = job.times_out_at(running) {
         let message = format!("Its time limit ends at {at}, {}.", from_now(at, now));
-        reasons.push(Reason::new("time_limit", message, json!({ "at": at.to_rfc3339() })));
+        reasons.push(Reason::new("time_limit", message, json!({ "at": at })));
     }
     reasons
 }

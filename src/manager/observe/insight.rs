@@ -8,7 +8,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::job::{EventName, Job, JobState, Kind, Lease, State, WorkerId};
 
 use super::sliding_window::SlidingWindow;
@@ -46,7 +46,7 @@ impl Default for Durations {
 
 impl Durations {
     fn add(&mut self, duration: Duration) {
-        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(LONGEST_MILLIS);
+        let millis = millis(duration).min(LONGEST_MILLIS);
         self.0.record(millis).expect("it grows with what it is given");
     }
 

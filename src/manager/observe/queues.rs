@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 
 use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::job::{JobState, QueueName};
+use crate::job::{JobState, OrphanPolicy, QueueName};
 use crate::query::{Direction, Filter, GroupField, Search, Sort, SortField};
 use crate::store::StoreError;
 
-use super::throughput::{self, Throughput};
+use super::throughput::{EndedInWindows, Throughput, throughput};
 use crate::manager::Manager;
-use crate::manager::admin::queue_settings::QueueSettings;
+use crate::manager::admin::queue_settings::{Pause, QueueSettings};
 use crate::manager::request::ManagerError;
 
 /// The most queues whose oldest jobs are searched for at once.
@@ -24,20 +26,31 @@ pub(super) fn no_jobs() -> JobCounts {
     JobState::ALL.iter().map(|state| (*state, 0)).collect()
 }
 
-/// The status of a queue.
-#[derive(Clone, Debug)]
-pub struct QueueStatus {
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Queue {
     /// The queue's name.
+    #[schema(example = "reports")]
     pub name: QueueName,
-    /// The number of jobs in each state; every state has an entry.
+    /// Whether the queue is paused: none of its jobs is claimed.
+    pub paused: bool,
+    /// When, by whom and why the queue was paused; null when it is not paused.
+    pub pause: Option<Pause>,
+    /// What happens to jobs of the queue whose lease expires, unless they have a policy themselves: `requeue`, `fail`
+    /// or `flag`. The installation's policy applies when null.
+    #[schema(value_type = Option<String>)]
+    pub orphan_policy: Option<OrphanPolicy>,
+    /// The number of jobs of the queue in each state.
+    #[schema(example = json!({
+        "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
+    }))]
     pub jobs: BTreeMap<JobState, u64>,
-    /// The due time of the due job that has waited longest; `None` when no job is due.
+    /// The time from which the longest-waiting due job could have been claimed if the queue was not paused; null when
+    /// no due job waits.
     pub oldest_waiting_since: Option<Timestamp>,
-    /// The queue's settings.
-    pub settings: QueueSettings,
-    /// The throughput of the last one, five and fifteen minutes. On the embedded store it counts only jobs that ended
-    /// since the manager was started.
-    pub throughput: [Throughput; 3],
+    /// How many jobs of the queue ended in the last one, five and fifteen minutes. The embedded store counts them from
+    /// the server's start, to within ten seconds; a shared store counts the jobs of all servers.
+    pub throughput: Vec<Throughput>,
 }
 
 impl Manager {
@@ -45,13 +58,13 @@ impl Manager {
     ///
     /// # Errors
     /// Returns the store's error.
-    pub async fn queues(&self) -> Result<Vec<QueueStatus>, ManagerError> {
+    pub async fn queues(&self) -> Result<Vec<Queue>, ManagerError> {
         self.know_queues().await?;
         let mut queues = self.count_by_queue(&Filter::default()).await?;
         for name in self.shared.queue_settings.queues() {
             queues.entry(name).or_insert_with(no_jobs);
         }
-        let ended = self.throughput(None).await?;
+        let ended = self.ended_lately(None).await?;
         let queues: Vec<_> = queues.into_iter().collect();
         let mut answered = Vec::with_capacity(queues.len());
         for some in queues.chunks(QUEUES_AT_ONCE) {
@@ -64,11 +77,11 @@ impl Manager {
     ///
     /// # Errors
     /// Returns the store's error.
-    pub async fn queue(&self, name: &QueueName) -> Result<QueueStatus, ManagerError> {
+    pub async fn queue(&self, name: &QueueName) -> Result<Queue, ManagerError> {
         self.know_queues().await?;
         let filter = Filter { queues: vec![name.clone()], ..Filter::default() };
         let jobs = self.count_by_queue(&filter).await?.remove(name).unwrap_or_else(no_jobs);
-        let ended = self.throughput(Some(name)).await?;
+        let ended = self.ended_lately(Some(name)).await?;
         self.queue_status(name, &jobs, &ended).await
     }
 
@@ -76,14 +89,17 @@ impl Manager {
         &self,
         name: &QueueName,
         jobs: &JobCounts,
-        ended: &HashMap<QueueName, [Throughput; 3]>,
-    ) -> Result<QueueStatus, ManagerError> {
-        Ok(QueueStatus {
+        ended: &HashMap<QueueName, EndedInWindows>,
+    ) -> Result<Queue, ManagerError> {
+        let QueueSettings { paused, orphan_policy } = self.shared.queue_settings.of(name);
+        Ok(Queue {
             name: name.clone(),
+            paused: paused.is_some(),
+            pause: paused,
+            orphan_policy,
             jobs: jobs.clone(),
             oldest_waiting_since: self.oldest_waiting(name, jobs).await?,
-            settings: self.shared.queue_settings.of(name),
-            throughput: ended.get(name).copied().unwrap_or_else(throughput::nothing),
+            throughput: throughput(&ended.get(name).copied().unwrap_or_default()),
         })
     }
 

@@ -23,13 +23,12 @@ const MAX_QUEUES: usize = 100;
 /// The name of the other queues in metrics. No queue can have it, since names have no white space at their ends.
 const OTHERS: &str = " others";
 
-/// The number of jobs in the store.
+/// The number of jobs in the store at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = JobCounts)]
 pub struct Survey {
     /// When the jobs were counted.
     pub at: Timestamp,
-    /// The number of jobs in each state.
+    /// The number of jobs in each state, in all queues.
     #[schema(example = json!({
         "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
     }))]
@@ -94,9 +93,9 @@ impl Manager {
         match result {
             Ok(queues) => {
                 self.shared.observe.surveys.tell(&queues, now);
-                let jobs = sum(queues.iter().map(|queue| &queue.jobs));
+                let by_state = sum(queues.iter().map(|queue| &queue.jobs));
                 let oldest_waiting_since = queues.iter().filter_map(|queue| queue.oldest_waiting_since).min();
-                let latest = Some(Survey { at: now, by_state: jobs, oldest_waiting_since });
+                let latest = Some(Survey { at: now, by_state, oldest_waiting_since });
                 *self.shared.observe.surveys.state.lock() = SurveyState { latest, failing_since: None };
             }
             Err(error) => {

@@ -7,8 +7,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::job::{JobState, QueueName};
 use crate::query::{Filter, GroupField};
 use crate::store::StoreError;
@@ -28,20 +30,38 @@ const SLICES: i64 = 900_000 / SLICE_MILLIS;
 /// these for the longest window.
 const MAX_QUEUES: usize = 1_000;
 
-/// The number of a queue's jobs that ended within one window up to now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How many jobs of a queue ended within a recent window of time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Throughput {
-    /// The length of the window.
-    pub window: Duration,
-    /// The number of jobs that completed.
+    /// The length of the window, in milliseconds.
+    #[schema(example = 60_000)]
+    pub window_ms: u64,
+    /// The number of jobs that completed in the window.
     pub completed: u64,
-    /// The number of jobs that failed for good.
+    /// The number of jobs that failed in the window.
     pub failed: u64,
+    /// The number of completed and failed jobs per minute.
+    pub per_minute: f64,
+    /// The share of these jobs that failed, from 0 to 1; null when none ended.
+    pub failure_rate: Option<f64>,
 }
 
-/// Returns the throughput of a queue without ended jobs.
-pub(crate) fn nothing() -> [Throughput; 3] {
-    WINDOWS.map(|window| Throughput { window, completed: 0, failed: 0 })
+/// The jobs that ended within each of the [`WINDOWS`].
+pub(crate) type EndedInWindows = [Ended; 3];
+
+/// Returns the throughput in each window.
+pub(super) fn throughput(ended: &EndedInWindows) -> Vec<Throughput> {
+    let in_window = |(window, Ended { completed, failed }): (Duration, Ended)| {
+        let both = completed + failed;
+        Throughput {
+            window_ms: millis(window),
+            completed,
+            failed,
+            per_minute: both as f64 * 60.0 / window.as_secs_f64(),
+            failure_rate: (both > 0).then(|| failed as f64 / both as f64),
+        }
+    };
+    WINDOWS.into_iter().zip(*ended).map(in_window).collect()
 }
 
 /// The number of jobs that ended at this manager, by queue.
@@ -50,8 +70,9 @@ pub(crate) struct EndedJobs {
     queues: Mutex<HashMap<QueueName, SlidingWindow<Ended, SLICE_MILLIS, SLICES>>>,
 }
 
+/// The number of a queue's jobs that ended.
 #[derive(Clone, Copy, Default)]
-struct Ended {
+pub(crate) struct Ended {
     completed: u64,
     failed: u64,
 }
@@ -77,11 +98,11 @@ impl EndedJobs {
         });
     }
 
-    fn of(&self, queue: &QueueName, now: Timestamp) -> [Throughput; 3] {
-        let mut sums = nothing();
+    fn of(&self, queue: &QueueName, now: Timestamp) -> EndedInWindows {
+        let mut sums = EndedInWindows::default();
         if let Some(ended) = self.queues.lock().get(queue) {
-            for sum in &mut sums {
-                for slice in ended.within(sum.window, now) {
+            for (sum, window) in sums.iter_mut().zip(WINDOWS) {
+                for slice in ended.within(window, now) {
                     sum.completed += slice.completed;
                     sum.failed += slice.failed;
                 }
@@ -92,11 +113,11 @@ impl EndedJobs {
 }
 
 impl Manager {
-    /// Returns the throughput of every queue in which jobs ended lately, or of `only` this one.
-    pub(crate) async fn throughput(
+    /// Counts the jobs that ended lately in every queue, or in `only` this one.
+    pub(crate) async fn ended_lately(
         &self,
         only: Option<&QueueName>,
-    ) -> Result<HashMap<QueueName, [Throughput; 3]>, StoreError> {
+    ) -> Result<HashMap<QueueName, EndedInWindows>, StoreError> {
         let now = self.shared.clock.now();
         if self.shared.store.is_exclusive() {
             let queues: Vec<QueueName> = match only {
@@ -108,7 +129,7 @@ impl Manager {
                 .map(|queue| (queue.clone(), self.shared.observe.ended.of(&queue, now)))
                 .collect());
         }
-        let mut found: HashMap<QueueName, [Throughput; 3]> = HashMap::new();
+        let mut found: HashMap<QueueName, EndedInWindows> = HashMap::new();
         for (place, window) in WINDOWS.into_iter().enumerate() {
             let filter = Filter {
                 states: vec![JobState::Completed, JobState::Failed],
@@ -119,7 +140,7 @@ impl Manager {
             for group in self.shared.store.count(&filter, &[GroupField::Queue, GroupField::State]).await? {
                 let [Some(queue), Some(state)] = group.values.as_slice() else { continue };
                 let Ok(queue) = QueueName::new(queue) else { continue };
-                let sum = &mut found.entry(queue).or_insert_with(nothing)[place];
+                let sum = &mut found.entry(queue).or_default()[place];
                 match state == JobState::Completed.as_str() {
                     true => sum.completed += group.count,
                     false => sum.failed += group.count,

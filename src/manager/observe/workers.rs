@@ -3,14 +3,15 @@
 //! Which queues a worker claims from and which resources it offers is known only to the manager it calls, in memory
 //! and for a bounded number of workers. Which jobs it runs is in the store, for all managers.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, JobState, QueueName, WorkerId};
+use crate::job::{Job, JobId, JobState, Lease, QueueName, WorkerId};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::recent::RecentMap;
 
@@ -30,46 +31,75 @@ const LEASES_PER_PAGE: usize = 1_000;
 
 /// A worker's latest calls to this manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting {
-    /// The time of the worker's last call.
-    pub last_seen_at: Timestamp,
-    /// The time of the worker's last claim.
-    pub asked_at: Option<Timestamp>,
-    /// The queues of the worker's last claim.
-    pub queues: Vec<QueueName>,
-    /// The resources that the worker's last claim offered; empty when the worker takes any job.
-    pub resources: Resources,
+struct Sighting {
+    last_seen_at: Timestamp,
+    asked_at: Option<Timestamp>,
+    queues: Vec<QueueName>,
+    resources: Resources,
     /// The number of the worker's claims that wait for a job now.
-    pub waiting: u32,
+    waiting: u32,
 }
 
-/// The leases of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leases {
-    /// The number of jobs the worker runs.
-    pub jobs: u64,
-    /// The oldest of the last heartbeats of the worker's jobs.
-    pub oldest_heartbeat_at: Timestamp,
-    /// When the first of the worker's leases expires.
-    pub earliest_expiry_at: Timestamp,
-}
-
-/// The status of a worker: its calls to this manager and its leases.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerStatus {
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Worker {
     /// The worker's name.
+    #[schema(example = "host7:4711")]
     pub id: WorkerId,
-    /// The worker's latest calls to this manager, if there were any lately.
-    pub seen: Option<Sighting>,
-    /// The worker's leases, if it runs any job.
-    pub leases: Option<Leases>,
+    /// When the worker last called this server; null when it has not called this server recently.
+    pub last_seen_at: Option<Timestamp>,
+    /// When the worker last tried to claim jobs from this server.
+    pub asked_at: Option<Timestamp>,
+    /// Whether a claim of the worker waits for a job now.
+    pub waiting: bool,
+    /// The queues of the worker's latest claim.
+    pub queues: Vec<QueueName>,
+    /// The resources that the worker's latest claim offered; empty when the worker takes any job.
+    pub resources: BTreeMap<String, u64>,
+    /// The number of jobs that the worker runs.
+    pub running: u64,
+    /// The time of the oldest among the latest heartbeats of the worker's jobs; null when it runs none.
+    pub oldest_heartbeat_at: Option<Timestamp>,
+    /// When the first of the worker's leases expires; null when it runs no job.
+    pub lease_expires_at: Option<Timestamp>,
+}
+
+impl Worker {
+    /// Returns a worker of which nothing but its name is known.
+    const fn named(id: WorkerId) -> Self {
+        Self {
+            id,
+            last_seen_at: None,
+            asked_at: None,
+            waiting: false,
+            queues: Vec::new(),
+            resources: BTreeMap::new(),
+            running: 0,
+            oldest_heartbeat_at: None,
+            lease_expires_at: None,
+        }
+    }
+
+    fn add_sighting(&mut self, sighting: Sighting) {
+        self.last_seen_at = Some(sighting.last_seen_at);
+        self.asked_at = sighting.asked_at;
+        self.waiting = sighting.waiting > 0;
+        (self.queues, self.resources) = (sighting.queues, sighting.resources);
+    }
+
+    fn add_lease(&mut self, lease: &Lease) {
+        let earliest = |known: Option<Timestamp>, other| known.into_iter().chain([other]).min();
+        self.running += 1;
+        self.oldest_heartbeat_at = earliest(self.oldest_heartbeat_at, lease.heartbeat_at);
+        self.lease_expires_at = earliest(self.lease_expires_at, lease.expires_at);
+    }
 }
 
 /// The status of all known workers.
 #[derive(Clone, Debug)]
 pub struct WorkerStatuses {
     /// The workers in the order of their names.
-    pub workers: Vec<WorkerStatus>,
+    pub workers: Vec<Worker>,
     /// Whether there are more leases than are read (10,000), so that some are missing from the list.
     pub truncated: bool,
 }
@@ -202,14 +232,9 @@ impl Manager {
     /// # Errors
     /// Returns the store's error.
     pub async fn workers(&self) -> Result<WorkerStatuses, ManagerError> {
-        let (leases, truncated) = self.leases(None).await?;
-        let mut workers: BTreeMap<WorkerId, WorkerStatus> = BTreeMap::new();
-        let unknown = |id: WorkerId| WorkerStatus { id, seen: None, leases: None };
-        for (id, leases) in leases {
-            workers.entry(id.clone()).or_insert_with(|| unknown(id)).leases = Some(leases);
-        }
+        let (mut workers, truncated) = self.workers_with_leases(None).await?;
         for (id, sighting) in self.shared.observe.workers.all(self.shared.clock.now()) {
-            workers.entry(id.clone()).or_insert_with(|| unknown(id)).seen = Some(sighting);
+            workers.entry(id.clone()).or_insert_with(|| Worker::named(id)).add_sighting(sighting);
         }
         Ok(WorkerStatuses { workers: workers.into_values().collect(), truncated })
     }
@@ -218,50 +243,44 @@ impl Manager {
     ///
     /// # Errors
     /// Returns the store's error.
-    pub async fn worker(&self, id: &WorkerId) -> Result<Option<WorkerStatus>, ManagerError> {
-        let leases = self.leases(Some(id)).await?.0.remove(id);
-        let seen = self.shared.observe.workers.of(id, self.shared.clock.now());
-        Ok((seen.is_some() || leases.is_some()).then(|| WorkerStatus { id: id.clone(), seen, leases }))
+    pub async fn worker(&self, id: &WorkerId) -> Result<Option<Worker>, ManagerError> {
+        let mut worker = self.workers_with_leases(Some(id)).await?.0.remove(id);
+        if let Some(sighting) = self.shared.observe.workers.of(id, self.shared.clock.now()) {
+            worker.get_or_insert_with(|| Worker::named(id.clone())).add_sighting(sighting);
+        }
+        Ok(worker)
     }
 }
 
 impl Manager {
-    /// Returns the leases by worker, and whether there are more than were read.
-    async fn leases(&self, worker: Option<&WorkerId>) -> Result<(HashMap<WorkerId, Leases>, bool), ManagerError> {
+    /// Returns the workers that run jobs, and whether there are more running jobs than were read.
+    async fn workers_with_leases(
+        &self,
+        worker: Option<&WorkerId>,
+    ) -> Result<(BTreeMap<WorkerId, Worker>, bool), ManagerError> {
         let filter = Filter { states: vec![JobState::Running], worker_id: worker.cloned(), ..Filter::default() };
         // A heartbeat writes the job, so the jobs with the oldest heartbeats come first.
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let mut search = Search { filter, sort, after: None, limit: LEASES_PER_PAGE };
-        let mut leases: HashMap<WorkerId, Leases> = HashMap::new();
+        let mut workers: BTreeMap<WorkerId, Worker> = BTreeMap::new();
         // A job with a heartbeat meanwhile moves to the end and is found again.
         let mut counted: HashSet<JobId> = HashSet::new();
         for _ in 0..MAX_LEASES / LEASES_PER_PAGE {
             let page = self.shared.store.search(&search).await?;
             for found in &page {
-                if !found.job.spec.queue.is_internal() && counted.insert(found.job.id.clone()) {
-                    add(&mut leases, &found.job);
+                let Some(lease) = found.job.lease().filter(|_| !found.job.spec.queue.is_internal()) else { continue };
+                if counted.insert(found.job.id.clone()) {
+                    let id = &lease.worker_id;
+                    workers.entry(id.clone()).or_insert_with(|| Worker::named(id.clone())).add_lease(lease);
                 }
             }
             match page.last() {
                 Some(last) if page.len() >= LEASES_PER_PAGE => search.after = Some(sort.key(&last.job)),
-                _ => return Ok((leases, false)),
+                _ => return Ok((workers, false)),
             }
         }
-        Ok((leases, true))
+        Ok((workers, true))
     }
-}
-
-fn add(leases: &mut HashMap<WorkerId, Leases>, job: &Arc<Job>) {
-    let Some(lease) = job.lease() else { return };
-    let (heartbeat_at, expires_at) = (lease.heartbeat_at, lease.expires_at);
-    let of_worker = leases.entry(lease.worker_id.clone()).or_insert(Leases {
-        jobs: 0,
-        oldest_heartbeat_at: heartbeat_at,
-        earliest_expiry_at: expires_at,
-    });
-    of_worker.jobs += 1;
-    of_worker.oldest_heartbeat_at = of_worker.oldest_heartbeat_at.min(heartbeat_at);
-    of_worker.earliest_expiry_at = of_worker.earliest_expiry_at.min(expires_at);
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 
 use super::engine::Engine;
 use super::scan;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::job::Job;
 use crate::query::stats::{Durations, Figures, MAX_ROWS, Percent, Stats, StatsRequest, StatsRow};
 use crate::store::StoreError;
@@ -125,7 +125,7 @@ impl Default for Kept {
 impl Values {
     /// Adds a duration. Returns the additional bytes that this takes.
     fn add(&mut self, duration: Duration) -> usize {
-        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let millis = millis(duration);
         self.count += 1;
         self.sum += u128::from(millis);
         self.max = self.max.max(millis);

@@ -30,6 +30,7 @@ pub use scope::{Leftovers, Scope};
 use self::process::Group;
 use self::tail::Capture;
 use super::handler::{Attempt, Ending, Handler, HandlerError};
+use crate::clock::millis;
 use crate::job::{Json, Kind};
 
 /// The name of the kind of shell jobs.
@@ -132,7 +133,7 @@ impl Handler for ShellHandler {
                 stderr_bytes: stderr.total(),
                 stdout: stdout.into_text(),
                 stderr: stderr.into_text(),
-                duration_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+                duration_ms: millis(begun.elapsed()),
             };
             let json = Json::of(&result).map_err(|error| HandlerError::permanent("result", error.to_string()))?;
             return Ok(Some(json));

@@ -1,7 +1,7 @@
 //! What administrators do: to one job, to many, and to those that look abandoned.
 
 use leasehold::job::{Change, EventName, HistoryEntry, OrphanPolicy, Oversight};
-use leasehold::manager::{BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkReport, BulkSelection, Prospect};
+use leasehold::manager::{BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkReport, BulkSelection, OrphanAction};
 use leasehold::query::Filter;
 
 use super::*;
@@ -224,29 +224,28 @@ pub(super) async fn flagged_jobs_are_shown_with_what_there_is_to_judge_them_by(s
     site.flag(&id, false).await;
     let orphans = async |filter| {
         site.engine.settle().await;
-        site.manager.orphans(filter, None, 10).await.expect("a list")
+        let listed = site.manager.orphans(filter, None, 10).await.expect("a list");
+        listed.into_iter().map(|(_, orphan)| orphan).collect::<Vec<_>>()
     };
     let listed = orphans(Filter::default()).await;
-    assert_eq!(
-        listed.iter().map(|status| status.versioned.job.id.clone()).collect::<Vec<_>>(),
-        std::slice::from_ref(&id)
-    );
-    assert_eq!((listed[0].next, listed[0].expired_for()), (Prospect::WaitsForItsWorker, None), "not {untouched}");
-    assert_eq!(listed[0].orphan.reason, "silent");
+    assert_eq!(listed.iter().map(|orphan| &orphan.id).collect::<Vec<_>>(), [&id]);
+    let seen = (listed[0].next.action, listed[0].evidence.lease_expired_for_ms);
+    assert_eq!(seen, (OrphanAction::AwaitWorker, None), "not {untouched}");
+    assert_eq!(listed[0].reason, "silent");
 
     site.clock.advance(LEASE / 2 + Duration::from_secs(3));
     let listed = orphans(Filter { worker_id: Some(worker("w")), ..Filter::default() }).await;
-    assert_eq!(listed[0].next, Prospect::IsRecovered(Some(OrphanPolicy::Fail)));
-    assert_eq!(listed[0].expired_for(), Some(Duration::from_secs(3)));
+    assert_eq!(listed[0].next.action, OrphanAction::Fail);
+    assert_eq!(listed[0].evidence.lease_expired_for_ms, Some(3_000));
     site.flag(&id, true).await;
-    assert_eq!(orphans(Filter::default()).await[0].next, Prospect::WaitsForAPerson);
+    assert_eq!(orphans(Filter::default()).await[0].next.action, OrphanAction::AwaitPerson);
     site.flag(&untouched, false).await;
     let of_untouched = async || {
         let listed = orphans(Filter::default()).await;
-        listed.iter().find(|status| status.versioned.job.id == untouched).expect("it is listed").next
+        listed.iter().find(|orphan| orphan.id == untouched).expect("it is listed").next.action
     };
-    assert_eq!(of_untouched().await, Prospect::IsRecovered(None));
+    assert_eq!(of_untouched().await, OrphanAction::MonitorRule);
     site.manager.set_orphan_policy(&queue(), Some(OrphanPolicy::Requeue)).await.expect("set");
-    assert_eq!(of_untouched().await, Prospect::IsRecovered(Some(OrphanPolicy::Requeue)));
+    assert_eq!(of_untouched().await, OrphanAction::Requeue);
     assert!(orphans(Filter { worker_id: Some(worker("v")), ..Filter::default() }).await.is_empty());
 }

@@ -1,6 +1,7 @@
 //! Queues that are held back, and claims with room for some jobs only.
 
 use leasehold::job::OrphanPolicy;
+use leasehold::manager::Worker;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 
 use super::*;
@@ -78,8 +79,8 @@ async fn a_queue_keeps_who_paused_it_since_when_and_why(site: Site) {
     let other = Actor::new("other").expect("a name");
     site.manager.pause(&other, &queue(), None).await.expect("paused already");
     let status = site.manager.queue(&queue()).await.expect("answered");
-    let kept = status.settings.paused.expect("paused");
-    assert_eq!((kept.at, kept.by, kept.reason.as_deref()), (since, caller(), Some("repairs")));
+    let kept = status.pause.expect("paused");
+    assert_eq!((kept.since, kept.by, kept.reason.as_deref()), (since, caller(), Some("repairs")));
     let listed = site.manager.queues().await.expect("answered");
     assert_eq!(listed.len(), 1, "a queue with settings is listed without any job");
     site.manager.resume(&queue()).await.expect("resumed");
@@ -163,13 +164,14 @@ async fn jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts(s
     site.engine.settle().await;
     let ended = async || {
         let status = site.manager.queue(&queue()).await.expect("answered");
-        status.throughput.map(|ended| (ended.completed, ended.failed))
+        status.throughput.iter().map(|ended| (ended.completed, ended.failed)).collect::<Vec<_>>()
     };
     assert_eq!(ended().await, [(2, 1); 3]);
     site.clock.advance(Duration::from_secs(120));
     assert_eq!(ended().await, [(0, 0), (2, 1), (2, 1)]);
     let listed = site.manager.queues().await.expect("answered");
-    assert_eq!(listed[0].throughput.map(|ended| ended.completed), [0, 2, 2]);
+    let completed: Vec<u64> = listed[0].throughput.iter().map(|ended| ended.completed).collect();
+    assert_eq!(completed, [0, 2, 2]);
     site.clock.advance(Duration::from_secs(1_000));
     assert_eq!(ended().await, [(0, 0); 3]);
 }
@@ -187,12 +189,15 @@ async fn workers_are_known_by_what_they_ask_and_by_their_leases(site: Site) {
     site.engine.settle().await;
     let found = site.manager.workers().await.expect("answered");
     assert_eq!(found.workers.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(), ["idle", "w"]);
-    assert!(!found.truncated && found.workers[0].leases.is_none());
-    let (seen, leases) = (found.workers[1].seen.as_ref().expect("seen"), found.workers[1].leases.expect("runs"));
-    assert_eq!((seen.asked_at, &seen.queues[..]), (Some(start.plus(Duration::from_secs(10))), &[queue()][..]));
-    assert_eq!((leases.jobs, leases.oldest_heartbeat_at, leases.earliest_expiry_at), (2, start, start.plus(LEASE)));
+    let leases = |worker: &Worker| (worker.running, worker.oldest_heartbeat_at, worker.lease_expires_at);
+    assert!(!found.truncated);
+    assert_eq!(leases(&found.workers[0]), (0, None, None));
+    let busy = &found.workers[1];
+    assert_eq!((busy.asked_at, &busy.queues[..]), (Some(start.plus(Duration::from_secs(10))), &[queue()][..]));
+    assert_eq!(leases(busy), (2, Some(start), Some(start.plus(LEASE))));
     let elsewhere = site.another_manager().worker(&worker("w")).await.expect("answered").expect("it runs jobs");
-    assert_eq!((elsewhere.seen, elsewhere.leases), (None, Some(leases)));
+    assert_eq!((elsewhere.last_seen_at, elsewhere.asked_at, elsewhere.waiting), (None, None, false));
+    assert_eq!((leases(&elsewhere), elsewhere.queues.is_empty()), (leases(busy), true));
     assert_eq!(site.manager.worker(&worker("nobody")).await.expect("answered"), None);
 }
 
@@ -201,7 +206,7 @@ async fn elasticsearch_what_one_manager_sets_for_a_queue_holds_at_the_others() {
     let site = Site::on(engines::elasticsearch().await, config()).await;
     let other = site.another_manager();
     other.know_queues().await.expect("listed");
-    let paused_there = async || other.queue(&queue()).await.expect("answered").settings.paused.is_some();
+    let paused_there = async || other.queue(&queue()).await.expect("answered").paused;
     pause(&site.manager).await;
     until("the other manager's hearing of the pause", paused_there).await;
     let waiting = waiting_claim(&other);

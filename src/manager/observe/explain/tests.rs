@@ -85,7 +85,7 @@ fn a_job_between_two_attempts_says_how_the_last_one_failed() {
 
 #[test]
 fn a_paused_queue_is_named_with_who_since_when_and_why() {
-    let pause = Pause { at: at(2), by: Actor::system("ann"), reason: Some("the printer burns".to_owned()) };
+    let pause = Pause { since: at(2), by: Actor::system("ann"), reason: Some("the printer burns".to_owned()) };
     let settings = QueueSettings { paused: Some(pause), orphan_policy: None };
     let facts = Facts { settings, ..facts(submitted(spec(), 0, None), 5) };
     assert!(!explain(&facts).runnable);
