@@ -7,11 +7,11 @@
 
 use std::borrow::Cow;
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
 use crate::query::fields::{FIELDS, HISTORY, LABELS};
-use crate::query::kql::ast::{Operator, Value};
+use crate::query::kql::ast::{self, Operator};
 use crate::query::kql::date::is_epoch;
 use crate::query::kql::pattern::Pattern;
 use crate::query::kql::plan::{Clause, Plan, Target, Test};
@@ -19,137 +19,6 @@ use crate::query::kql::{Expression, Zone};
 
 /// The format of times in queries: whole or cut short ISO 8601, or milliseconds since the epoch.
 const DATE_FORMAT: &str = "strict_date_optional_time||epoch_millis";
-
-/// A query of the DSL, as far as it is used here.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dsl {
-    /// Matches every document.
-    MatchAll {},
-    /// Matches no document.
-    MatchNone {},
-    /// Combines several queries.
-    Bool(Bool),
-    /// Matches a query against single elements of a list of objects.
-    Nested {
-        /// The path of the list.
-        path: &'static str,
-        /// The query on one element.
-        query: Box<Dsl>,
-        /// The score mode, which turns scoring off.
-        score_mode: &'static str,
-    },
-    /// Matches when the field has a value.
-    Exists {
-        /// The name of the field.
-        field: String,
-    },
-    /// Matches when the keyword equals the value.
-    Term(Of<ValueOf<Scalar>>),
-    /// Matches when the keyword matches the wildcard pattern.
-    Wildcard(Of<ValueOf<String>>),
-    /// Matches when a text field has one of the words, or another field equals the value.
-    Match(Of<Scalar>),
-    /// Matches when a text field has the words in this order, or another field equals the value.
-    MatchPhrase(Of<Scalar>),
-    /// Matches when the field lies in the range.
-    Range(Of<Range>),
-    /// Matches when one of the fields has the words.
-    MultiMatch {
-        /// The type of the match: `best_fields` or `phrase`.
-        r#type: &'static str,
-        /// The words to search for.
-        query: Scalar,
-        /// Whether a field whose type cannot hold the words is skipped.
-        lenient: bool,
-        /// The names of the fields.
-        fields: Vec<&'static str>,
-    },
-    /// Matches when one of the fields has one of the words, which may contain wildcards.
-    QueryString {
-        /// The names of the fields.
-        fields: Vec<String>,
-        /// The words, in Lucene's query syntax.
-        query: String,
-    },
-}
-
-/// A combination of queries; empty clauses are left out.
-#[serde_with::skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Bool {
-    filter: Option<Vec<Dsl>>,
-    should: Option<Vec<Dsl>>,
-    minimum_should_match: Option<u8>,
-    must_not: Option<Box<Dsl>>,
-}
-
-/// A clause on one field, written as `{field: clause}`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Of<T> {
-    field: String,
-    what: T,
-}
-
-impl<T: Serialize> Serialize for Of<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry(&self.field, &self.what)?;
-        map.end()
-    }
-}
-
-/// A value, written as `{"value": …}`.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct ValueOf<T> {
-    value: T,
-}
-
-/// A value as written in the query, with its type where the language has one.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-#[serde(untagged)]
-pub enum Scalar {
-    /// The value `true` or `false`.
-    Flag(bool),
-    /// Any other value, as text.
-    Text(String),
-}
-
-/// The ends of a range, as written in the query.
-#[serde_with::skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Range {
-    gt: Option<String>,
-    gte: Option<String>,
-    lt: Option<String>,
-    lte: Option<String>,
-    format: Option<&'static str>,
-    time_zone: Option<String>,
-}
-
-impl Range {
-    fn of(operator: Operator, bound: String) -> Self {
-        let bound = Some(bound);
-        match operator {
-            Operator::Less => Self { lt: bound, ..Self::default() },
-            Operator::AtMost => Self { lte: bound, ..Self::default() },
-            Operator::Greater => Self { gt: bound, ..Self::default() },
-            Operator::AtLeast => Self { gte: bound, ..Self::default() },
-        }
-    }
-
-    fn of_time(operator: Option<Operator>, text: &str, times: Times) -> Self {
-        let text = &*times.anchored(text);
-        let zone = times.zone;
-        let ends = match operator {
-            Some(operator) => Self::of(operator, text.to_owned()),
-            None => Self { gte: Some(text.to_owned()), lte: Some(text.to_owned()), ..Self::default() },
-        };
-        // Milliseconds since the epoch are the same everywhere, but the server would move them.
-        let time_zone = (!zone.is_utc() && !is_epoch(text)).then(|| zone.name());
-        Self { format: Some(DATE_FORMAT), time_zone, ..ends }
-    }
-}
 
 /// The context in which a query's times are interpreted.
 #[derive(Clone, Copy)]
@@ -172,94 +41,115 @@ impl Times {
 
 /// Compiles a query as Kibana does, with `now` evaluated by the server.
 #[must_use]
-pub fn compile(expression: &Expression) -> Dsl {
+pub fn compile(expression: &Expression) -> Value {
     plan(expression.plan(), Times { zone: expression.zone(), now: None })
 }
 
 /// Compiles a query with `now` fixed to the given time, however often and whenever the query runs.
 #[must_use]
-pub fn compile_at(expression: &Expression, now: Timestamp) -> Dsl {
+pub fn compile_at(expression: &Expression, now: Timestamp) -> Value {
     plan(expression.plan(), Times { zone: expression.zone(), now: Some(now) })
 }
 
-fn plan(asked: &Plan, times: Times) -> Dsl {
-    let all = |plans: &[Plan]| plans.iter().map(|asked| plan(asked, times)).collect();
-    match asked {
-        Plan::All => Dsl::MatchAll {},
-        Plan::Nothing => Dsl::MatchNone {},
-        Plan::And(plans) => Dsl::Bool(Bool { filter: Some(all(plans)), ..Bool::default() }),
-        Plan::Or(plans) => should(all(plans)),
-        Plan::Not(asked) => Dsl::Bool(Bool { must_not: Some(Box::new(plan(asked, times))), ..Bool::default() }),
-        Plan::InHistory(asked) => in_history(plan(asked, times)),
-        Plan::Fields(clauses) => should(clauses.iter().map(|asked| clause(asked, times)).collect()),
+fn plan(plan: &Plan, times: Times) -> Value {
+    let all = |plans: &[Plan]| -> Vec<Value> { plans.iter().map(|part| self::plan(part, times)).collect() };
+    match plan {
+        Plan::All => json!({ "match_all": {} }),
+        Plan::Nothing => json!({ "match_none": {} }),
+        Plan::And(plans) => json!({ "bool": { "filter": all(plans) } }),
+        Plan::Or(plans) => should(&all(plans)),
+        Plan::Not(part) => json!({ "bool": { "must_not": self::plan(part, times) } }),
+        Plan::InHistory(part) => in_history(&self::plan(part, times)),
+        Plan::Fields(clauses) => should(&clauses.iter().map(|part| clause(part, times)).collect::<Vec<_>>()),
         Plan::Anywhere { value, .. } => anywhere(value),
     }
 }
 
-fn should(queries: Vec<Dsl>) -> Dsl {
-    Dsl::Bool(Bool { should: Some(queries), minimum_should_match: Some(1), ..Bool::default() })
+fn should(queries: &[Value]) -> Value {
+    json!({ "bool": { "should": queries, "minimum_should_match": 1 } })
 }
 
-fn in_history(query: Dsl) -> Dsl {
-    Dsl::Nested { path: HISTORY, query: Box::new(query), score_mode: "none" }
+fn in_history(query: &Value) -> Value {
+    // Without a score, which nobody reads.
+    json!({ "nested": { "path": HISTORY, "query": query, "score_mode": "none" } })
 }
 
-fn clause(asked: &Clause, times: Times) -> Dsl {
-    let field = match &asked.target {
+fn clause(clause: &Clause, times: Times) -> Value {
+    let field = match &clause.target {
         Target::Field(field) => field.name.to_owned(),
         Target::Label(label) => format!("{LABELS}.{label}"),
         Target::Group(group) => group.clone(),
     };
-    let is_keyword = matches!(&asked.target, Target::Field(field) if field.name != LABELS);
-    let query = test(field, &asked.test, is_keyword, times);
-    if asked.in_any_entry { in_history(query) } else { query }
+    let is_keyword = matches!(&clause.target, Target::Field(field) if field.name != LABELS);
+    let query = test(&field, &clause.test, is_keyword, times);
+    if clause.in_any_entry { in_history(&query) } else { query }
 }
 
-fn test(field: String, asked: &Test, is_keyword: bool, times: Times) -> Dsl {
-    match asked {
-        Test::Exists => Dsl::Exists { field },
-        Test::Never => Dsl::MatchNone {},
-        Test::Equals(value) if is_keyword => Dsl::Term(Of { field, what: ValueOf { value: scalar(value) } }),
+fn test(field: &str, test: &Test, is_keyword: bool, times: Times) -> Value {
+    match test {
+        Test::Exists => json!({ "exists": { "field": field } }),
+        Test::Never => json!({ "match_none": {} }),
+        Test::Equals(value) if is_keyword => json!({ "term": { field: { "value": scalar(value) } } }),
         Test::Equals(value)
         | Test::Words { value, .. }
         | Test::Number { operator: None, value, .. }
         | Test::Flag { value, .. } => {
-            let what = scalar(value);
-            match value {
-                Value::Phrase(_) => Dsl::MatchPhrase(Of { field, what }),
-                _ => Dsl::Match(Of { field, what }),
-            }
+            let query = if matches!(value, ast::Value::Phrase(_)) { "match_phrase" } else { "match" };
+            json!({ query: { field: scalar(value) } })
         }
-        Test::Like(pattern) => Dsl::Wildcard(Of { field, what: ValueOf { value: escaped(pattern) } }),
-        Test::Parts { pattern, .. } => Dsl::QueryString { fields: vec![field], query: lucene(pattern) },
-        Test::Compare { operator, bound } => Dsl::Range(Of { field, what: Range::of(*operator, bound.clone()) }),
+        Test::Like(pattern) => json!({ "wildcard": { field: { "value": escaped(pattern) } } }),
+        Test::Parts { pattern, .. } => json!({ "query_string": { "fields": [field], "query": lucene(pattern) } }),
+        Test::Compare { operator, bound } => json!({ "range": { field: { comparison(*operator): bound } } }),
         Test::Number { operator: Some(operator), value, .. } => {
-            let bound = value.text().unwrap_or_default().to_owned();
-            Dsl::Range(Of { field, what: Range::of(*operator, bound) })
+            json!({ "range": { field: { comparison(*operator): value.text().unwrap_or_default() } } })
         }
-        Test::Time { operator, text, .. } => Dsl::Range(Of { field, what: Range::of_time(*operator, text, times) }),
+        Test::Time { operator, text, .. } => json!({ "range": { field: range_of_time(*operator, text, times) } }),
     }
+}
+
+/// Returns the name of a comparison in a range.
+fn comparison(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Less => "lt",
+        Operator::AtMost => "lte",
+        Operator::Greater => "gt",
+        Operator::AtLeast => "gte",
+    }
+}
+
+fn range_of_time(operator: Option<Operator>, text: &str, times: Times) -> Value {
+    let text = &*times.anchored(text);
+    let mut range = match operator {
+        Some(operator) => json!({ comparison(operator): text }),
+        None => json!({ "gte": text, "lte": text }),
+    };
+    range["format"] = DATE_FORMAT.into();
+    // Milliseconds since the epoch are the same everywhere, but the server would move them.
+    if !times.zone.is_utc() && !is_epoch(text) {
+        range["time_zone"] = times.zone.name().into();
+    }
+    range
 }
 
 /// Compiles a value without a field. The fields are named explicitly, so that the result does not depend on the index's
 /// settings, as it does in Kibana.
-fn anywhere(value: &Value) -> Dsl {
-    let fields = FIELDS.iter().filter(|field| field.default).map(|field| field.name);
-    match value {
-        Value::Pattern(pattern) => {
-            Dsl::QueryString { fields: fields.map(str::to_owned).collect(), query: lucene(pattern) }
+fn anywhere(value: &ast::Value) -> Value {
+    let fields: Vec<&str> = FIELDS.iter().filter(|field| field.default).map(|field| field.name).collect();
+    let kind = match value {
+        ast::Value::Pattern(pattern) => {
+            return json!({ "query_string": { "fields": fields, "query": lucene(pattern) } });
         }
-        value => {
-            let r#type = if matches!(value, Value::Phrase(_)) { "phrase" } else { "best_fields" };
-            Dsl::MultiMatch { r#type, query: scalar(value), lenient: true, fields: fields.collect() }
-        }
-    }
+        ast::Value::Phrase(_) => "phrase",
+        _ => "best_fields",
+    };
+    json!({ "multi_match": { "type": kind, "query": scalar(value), "lenient": true, "fields": fields } })
 }
 
-fn scalar(value: &Value) -> Scalar {
+/// Returns a value as it was written, with its type where the language has one.
+fn scalar(value: &ast::Value) -> Value {
     match value {
-        Value::Flag(flag) => Scalar::Flag(*flag),
-        value => Scalar::Text(value.text().unwrap_or_default().to_owned()),
+        ast::Value::Flag(flag) => json!(flag),
+        value => json!(value.text().unwrap_or_default()),
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) fn query(filter: &Filter) -> Value {
         range("updated_at", "gt", filter.updated_after),
         exists("orphan.flagged_at", filter.orphaned),
         exists("pending_notices", filter.pending_notices),
-        filter.query.as_ref().map(|query| json!(kql::compile_at(&query.expression, query.now))),
+        filter.query.as_ref().map(|query| kql::compile_at(&query.expression, query.now)),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
         // A condition that only live jobs satisfy requires a field that tombstones lack.
