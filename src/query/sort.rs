@@ -7,14 +7,15 @@
 use std::cmp::Reverse;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_with::DeserializeFromStr;
 
 use super::fields::{FIELDS, Field, FieldType, FieldValue};
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId};
 
 /// A field that a list can be ordered by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, DeserializeFromStr)]
 pub enum SortField {
     /// When the job was submitted.
     CreatedAt,
@@ -94,12 +95,6 @@ impl FromStr for SortField {
 impl Serialize for SortField {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for SortField {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

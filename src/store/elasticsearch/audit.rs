@@ -6,7 +6,6 @@
 //! An entry is created under its own id, so that a repeated entry is rejected, but only within the index being written
 //! to, which for a stream is the latest. Entries repeated after a rollover are stored twice.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::archive::Month;
-use super::bulk::{self, ItemOutcome};
+use super::bulk::{self, Action, ItemOutcome, Lines, Target};
 use super::definition::{TEMPLATE_PRIORITY, set_replicas};
 use super::flavour::Flavour;
 use super::nodes::{Nodes, Request};
@@ -32,7 +31,7 @@ const LARGEST: &str = "30gb";
 /// The form in which the server keeps the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    Stream { asked_to_roll_over: Instant },
+    Stream { rolled_over_at: Instant },
     Monthly,
 }
 
@@ -63,19 +62,16 @@ impl Audit {
         }
         let deadline = Instant::now() + timeout;
         let form = self.form(nodes, deadline).await.map_err(of_the_audit)?;
-        let mut lines = String::new();
+        let mut lines = Lines::default();
         for entry in entries {
             let index = match form {
                 Form::Stream { .. } => self.name.clone(),
                 Form::Monthly => format!("{}-{}", self.name, Month::of(entry.at)),
             };
-            let action = json!({ "create": { "_index": index, "require_alias": false, "_id": entry.id } });
-            let document = Value::Object(entry.document.clone());
-            // Writing to a string cannot fail.
-            let _ = writeln!(lines, "{action}\n{document}");
+            lines.add(&Action::Create(Target::any(&entry.id).in_index(&index)), Some(&entry.document))?;
         }
         // Each line names its own index; the path needs one all the same.
-        let request = Request::lines(bulk::path(&self.name, timeout / 2), lines.into_bytes());
+        let request = lines.into_request(&self.name, timeout / 2);
         let reply = nodes.call(&request, deadline).await.map_err(|error| unavailable(&error.message))?;
         let outcomes = bulk::outcomes(reply.status, &reply.body, entries.len());
         for (entry, outcome) in entries.iter().zip(outcomes) {
@@ -106,15 +102,15 @@ impl Audit {
         let form = match *known {
             None if has_streams(nodes, deadline).await? => {
                 self.make_stream(nodes, deadline).await?;
-                Form::Stream { asked_to_roll_over: Instant::now() }
+                Form::Stream { rolled_over_at: Instant::now() }
             }
             None => {
                 self.make_template(nodes, Form::Monthly, deadline).await?;
                 Form::Monthly
             }
-            Some(Form::Stream { asked_to_roll_over }) if asked_to_roll_over.elapsed() >= ROLLOVER_PERIOD => {
+            Some(Form::Stream { rolled_over_at }) if rolled_over_at.elapsed() >= ROLLOVER_PERIOD => {
                 self.roll_over(nodes, deadline).await?;
-                Form::Stream { asked_to_roll_over: Instant::now() }
+                Form::Stream { rolled_over_at: Instant::now() }
             }
             Some(form) => form,
         };
@@ -128,7 +124,7 @@ impl Audit {
     }
 
     async fn make_stream(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
-        self.make_template(nodes, Form::Stream { asked_to_roll_over: Instant::now() }, deadline).await?;
+        self.make_template(nodes, Form::Stream { rolled_over_at: Instant::now() }, deadline).await?;
         nodes.make(&Request::put(format!("_data_stream/{}", self.name), None), deadline).await.map(drop)
     }
 
@@ -168,8 +164,7 @@ impl Audit {
 
 /// Returns whether the server has data streams. They are a module, and a minimal distribution lacks it and its path.
 async fn has_streams(nodes: &Nodes, deadline: Instant) -> Result<bool, StoreError> {
-    let reply = nodes.call(&Request::get("_data_stream".to_owned()), deadline).await;
-    let reply = reply.map_err(|error| StoreError::Unavailable(error.message))?;
+    let reply = nodes.call(&Request::get("_data_stream".to_owned()), deadline).await?;
     match reply.status {
         400 | 404 | 405 => Ok(false),
         _ => reply.success().map(|_| true).map_err(StoreError::Unavailable),

@@ -16,7 +16,7 @@ use super::archive::Month;
 use super::bodies;
 use super::bulk::{self, Lines};
 use super::conditional::Rounds;
-use super::context::WriteContext;
+use super::context::Context;
 use super::copies::{self, Copy};
 use super::documents::{mget, parse_mget};
 use super::intake::{Piece, Room, Size};
@@ -103,7 +103,7 @@ impl Batch {
 }
 
 /// Runs rounds until every write of `batch` is decided and answered.
-pub(super) async fn process(shared: &WriteContext, mut batch: Batch) {
+pub(super) async fn process(shared: &Context, mut batch: Batch) {
     metrics::histogram!("leasehold_store_bulk_items").record(batch.tasks.len() as f64);
     write_bodies(shared, &mut batch).await;
     let mut rounds = Rounds::until(batch.deadline);
@@ -128,7 +128,7 @@ pub(super) async fn process(shared: &WriteContext, mut batch: Batch) {
 }
 
 /// Writes the bodies that the batch's jobs bring. A job whose body is not durable is not written.
-async fn write_bodies(shared: &WriteContext, batch: &mut Batch) {
+async fn write_bodies(shared: &Context, batch: &mut Batch) {
     let owners: Vec<usize> = batch
         .tasks
         .iter()
@@ -152,7 +152,7 @@ async fn write_bodies(shared: &WriteContext, batch: &mut Batch) {
 }
 
 /// Sends the tasks that are ready as one bulk.
-async fn send(shared: &WriteContext, batch: &mut Batch) {
+async fn send(shared: &Context, batch: &mut Batch) {
     let deadline = batch.deadline;
     let mut lines = Lines::with_capacity(batch.tasks.len() * 1_500);
     let mut sent: Vec<&mut Task> = Vec::with_capacity(batch.tasks.len());
@@ -184,7 +184,7 @@ async fn send(shared: &WriteContext, batch: &mut Batch) {
 }
 
 /// Reads back the documents of writes that met a conflict.
-async fn read_back(shared: &WriteContext, batch: &mut Batch) {
+async fn read_back(shared: &Context, batch: &mut Batch) {
     let mut looking: Vec<&mut Task> = batch.tasks.iter_mut().filter(|task| task.is_to_be_read()).collect();
     if looking.is_empty() {
         return;
@@ -212,7 +212,7 @@ async fn read_back(shared: &WriteContext, batch: &mut Batch) {
 }
 
 /// Locates the jobs of tasks that need to know where their job is before they are sent or answered.
-async fn locate(shared: &WriteContext, batch: &mut Batch) {
+async fn locate(shared: &Context, batch: &mut Batch) {
     let locator = shared.locator(batch.deadline);
     let mut asking: Vec<&mut Task> = batch.tasks.iter_mut().filter(|task| task.course.is_open()).collect();
     asking.retain(|task| task.question.is_some() && !task.held);
@@ -241,7 +241,7 @@ async fn locate(shared: &WriteContext, batch: &mut Batch) {
 }
 
 /// Clears the question of new jobs of which the archive has no copy. A stale copy of a removed job is removed first.
-async fn find_known(shared: &WriteContext, locator: &Locator<'_>, asking: &mut [&mut Task]) -> Result<(), StoreError> {
+async fn find_known(shared: &Context, locator: &Locator<'_>, asking: &mut [&mut Task]) -> Result<(), StoreError> {
     let is_new = |task: &&mut Task| task.question == Some(Question::IsKnown);
     let ids: Vec<JobId> = asking.iter().filter(|task| is_new(task)).map(|task| task.write.job().id.clone()).collect();
     if ids.is_empty() {
@@ -260,7 +260,7 @@ async fn find_known(shared: &WriteContext, locator: &Locator<'_>, asking: &mut [
 
 /// Removes the bodies and copies that decided writes left unused, remembers the accepted writes, and answers the
 /// callers.
-async fn settle(shared: &WriteContext, batch: &mut Batch) {
+async fn settle(shared: &Context, batch: &mut Batch) {
     let dead: Vec<BodyId> = batch.tasks.iter().flat_map(Task::dead_bodies).collect();
     bodies::remove(shared, &dead).await;
     remove_copies(shared, batch).await;
@@ -276,7 +276,7 @@ async fn settle(shared: &WriteContext, batch: &mut Batch) {
 
 /// Removes the archive copies of jobs that returned to the live index or were removed. This is tried once; the mover
 /// finds the copies that are left.
-async fn remove_copies(shared: &WriteContext, batch: &mut Batch) {
+async fn remove_copies(shared: &Context, batch: &mut Batch) {
     let comes_back = |task: &Task| task.copy.is_some() && matches!(task.write, Write::Replace { .. });
     let some_come_back =
         batch.tasks.iter().any(|task| comes_back(task) && matches!(task.course.decided(), Some(Ok(_))));

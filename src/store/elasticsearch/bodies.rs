@@ -9,15 +9,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::bulk::{Action, ItemOutcome, Lines, Target};
-use super::context::WriteContext;
+use super::bulk::{Action, ItemOutcome, Lines, Target, chunks};
+use super::context::Context;
 use super::documents::{mget, parse_mget};
 use super::nodes::{Nodes, reason};
 use crate::job::{BodyId, BodyRef, JobId, Json, NewBody};
 use crate::store::StoreError;
 
-/// The most bytes of bodies in one request; a longer body has a request of its own.
-const MAX_BYTES: usize = 5 * 1024 * 1024;
 /// The most bodies in one request.
 const MAX_ITEMS: usize = 1_000;
 /// The wait before rejected bodies are sent again.
@@ -37,31 +35,19 @@ struct StoredBody {
 
 /// Writes `bodies`, each for the job given with it, and returns for each whether it is durable.
 pub(super) async fn store(
-    shared: &WriteContext,
+    shared: &Context,
     bodies: &[(&JobId, &NewBody)],
     deadline: Instant,
 ) -> Vec<Result<(), StoreError>> {
     let mut results = Vec::with_capacity(bodies.len());
-    let mut rest = bodies;
-    while !rest.is_empty() {
-        let (chunk, after) = rest.split_at(chunk_length(rest));
+    for chunk in chunks(bodies, MAX_ITEMS, |(_, body)| body.json.bytes()) {
         results.extend(store_chunk(shared, chunk, deadline).await);
-        rest = after;
     }
     results
 }
 
-fn chunk_length(bodies: &[(&JobId, &NewBody)]) -> usize {
-    let mut bytes = 0;
-    let fits = |(_, body): &&(&JobId, &NewBody)| {
-        bytes += body.json.bytes();
-        bytes <= MAX_BYTES
-    };
-    bodies.iter().take(MAX_ITEMS).take_while(fits).count().max(1)
-}
-
 async fn store_chunk(
-    shared: &WriteContext,
+    shared: &Context,
     bodies: &[(&JobId, &NewBody)],
     deadline: Instant,
 ) -> Vec<Result<(), StoreError>> {
@@ -90,13 +76,12 @@ async fn store_chunk(
     results.into_iter().map(|result| result.unwrap_or_else(unavailable)).collect()
 }
 
-async fn send(shared: &WriteContext, bodies: &[&(&JobId, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
+async fn send(shared: &Context, bodies: &[&(&JobId, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
     let mut lines = Lines::with_capacity(bodies.iter().map(|(_, body)| body.json.bytes() + 200).sum());
     for (job_id, body) in bodies {
         let id = document_id(body.reference.id);
         let document = BodyDocument { job_id: job_id.as_str(), json: body.json.as_str() };
-        let write = |bytes: &mut Vec<u8>| serde_json::to_writer(bytes, &document);
-        if let Err(error) = lines.add(&Action::Index(Target::any(&id)), Some(write)) {
+        if let Err(error) = lines.add(&Action::Index(Target::any(&id)), Some(&document)) {
             return vec![ItemOutcome::Invalid(error.to_string()); bodies.len()];
         }
     }
@@ -106,7 +91,7 @@ async fn send(shared: &WriteContext, bodies: &[&(&JobId, &NewBody)], deadline: I
 
 /// Removes bodies that nothing refers to any more. This is tried once: a body left over takes up space and does no
 /// harm.
-pub(super) async fn remove(shared: &WriteContext, bodies: &[BodyId]) {
+pub(super) async fn remove(shared: &Context, bodies: &[BodyId]) {
     for chunk in bodies.chunks(MAX_ITEMS) {
         let mut lines = Lines::with_capacity(chunk.len() * 70);
         for body in chunk {
@@ -133,15 +118,7 @@ pub(super) async fn read(
     deadline: Instant,
 ) -> Result<Vec<Option<Json>>, StoreError> {
     let mut bodies = Vec::with_capacity(references.len());
-    let mut rest = references;
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = |reference: &&BodyRef| {
-            bytes += reference.bytes as usize;
-            bytes <= MAX_BYTES
-        };
-        let length = rest.iter().take(MAX_ITEMS).take_while(fits).count().max(1);
-        let (chunk, after) = rest.split_at(length);
+    for chunk in chunks(references, MAX_ITEMS, |reference| reference.bytes as usize) {
         let ids: Vec<String> = chunk.iter().map(|reference| document_id(reference.id)).collect();
         let reply = mget(nodes, index, &ids, deadline).await?;
         let mut found: HashMap<String, Json> = HashMap::with_capacity(ids.len());
@@ -152,7 +129,6 @@ pub(super) async fn read(
             found.insert(document.id.clone(), Json::parse(stored.json).map_err(corrupt)?);
         }
         bodies.extend(ids.iter().map(|id| found.get(id).cloned()));
-        rest = after;
     }
     Ok(bodies)
 }

@@ -1,5 +1,7 @@
 //! The `_bulk` request and its answer, which is 200 even where items failed: every item's status is checked.
 
+use std::iter;
+
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{Request, reason};
@@ -9,9 +11,12 @@ use crate::store::{Place, StoreError, Version};
 const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
                       items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason";
 
+/// The most bytes of documents in one request.
+pub(super) const MAX_BYTES: usize = 5 * 1024 * 1024;
+
 /// Returns the path of a bulk request to the index behind `alias`; nothing is written if the alias is missing. The
 /// server fails an item whose shard is missing after `timeout`, so that it answers before the client times out.
-pub(super) fn path(alias: &str, timeout: std::time::Duration) -> String {
+fn path(alias: &str, timeout: std::time::Duration) -> String {
     let timeout = timeout.as_millis().max(1);
     format!("{alias}/_bulk?require_alias=true&timeout={timeout}ms&filter_path={WANTED}")
 }
@@ -74,20 +79,20 @@ impl Lines {
 
     /// Adds the removal of a document.
     pub(super) fn delete(&mut self, target: Target<'_>) -> Result<(), StoreError> {
-        self.add(&Action::Delete(target), None::<fn(&mut Vec<u8>) -> _>)
+        self.add(&Action::Delete(target), None::<&()>)
     }
 
-    /// Adds an action and, as a line of its own, the document that `write` appends. Nothing is added after an error.
+    /// Adds an action and, as a line of its own, the document. Nothing is added after an error.
     pub(super) fn add(
         &mut self,
         action: &Action<'_>,
-        write: Option<impl FnOnce(&mut Vec<u8>) -> Result<(), serde_json::Error>>,
+        document: Option<&(impl Serialize + ?Sized)>,
     ) -> Result<(), StoreError> {
         let start = self.bytes.len();
         let mut written = serde_json::to_writer(&mut self.bytes, action);
-        if let Some(write) = write {
+        if let Some(document) = document {
             self.bytes.push(b'\n');
-            written = written.and_then(|()| write(&mut self.bytes));
+            written = written.and_then(|()| serde_json::to_writer(&mut self.bytes, document));
         }
         if let Err(error) = written {
             self.bytes.truncate(start);
@@ -96,15 +101,6 @@ impl Lines {
         self.bytes.push(b'\n');
         self.count += 1;
         Ok(())
-    }
-
-    /// Adds an action and a document that is already encoded as JSON.
-    pub(super) fn add_source(&mut self, action: &Action<'_>, source: &str) -> Result<(), StoreError> {
-        let append = |bytes: &mut Vec<u8>| {
-            bytes.extend_from_slice(source.as_bytes());
-            Ok(())
-        };
-        self.add(action, Some(append))
     }
 
     /// Returns the number of items.
@@ -116,6 +112,21 @@ impl Lines {
     pub(super) fn into_request(self, alias: &str, timeout: std::time::Duration) -> Request {
         Request::lines(path(alias, timeout), self.bytes)
     }
+}
+
+/// Cuts `items` into chunks of at most `most` items and [`MAX_BYTES`]; an item with more bytes has one of its own.
+pub(super) fn chunks<T>(mut items: &[T], most: usize, bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    iter::from_fn(move || {
+        let mut sum = 0;
+        let fits = |item: &&T| {
+            sum += bytes(item);
+            sum <= MAX_BYTES
+        };
+        let length = items.iter().take(most).take_while(fits).count().max(1);
+        let (chunk, rest) = items.split_at_checked(length)?;
+        items = rest;
+        Some(chunk)
+    })
 }
 
 /// The outcome of one item.

@@ -45,14 +45,13 @@ enum Stage<T> {
     Answered,
 }
 
-/// The document that was read back for a write.
+/// A document as it was read, as far as a write that met it has to know.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct CurrentDocument<'a> {
     pub(super) version: Version,
     pub(super) source: &'a RawValue,
     pub(super) write_id: Option<WriteId>,
     pub(super) previous_write_id: Option<WriteId>,
-    /// Whether the document refers to a body that this write brought.
-    pub(super) has_our_body: bool,
 }
 
 /// The content to be sent for a write.
@@ -189,13 +188,19 @@ impl<T> ConditionalWrite<T> {
         }
     }
 
-    /// Processes the document that was read back; `current` returns it in the form that the caller of a conflict gets.
-    pub(super) fn on_read_back(&mut self, found: Option<CurrentDocument<'_>>, current: impl FnOnce() -> Option<T>) {
+    /// Processes the document that was read back. `has_our_body` says whether it refers to a body that this write
+    /// brought; `current` returns it in the form that the caller of a conflict gets.
+    pub(super) fn on_read_back(
+        &mut self,
+        found: Option<CurrentDocument<'_>>,
+        has_our_body: bool,
+        current: impl FnOnce() -> Option<T>,
+    ) {
         let read = found.as_ref().map_or(ReadBack::Missing, |found| ReadBack::Found {
             version: found.version,
             write_id: found.write_id,
             previous: found.previous_write_id,
-            has_our_body: found.has_our_body,
+            has_our_body,
         });
         match (judge(self.condition, self.write_id, self.maybe_applied, read), found) {
             (Verdict::Confirm(lineage), Some(found)) => {

@@ -1,6 +1,5 @@
-//! The context that all writing parts of the store share.
+//! The context that all parts of the store share.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,19 +12,19 @@ use super::write_id::{RecentWrites, WriteIdSource};
 use crate::clock::SystemClock;
 use crate::store::StoreError;
 
-/// The context of the writer, the mover and the bodies.
-pub(super) struct WriteContext {
-    pub(super) nodes: Arc<Nodes>,
+/// The context of reads and writes.
+pub(super) struct Context {
+    pub(super) nodes: Nodes,
     pub(super) indices: Indices,
     pub(super) ids: WriteIdSource,
     pub(super) clock: SystemClock,
-    pub(super) recent: Arc<RecentWrites>,
+    pub(super) recent: RecentWrites,
     pub(super) request_timeout: Duration,
     /// The time after which an undecided write is reported as unknown or refused.
     pub(super) write_timeout: Duration,
 }
 
-impl WriteContext {
+impl Context {
     /// Sends a bulk to the index behind `alias`, and returns the outcome of each item.
     pub(super) async fn send(
         &self,
@@ -37,10 +36,8 @@ impl WriteContext {
         if count == 0 {
             return Ok(Vec::new());
         }
-        match self.nodes.call(&lines.into_request(alias, self.request_timeout), deadline).await {
-            Ok(reply) => Ok(bulk::outcomes(reply.status, &reply.body, count)),
-            Err(error) => Err(StoreError::Unavailable(error.message)),
-        }
+        let reply = self.nodes.call(&lines.into_request(alias, self.request_timeout), deadline).await?;
+        Ok(bulk::outcomes(reply.status, &reply.body, count))
     }
 
     /// Returns a locator that works until `deadline`.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use super::bulk::{ItemOutcome, Lines, Target};
-use super::context::WriteContext;
+use super::context::Context;
 use super::documents::{Stored, mget, mget_of, parse_mget};
 use super::nodes::Request;
 use super::search;
@@ -31,7 +31,7 @@ pub(super) struct Swept {
 }
 
 /// Removes the copies in exactly the given versions.
-pub(super) async fn remove(shared: &WriteContext, copies: &[Copy], deadline: Instant) -> Result<Swept, StoreError> {
+pub(super) async fn remove(shared: &Context, copies: &[Copy], deadline: Instant) -> Result<Swept, StoreError> {
     let mut lines = Lines::with_capacity(copies.len() * 120);
     for Copy { id, version } in copies {
         let index = shared.indices.of_place(version.place);
@@ -46,7 +46,7 @@ pub(super) async fn remove(shared: &WriteContext, copies: &[Copy], deadline: Ins
 }
 
 /// Makes all that was written to `index` visible to searches.
-pub(super) async fn refresh(shared: &WriteContext, index: &str, deadline: Instant) -> Result<(), StoreError> {
+pub(super) async fn refresh(shared: &Context, index: &str, deadline: Instant) -> Result<(), StoreError> {
     let request = Request::command(format!("{index}/_refresh"));
     search::refreshed(&shared.nodes.body(&request, deadline).await?)
 }
@@ -56,7 +56,10 @@ pub(super) async fn refresh(shared: &WriteContext, index: &str, deadline: Instan
 /// A copy is read first and the live index after it. If that has the job in another writing, or a tombstone to nowhere
 /// or to another month, then the copy read will never be the job: a tombstone to it is only written over the very
 /// writing that was copied. It is removed in the version read, so that a copy made since stays.
-pub(super) async fn sweep(shared: &WriteContext, ids: &[&JobId], deadline: Instant) -> Result<Swept, StoreError> {
+pub(super) async fn sweep(shared: &Context, ids: &[&JobId], deadline: Instant) -> Result<Swept, StoreError> {
+    if ids.is_empty() {
+        return Ok(Swept::default());
+    }
     let locator = shared.locator(deadline);
     let found = locator.copies(ids).await?;
     if found.is_empty() {
@@ -69,7 +72,7 @@ pub(super) async fn sweep(shared: &WriteContext, ids: &[&JobId], deadline: Insta
     let mut copies: Vec<(Copy, Option<WriteId>)> = Vec::with_capacity(addresses.len());
     for ((_, id), document) in addresses.iter().zip(parse_mget(&reply, addresses.len())?) {
         if let Some(present) = document.job(&shared.indices)? {
-            copies.push((Copy { id: (*id).clone(), version: present.version }, present.decoded.write_id));
+            copies.push((Copy { id: (*id).clone(), version: present.document.version }, present.document.write_id));
         }
     }
     let live = live(shared, &copies, deadline).await?;
@@ -90,7 +93,7 @@ enum Standing {
 }
 
 async fn live(
-    shared: &WriteContext,
+    shared: &Context,
     copies: &[(Copy, Option<WriteId>)],
     deadline: Instant,
 ) -> Result<HashMap<JobId, Standing>, StoreError> {
@@ -103,7 +106,7 @@ async fn live(
     let reply = mget(&shared.nodes, &shared.indices.jobs, &ids, deadline).await?;
     for (id, document) in ids.iter().zip(parse_mget(&reply, ids.len())?) {
         let standing = match document.stored(&shared.indices)? {
-            Some(Stored::Job(present)) => Standing::Job(present.decoded.write_id),
+            Some(Stored::Job(present)) => Standing::Job(present.document.write_id),
             Some(Stored::Tombstone(tombstone)) => Standing::Tombstone(tombstone.destination),
             None => continue,
         };

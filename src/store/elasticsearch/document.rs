@@ -39,11 +39,6 @@ pub(super) struct WriteIds {
     pub(super) previous: Option<WriteId>,
 }
 
-/// Appends `job` as one line of JSON, without the line's end.
-pub(super) fn encode(buffer: &mut Vec<u8>, job: &Job, ids: WriteIds, form: BodyForm) -> Result<(), serde_json::Error> {
-    serde_json::to_writer(buffer, &JobDocument::new(job, ids, form))
-}
-
 /// A document as it was read.
 #[derive(Debug)]
 pub(super) struct Decoded {
@@ -59,11 +54,11 @@ pub(super) fn decode(source: &RawValue) -> Result<Decoded, serde_json::Error> {
     Ok(Decoded { job: stored.into_job()?, write_id, previous_write_id })
 }
 
-/// A job as it is written and read. A field of a job stands here, in [`JobDocument::new`], in [`JobDocument::into_job`]
+/// A job as it is written and read, on one line of JSON. A field of a job stands here, in [`JobDocument::new`], in [`JobDocument::into_job`]
 /// and in the mapping.
 #[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize)]
-struct JobDocument<'a> {
+pub(super) struct JobDocument<'a> {
     id: JobId,
     queue: QueueName,
     kind: Kind,
@@ -217,7 +212,7 @@ fn body(fields: BodyFields<'_>) -> Result<Body, serde_json::Error> {
 }
 
 impl<'a> JobDocument<'a> {
-    fn new(job: &'a Job, ids: WriteIds, form: BodyForm) -> Self {
+    pub(super) fn new(job: &'a Job, ids: WriteIds, form: BodyForm) -> Self {
         let spec = &*job.spec;
         let running = match &job.state {
             State::Running(running) => Some(&**running),

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::conditional::CurrentDocument;
 use super::document::{Decoded, decode};
 use super::indices::Indices;
 use super::nodes::{Nodes, Request};
 use super::tombstone::{self, Tombstone};
 use super::write_id::{KnownWrite, RecentWrites};
-use crate::job::JobId;
+use crate::job::{Job, JobId};
 use crate::store::{Place, StoreError, Version, Versioned};
 
 /// A document in an answer of the server.
@@ -52,14 +53,13 @@ pub(super) enum Stored<'a> {
 /// A job that was read, with its document.
 #[derive(Debug)]
 pub(super) struct Present<'a> {
-    pub(super) version: Version,
-    pub(super) source: &'a RawValue,
-    pub(super) decoded: Decoded,
+    pub(super) document: CurrentDocument<'a>,
+    pub(super) job: Job,
 }
 
 impl Present<'_> {
     pub(super) fn into_versioned(self) -> Versioned {
-        Versioned { job: Arc::new(self.decoded.job), version: self.version }
+        Versioned { job: Arc::new(self.job), version: self.document.version }
     }
 }
 
@@ -90,8 +90,9 @@ impl<'a> RawDocument<'a> {
         if tombstone::is_tombstone(source) {
             return Ok(Some(Stored::Tombstone(tombstone::decode(source, version).map_err(corrupt)?)));
         }
-        let decoded = decode(source).map_err(corrupt)?;
-        Ok(Some(Stored::Job(Box::new(Present { version, source, decoded }))))
+        let Decoded { job, write_id, previous_write_id } = decode(source).map_err(corrupt)?;
+        let document = CurrentDocument { version, source, write_id, previous_write_id };
+        Ok(Some(Stored::Job(Box::new(Present { document, job }))))
     }
 
     /// Returns the job; `None` when there is no document or it is a tombstone.
@@ -106,9 +107,8 @@ impl<'a> RawDocument<'a> {
 /// Remembers which writes made the documents read, for the `previous_write_id` of their next versions.
 pub(super) fn remember<'a, 'b: 'a>(recent: &RecentWrites, found: impl Iterator<Item = &'a Present<'b>>) {
     recent.remember(found.filter_map(|found| {
-        let write_id = found.decoded.write_id?;
-        let job = &found.decoded.job;
-        Some((&job.id, found.version, KnownWrite::of_job(write_id, job)))
+        let write_id = found.document.write_id?;
+        Some((&found.job.id, found.document.version, KnownWrite::of_job(write_id, &found.job)))
     }));
 }
 

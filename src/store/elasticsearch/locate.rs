@@ -113,7 +113,7 @@ impl Locator<'_> {
             let answer = match document.stored(self.indices) {
                 Ok(Some(Stored::Job(present))) => Ok(Located::Live(self.take(*present))),
                 Ok(Some(Stored::Tombstone(tombstone))) => {
-                    let lock = Lock::Tombstone(tombstone.version);
+                    let lock = Lock::Tombstone(tombstone.document.version);
                     match tombstone.destination {
                         Destination::Nowhere => Ok(Located::Nowhere(lock)),
                         Destination::Month(month) => {

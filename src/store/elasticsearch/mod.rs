@@ -69,12 +69,12 @@ pub use migrate::Migration;
 pub use options::ElasticsearchOptions;
 
 use self::audit::Audit;
-use self::context::WriteContext;
+use self::context::Context;
 use self::definition::Definitions;
 use self::flavour::Flavour;
 use self::indices::Indices;
 use self::mover::Mover;
-use self::nodes::{Nodes, Reply, Request};
+use self::nodes::{Reply, Request};
 use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
@@ -96,16 +96,13 @@ const READY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A store of jobs on Elasticsearch or OpenSearch.
 pub struct ElasticsearchStore {
-    nodes: Arc<Nodes>,
-    indices: Indices,
+    context: Arc<Context>,
     flavour: Flavour,
-    recent: Arc<RecentWrites>,
     writer: Writer,
     reader: Reader,
     records: Records,
     audit: Audit,
     mover: Mover,
-    shared: Arc<WriteContext>,
     read_timeout: Duration,
     closed: AtomicBool,
 }
@@ -117,39 +114,28 @@ impl ElasticsearchStore {
     /// [`ConnectError`] says what is wrong, and whether trying again can help.
     pub async fn connect(options: ElasticsearchOptions) -> Result<Self, ConnectError> {
         let indices = options.indices()?;
-        let nodes = Arc::new(options.nodes()?);
+        let nodes = options.nodes()?;
         let server = connect::prepare(&nodes, &indices, &options).await?;
         tracing::info!(server = %server.flavour, version = server.version, "connected to the store");
         let definitions = Definitions { flavour: server.flavour, indices: &indices, options: &options };
         let mover = Mover::new(&definitions)?;
-        let recent = Arc::new(RecentWrites::default());
-        let records = Records::new(Arc::clone(&nodes), indices.records.clone(), &options);
-        let shared = Arc::new(WriteContext {
-            nodes: Arc::clone(&nodes),
-            indices: indices.clone(),
+        let context = Arc::new(Context {
+            nodes,
+            indices,
             ids: WriteIdSource::new(),
             clock: SystemClock::default(),
-            recent: Arc::clone(&recent),
+            recent: RecentWrites::default(),
             request_timeout: options.request_timeout,
             write_timeout: options.write_timeout,
         });
         Ok(Self {
-            writer: Writer::start(Arc::clone(&shared), options.write_queue, options.bulks_in_flight),
-            reader: Reader::start(
-                Arc::clone(&nodes),
-                indices.clone(),
-                Arc::clone(&recent),
-                options.read_queue,
-                options.read_timeout,
-            ),
-            records,
+            writer: Writer::start(Arc::clone(&context), options.write_queue, options.bulks_in_flight),
+            reader: Reader::start(Arc::clone(&context), options.read_queue, options.read_timeout),
+            records: Records::new(Arc::clone(&context)),
             audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
             mover,
-            shared,
-            nodes,
-            indices,
+            context,
             flavour: server.flavour,
-            recent,
             read_timeout: options.read_timeout,
             closed: AtomicBool::new(false),
         })
@@ -159,13 +145,14 @@ impl ElasticsearchStore {
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::Unavailable("it is closed".to_owned()));
         }
-        Ok(Scope { nodes: &self.nodes, index: &self.indices.jobs, deadline: Instant::now() + self.read_timeout })
+        let Context { nodes, indices, .. } = &*self.context;
+        Ok(Scope { nodes, index: &indices.jobs, deadline: Instant::now() + self.read_timeout })
     }
 }
 
 impl fmt::Debug for ElasticsearchStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ElasticsearchStore").field("indices", &self.indices).finish_non_exhaustive()
+        f.debug_struct("ElasticsearchStore").field("indices", &self.context.indices).finish_non_exhaustive()
     }
 }
 
@@ -181,22 +168,22 @@ impl Store for ElasticsearchStore {
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
         let scope = self.scope()?;
-        bodies::read(scope.nodes, &self.indices.bodies, references, scope.deadline).await
+        bodies::read(scope.nodes, &self.context.indices.bodies, references, scope.deadline).await
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
-        search::search(self.scope()?, &self.indices, search, &self.recent).await
+        search::search(self.scope()?, &self.context.indices, search, &self.context.recent).await
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        stats::count(self.scope()?, &self.indices, filter, by).await
+        stats::count(self.scope()?, &self.context.indices, filter, by).await
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
         if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
             return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
         }
-        stats::stats(self.scope()?, &self.indices, request, MAX_ROWS).await
+        stats::stats(self.scope()?, &self.context.indices, request, MAX_ROWS).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
@@ -220,7 +207,7 @@ impl Store for ElasticsearchStore {
 
     async fn refresh(&self) -> Result<(), StoreError> {
         let scope = self.scope()?;
-        let (whole, records) = (self.indices.whole(), &self.indices.records);
+        let (whole, records) = (self.context.indices.whole(), &self.context.indices.records);
         let request = Request::command(format!("{records},{whole}/_refresh"));
         let body = scope.nodes.body(&request, scope.deadline).await?;
         search::refreshed(&body)
@@ -228,7 +215,7 @@ impl Store for ElasticsearchStore {
 
     async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
         self.scope()?;
-        self.mover.step(&self.shared, now, limit).await
+        self.mover.step(&self.context, now, limit).await
     }
 
     fn has_realtime_search(&self) -> bool {
@@ -246,7 +233,7 @@ impl Store for ElasticsearchStore {
     async fn ready(&self) -> Result<(), StoreError> {
         let scope = self.scope()?;
         let deadline = scope.deadline.min(Instant::now() + READY_TIMEOUT);
-        let Indices { jobs, bodies, records, .. } = &self.indices;
+        let Indices { jobs, bodies, records, .. } = &self.context.indices;
         let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
         let reply = scope.nodes.try_call(&request, deadline).await.map_err(|error| error.message);
         let body = reply.and_then(Reply::success).map_err(StoreError::Unavailable)?;

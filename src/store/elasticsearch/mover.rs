@@ -16,13 +16,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::archive::Month;
-use super::bulk::{Action, ItemOutcome, Lines, Target};
-use super::context::WriteContext;
-use super::copies::{self, sweep};
+use super::bulk::{Action, ItemOutcome, Lines, Target, chunks};
+use super::context::Context;
+use super::copies;
 use super::definition::Definitions;
 use super::document::WriteIds;
 use super::documents::{RawDocument, Stored, mget_of, parse_mget};
@@ -30,7 +31,7 @@ use super::error::ConnectError;
 use super::indices::Kind;
 use super::nodes::Request;
 use super::search::{Scope, page};
-use super::tombstone::{self, Destination};
+use super::tombstone::{self, Destination, TombstoneDocument};
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState};
@@ -38,8 +39,6 @@ use crate::store::{Archived, StoreError, Version};
 
 /// The most jobs, tombstones or copies that one request is about.
 const MAX_PAGE: usize = 1_000;
-/// The most bytes of documents in one bulk; a longer document has one of its own.
-const MAX_BYTES: usize = 5 * 1024 * 1024;
 
 /// The mover of a store.
 pub(super) struct Mover {
@@ -61,7 +60,7 @@ pub(super) struct Mover {
 struct Moving {
     id: JobId,
     version: Version,
-    source: Box<str>,
+    source: Box<RawValue>,
     write_id: Option<WriteId>,
     month: Month,
     came_back: bool,
@@ -81,12 +80,7 @@ impl Mover {
     }
 
     /// Does one step: handles one page of each task of the mover.
-    pub(super) async fn step(
-        &self,
-        shared: &WriteContext,
-        now: Timestamp,
-        limit: usize,
-    ) -> Result<Archived, StoreError> {
+    pub(super) async fn step(&self, shared: &Context, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
         let limit = limit.min(MAX_PAGE);
         let pass = Pass { mover: self, shared, now, limit, deadline: Instant::now() + self.timeout };
         let mut archived = Archived::default();
@@ -106,7 +100,7 @@ impl Mover {
 
 struct Pass<'a> {
     mover: &'a Mover,
-    shared: &'a WriteContext,
+    shared: &'a Context,
     now: Timestamp,
     limit: usize,
     deadline: Instant,
@@ -132,10 +126,7 @@ impl Pass<'_> {
         }
         let ids = |hits: &[RawDocument<'_>]| Ok(hits.iter().filter_map(|hit| JobId::new(&hit.id).ok()).collect());
         let ids: Vec<JobId> = self.live().hits(&body, ids).await?;
-        if ids.is_empty() {
-            return Ok(());
-        }
-        archived.stale += sweep(self.shared, &ids.iter().collect::<Vec<_>>(), self.deadline).await?.removed;
+        self.sweep(&ids.iter().collect::<Vec<_>>(), archived).await?;
         if ids.len() == self.limit {
             *self.mover.resume.lock() = ids.last().map(ToString::to_string);
         }
@@ -157,7 +148,7 @@ impl Pass<'_> {
                 let (Some(Stored::Tombstone(tombstone)), Ok(id)) = (hit.stored(indices)?, JobId::new(&hit.id)) else {
                     continue;
                 };
-                found.push((id, tombstone.version, tombstone.destination));
+                found.push((id, tombstone.document.version, tombstone.destination));
             }
             Ok(found)
         };
@@ -166,12 +157,7 @@ impl Pass<'_> {
         // No copy of a removed job may outlive the tombstone that says so.
         let removed: Vec<&JobId> =
             found.iter().filter(|found| found.2 == Destination::Nowhere).map(|found| &found.0).collect();
-        let mut keeps_removed = false;
-        if !removed.is_empty() {
-            let swept = sweep(self.shared, &removed, self.deadline).await?;
-            archived.stale += swept.removed;
-            keeps_removed = swept.left > 0;
-        }
+        let keeps_removed = self.sweep(&removed, archived).await? > 0;
         let due = found.iter().filter(|found| !(keeps_removed && found.2 == Destination::Nowhere));
         let mut bulk = Lines::default();
         for (id, version, _) in due {
@@ -187,19 +173,9 @@ impl Pass<'_> {
         let is_full = found.len() == self.limit;
         let before = archived.moved;
         let came_back: Vec<&JobId> = found.iter().filter(|moving| moving.came_back).map(|moving| &moving.id).collect();
-        if !came_back.is_empty() {
-            archived.stale += sweep(self.shared, &came_back, self.deadline).await?.removed;
-        }
-        let mut rest: &[Moving] = &found;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |moving: &&Moving| {
-                bytes += moving.source.len();
-                bytes <= MAX_BYTES
-            };
-            let (chunk, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        self.sweep(&came_back, archived).await?;
+        for chunk in chunks(&found, MAX_PAGE, |moving| moving.source.get().len()) {
             self.move_chunk(chunk, archived).await?;
-            rest = after;
         }
         archived.more |= is_full && archived.moved > before;
         Ok(())
@@ -221,13 +197,13 @@ impl Pass<'_> {
             let mut found = Vec::with_capacity(hits.len());
             for hit in hits {
                 let Some(present) = hit.job(indices)? else { continue };
-                let job = &present.decoded.job;
+                let job = &present.job;
                 let (true, Some(finished_at)) = (job.is_settled(), job.finished_at()) else { continue };
                 found.push(Moving {
                     id: job.id.clone(),
-                    version: present.version,
-                    source: present.source.get().into(),
-                    write_id: present.decoded.write_id,
+                    version: present.document.version,
+                    source: present.document.source.to_owned(),
+                    write_id: present.document.write_id,
                     month: Month::of(finished_at),
                     came_back: came_back(job),
                 });
@@ -252,21 +228,13 @@ impl Pass<'_> {
             let ids = WriteIds { own: self.shared.ids.next(), previous: moving.write_id };
             let action = Action::Index(Target::at(moving.id.as_str(), moving.version));
             let destination = Destination::Month(moving.month);
-            bulk.add(
-                &action,
-                Some(|bytes: &mut Vec<u8>| tombstone::encode(bytes, &moving.id, destination, self.now, ids)),
-            )?;
+            bulk.add(&action, Some(&TombstoneDocument::new(moving.id.clone(), destination, self.now, ids)))?;
         }
         let outcomes = self.send(bulk).await?;
         archived.moved += outcomes.iter().filter(|outcome| is_done(outcome)).count();
-        let changed = |(moving, outcome): (&&Moving, &ItemOutcome)| {
-            matches!(outcome, ItemOutcome::Conflict).then_some(&moving.id).cloned()
-        };
-        let changed: Vec<JobId> = copied.iter().zip(&outcomes).filter_map(changed).collect();
-        if !changed.is_empty() {
-            let swept = sweep(self.shared, &changed.iter().collect::<Vec<_>>(), self.deadline).await?;
-            archived.stale += swept.removed;
-        }
+        let is_changed = |(_, outcome): &(&&Moving, &ItemOutcome)| matches!(outcome, ItemOutcome::Conflict);
+        let changed = copied.iter().zip(&outcomes).filter(is_changed).map(|(moving, _)| &moving.id);
+        self.sweep(&changed.collect::<Vec<_>>(), archived).await?;
         archived.left += chunk.len() - outcomes.iter().filter(|outcome| is_done(outcome)).count();
         Ok(())
     }
@@ -277,7 +245,7 @@ impl Pass<'_> {
         for moving in chunk {
             let index = self.shared.indices.of_month(moving.month);
             let action = Action::Create(Target::any(moving.id.as_str()).in_index(&index));
-            bulk.add_source(&action, &moving.source)?;
+            bulk.add(&action, Some(&*moving.source))?;
         }
         let outcomes = self.send(bulk).await?;
         if outcomes.iter().any(|outcome| !matches!(outcome, ItemOutcome::Done(_) | ItemOutcome::Conflict)) {
@@ -304,19 +272,24 @@ impl Pass<'_> {
         let mut bulk = Lines::default();
         for ((moving, (index, _)), document) in there.iter().zip(&addresses).zip(parse_mget(&reply, addresses.len())?) {
             let Some(present) = document.job(&self.shared.indices)? else { continue };
-            if present.decoded.write_id != moving.write_id {
+            if present.document.write_id != moving.write_id {
                 others.push(&moving.id);
                 continue;
             }
-            let target = Target::at(moving.id.as_str(), present.version).in_index(index);
-            bulk.add_source(&Action::Index(target), &moving.source)?;
+            let target = Target::at(moving.id.as_str(), present.document.version).in_index(index);
+            bulk.add(&Action::Index(target), Some(&*moving.source))?;
             same.push(*moving);
         }
-        if !others.is_empty() {
-            archived.stale += sweep(self.shared, &others, self.deadline).await?.removed;
-        }
+        self.sweep(&others, archived).await?;
         let outcomes = self.send(bulk).await?;
         Ok(same.into_iter().zip(outcomes).filter(|(_, outcome)| is_done(outcome)).map(|(moving, _)| moving).collect())
+    }
+
+    /// Removes stale copies of these jobs, and returns how many copies may still exist.
+    async fn sweep(&self, ids: &[&JobId], archived: &mut Archived) -> Result<usize, StoreError> {
+        let swept = copies::sweep(self.shared, ids, self.deadline).await?;
+        archived.stale += swept.removed;
+        Ok(swept.left)
     }
 
     async fn send(&self, lines: Lines) -> Result<Vec<ItemOutcome>, StoreError> {

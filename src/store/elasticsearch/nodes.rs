@@ -105,6 +105,12 @@ pub(super) struct CallError {
     pub(super) maybe_received: bool,
 }
 
+impl From<CallError> for StoreError {
+    fn from(error: CallError) -> Self {
+        Self::Unavailable(error.message)
+    }
+}
+
 /// Returns a message on an answer that reports an error.
 pub(super) fn reason(status: u16, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(MAX_REASON)]);
@@ -209,8 +215,7 @@ impl Nodes {
 
     /// Sends `request` as [`Nodes::call`] does and returns the body of a successful answer.
     pub(super) async fn body(&self, request: &Request, deadline: Instant) -> Result<Bytes, StoreError> {
-        let reply = self.call(request, deadline).await.map_err(|error| StoreError::Unavailable(error.message))?;
-        reply.success().map_err(StoreError::Unavailable)
+        self.call(request, deadline).await?.success().map_err(StoreError::Unavailable)
     }
 
     /// Sends `request` as [`Nodes::call`] does and parses the body of a successful answer as JSON.
@@ -222,7 +227,7 @@ impl Nodes {
     /// Creates a resource that may exist already, as when several processes start at once. Returns whether it was
     /// missing.
     pub(super) async fn make(&self, request: &Request, deadline: Instant) -> Result<bool, StoreError> {
-        let reply = self.call(request, deadline).await.map_err(|error| StoreError::Unavailable(error.message))?;
+        let reply = self.call(request, deadline).await?;
         if reply.is_there_already() {
             return Ok(false);
         }

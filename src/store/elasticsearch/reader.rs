@@ -6,11 +6,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::indices::Indices;
+use super::context::Context;
 use super::intake::{Intake, Piece, Room, Size};
-use super::locate::{Located, Locator, Wanted};
-use super::nodes::Nodes;
-use super::write_id::RecentWrites;
+use super::locate::{Located, Wanted};
 use crate::job::JobId;
 use crate::store::{StoreError, Versioned};
 
@@ -34,13 +32,6 @@ impl Piece for Question {
     }
 }
 
-struct ReadContext {
-    nodes: Arc<Nodes>,
-    indices: Indices,
-    recent: Arc<RecentWrites>,
-    timeout: Duration,
-}
-
 /// The batching reader of jobs.
 pub(super) struct Reader {
     intake: Intake<Question>,
@@ -48,17 +39,10 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Starts a reader with a queue for `queue` documents.
-    pub(super) fn start(
-        nodes: Arc<Nodes>,
-        indices: Indices,
-        recent: Arc<RecentWrites>,
-        queue: u32,
-        timeout: Duration,
-    ) -> Self {
-        let context = Arc::new(ReadContext { nodes, indices, recent, timeout });
+    pub(super) fn start(context: Arc<Context>, queue: u32, timeout: Duration) -> Self {
         let intake = Intake::start(queue, MAX_BATCH, IN_FLIGHT, move |questions| {
             let context = Arc::clone(&context);
-            async move { answer(&context, questions).await }
+            async move { answer(&context, questions, Instant::now() + timeout).await }
         });
         Self { intake }
     }
@@ -86,13 +70,10 @@ impl Reader {
     }
 }
 
-async fn answer(context: &ReadContext, questions: Vec<Question>) {
+async fn answer(context: &Context, questions: Vec<Question>, deadline: Instant) {
     let wanted: Vec<Wanted<'_>> =
         questions.iter().flat_map(|question| &question.ids).map(|id| Wanted { id, month: None }).collect();
-    let ReadContext { nodes, indices, recent, timeout } = context;
-    let deadline = Instant::now() + *timeout;
-    let found = Locator { nodes, indices, recent, deadline }.locate(&wanted).await;
-    match found {
+    match context.locator(deadline).locate(&wanted).await {
         Ok(found) => {
             let mut found = found.into_iter().map(|found| found.map(Located::into_job));
             for Question { ids, reply, _room } in questions {

@@ -9,19 +9,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, TryAcquireError};
 use tokio::time::Instant;
 
-use super::ElasticsearchOptions;
 use super::bulk::{self, ItemOutcome, Lines};
 use super::conditional::{ConditionalWrite, Content, CurrentDocument, Rounds};
+use super::context::Context;
 use super::document::{BodyForm, WriteIds, present};
 use super::documents::{RawDocument, mget, parse_mget};
-use super::nodes::Nodes;
 use super::resolution::Condition;
 use super::search::{Scope, page};
-use super::write_id::{KnownWrite, RecentWrites, WriteId, WriteIdSource};
+use super::write_id::{KnownWrite, RecentWrites, WriteId};
 use crate::job::{Json, RecordName};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite, StoreError, WriteError, WriteResult};
@@ -49,9 +47,7 @@ struct RecordDocument<'a> {
 /// A record that was read, with its document.
 struct Present<'a> {
     record: Record,
-    source: &'a RawValue,
-    write_id: Option<WriteId>,
-    previous_write_id: Option<WriteId>,
+    document: CurrentDocument<'a>,
 }
 
 fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a>>, StoreError> {
@@ -65,24 +61,16 @@ fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a>>, StoreErro
         .map_err(|error| corrupt(error.to_string()))?;
     let body = text.or(stored.body).ok_or_else(|| corrupt("it has no body".to_owned()))?;
     let key = RecordKey::new(stored.kind.parse().map_err(corrupt)?, stored.name);
-    let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
-    Ok(Some(Present {
-        record: Record { key, body, version: document.version()? },
-        source,
-        write_id,
-        previous_write_id,
-    }))
+    let (version, write_id, previous_write_id) = (document.version()?, stored.write_id, stored.previous_write_id);
+    let document = CurrentDocument { version, source, write_id, previous_write_id };
+    Ok(Some(Present { record: Record { key, body, version }, document }))
 }
 
 /// The records of a store.
 pub(super) struct Records {
-    nodes: Arc<Nodes>,
-    index: String,
-    ids: WriteIdSource,
+    context: Arc<Context>,
     recent: RecentWrites,
     room: Semaphore,
-    request_timeout: Duration,
-    write_timeout: Duration,
 }
 
 /// One write of a record under way.
@@ -111,7 +99,7 @@ impl Task {
         let mut lines = Lines::default();
         let (action, content) = self.course.begin_try(&self.id);
         match (content, self.write.body()) {
-            (Content::Again(source), _) => lines.add_source(&action, source.get())?,
+            (Content::Again(source), _) => lines.add(&action, Some(source))?,
             (Content::Own, Some(body)) => {
                 let key = self.write.key();
                 let document = RecordDocument {
@@ -122,9 +110,9 @@ impl Task {
                     write_id: Some(self.ids.own),
                     previous_write_id: self.ids.previous,
                 };
-                lines.add(&action, Some(|bytes: &mut Vec<u8>| serde_json::to_writer(bytes, &document)))?;
+                lines.add(&action, Some(&document))?;
             }
-            (Content::Own, None) => lines.add(&action, None::<fn(&mut Vec<u8>) -> _>)?,
+            (Content::Own, None) => lines.add(&action, None::<&()>)?,
         }
         Ok(lines)
     }
@@ -141,16 +129,12 @@ impl Task {
 }
 
 impl Records {
-    pub(super) fn new(nodes: Arc<Nodes>, index: String, options: &ElasticsearchOptions) -> Self {
-        Self {
-            nodes,
-            index,
-            ids: WriteIdSource::new(),
-            recent: RecentWrites::default(),
-            room: Semaphore::new(IN_FLIGHT as usize),
-            request_timeout: options.request_timeout,
-            write_timeout: options.write_timeout,
-        }
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context, recent: RecentWrites::default(), room: Semaphore::new(IN_FLIGHT as usize) }
+    }
+
+    fn scope(&self, deadline: Instant) -> Scope<'_> {
+        Scope { nodes: &self.context.nodes, index: &self.context.indices.records, deadline }
     }
 
     /// Applies a write and returns when it is decided, at the latest at its deadline.
@@ -159,7 +143,7 @@ impl Records {
             TryAcquireError::Closed => StoreError::Unavailable("it is closed".to_owned()),
             TryAcquireError::NoPermits => StoreError::Overloaded { retry_after: RETRY_AFTER },
         })?;
-        self.bring_to_its_end(write, Instant::now() + self.write_timeout).await
+        self.bring_to_its_end(write, Instant::now() + self.context.write_timeout).await
     }
 
     async fn bring_to_its_end(&self, write: RecordWrite, deadline: Instant) -> WriteResult<Record> {
@@ -167,7 +151,7 @@ impl Records {
             RecordWrite::Replace { key, expected, .. } => self.recent.get(key, *expected),
             RecordWrite::Create { .. } | RecordWrite::Remove { .. } => None,
         };
-        let ids = WriteIds { own: self.ids.next(), previous: former.map(|known| known.write_id) };
+        let ids = WriteIds { own: self.context.ids.next(), previous: former.map(|known| known.write_id) };
         let mut task = Task::new(write, ids);
         let mut rounds = Rounds::until(deadline);
         let result = loop {
@@ -195,7 +179,8 @@ impl Records {
             Ok(lines) => lines,
             Err(error) => return task.course.decide(Err(WriteError::Refused(error))),
         };
-        match self.nodes.call(&lines.into_request(&self.index, self.request_timeout), deadline).await {
+        let request = lines.into_request(&self.context.indices.records, self.context.request_timeout);
+        match self.context.nodes.call(&request, deadline).await {
             Ok(reply) => {
                 task.course.maybe_applied(reply.maybe_repeated);
                 for outcome in bulk::outcomes(reply.status, &reply.body, 1) {
@@ -211,7 +196,8 @@ impl Records {
 
     /// Reads back the record of a write that met a conflict.
     async fn read_back(&self, task: &mut Task, deadline: Instant) {
-        let reply = match mget(&self.nodes, &self.index, &[&task.id], deadline).await {
+        let Scope { nodes, index, .. } = self.scope(deadline);
+        let reply = match mget(nodes, index, &[&task.id], deadline).await {
             Ok(reply) => reply,
             Err(error) => return task.course.blocked(error.to_string()),
         };
@@ -219,17 +205,9 @@ impl Records {
         match documents.and_then(|documents| documents.first().map(read).transpose()) {
             Ok(found) => {
                 let found = found.flatten();
-                let seen = found.as_ref().map(|found| CurrentDocument {
-                    version: found.record.version,
-                    source: found.source,
-                    write_id: found.write_id,
-                    previous_write_id: found.previous_write_id,
-                    has_our_body: false,
-                });
-                if let Some(Present { record, write_id: Some(write_id), .. }) = &found {
-                    self.remember(&record.key, record.version, *write_id);
-                }
-                task.course.on_read_back(seen, || found.map(|found| found.record));
+                let document = found.as_ref().map(|found| found.document);
+                let record = found.map(|found| self.take(found));
+                task.course.on_read_back(document, false, || record);
             }
             Err(error @ StoreError::Corrupt(_)) => task.course.decide(Err(WriteError::Refused(error))),
             Err(error) => task.course.blocked(error.to_string()),
@@ -242,7 +220,7 @@ impl Records {
 
     /// Parses a record and remembers which write made it.
     fn take(&self, found: Present<'_>) -> Record {
-        if let Some(write_id) = found.write_id {
+        if let Some(write_id) = found.document.write_id {
             self.remember(&found.record.key, found.record.version, write_id);
         }
         found.record
@@ -250,7 +228,8 @@ impl Records {
 
     /// Reads a record in real time.
     pub(super) async fn get(&self, key: &RecordKey, deadline: Instant) -> Result<Option<Record>, StoreError> {
-        let reply = mget(&self.nodes, &self.index, &[key.to_string()], deadline).await?;
+        let Scope { nodes, index, .. } = self.scope(deadline);
+        let reply = mget(nodes, index, &[key.to_string()], deadline).await?;
         let documents = parse_mget(&reply, 1)?;
         let found = documents.first().map(read).transpose()?.flatten();
         Ok(found.map(|found| self.take(found)))
@@ -258,7 +237,7 @@ impl Records {
 
     /// Lists the records of a kind, ordered by name.
     pub(super) async fn list(&self, kind: RecordKind, deadline: Instant) -> Result<Vec<Record>, StoreError> {
-        let scope = Scope { nodes: &self.nodes, index: &self.index, deadline };
+        let scope = self.scope(deadline);
         let mut records: Vec<Record> = Vec::new();
         // Ends: every round adds a page, or is the last.
         while records.len() <= MAX_RECORDS {

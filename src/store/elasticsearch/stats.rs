@@ -215,19 +215,19 @@ fn row(bucket: Bucket, request: &StatsRequest) -> StatsRow {
 }
 
 fn figures(count: u64, measures: Measures, request: &StatsRequest) -> Figures {
-    let asked = request.percentiles.as_ref().map_or(0, Vec::len);
+    let requested = request.percentiles.as_ref().map_or(0, Vec::len);
     Figures {
         count,
-        wait: durations(measures.wait, measures.wait_percentiles, asked),
-        run_time: durations(measures.run_time, measures.run_time_percentiles, asked),
+        wait: durations(measures.wait, measures.wait_percentiles, requested),
+        run_time: durations(measures.run_time, measures.run_time_percentiles, requested),
     }
 }
 
-fn durations(basics: Option<Basics>, percentiles: Option<Percentiles>, asked: usize) -> Durations {
+fn durations(basics: Option<Basics>, percentiles: Option<Percentiles>, requested: usize) -> Durations {
     let Some(Basics { count, avg, max }) = basics else { return Durations::default() };
     let values = percentiles.map(|percentiles| percentiles.values).unwrap_or_default();
     let mut percentiles: Vec<Option<f64>> = values.into_iter().map(|value| value.value).collect();
-    percentiles.resize(asked, None);
+    percentiles.resize(requested, None);
     Durations { count, mean: avg, max, percentiles }
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::bulk::{ItemOutcome, Lines};
-use super::conditional::{ConditionalWrite, Content, CurrentDocument};
+use super::conditional::{ConditionalWrite, Content};
 use super::copies::Copy;
-use super::document::{BodyForm, WriteIds, encode};
+use super::document::{BodyForm, JobDocument, WriteIds};
 use super::documents::Stored;
 use super::locate::{Located, Lock};
 use super::resolution::Condition;
-use super::tombstone::{self, Destination};
+use super::tombstone::{Destination, TombstoneDocument};
 use super::write_id::{RecentWrites, WriteIdSource};
 use crate::clock::Timestamp;
 use crate::job::{Body, BodyId, Job};
@@ -85,17 +85,17 @@ impl Task {
 
     /// Adds the next try of the write to a bulk.
     pub(super) fn append(&mut self, lines: &mut Lines) -> Result<(), StoreError> {
-        let (write, ids, form, now) = (&self.write, self.ids, self.form, self.now);
-        let (action, content) = self.course.begin_try(write.job().id.as_str());
-        match content {
-            Content::Again(source) => lines.add_source(&action, source.get()),
-            Content::Own => lines.add(
-                &action,
-                Some(|bytes: &mut Vec<u8>| match write {
-                    Write::Create { job, .. } | Write::Replace { job, .. } => encode(bytes, job, ids, form),
-                    Write::Remove { job, .. } => tombstone::encode(bytes, &job.id, Destination::Nowhere, now, ids),
-                }),
-            ),
+        let job = self.write.job();
+        let (action, content) = self.course.begin_try(job.id.as_str());
+        match (content, &self.write) {
+            (Content::Again(source), _) => lines.add(&action, Some(source)),
+            (Content::Own, Write::Create { .. } | Write::Replace { .. }) => {
+                lines.add(&action, Some(&JobDocument::new(job, self.ids, self.form)))
+            }
+            (Content::Own, Write::Remove { .. }) => {
+                let tombstone = TombstoneDocument::new(job.id.clone(), Destination::Nowhere, self.now, self.ids);
+                lines.add(&action, Some(&tombstone))
+            }
         }
     }
 
@@ -113,28 +113,15 @@ impl Task {
     pub(super) fn on_read_back(&mut self, found: Option<Stored<'_>>) {
         match found {
             Some(Stored::Job(found)) => {
-                let seen = CurrentDocument {
-                    version: found.version,
-                    source: found.source,
-                    write_id: found.decoded.write_id,
-                    previous_write_id: found.decoded.previous_write_id,
-                    has_our_body: found.decoded.job.stored_bodies().any(|body| self.brings(body.id)),
-                };
-                self.course.on_read_back(Some(seen), || Some(found.into_versioned()));
+                let has_our_body = found.job.stored_bodies().any(|body| self.brings(body.id));
+                self.course.on_read_back(Some(found.document), has_our_body, || Some(found.into_versioned()));
             }
             Some(Stored::Tombstone(tombstone)) => {
-                let seen = CurrentDocument {
-                    version: tombstone.version,
-                    source: tombstone.source,
-                    write_id: tombstone.write_id,
-                    previous_write_id: tombstone.previous_write_id,
-                    has_our_body: false,
-                };
-                self.course.on_read_back(Some(seen), || None);
+                self.course.on_read_back(Some(tombstone.document), false, || None);
                 self.on_absent(Some(tombstone.destination));
             }
             None => {
-                self.course.on_read_back(None, || None);
+                self.course.on_read_back(None, false, || None);
                 self.on_absent(None);
             }
         }

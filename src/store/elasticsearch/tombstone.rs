@@ -9,8 +9,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 
 use super::archive::Month;
+use super::conditional::CurrentDocument;
 use super::document::WriteIds;
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
@@ -27,7 +29,7 @@ const START: &str = "{\"moved_to\"";
 const NOWHERE: &str = "nowhere";
 
 /// The destination of the job that a tombstone replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, SerializeDisplay, DeserializeFromStr)]
 pub(super) enum Destination {
     /// The job was moved to the archive of a month.
     Month(Month),
@@ -58,9 +60,9 @@ impl FromStr for Destination {
 /// A tombstone as it is written and read.
 #[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize)]
-struct TombstoneDocument {
+pub(super) struct TombstoneDocument {
     /// The destination. It must be the first field, as [`START`] says.
-    moved_to: String,
+    moved_to: Destination,
     id: JobId,
     moved_at: Timestamp,
     write_id: Option<WriteId>,
@@ -70,29 +72,15 @@ struct TombstoneDocument {
 /// A tombstone as it was read.
 #[derive(Clone, Debug)]
 pub(super) struct Tombstone<'a> {
-    pub(super) version: Version,
-    pub(super) source: &'a RawValue,
+    pub(super) document: CurrentDocument<'a>,
     pub(super) destination: Destination,
-    pub(super) write_id: Option<WriteId>,
-    pub(super) previous_write_id: Option<WriteId>,
 }
 
-/// Appends a tombstone for the job `id`, as one line of JSON without the line's end.
-pub(super) fn encode(
-    buffer: &mut Vec<u8>,
-    id: &JobId,
-    destination: Destination,
-    moved_at: Timestamp,
-    ids: WriteIds,
-) -> Result<(), serde_json::Error> {
-    let document = TombstoneDocument {
-        moved_to: destination.to_string(),
-        id: id.clone(),
-        moved_at,
-        write_id: Some(ids.own),
-        previous_write_id: ids.previous,
-    };
-    serde_json::to_writer(buffer, &document)
+impl TombstoneDocument {
+    /// Makes a tombstone for the job `id`.
+    pub(super) fn new(id: JobId, moved_to: Destination, moved_at: Timestamp, ids: WriteIds) -> Self {
+        Self { moved_to, id, moved_at, write_id: Some(ids.own), previous_write_id: ids.previous }
+    }
 }
 
 /// Returns whether a document of the live index is a tombstone.
@@ -103,13 +91,13 @@ pub(super) fn is_tombstone(source: &RawValue) -> bool {
 /// Parses a tombstone that was read under `version`.
 pub(super) fn decode(source: &RawValue, version: Version) -> Result<Tombstone<'_>, serde_json::Error> {
     let stored: TombstoneDocument = serde_json::from_str(source.get())?;
-    let destination = stored.moved_to.parse().map_err(serde::de::Error::custom)?;
-    let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
-    Ok(Tombstone { version, source, destination, write_id, previous_write_id })
+    let TombstoneDocument { moved_to: destination, write_id, previous_write_id, .. } = stored;
+    Ok(Tombstone { document: CurrentDocument { version, source, write_id, previous_write_id }, destination })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::document::{BodyForm, JobDocument};
     use super::super::write_id::WriteIdSource;
     use super::*;
     use crate::store::Place;
@@ -122,19 +110,18 @@ mod tests {
         let version = Version { place: Place::Main, primary_term: 1, seq_no: 2 };
         let month = Destination::Month(Month::of(Timestamp::from_millis(0)));
         for destination in [month, Destination::Nowhere] {
-            let mut line = Vec::new();
-            encode(&mut line, &id, destination, Timestamp::from_millis(0), ids).expect("JSON");
-            let raw: Box<RawValue> = serde_json::from_slice(&line).expect("JSON");
+            let document = TombstoneDocument::new(id.clone(), destination, Timestamp::from_millis(0), ids);
+            let raw = serde_json::value::to_raw_value(&document).expect("JSON");
             assert!(is_tombstone(&raw));
             let read = decode(&raw, version).expect("a tombstone");
-            assert_eq!((read.destination, read.version), (destination, version));
-            assert_eq!((read.write_id, read.previous_write_id), (Some(ids.own), ids.previous));
+            assert_eq!((read.destination, read.document.version), (destination, version));
+            let Tombstone { document, .. } = read;
+            assert_eq!((document.write_id, document.previous_write_id), (Some(ids.own), ids.previous));
         }
 
         let job = super::super::document::tests::available(crate::job::Body::Empty);
-        let mut line = Vec::new();
-        super::super::document::encode(&mut line, &job, ids, super::super::document::BodyForm::Json).expect("JSON");
-        let raw: Box<RawValue> = serde_json::from_slice(&line).expect("JSON");
+        let document = JobDocument::new(&job, ids, BodyForm::Json);
+        let raw = serde_json::value::to_raw_value(&document).expect("JSON");
         assert!(!is_tombstone(&raw));
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 
 use crate::job::{BodyId, Job};
 use crate::store::Version;
@@ -16,7 +16,7 @@ use crate::store::recent::RecentMap;
 const GENERATION: usize = 65_536;
 
 /// The id of one write: the process's random number and a count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, SerializeDisplay, DeserializeFromStr)]
 pub(super) struct WriteId {
     process: u64,
     number: u64,
@@ -35,19 +35,6 @@ impl FromStr for WriteId {
         let hex = |part| u64::from_str_radix(part, 16).map_err(|_| "a write id that is not hexadecimal");
         let (process, number) = text.split_once('-').ok_or("a write id without a `-`")?;
         Ok(Self { process: hex(process)?, number: hex(number)? })
-    }
-}
-
-impl Serialize for WriteId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for WriteId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
     }
 }
 

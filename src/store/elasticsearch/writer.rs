@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::batch::{self, Batch, Submission};
-use super::context::WriteContext;
+use super::bulk::MAX_BYTES;
+use super::context::Context;
 use super::intake::{Intake, Size};
 use super::task::Task;
 use crate::clock::Clock;
@@ -18,7 +19,7 @@ use crate::job::Body;
 use crate::store::{StoreError, Write, WriteError, WriteResult};
 
 /// The largest size of a bulk.
-const MAX_BULK: Size = Size { items: 1_000, bytes: 5 * 1024 * 1024 };
+const MAX_BULK: Size = Size { items: 1_000, bytes: MAX_BYTES };
 /// The bytes of bodies for which a write takes one more unit of the queue's room, besides its first.
 const UNIT_BYTES: usize = 4 * 1024;
 /// The approximate bytes of a document without its bodies and its history.
@@ -28,13 +29,13 @@ const ENTRY_BYTES: usize = 140;
 
 /// The batching writer of jobs.
 pub(super) struct Writer {
-    context: Arc<WriteContext>,
+    context: Arc<Context>,
     intake: Intake<Submission>,
 }
 
 impl Writer {
     /// Starts `bulks_in_flight` workers on a queue with room for `queue` writes.
-    pub(super) fn start(context: Arc<WriteContext>, queue: u32, bulks_in_flight: usize) -> Self {
+    pub(super) fn start(context: Arc<Context>, queue: u32, bulks_in_flight: usize) -> Self {
         let of_workers = Arc::clone(&context);
         let intake = Intake::start(queue, MAX_BULK, bulks_in_flight, move |submissions| {
             let context = Arc::clone(&of_workers);
