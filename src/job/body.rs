@@ -58,14 +58,21 @@ impl fmt::Debug for Json {
     }
 }
 
+/// Writes the JSON as it is in JSON, and as a text on disk.
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return self.as_str().serialize(serializer);
+        }
         self.0.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return Self::parse(String::deserialize(deserializer)?).map_err(serde::de::Error::custom);
+        }
         Box::<RawValue>::deserialize(deserializer).map(Self::from)
     }
 }
@@ -87,7 +94,7 @@ pub struct BodyRef {
 
 /// A payload or a result. A small one is in the job's document; a large one is stored apart, so that a claim or a
 /// heartbeat does not write it again.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum Body {
     /// The job has no such body.
     #[default]

@@ -27,19 +27,19 @@ pub struct RetryPolicy {
 }
 
 /// Serializes a duration as whole milliseconds in human-readable formats, and in serde's own form in others.
-mod millis {
+pub(super) mod millis {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         if !serializer.is_human_readable() {
             return duration.serialize(serializer);
         }
         serializer.serialize_u64(crate::clock::millis(*duration))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         if !deserializer.is_human_readable() {
             return Duration::deserialize(deserializer);
         }

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::body::Body;
 use super::names::{RequestId, WorkerId};
+use super::retry::millis;
 use super::word_enum::words;
 use crate::clock::Timestamp;
 
@@ -74,7 +75,7 @@ impl Attempt {
 }
 
 /// A worker's exclusive right to run a job, for a limited time that its heartbeats renew.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The worker that holds the lease.
     pub worker_id: WorkerId,
@@ -87,6 +88,7 @@ pub struct Lease {
     /// When the lease expires unless a heartbeat renews it. The job can then be taken from the worker.
     pub expires_at: Timestamp,
     /// How long the lease lasts after each heartbeat.
+    #[serde(rename = "term_ms", with = "millis")]
     pub term: Duration,
 }
 
@@ -128,7 +130,7 @@ pub struct JobError {
 }
 
 /// The data of a running job.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Running {
     /// The lease of the worker that runs the job.
     pub lease: Lease,
@@ -143,7 +145,7 @@ pub struct Running {
 }
 
 /// The state of a job, with the data of that state.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum State {
     /// The job waits for its time and a worker. A claim, a cancellation or the start deadline moves it out of this
     /// state.

@@ -15,9 +15,9 @@ use serde_json::value::RawValue;
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, Body, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
-    JobState, Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress,
-    QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
+    Attempt, Body, BodyRef, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json,
+    Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
+    RetryPolicy, Running, State,
 };
 
 /// The form in which inline bodies are written.
@@ -54,8 +54,8 @@ pub(super) fn decode(source: &RawValue) -> Result<Decoded, serde_json::Error> {
     Ok(Decoded { job: stored.into_job()?, write_id, previous_write_id })
 }
 
-/// A job as it is written and read, on one line of JSON. A field of a job stands here, in [`JobDocument::new`], in [`JobDocument::into_job`]
-/// and in the mapping.
+/// A job as it is written and read, on one line of JSON. A field of a job stands here, in [`JobDocument::new`], in
+/// [`JobDocument::into_job`] and in the mapping.
 #[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize)]
 pub(super) struct JobDocument<'a> {
@@ -75,21 +75,21 @@ pub(super) struct JobDocument<'a> {
     max_attempts: u32,
     attempt: Attempt,
     fence: Fence,
-    retry: RetryDocument,
+    retry: RetryPolicy,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     resources: Cow<'a, BTreeMap<String, u64>>,
     orphan_policy: Option<OrphanPolicy>,
     #[serde(default, skip_serializing_if = "<[NoticeTarget]>::is_empty")]
     notify: Cow<'a, [NoticeTarget]>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    outbox: Vec<NoticeDocument<'a>>,
-    lease: Option<LeaseDocument>,
+    #[serde(default, skip_serializing_if = "<[Notice]>::is_empty")]
+    outbox: Cow<'a, [Notice]>,
+    lease: Option<Cow<'a, Lease>>,
     progress: Option<Cow<'a, Progress>>,
-    orphan: Option<OrphanDocument<'a>>,
+    orphan: Option<Cow<'a, Orphan>>,
     cancel_requested_at: Option<Timestamp>,
     overdue_at: Option<Timestamp>,
     error: Option<Cow<'a, JobError>>,
-    history: Vec<EntryDocument<'a>>,
+    history: Cow<'a, [HistoryEntry]>,
     #[serde(default, skip_serializing_if = "is_zero")]
     history_folded: u32,
     created_at: Timestamp,
@@ -117,52 +117,6 @@ pub(super) struct JobDocument<'a> {
     wait_ms: Option<i64>,
     #[serde(skip_deserializing)]
     run_time_ms: Option<i64>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct RetryDocument {
-    base_ms: i64,
-    factor: f64,
-    max_ms: i64,
-    jitter: f64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct LeaseDocument {
-    worker_id: WorkerId,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<RequestId>,
-    acquired_at: Timestamp,
-    heartbeat_at: Timestamp,
-    expires_at: Timestamp,
-    term_ms: i64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct OrphanDocument<'a> {
-    flagged_at: Timestamp,
-    reason: Cow<'a, str>,
-    #[serde(default)]
-    held: bool,
-}
-
-#[serde_with::skip_serializing_none]
-#[derive(Serialize, Deserialize)]
-struct EntryDocument<'a> {
-    at: Timestamp,
-    from: Option<JobState>,
-    to: JobState,
-    fence: Fence,
-    attempt: Attempt,
-    event: EventName,
-    actor: Actor,
-    reason: Option<Cow<'a, str>>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct NoticeDocument<'a> {
-    number: u32,
-    entry: EntryDocument<'a>,
 }
 
 fn is_zero<N: Copy + Default + PartialEq>(number: &N) -> bool {
@@ -235,18 +189,18 @@ impl<'a> JobDocument<'a> {
             max_attempts: spec.max_attempts,
             attempt: job.attempt,
             fence: job.fence,
-            retry: RetryDocument::from(&spec.retry),
+            retry: spec.retry,
             resources: Cow::Borrowed(&spec.resources),
             orphan_policy: spec.oversight.orphan_policy,
             notify: Cow::Borrowed(&spec.oversight.notify),
-            outbox: job.outbox.iter().map(NoticeDocument::from).collect(),
-            lease: running.map(|running| LeaseDocument::from(&running.lease)),
+            outbox: Cow::Borrowed(&job.outbox),
+            lease: running.map(|running| Cow::Borrowed(&running.lease)),
             progress: running.and_then(|running| running.progress.as_ref()).map(Cow::Borrowed),
-            orphan: running.and_then(|running| running.orphan.as_ref()).map(OrphanDocument::from),
+            orphan: running.and_then(|running| running.orphan.as_ref()).map(Cow::Borrowed),
             cancel_requested_at: running.and_then(|running| running.cancel_requested_at),
             overdue_at: running.and_then(|running| running.overdue_at),
             error: job.error.as_ref().map(Cow::Borrowed),
-            history: job.history.entries().iter().map(EntryDocument::from).collect(),
+            history: Cow::Borrowed(job.history.entries()),
             history_folded: job.history.folded(),
             created_at: job.created_at,
             updated_at: job.updated_at,
@@ -278,7 +232,7 @@ impl<'a> JobDocument<'a> {
             expected_runtime: self.expected_runtime_ms.map(duration),
             timeout: self.timeout_ms.map(duration),
             max_attempts: self.max_attempts,
-            retry: self.retry.into(),
+            retry: self.retry,
             resources: self.resources.into_owned(),
             oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
             fingerprint: self.fingerprint.as_deref().map(fingerprint).transpose()?,
@@ -287,10 +241,10 @@ impl<'a> JobDocument<'a> {
         let state = match self.state {
             JobState::Available => State::Available,
             JobState::Running => State::Running(Box::new(Running {
-                lease: self.lease.ok_or_else(|| missing("a running job without `lease`"))?.into(),
+                lease: self.lease.ok_or_else(|| missing("a running job without `lease`"))?.into_owned(),
                 progress: self.progress.map(Cow::into_owned),
                 cancel_requested_at: self.cancel_requested_at,
-                orphan: self.orphan.map(Orphan::from),
+                orphan: self.orphan.map(Cow::into_owned),
                 overdue_at: self.overdue_at,
             })),
             JobState::Completed => State::Completed {
@@ -301,7 +255,6 @@ impl<'a> JobDocument<'a> {
             JobState::Cancelled => State::Cancelled { finished_at: finished_at()? },
             JobState::Expired => State::Expired { finished_at: finished_at()? },
         };
-        let entries = self.history.into_iter().map(HistoryEntry::from).collect();
         Ok(Job {
             id: self.id,
             spec: Arc::new(spec),
@@ -312,8 +265,8 @@ impl<'a> JobDocument<'a> {
             attempt: self.attempt,
             fence: self.fence,
             error: self.error.map(Cow::into_owned),
-            history: History::from_parts(entries, self.history_folded),
-            outbox: self.outbox.into_iter().map(Notice::from).collect(),
+            history: History::from_parts(self.history.into_owned(), self.history_folded),
+            outbox: self.outbox.into_owned(),
             created_at: self.created_at,
             updated_at: self.updated_at,
             started_at: self.started_at,
@@ -323,71 +276,6 @@ impl<'a> JobDocument<'a> {
 
 fn fingerprint(hex: &str) -> Result<Fingerprint, serde_json::Error> {
     u128::from_str_radix(hex, 16).map(Fingerprint).map_err(|_| missing("a `fingerprint` that is not hexadecimal"))
-}
-
-impl From<&RetryPolicy> for RetryDocument {
-    fn from(retry: &RetryPolicy) -> Self {
-        Self { base_ms: millis(retry.base), factor: retry.factor, max_ms: millis(retry.max), jitter: retry.jitter }
-    }
-}
-
-impl From<RetryDocument> for RetryPolicy {
-    fn from(retry: RetryDocument) -> Self {
-        Self { base: duration(retry.base_ms), factor: retry.factor, max: duration(retry.max_ms), jitter: retry.jitter }
-    }
-}
-
-impl From<&Lease> for LeaseDocument {
-    fn from(lease: &Lease) -> Self {
-        let Lease { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term } = lease.clone();
-        Self { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term_ms: millis(term) }
-    }
-}
-
-impl From<LeaseDocument> for Lease {
-    fn from(lease: LeaseDocument) -> Self {
-        let LeaseDocument { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term_ms } = lease;
-        Self { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term: duration(term_ms) }
-    }
-}
-
-impl<'a> From<&'a Orphan> for OrphanDocument<'a> {
-    fn from(orphan: &'a Orphan) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: Cow::Borrowed(&orphan.reason), held: orphan.held }
-    }
-}
-
-impl From<OrphanDocument<'_>> for Orphan {
-    fn from(orphan: OrphanDocument<'_>) -> Self {
-        Self { flagged_at: orphan.flagged_at, reason: orphan.reason.into_owned(), held: orphan.held }
-    }
-}
-
-impl<'a> From<&'a HistoryEntry> for EntryDocument<'a> {
-    fn from(entry: &'a HistoryEntry) -> Self {
-        let HistoryEntry { at, from, to, fence, attempt, event, ref actor, ref reason } = *entry;
-        let reason = reason.as_deref().map(Cow::Borrowed);
-        Self { at, from, to, fence, attempt, event, actor: actor.clone(), reason }
-    }
-}
-
-impl From<EntryDocument<'_>> for HistoryEntry {
-    fn from(entry: EntryDocument<'_>) -> Self {
-        let EntryDocument { at, from, to, fence, attempt, event, actor, reason } = entry;
-        Self { at, from, to, fence, attempt, event, actor, reason: reason.map(Cow::into_owned) }
-    }
-}
-
-impl<'a> From<&'a Notice> for NoticeDocument<'a> {
-    fn from(notice: &'a Notice) -> Self {
-        Self { number: notice.number, entry: EntryDocument::from(&notice.entry) }
-    }
-}
-
-impl From<NoticeDocument<'_>> for Notice {
-    fn from(notice: NoticeDocument<'_>) -> Self {
-        Self { number: notice.number, entry: notice.entry.into() }
-    }
 }
 
 #[cfg(test)]

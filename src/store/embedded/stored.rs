@@ -1,9 +1,9 @@
 //! How a job lies on disk: a format byte, the job's version, and the job in postcard, all but its id, which is the key.
 //!
-//! The types below are what is on disk. They name every field of the job's, so that a field that is added to the job
-//! does not compile until it is added here, and serde derives both directions from them. Small values, such as an
-//! entry of the history, are stored as they derive it themselves; a test holds the bytes of a whole job, so that no
-//! change of theirs goes unnoticed either.
+//! The types below are what is on disk. They name every field of the job's and its specification's, so that a field
+//! that is added there does not compile until it is added here, and serde derives both directions from them. The state
+//! and small values, such as an entry of the history, are stored as they derive it themselves; a test holds the bytes
+//! of jobs in every state, so that no change of theirs goes unnoticed either.
 //!
 //! Reading never panics: whatever does not make a job is [`Corrupt`].
 
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::Corrupt;
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, BodyRef, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease,
-    Notice, Orphan, Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
+    Attempt, Body, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState, Kind, Notice, Oversight,
+    Owner, Priority, QueueName, RetryPolicy, State,
 };
 use crate::store::{Place, Version, Versioned};
 
@@ -89,9 +89,7 @@ struct StoredJob {
     id: JobId,
     #[serde(serialize_with = "StoredSpec::serialize", deserialize_with = "shared_spec")]
     spec: Arc<JobSpec>,
-    #[serde(with = "StoredBody")]
     payload: Body,
-    #[serde(with = "StoredState")]
     state: State,
     run_at: Timestamp,
     expires_at: Option<Timestamp>,
@@ -122,71 +120,8 @@ struct StoredSpec {
     fingerprint: Option<Fingerprint>,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Body")]
-enum StoredBody {
-    Empty,
-    Inline(#[serde(serialize_with = "json_text", deserialize_with = "json")] Json),
-    Stored(BodyRef),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "State")]
-enum StoredState {
-    Available,
-    Running(#[serde(serialize_with = "StoredRunning::serialize", deserialize_with = "boxed_running")] Box<Running>),
-    Completed {
-        finished_at: Timestamp,
-        #[serde(with = "StoredBody")]
-        result: Body,
-    },
-    Failed {
-        finished_at: Timestamp,
-    },
-    Cancelled {
-        finished_at: Timestamp,
-    },
-    Expired {
-        finished_at: Timestamp,
-    },
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Running")]
-struct StoredRunning {
-    #[serde(with = "StoredLease")]
-    lease: Lease,
-    progress: Option<Progress>,
-    cancel_requested_at: Option<Timestamp>,
-    orphan: Option<Orphan>,
-    overdue_at: Option<Timestamp>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Lease")]
-struct StoredLease {
-    worker_id: WorkerId,
-    request_id: Option<RequestId>,
-    acquired_at: Timestamp,
-    heartbeat_at: Timestamp,
-    expires_at: Timestamp,
-    term: Duration,
-}
-
 fn shared_spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<JobSpec>, D::Error> {
     StoredSpec::deserialize(deserializer).map(Arc::new)
-}
-
-fn boxed_running<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Running>, D::Error> {
-    StoredRunning::deserialize(deserializer).map(Box::new)
-}
-
-fn json_text<S: Serializer>(json: &Json, serializer: S) -> Result<S::Ok, S::Error> {
-    json.as_str().serialize(serializer)
-}
-
-fn json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
-    Json::parse(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::*;
-use crate::job::{Actor, EventName, HistoryEntry, NoticeFormat, NoticeTarget, OrphanPolicy};
+use crate::job::{
+    Actor, BodyId, BodyRef, EventName, HistoryEntry, Json, Lease, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy,
+    Progress, RequestId, Running, WorkerId,
+};
 
 fn encoded(head: &Versioned) -> Vec<u8> {
     let mut buffer = b"what was there before".to_vec();
@@ -54,6 +57,25 @@ fn each_state_has_a_number_of_its_own_for_good() {
         assert_eq!((usize::from(state_code(state)), state_of(code as u8)), (code, Ok(state)));
     }
     assert!(state_of(6).is_err());
+}
+
+/// As below: a change of these bytes is a change of what is on disk.
+#[test]
+fn the_bytes_of_every_state_but_running_stay_as_they_are() {
+    let finished_at = Timestamp::from_millis(1);
+    let result = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::nil()), bytes: 2 });
+    let completed = [&[2, 2, 2, 16][..], &[0; 16], &[2]].concat();
+    let states = [
+        (State::Available, vec![0]),
+        (State::Completed { finished_at, result: Body::Empty }, vec![2, 2, 0]),
+        (State::Completed { finished_at, result }, completed),
+        (State::Failed { finished_at }, vec![3, 2]),
+        (State::Cancelled { finished_at }, vec![4, 2]),
+        (State::Expired { finished_at }, vec![5, 2]),
+    ];
+    for (state, bytes) in states {
+        assert_eq!(postcard::to_stdvec(&state).expect("bytes"), bytes, "{state:?}");
+    }
 }
 
 /// A change of these bytes is a change of what is on disk: then the format gets another number, here and in the
