@@ -279,8 +279,8 @@ fn leave_set<K: Eq + Hash>(map: &mut HashMap<K, BTreeSet<JobId>>, key: &K, id: &
 /// The position of an available job in the order of dispatch.
 type Position<'a> = (Reverse<i8>, &'a (Timestamp, JobId));
 
-/// Walks the available jobs of one queue that are due until `until` in dispatch order, after the given position. Of each
-/// priority it steps over the jobs that are not due yet at once.
+/// Walks the available jobs of one queue that are due until `until` in dispatch order, after the given position. Of
+/// each priority it steps over the jobs that are not due yet at once.
 fn in_dispatch_order(
     queue: &QueueJobs,
     after: Option<(Reverse<i8>, (Timestamp, JobId))>,
