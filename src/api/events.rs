@@ -118,7 +118,7 @@ impl Streaming {
         let message = tokio::select! {
             biased;
             () = self.shutdown.cancelled() => return None,
-            told = self.feed.next() => message(&told?),
+            item = self.feed.next() => message(&item?),
             // The id moves a client on whose filter lets nothing through, so that it need not read the past again.
             () = sleep(KEEP_ALIVE) => Event::default().comment("").id(self.feed.position().to_string()),
         };
@@ -126,9 +126,9 @@ impl Streaming {
     }
 }
 
-fn message(told: &FeedItem) -> Event {
+fn message(item: &FeedItem) -> Event {
     let of_stream = |id: &EventId, name: &str| Event::default().id(id.to_string()).event(name).data("{}");
-    match told {
+    match item {
         FeedItem::Event(id, event) => {
             let data = serde_json::to_string(&JobEvent::from(event)).unwrap_or_default();
             Event::default().id(id.to_string()).event(event.entry.event.as_str()).data(data)

@@ -84,17 +84,17 @@ impl Manager {
         let poll = if self.shared.store.is_exclusive() { wait } else { WAIT_POLL };
         // Bounded by the deadline: each turn waits for news or for the poll.
         loop {
-            let told = watch.notify.notified();
-            tokio::pin!(told);
+            let ended = watch.notify.notified();
+            tokio::pin!(ended);
             // Listening before reading, so that an end between the two is not missed.
-            told.as_mut().enable();
+            ended.as_mut().enable();
             let view = self.get(id).await?;
             let now = Instant::now();
             if view.versioned.job.state.name().is_final() || now >= deadline {
                 return Ok(view);
             }
             tokio::select! {
-                () = told => {}
+                () = ended => {}
                 () = tokio::time::sleep_until(deadline.min(now + poll)) => {}
                 () = self.shared.stopping.cancelled() => return Ok(view),
             }

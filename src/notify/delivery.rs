@@ -24,7 +24,7 @@ pub const KIND: &str = "leasehold.webhook";
 const NAMESPACE: Uuid = Uuid::from_u128(0x51a9_3c1e_0d5b_4f6a_b0b7_9f1d_6a2c_84e3);
 
 /// The most characters of a receiver's answer in a failure's message.
-const TOLD_CHARS: usize = 200;
+const EXCERPT_CHARS: usize = 200;
 
 /// The payload of a delivery's job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,25 +110,25 @@ impl Handler for Deliver {
         let call = receiver.delivery(&delivery.event, &self.config.origin, self.clock.now());
         let answer = self.executor.call(&call).await;
         let verdict = Verdict::of(&answer, self.clock.now());
-        let told = tell(&answer);
+        let answered = excerpt(&answer);
         match verdict {
             Verdict::Delivered => {
                 metrics::counter!("leasehold_notifications_delivered_total").increment(1);
-                Ok(Json::of(&serde_json::json!({ "answer": told })).ok())
+                Ok(Json::of(&serde_json::json!({ "answer": answered })).ok())
             }
             Verdict::Gone => {
                 if let Addressee::Subscription(id) = &delivery.to {
                     self.subscriptions.switch_off(id, "the receiver answered 410 Gone").await;
                 }
-                Err(dead("gone", told))
+                Err(dead("gone", answered))
             }
-            Verdict::Refused => Err(dead("refused", told)),
+            Verdict::Refused => Err(dead("refused", answered)),
             Verdict::Retry { after } => {
                 metrics::counter!("leasehold_notifications_failed_attempts_total").increment(1);
                 if attempt.job.attempt >= self.config.max_attempts {
-                    return Err(dead("not_delivered", told));
+                    return Err(dead("not_delivered", answered));
                 }
-                Err(HandlerError { retry_after: after, ..HandlerError::retryable("not_delivered", told) })
+                Err(HandlerError { retry_after: after, ..HandlerError::retryable("not_delivered", answered) })
             }
         }
     }
@@ -159,11 +159,11 @@ fn dead(code: &str, message: String) -> HandlerError {
 }
 
 /// Returns the receiver's answer as one line of text.
-fn tell(answer: &Result<HttpAnswer, CallError>) -> String {
+fn excerpt(answer: &Result<HttpAnswer, CallError>) -> String {
     match answer {
         Ok(answer) => {
             let body = String::from_utf8_lossy(&answer.body);
-            let body: String = body.chars().filter(|letter| !letter.is_control()).take(TOLD_CHARS).collect();
+            let body: String = body.chars().filter(|letter| !letter.is_control()).take(EXCERPT_CHARS).collect();
             format!("{} {body}", answer.status).trim_end().to_owned()
         }
         Err(error) => error.to_string(),

@@ -242,7 +242,7 @@ impl Subscriptions {
         match self.change(id, |subscription| subscription.switched_off = Some(off.clone())).await {
             Ok(_) => {
                 metrics::counter!("leasehold_subscriptions_switched_off_total").increment(1);
-                tracing::warn!(subscription = id, reason, "a subscription is told nothing any more");
+                tracing::warn!(subscription = id, reason, "a subscription was switched off");
             }
             Err(error) => tracing::warn!(subscription = id, %error, "a subscription was not switched off"),
         }

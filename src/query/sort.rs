@@ -305,14 +305,14 @@ mod tests {
     #[test]
     fn an_order_is_told_and_read_as_it_always_was() {
         let sort = Sort::By(SortField::CreatedAt, Direction::Descending);
-        let told = serde_json::to_string(&sort).expect("JSON");
-        assert_eq!(told, r#"{"by":["created_at","descending"]}"#);
+        let written = serde_json::to_string(&sort).expect("JSON");
+        assert_eq!(written, r#"{"by":["created_at","descending"]}"#);
         let key: SortKey = serde_json::from_str(r#"{"ranks":[-5,0],"id":"a"}"#).expect("a key");
         assert_eq!(serde_json::to_string(&key).expect("JSON"), r#"{"ranks":[-5,0],"id":"a"}"#);
         for field in SortField::all() {
             let sort = Sort::By(field, Direction::Ascending);
-            let told = serde_json::to_string(&sort).expect("JSON");
-            assert_eq!(serde_json::from_str::<Sort>(&told).expect("an order"), sort);
+            let written = serde_json::to_string(&sort).expect("JSON");
+            assert_eq!(serde_json::from_str::<Sort>(&written).expect("an order"), sort);
         }
     }
 

@@ -101,7 +101,7 @@ pub(super) struct Lane {
     /// The time from which on jobs that become due may be missing.
     pub(super) known_until: Timestamp,
     /// When a claim last named the queue, or else when the lane was created.
-    pub(super) asked_at: Timestamp,
+    pub(super) last_claim_at: Timestamp,
     /// Whether a claim has ever named the queue.
     pub(super) asked: bool,
     /// The lock that is held while the store is searched for this queue, so that one search serves all its callers.
@@ -134,7 +134,7 @@ impl<Offer> Board<Offer> {
     pub(super) fn touch(&mut self, queues: &[QueueName], now: Timestamp) {
         for queue in queues {
             let lane = self.lane(queue);
-            lane.asked_at = now;
+            lane.last_claim_at = now;
             lane.asked = true;
         }
     }
@@ -149,7 +149,7 @@ impl<Offer> Board<Offer> {
             if config.poll_interval.is_none() || self.lanes.len() >= UNASKED_LANES {
                 return;
             }
-            self.lane(queue).asked_at = now;
+            self.lane(queue).last_claim_at = now;
         }
         if let Some(lane) = self.lanes.get_mut(queue) {
             let capacity = if lane.asked { config.capacity } else { config.capacity.min(UNASKED_CAPACITY) };
@@ -385,6 +385,6 @@ impl Lane {
     }
 
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.waiting.is_empty() && now.since(self.asked_at) >= LANE_IDLE
+        self.waiting.is_empty() && now.since(self.last_claim_at) >= LANE_IDLE
     }
 }

@@ -16,7 +16,7 @@ use crate::query::{Filter, Search, Sort};
 
 use crate::manager::Manager;
 use crate::manager::admin::queue_settings::QueueSettings;
-use crate::manager::observe::workers::Asking;
+use crate::manager::observe::workers::Claimants;
 use crate::manager::request::ManagerError;
 
 /// The most jobs ahead of a job that are counted; the explanation says "at least" when there are more.
@@ -43,7 +43,7 @@ pub struct Explanation {
 }))]
 pub struct Reason {
     /// A stable word for the reason. For a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
-    /// `queue_paused`, `never_asked`, `not_asked_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`,
+    /// `queue_paused`, `no_worker_since_start`, `no_worker_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`,
     /// `start_deadline` or `next`. For a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
     /// `cancel_requested` or `time_limit`. For a job that has ended, its state.
     pub code: String,
@@ -63,7 +63,7 @@ pub(crate) struct Facts {
     /// When this manager began to receive calls from workers.
     pub(crate) listening_since: Timestamp,
     pub(crate) settings: QueueSettings,
-    pub(crate) asking: Asking,
+    pub(crate) claimants: Claimants,
     /// The number of due jobs in its queue that are ahead of it; [`MAX_AHEAD`] stands for that many or more.
     pub(crate) ahead: usize,
 }
@@ -83,7 +83,7 @@ impl Manager {
             now,
             listening_since: self.shared.observe.started_at,
             settings: self.shared.queue_settings.of(&job.spec.queue),
-            asking: self.shared.observe.workers.asking(&job, now),
+            claimants: self.shared.observe.workers.claimants(&job, now),
             ahead: if waits { self.jobs_ahead(&job, now).await? } else { 0 },
             job,
         };
@@ -197,34 +197,35 @@ fn of_pause(facts: &Facts) -> Option<Reason> {
 
 /// Returns why no worker takes the job, or `None` when a worker with enough resources waits.
 fn of_workers(facts: &Facts) -> Option<Reason> {
-    let (asking, queue) = (&facts.asking, &facts.job.spec.queue);
-    let Some(last_at) = asking.last_at else {
+    let (claimants, queue) = (&facts.claimants, &facts.job.spec.queue);
+    let Some(last_at) = claimants.last_at else {
         let since = facts.listening_since;
-        let message =
-            format!("No worker has asked this server for jobs of the queue `{queue}` since it started, {since}.");
-        return Some(Reason::new("never_asked", message, json!({ "queue": queue, "since": since })));
+        let message = format!(
+            "No worker has tried to claim jobs of the queue `{queue}` here since this server started, {since}."
+        );
+        return Some(Reason::new("no_worker_since_start", message, json!({ "queue": queue, "since": since })));
     };
-    if asking.lately == 0 {
+    if claimants.lately == 0 {
         let ago = in_words(facts.now.since(last_at));
         let message =
-            format!("No worker has asked this server for jobs of the queue `{queue}` since {last_at}, {ago} ago.");
-        return Some(Reason::new("not_asked_lately", message, json!({ "queue": queue, "since": last_at })));
+            format!("No worker has tried to claim jobs of the queue `{queue}` here since {last_at}, {ago} ago.");
+        return Some(Reason::new("no_worker_lately", message, json!({ "queue": queue, "since": last_at })));
     }
-    if asking.with_room == 0 {
+    if claimants.with_room == 0 {
         return Some(of_needs(facts));
     }
-    (asking.waiting == 0).then(|| {
+    (claimants.waiting == 0).then(|| {
         let message = format!(
-            "None of the workers that take jobs of the queue `{queue}` waits for one now; {} asked lately.",
-            asking.with_room
+            "None of the workers that take jobs of the queue `{queue}` waits for one now; {} claimed lately.",
+            claimants.with_room
         );
-        let evidence = json!({ "queue": queue, "workers": asking.with_room, "asked_at": last_at });
+        let evidence = json!({ "queue": queue, "workers": claimants.with_room, "last_claim_at": last_at });
         Reason::new("workers_busy", message, evidence)
     })
 }
 
 fn of_needs(facts: &Facts) -> Reason {
-    let (needed, offered) = (&facts.job.spec.resources, &facts.asking.most_offered);
+    let (needed, offered) = (&facts.job.spec.resources, &facts.claimants.most_offered);
     let short = needed.iter().filter_map(|(name, needed)| {
         let most = offered.get(name).copied().unwrap_or(0);
         (most < *needed).then(|| format!("{needed} of {name}, where the most that any offers is {most}"))
@@ -235,8 +236,8 @@ fn of_needs(facts: &Facts) -> Reason {
         false => short.join("; "),
         true => "more together than any one of them has free".to_owned(),
     };
-    let message = format!("It needs more than any worker that asks for jobs of the queue `{queue}` offers: {what}.");
-    let evidence = json!({ "needed": needed, "most_offered": offered, "workers": facts.asking.lately });
+    let message = format!("It needs more than any worker that claims jobs of the queue `{queue}` offers: {what}.");
+    let evidence = json!({ "needed": needed, "most_offered": offered, "workers": facts.claimants.lately });
     Reason::new("needs_more_than_offered", message, evidence)
 }
 

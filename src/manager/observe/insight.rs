@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_about_the_last_minutes_only() {
+    fn insights_cover_the_last_minutes_only() {
         let insight = Insight::new(at(0));
         insight.claim_waited(Duration::from_secs(50), at(0));
         for seconds in 0..100 {
@@ -377,19 +377,19 @@ mod tests {
     }
 
     #[test]
-    fn kinds_beyond_those_that_are_told_apart_are_counted_together() {
+    fn kinds_beyond_those_that_are_counted_separately_are_counted_together() {
         let insight = Insight::new(at(0));
         insight.note(at(0), |slice| {
             for number in 0..MAX_KINDS + 7 {
                 slice.kind(&Kind::new(format!("k{number}")).expect("a name")).submitted += 1;
             }
         });
-        let told = insight.insights(at(1));
-        assert_eq!((told.kinds.len(), told.other_kinds.submitted), (MAX_KINDS, 7));
+        let insights = insight.insights(at(1));
+        assert_eq!((insights.kinds.len(), insights.other_kinds.submitted), (MAX_KINDS, 7));
     }
 
     #[test]
-    fn a_longer_time_than_can_be_told_apart_counts_as_the_longest() {
+    fn a_longer_time_than_is_recorded_counts_as_the_longest() {
         let insight = Insight::new(at(0));
         insight.claim_waited(Duration::MAX, at(0));
         let max = insight.insights(at(1)).claim_wait.max;

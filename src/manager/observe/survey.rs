@@ -51,7 +51,7 @@ pub struct SurveyState {
 pub(crate) struct Surveys {
     state: Mutex<SurveyState>,
     /// The gauges that have been set, so that the gauges of a queue without jobs can be set to zero.
-    told: Mutex<BTreeSet<(String, JobState)>>,
+    shown: Mutex<BTreeSet<(String, JobState)>>,
 }
 
 impl Surveys {
@@ -92,7 +92,7 @@ impl Manager {
         let now = self.shared.clock.now();
         match result {
             Ok(queues) => {
-                self.shared.observe.surveys.tell(&queues, now);
+                self.shared.observe.surveys.set_gauges(&queues, now);
                 let by_state = sum(queues.iter().map(|queue| &queue.jobs));
                 let oldest_waiting_since = queues.iter().filter_map(|queue| queue.oldest_waiting_since).min();
                 let latest = Some(Survey { at: now, by_state, oldest_waiting_since });
@@ -125,14 +125,14 @@ impl Manager {
 
 impl Surveys {
     /// Sets the gauges.
-    fn tell(&self, queues: &[QueueNumbers], now: Timestamp) {
-        let mut before = std::mem::take(&mut *self.told.lock());
-        let mut told = BTreeSet::new();
+    fn set_gauges(&self, queues: &[QueueNumbers], now: Timestamp) {
+        let mut before = std::mem::take(&mut *self.shown.lock());
+        let mut shown = BTreeSet::new();
         for queue in queues {
             for state in JobState::ALL {
                 set_jobs(&queue.name, state, queue.jobs.get(&state).copied().unwrap_or(0));
                 before.remove(&(queue.name.clone(), state));
-                told.insert((queue.name.clone(), state));
+                shown.insert((queue.name.clone(), state));
             }
             set_oldest(&queue.name, queue.oldest_waiting_since.map(|oldest| now.since(oldest)));
         }
@@ -140,7 +140,7 @@ impl Surveys {
             set_jobs(queue, *state, 0);
             set_oldest(queue, None);
         }
-        *self.told.lock() = told;
+        *self.shown.lock() = shown;
         metrics::gauge!("leasehold_jobs_counted_timestamp_seconds").set(now.as_millis() as f64 / 1000.0);
     }
 }

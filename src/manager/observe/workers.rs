@@ -33,7 +33,7 @@ const LEASES_PER_PAGE: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sighting {
     last_seen_at: Timestamp,
-    asked_at: Option<Timestamp>,
+    last_claim_at: Option<Timestamp>,
     queues: Vec<QueueName>,
     resources: Resources,
     /// The number of the worker's claims that wait for a job now.
@@ -49,7 +49,7 @@ pub struct Worker {
     /// When the worker last called this server; null when it has not called this server recently.
     pub last_seen_at: Option<Timestamp>,
     /// When the worker last tried to claim jobs from this server.
-    pub asked_at: Option<Timestamp>,
+    pub last_claim_at: Option<Timestamp>,
     /// Whether a claim of the worker waits for a job now.
     pub waiting: bool,
     /// The queues of the worker's latest claim.
@@ -70,7 +70,7 @@ impl Worker {
         Self {
             id,
             last_seen_at: None,
-            asked_at: None,
+            last_claim_at: None,
             waiting: false,
             queues: Vec::new(),
             resources: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl Worker {
 
     fn add_sighting(&mut self, sighting: Sighting) {
         self.last_seen_at = Some(sighting.last_seen_at);
-        self.asked_at = sighting.asked_at;
+        self.last_claim_at = sighting.last_claim_at;
         self.waiting = sighting.waiting > 0;
         (self.queues, self.resources) = (sighting.queues, sighting.resources);
     }
@@ -106,7 +106,7 @@ pub struct WorkerStatuses {
 
 /// The workers that claim jobs from one job's queue, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asking {
+pub(crate) struct Claimants {
     /// The time of the latest claim by any worker.
     pub(crate) last_at: Option<Timestamp>,
     /// The number of workers that have claimed within the last two minutes.
@@ -145,7 +145,7 @@ impl Drop for Waits<'_> {
 fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> Option<&'a mut Sighting> {
     let mut sighting = sightings.remove(id).unwrap_or(Sighting {
         last_seen_at: now,
-        asked_at: None,
+        last_claim_at: None,
         queues: Vec::new(),
         resources: Resources::new(),
         waiting: 0,
@@ -157,13 +157,13 @@ fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> 
 
 impl Workers {
     /// Records a worker's claim. The system's own workers are left out, since users need not know them.
-    pub(crate) fn asks(&self, request: &ClaimRequest, now: Timestamp) {
+    pub(crate) fn claims(&self, request: &ClaimRequest, now: Timestamp) {
         if request.worker_id.is_internal() {
             return;
         }
         let mut sightings = self.sightings.lock();
         let Some(sighting) = heard_of(&mut sightings, &request.worker_id, now) else { return };
-        sighting.asked_at = Some(now);
+        sighting.last_claim_at = Some(now);
         if sighting.queues != request.queues {
             sighting.queues.clone_from(&request.queues);
         }
@@ -188,27 +188,27 @@ impl Workers {
     }
 
     /// Counts the workers that claim jobs from this job's queue.
-    pub(crate) fn asking(&self, job: &Job, now: Timestamp) -> Asking {
+    pub(crate) fn claimants(&self, job: &Job, now: Timestamp) -> Claimants {
         let sightings = self.sightings.lock();
-        let mut asking = Asking::default();
+        let mut claimants = Claimants::default();
         for (_, sighting) in sightings.iter().filter(|(_, sighting)| sighting.queues.contains(&job.spec.queue)) {
-            let asked_at = if sighting.waiting > 0 { Some(now) } else { sighting.asked_at };
-            asking.last_at = asking.last_at.max(asked_at);
-            if asked_at.is_none_or(|at| now.since(at) > LATELY) {
+            let last_claim_at = if sighting.waiting > 0 { Some(now) } else { sighting.last_claim_at };
+            claimants.last_at = claimants.last_at.max(last_claim_at);
+            if last_claim_at.is_none_or(|at| now.since(at) > LATELY) {
                 continue;
             }
-            asking.lately += 1;
+            claimants.lately += 1;
             if sighting.resources.is_empty() || fits(&sighting.resources, job) {
-                asking.with_room += 1;
-                asking.waiting += usize::from(sighting.waiting > 0);
+                claimants.with_room += 1;
+                claimants.waiting += usize::from(sighting.waiting > 0);
             }
             for name in job.spec.resources.keys().filter(|_| !sighting.resources.is_empty()) {
                 let offered = sighting.resources.get(name).copied().unwrap_or(0);
-                let most = asking.most_offered.entry(name.clone()).or_default();
+                let most = claimants.most_offered.entry(name.clone()).or_default();
                 *most = offered.max(*most);
             }
         }
-        asking
+        claimants
     }
 
     fn of(&self, id: &WorkerId, now: Timestamp) -> Option<Sighting> {
@@ -308,7 +308,7 @@ mod tests {
     fn one_who_waits_is_there_until_the_wait_ends() {
         let workers = Workers::default();
         let (then, now) = (Timestamp::from_millis(1), Timestamp::from_millis(9));
-        workers.asks(&request("w"), then);
+        workers.claims(&request("w"), then);
         let id = worker("w");
         let waits = workers.waits(&id);
         let seen = workers.of(&id, now).expect("seen");
@@ -322,13 +322,13 @@ mod tests {
     fn those_heard_of_longest_ago_are_forgotten_first() {
         let workers = Workers::default();
         let now = Timestamp::from_millis(1);
-        workers.asks(&request("often"), now);
+        workers.claims(&request("often"), now);
         for number in 0..3 * REMEMBERED {
-            workers.asks(&request(&format!("w{number}")), now);
+            workers.claims(&request(&format!("w{number}")), now);
             workers.is_alive(&worker("often"), now);
         }
         assert!(workers.of(&worker("w0"), now).is_none());
-        assert_eq!(workers.of(&worker("often"), now).and_then(|seen| seen.asked_at), Some(now));
+        assert_eq!(workers.of(&worker("often"), now).and_then(|seen| seen.last_claim_at), Some(now));
         assert!(workers.all(now).len() <= 2 * REMEMBERED);
     }
 }

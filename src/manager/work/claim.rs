@@ -123,7 +123,7 @@ impl Manager {
             return Err(ManagerError::ShuttingDown);
         }
         let started = Instant::now();
-        self.shared.observe.workers.asks(&request, self.shared.clock.now());
+        self.shared.observe.workers.claims(&request, self.shared.clock.now());
         self.know_queues().await?;
         let delivery = match &request.request_id {
             None => None,

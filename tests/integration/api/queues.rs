@@ -165,7 +165,7 @@ async fn a_job_nobody_asks_for_and_one_nobody_has_room_for_say_so() {
     let client = server.client();
     let large = SubmitJob { resources: [("memory_mib".to_owned(), 4096)].into(), ..SubmitJob::new("q", "k") };
     let large = client.submit(&large).await.expect("submitted");
-    assert_eq!(codes(&client.explain(&large.id).await.expect("explained")), ["never_asked"]);
+    assert_eq!(codes(&client.explain(&large.id).await.expect("explained")), ["no_worker_since_start"]);
     let small = ClaimJobs { resources: [("memory_mib".to_owned(), 1024)].into(), ..claim("q") };
     assert!(client.claim(&small).await.expect("an answer").jobs.is_empty());
     let why = client.explain(&large.id).await.expect("explained");

@@ -128,7 +128,7 @@ async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Sit
     site.engine.settle().await;
     let why = site.manager.explain(&last).await.expect("explained");
     let codes: Vec<&str> = why.reasons.iter().map(|reason| reason.code.as_str()).collect();
-    assert_eq!((why.runnable, codes), (true, vec!["never_asked", "jobs_ahead"]));
+    assert_eq!((why.runnable, codes), (true, vec!["no_worker_since_start", "jobs_ahead"]));
     assert_eq!(why.reasons[1].evidence["ahead"], 3, "those that are not due do not count");
     let none = site.manager.explain(&JobId::new("none").expect("a name")).await;
     assert!(matches!(none, Err(ManagerError::NotFound(_))), "{none:?}");
@@ -193,10 +193,10 @@ async fn workers_are_known_by_what_they_ask_and_by_their_leases(site: Site) {
     assert!(!found.truncated);
     assert_eq!(leases(&found.workers[0]), (0, None, None));
     let busy = &found.workers[1];
-    assert_eq!((busy.asked_at, &busy.queues[..]), (Some(start.plus(Duration::from_secs(10))), &[queue()][..]));
+    assert_eq!((busy.last_claim_at, &busy.queues[..]), (Some(start.plus(Duration::from_secs(10))), &[queue()][..]));
     assert_eq!(leases(busy), (2, Some(start), Some(start.plus(LEASE))));
     let elsewhere = site.another_manager().worker(&worker("w")).await.expect("answered").expect("it runs jobs");
-    assert_eq!((elsewhere.last_seen_at, elsewhere.asked_at, elsewhere.waiting), (None, None, false));
+    assert_eq!((elsewhere.last_seen_at, elsewhere.last_claim_at, elsewhere.waiting), (None, None, false));
     assert_eq!((leases(&elsewhere), elsewhere.queues.is_empty()), (leases(busy), true));
     assert_eq!(site.manager.worker(&worker("nobody")).await.expect("answered"), None);
 }

@@ -44,9 +44,9 @@ fn failed(job: &Job, now: i64) -> Job {
 
 /// A worker waits that has room for anything.
 fn facts(job: Job, now: i64) -> Facts {
-    let asking = Asking { last_at: Some(at(now)), lately: 1, with_room: 1, waiting: 1, ..Asking::default() };
+    let claimants = Claimants { last_at: Some(at(now)), lately: 1, with_room: 1, waiting: 1, ..Claimants::default() };
     let settings = QueueSettings::default();
-    Facts { job: Arc::new(job), now: at(now), listening_since: at(-100), settings, asking, ahead: 0 }
+    Facts { job: Arc::new(job), now: at(now), listening_since: at(-100), settings, claimants, ahead: 0 }
 }
 
 fn needing(memory: u64) -> Job {
@@ -95,33 +95,33 @@ fn a_paused_queue_is_named_with_who_since_when_and_why() {
 
 #[test]
 fn a_queue_that_nobody_asks_for_is_told_from_one_that_nobody_asks_for_any_more() {
-    let never = Facts { asking: Asking::default(), ..facts(submitted(spec(), 0, None), 5) };
-    let expected = "No worker has asked this server for jobs of the queue `q` since it started, \
+    let never = Facts { claimants: Claimants::default(), ..facts(submitted(spec(), 0, None), 5) };
+    let expected = "No worker has tried to claim jobs of the queue `q` here since this server started, \
                     2029-12-31T23:58:20.000Z.";
     assert_eq!(said(&never), [expected]);
-    let asking = Asking { last_at: Some(at(5)), ..Asking::default() };
-    let lately = Facts { asking, ..facts(submitted(spec(), 0, None), 3_605) };
-    let expected = "No worker has asked this server for jobs of the queue `q` since 2030-01-01T00:00:05.000Z, 1 h ago.";
+    let claimants = Claimants { last_at: Some(at(5)), ..Claimants::default() };
+    let lately = Facts { claimants, ..facts(submitted(spec(), 0, None), 3_605) };
+    let expected = "No worker has tried to claim jobs of the queue `q` here since 2030-01-01T00:00:05.000Z, 1 h ago.";
     assert_eq!(said(&lately), [expected]);
 }
 
 #[test]
 fn a_job_that_is_too_large_for_every_worker_says_what_the_largest_offers() {
     let most_offered = [("memory_mib".to_owned(), 2048)].into();
-    let asking = Asking { last_at: Some(at(5)), lately: 3, with_room: 0, waiting: 0, most_offered };
-    let facts = Facts { asking, ..facts(needing(4096), 5) };
-    let expected = "It needs more than any worker that asks for jobs of the queue `q` offers: 4096 of memory_mib, \
+    let claimants = Claimants { last_at: Some(at(5)), lately: 3, with_room: 0, waiting: 0, most_offered };
+    let facts = Facts { claimants, ..facts(needing(4096), 5) };
+    let expected = "It needs more than any worker that claims jobs of the queue `q` offers: 4096 of memory_mib, \
                     where the most that any offers is 2048.";
     assert_eq!(said(&facts), [expected]);
 }
 
 #[test]
 fn a_job_whose_workers_have_their_hands_full_says_so_and_how_many_go_before_it() {
-    let asking = Asking { last_at: Some(at(5)), lately: 2, with_room: 2, ..Asking::default() };
-    let busy = Facts { asking, ahead: 12, ..facts(submitted(spec(), 0, None), 5) };
+    let claimants = Claimants { last_at: Some(at(5)), lately: 2, with_room: 2, ..Claimants::default() };
+    let busy = Facts { claimants, ahead: 12, ..facts(submitted(spec(), 0, None), 5) };
     assert!(explain(&busy).runnable);
     let expected = [
-        "None of the workers that take jobs of the queue `q` waits for one now; 2 asked lately.",
+        "None of the workers that take jobs of the queue `q` waits for one now; 2 claimed lately.",
         "12 due jobs go before it in the queue `q`.",
     ];
     assert_eq!(said(&busy), expected);
