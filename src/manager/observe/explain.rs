@@ -43,8 +43,8 @@ pub struct Explanation {
 }))]
 pub struct Reason {
     /// A stable word for the reason. For a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
-    /// `queue_paused`, `no_worker_since_start`, `no_worker_lately`, `needs_more_than_offered`, `workers_busy`, `jobs_ahead`,
-    /// `start_deadline` or `next`. For a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
+    /// `queue_paused`, `no_worker_since_start`, `no_worker_lately`, `needs_more_than_offered`, `workers_busy`,
+    /// `jobs_ahead`, `start_deadline` or `next`. For a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
     /// `cancel_requested` or `time_limit`. For a job that has ended, its state.
     pub code: String,
     /// The reason as a sentence.
