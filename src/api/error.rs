@@ -76,6 +76,7 @@ codes! {
     PayloadTooLarge PAYLOAD_TOO_LARGE "payload_too_large" "The payload or result is too long";
     UnsupportedMediaType UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" "The body has the wrong content type";
     InvalidRequest UNPROCESSABLE_ENTITY "invalid_request" "The request cannot be meant";
+    QueryTooSlow UNPROCESSABLE_ENTITY "query_too_slow" "The query takes longer than one may";
     HeadersTooLarge REQUEST_HEADER_FIELDS_TOO_LARGE "headers_too_large" "The headers are too long";
     Internal INTERNAL_SERVER_ERROR "internal" "The server failed";
     Overloaded SERVICE_UNAVAILABLE "overloaded" "The server has more to do than it takes";
@@ -248,12 +249,16 @@ impl From<StoreError> for ApiError {
             StoreError::Overloaded { retry_after } => {
                 // Rounded up: `Retry-After` counts whole seconds, and zero would be no wait at all.
                 let seconds = retry_after.as_millis().div_ceil(1000).max(1);
-                let detail = "more is waiting to be written than the server takes";
+                let detail = "more is waiting than the server takes";
                 Self { retry_after: u64::try_from(seconds).ok(), ..Self::new(Code::Overloaded, detail) }
             }
             // What a store says of its trouble can name hosts and paths, which are nobody's business out there.
             StoreError::Unavailable(why) => {
                 Self::new(Code::StoreUnavailable, "the store is not available").caused_by(why)
+            }
+            StoreError::QueryTooSlow { .. } => {
+                let advice = "name a state, a queue, a kind, an owner or a time, so that it has fewer jobs to read";
+                Self::new(Code::QueryTooSlow, format!("{error}; {advice}"))
             }
             StoreError::Unsupported(what) => Self::new(Code::InvalidRequest, what),
             StoreError::Corrupt(why) => {

@@ -145,6 +145,12 @@ pub enum StoreError {
     /// The store cannot be reached, or has failed.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// A query would take longer than one may.
+    #[error("the query took longer than {} s", limit.as_secs_f64())]
+    QueryTooSlow {
+        /// The longest time that a query may take.
+        limit: Duration,
+    },
     /// This engine does not support the operation.
     #[error("{0}")]
     Unsupported(&'static str),

@@ -23,6 +23,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable, Snapshot,
@@ -60,11 +61,14 @@ pub struct EmbeddedOptions {
     pub cache_bytes: u64,
     /// The number of finished jobs in a block of their index. Up to twice as many are kept in memory.
     pub block_jobs: usize,
+    /// The longest time that a search, a count or statistics may wait for its turn, and the longest that it may then
+    /// take.
+    pub query_time: Duration,
 }
 
 impl Default for EmbeddedOptions {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, block_jobs: 4_096 }
+        Self { cache_bytes: 64 << 20, block_jobs: 4_096, query_time: Duration::from_secs(30) }
     }
 }
 

@@ -14,6 +14,7 @@ use std::thread;
 use fjall::Snapshot;
 
 use super::block::{Block, Blocks};
+use super::budget::Budget;
 use super::disk::Disk;
 use super::groups::Groups;
 use super::narrow::Narrowed;
@@ -21,7 +22,7 @@ use super::page::Sink;
 use super::reader::Reader;
 use super::stored;
 use crate::job::{JobId, JobState};
-use crate::query::{Filter, GroupField, Sort, SortKey};
+use crate::query::{GroupField, Sort, SortKey};
 use crate::store::{StoreError, Versioned};
 
 /// How many times a look-up costs what a job costs when all are read one after the other: up to one in so many finished
@@ -46,6 +47,7 @@ pub(super) struct Finished<'a> {
     /// The jobs that were found in memory, and so are not looked for here.
     pub(super) in_memory: &'a [Versioned],
     pub(super) wanted: &'a Narrowed,
+    pub(super) budget: Budget,
 }
 
 impl Finished<'_> {
@@ -55,6 +57,7 @@ impl Finished<'_> {
             return Ok(());
         }
         for (_, _, block) in self.blocks.candidates(self.wanted, Sort::default()) {
+            self.budget.check()?;
             let reader = self.reader(block);
             let rows = reader.select(self.wanted)?;
             if by.is_empty() {
@@ -128,6 +131,7 @@ impl Finished<'_> {
                 if looked_up.len() as u64 == most {
                     return self.walk_all(&looked_up, sink);
                 }
+                self.budget.check()?;
                 let head = self.look_up(key.id())?;
                 looked_up.insert(key.id().clone());
                 if self.wanted.filter.matches(&head.job) && sink.take(&head).is_break() {
@@ -146,6 +150,7 @@ impl Finished<'_> {
     fn are_few(&self) -> Result<bool, StoreError> {
         let mut most = self.blocks.jobs() / LOOKUP_COST;
         for (_, _, block) in self.blocks.candidates(self.wanted, Sort::default()) {
+            self.budget.check()?;
             match most.checked_sub(self.reader(block).select(self.wanted)?.len() as u64) {
                 Some(left) => most = left,
                 None => return Ok(false),
@@ -195,8 +200,7 @@ impl Finished<'_> {
             let (sender, matches) = sync_channel(MATCHES_WAITING);
             let threads = halves.map(|range| {
                 let (sender, seen) = (sender.clone(), &seen);
-                let (disk, snapshot, filter) = (self.disk, self.snapshot, &self.wanted.filter);
-                scope.spawn(move || read_range(disk, snapshot, filter, range, seen, &sender))
+                scope.spawn(move || self.read_range(range, seen, &sender))
             });
             drop(sender);
             // The channel is gone when this ends early, which ends the threads.
@@ -212,34 +216,33 @@ impl Finished<'_> {
             Ok(())
         })
     }
-}
 
-/// Reads the stored jobs of a range of ids and sends those that match.
-fn read_range(
-    disk: &Disk,
-    snapshot: &Snapshot,
-    filter: &Filter,
-    range: (Bound<&str>, Bound<&str>),
-    seen: &HashSet<&str>,
-    matches: &SyncSender<Vec<Versioned>>,
-) -> Result<(), StoreError> {
-    let (mut found, mut read) = (Vec::with_capacity(MATCHES_AT_ONCE), 0);
-    for (number, entry) in disk.all_finished(snapshot, range).enumerate() {
-        let (key, value) = entry?;
-        let id = stored::id_of(&key)?;
-        if seen.contains(id.as_str()) {
-            continue;
+    /// Reads the stored jobs of a range of ids and sends those that match.
+    fn read_range(
+        &self,
+        range: (Bound<&str>, Bound<&str>),
+        seen: &HashSet<&str>,
+        matches: &SyncSender<Vec<Versioned>>,
+    ) -> Result<(), StoreError> {
+        let (mut found, mut read) = (Vec::with_capacity(MATCHES_AT_ONCE), 0);
+        for (number, entry) in self.disk.all_finished(self.snapshot, range).enumerate() {
+            self.budget.check_at(number)?;
+            let (key, value) = entry?;
+            let id = stored::id_of(&key)?;
+            if seen.contains(id.as_str()) {
+                continue;
+            }
+            read += 1;
+            found.extend(Some(stored::decode(&id, &value)?).filter(|head| self.wanted.filter.matches(&head.job)));
+            if found.len() == MATCHES_AT_ONCE && matches.send(std::mem::take(&mut found)).is_err() {
+                break;
+            }
+            if number % JOBS_BETWEEN_YIELDS == 0 {
+                thread::yield_now();
+            }
         }
-        read += 1;
-        found.extend(Some(stored::decode(&id, &value)?).filter(|head| filter.matches(&head.job)));
-        if found.len() == MATCHES_AT_ONCE && matches.send(std::mem::take(&mut found)).is_err() {
-            break;
-        }
-        if number % JOBS_BETWEEN_YIELDS == 0 {
-            thread::yield_now();
-        }
+        self.disk.has_read(read);
+        drop(matches.send(found));
+        Ok(())
     }
-    disk.has_read(read);
-    drop(matches.send(found));
-    Ok(())
 }

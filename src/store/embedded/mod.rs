@@ -8,7 +8,7 @@
 //! - `stored`: a job on disk. `records`: a record on disk. `audit`: the audit's files.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
-//!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics.
+//!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced, and seen by readers from then on.
@@ -22,6 +22,7 @@
 mod arbitrary;
 mod audit;
 mod block;
+mod budget;
 mod column;
 mod directory;
 mod disk;
@@ -44,11 +45,13 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::stats::{Stats, StatsRequest};
@@ -58,6 +61,7 @@ use crate::store::{
     WriteResult,
 };
 use audit::Audit;
+use budget::Budget;
 use directory::Directory;
 use disk::Disk;
 pub use disk::EmbeddedOptions;
@@ -71,8 +75,14 @@ use writer::Queue;
 /// a hundred bytes in the journal and a second look-up to read: the two meet at a few hundred bytes.
 const INLINE_LIMIT: usize = 512;
 
-/// The most searches and counts that read the disk at once. The others wait, so that a core is left for writes.
+/// The most searches and counts that read stored jobs at once. The others wait, so that a core is left for writes.
 const SCANS: u32 = 2;
+
+/// The same for those that the index of finished jobs answers: they take milliseconds, and do not wait for the others.
+const INDEXED_SCANS: u32 = 2;
+
+/// How long a caller should wait before it repeats a query that did not get its turn.
+const QUERY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The most look-ups on disk and additions to the audit under way at once. The others wait.
 const LOOKUPS: u32 = 64;
@@ -84,7 +94,9 @@ pub struct EmbeddedStore {
     /// The engine; `None` once the store is closed.
     engine: RwLock<Option<Arc<Engine>>>,
     scans: Arc<Semaphore>,
+    indexed_scans: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
+    query_time: Duration,
     audit: Arc<Mutex<Audit>>,
 }
 
@@ -114,6 +126,8 @@ impl EmbeddedStore {
             writer: Mutex::new(Some(writer)),
             engine: RwLock::new(Some(engine)),
             scans: Arc::new(Semaphore::new(SCANS as usize)),
+            indexed_scans: Arc::new(Semaphore::new(INDEXED_SCANS as usize)),
+            query_time: options.query_time,
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
             audit: Arc::new(Mutex::new(Audit::in_directory(path.as_ref()))),
         })
@@ -137,6 +151,29 @@ impl EmbeddedStore {
         read: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let permit = Arc::clone(permits).acquire_owned().await.map_err(|_| closed())?;
+        self.on_thread(permit, read).await
+    }
+
+    /// Answers a query, within its time, when one of the places for such queries is free. `is_indexed` says whether the
+    /// index of finished jobs answers it alone.
+    async fn query<T: Send + 'static>(
+        &self,
+        is_indexed: bool,
+        read: impl FnOnce(&Engine, Budget) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let places = if is_indexed { &self.indexed_scans } else { &self.scans };
+        let place = timeout(self.query_time, Arc::clone(places).acquire_owned()).await;
+        let place = place.map_err(|_| StoreError::Overloaded { retry_after: QUERY_AGAIN_AFTER })?;
+        let limit = self.query_time;
+        self.on_thread(place.map_err(|_| closed())?, move |engine| read(engine, Budget::of(limit))).await
+    }
+
+    /// Reads or writes the disk on a thread that may block, and then frees the permit.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        permit: OwnedSemaphorePermit,
+        read: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let engine = self.engine.read().clone().ok_or_else(closed)?;
         let reading = spawn_blocking(move || {
             let found = read(&engine);
@@ -204,24 +241,26 @@ impl Store for EmbeddedStore {
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
         let Some(wanted) = Narrowed::of(&search.filter) else { return Ok(Vec::new()) };
         if scan::is_indexed(&wanted, search.sort) {
-            return self.in_memory(|engine| scan::search(engine, &wanted, search))?;
+            let budget = Budget::of(self.query_time);
+            return self.in_memory(|engine| scan::search(engine, &wanted, search, budget))?;
         }
         let search = search.clone();
-        self.on_disk(&self.scans, move |engine| scan::search(engine, &wanted, &search)).await
+        let is_indexed = wanted.exact && search.sort.is_kept();
+        self.query(is_indexed, move |engine, budget| scan::search(engine, &wanted, &search, budget)).await
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         let Some(wanted) = Narrowed::of(filter) else { return Ok(scan::no_groups(by)) };
         if scan::is_counted(&wanted, by) {
-            return self.in_memory(|engine| scan::count(engine, &wanted, by))?;
+            return self.in_memory(|engine| Ok(scan::kept_counts(engine, &wanted, by)))?;
         }
         let by = by.to_vec();
-        self.on_disk(&self.scans, move |engine| scan::count(engine, &wanted, &by)).await
+        self.query(wanted.exact, move |engine, budget| scan::count(engine, &wanted, &by, budget)).await
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
         let request = request.clone();
-        self.on_disk(&self.scans, move |engine| stats::stats(engine, &request)).await
+        self.query(false, move |engine, budget| stats::stats(engine, &request, budget)).await
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
@@ -242,7 +281,7 @@ impl Store for EmbeddedStore {
             let snapshot = Arc::clone(&engine.published.read().snapshot);
             engine.disk.records(&snapshot, kind)
         };
-        self.on_disk(&self.scans, read).await
+        self.on_disk(&self.indexed_scans, read).await
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
@@ -280,11 +319,12 @@ impl Store for EmbeddedStore {
             drop(spawn_blocking(move || drop(writer.join())).await);
         }
         // All permits: reads under way are done then, and none begins.
-        let scans = self.scans.acquire_many(SCANS).await;
-        let lookups = self.lookups.acquire_many(LOOKUPS).await;
-        self.scans.close();
-        self.lookups.close();
-        drop((scans, lookups));
+        let all = [(&self.scans, SCANS), (&self.indexed_scans, INDEXED_SCANS), (&self.lookups, LOOKUPS)];
+        for (permits, count) in all {
+            let taken = permits.acquire_many(count).await;
+            permits.close();
+            drop(taken);
+        }
         let engine = self.engine.write().take();
         let release = move || {
             if let Some(engine) = &engine

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fjall::Snapshot;
 
 use super::block::Blocks;
+use super::budget::Budget;
 use super::engine::Engine;
 use super::finished::Finished;
 use super::groups::Groups;
@@ -37,7 +38,12 @@ pub(super) fn is_counted(wanted: &Narrowed, by: &[GroupField]) -> bool {
 }
 
 /// Finds the jobs of a search whose filter was narrowed to `wanted`.
-pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Result<Vec<Versioned>, StoreError> {
+pub(super) fn search(
+    engine: &Engine,
+    wanted: &Narrowed,
+    search: &Search,
+    budget: Budget,
+) -> Result<Vec<Versioned>, StoreError> {
     if search.limit == 0 {
         return Ok(Vec::new());
     }
@@ -54,7 +60,7 @@ pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Res
             let found = watched.filter(|head| filter.matches(&head.job)).take(search.limit);
             return Ok(found.cloned().collect());
         }
-        Moment::of(&published, wanted)
+        Moment::of(&published, wanted, budget)
     };
     let mut page = Page::of(search);
     if search.sort.is_kept() {
@@ -67,23 +73,28 @@ pub(super) fn search(engine: &Engine, wanted: &Narrowed, search: &Search) -> Res
     page.found.into_iter().map(|(key, head)| head.map_or_else(|| finished.look_up(key.id()), Ok)).collect()
 }
 
-/// Counts jobs by group.
-pub(super) fn count(engine: &Engine, wanted: &Narrowed, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+/// Returns a count that is kept.
+pub(super) fn kept_counts(engine: &Engine, wanted: &Narrowed, by: &[GroupField]) -> Vec<Group> {
     let mut groups = Groups::default();
-    let moment = {
-        let published = engine.published.read();
-        if is_counted(wanted, by) {
-            groups.add_counts(&published, &wanted.filter, by);
-            return Ok(groups.most_first(by));
-        }
-        Moment::of(&published, wanted)
-    };
+    groups.add_counts(&engine.published.read(), &wanted.filter, by);
+    groups.most_first(by)
+}
+
+/// Counts jobs by group.
+pub(super) fn count(
+    engine: &Engine,
+    wanted: &Narrowed,
+    by: &[GroupField],
+    budget: Budget,
+) -> Result<Vec<Group>, StoreError> {
+    let mut groups = Groups::default();
+    let moment = Moment::of(&engine.published.read(), wanted, budget);
     let mut add = |head: &Versioned| {
         groups.add(by.iter().map(|field| field.value(&head.job)), 1);
         ControlFlow::Continue(())
     };
     if wanted.exact {
-        let _ = moment.matching(wanted).try_for_each(add);
+        let _ = moment.walk_memory(wanted, add)?;
         moment.finished(engine, wanted).count(by, &mut groups)?;
     } else {
         moment.walk(engine, wanted, Sort::default(), &mut add)?;
@@ -101,10 +112,11 @@ pub(super) fn no_groups(by: &[GroupField]) -> Vec<Group> {
 pub(super) fn visit(
     engine: &Engine,
     filter: &Filter,
+    budget: Budget,
     mut visit: impl FnMut(&Versioned) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
     let Some(wanted) = Narrowed::of(filter) else { return Ok(()) };
-    let moment = Moment::of(&engine.published.read(), &wanted);
+    let moment = Moment::of(&engine.published.read(), &wanted, budget);
     moment.walk(engine, &wanted, Sort::default(), &mut visit)
 }
 
@@ -116,10 +128,11 @@ struct Moment {
     all_live: Vec<Arc<Shard>>,
     blocks: Arc<Blocks>,
     snapshot: Arc<Snapshot>,
+    budget: Budget,
 }
 
 impl Moment {
-    fn of(published: &Published, wanted: &Narrowed) -> Self {
+    fn of(published: &Published, wanted: &Narrowed, budget: Budget) -> Self {
         let (mut heads, mut all_live) = (Vec::new(), Vec::new());
         if let Some(ids) = &wanted.ids {
             let distinct: BTreeSet<_> = ids.iter().collect();
@@ -134,17 +147,28 @@ impl Moment {
             }
         }
         let (blocks, snapshot) = (Arc::clone(&published.blocks), Arc::clone(&published.snapshot));
-        Self { heads, all_live, blocks, snapshot }
+        Self { heads, all_live, blocks, snapshot, budget }
     }
 
-    fn matching<'a>(&'a self, wanted: &'a Narrowed) -> impl Iterator<Item = &'a Versioned> {
+    /// Visits the jobs in memory that match, until `visit` returns a break, and returns whether it did.
+    fn walk_memory(
+        &self,
+        wanted: &Narrowed,
+        mut visit: impl FnMut(&Versioned) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
         let all_live = self.all_live.iter().flat_map(|shard| shard.values());
-        self.heads.iter().chain(all_live).filter(|head| wanted.filter.matches(&head.job))
+        for (number, head) in self.heads.iter().chain(all_live).enumerate() {
+            self.budget.check_at(number)?;
+            if wanted.filter.matches(&head.job) && visit(head).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Hands every job that matches to `sink`, until it wants no more.
     fn walk(&self, engine: &Engine, wanted: &Narrowed, sort: Sort, sink: &mut impl Sink) -> Result<(), StoreError> {
-        if self.matching(wanted).try_for_each(|head| sink.take(head)).is_break() {
+        if self.walk_memory(wanted, |head| sink.take(head))?.is_break() {
             return Ok(());
         }
         self.finished(engine, wanted).walk(sort, sink)
@@ -152,7 +176,14 @@ impl Moment {
 
     /// The finished jobs that are not in memory.
     fn finished<'a>(&'a self, engine: &'a Engine, wanted: &'a Narrowed) -> Finished<'a> {
-        Finished { disk: &engine.disk, snapshot: &self.snapshot, blocks: &self.blocks, in_memory: &self.heads, wanted }
+        Finished {
+            disk: &engine.disk,
+            snapshot: &self.snapshot,
+            blocks: &self.blocks,
+            in_memory: &self.heads,
+            wanted,
+            budget: self.budget,
+        }
     }
 }
 

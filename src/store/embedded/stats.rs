@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::budget::Budget;
 use super::engine::Engine;
 use super::scan;
 use crate::clock::{Timestamp, millis};
@@ -22,9 +23,9 @@ const MAX_BYTES: usize = 256 << 20;
 const DIGITS: u8 = 3;
 
 /// Computes the statistics; `None` when there are too many rows.
-pub(super) fn stats(engine: &Engine, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+pub(super) fn stats(engine: &Engine, request: &StatsRequest, budget: Budget) -> Result<Option<Stats>, StoreError> {
     let mut tallies = Tallies::of(request);
-    scan::visit(engine, &request.filter, |head| {
+    scan::visit(engine, &request.filter, budget, |head| {
         tallies.add(&head.job);
         if tallies.is_too_much() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
