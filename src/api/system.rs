@@ -49,7 +49,8 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
     let manager = &call.app.manager;
     let (insights, survey) = (manager.insights(), manager.survey());
     let configuration = call.app.configuration.as_ref().clone();
-    ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), manager.now()))
+    let (waiting, unreadable) = (manager.waiting_claims(), manager.unreadable());
+    ok(&ServerHealth::new(configuration, &insights, &survey, waiting, unreadable, manager.now()))
 }
 
 /// Returns the server's metrics in Prometheus' text format.

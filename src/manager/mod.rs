@@ -134,6 +134,12 @@ impl Manager {
         self.shared.observe.surveys.state()
     }
 
+    /// Returns how many documents of the store could not be read in the last minutes, without reading the store.
+    #[must_use]
+    pub fn unreadable(&self) -> usize {
+        self.shared.store.unreadable()
+    }
+
     /// Returns the time by this manager's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {

@@ -5,6 +5,7 @@ use super::report::Report;
 use super::scan::Scans;
 use crate::clock::Timestamp;
 use crate::manager::ManagerError;
+use crate::store::StoreError;
 
 /// The most pages in one run, which hold more jobs than end in a minute.
 const MAX_STEPS: usize = 500;
@@ -23,6 +24,9 @@ impl Scans {
             metrics::counter!("leasehold_archive_tombstones_cleared_total").increment(archived.cleared as u64);
             metrics::counter!("leasehold_archive_stale_copies_total").increment(archived.stale as u64);
             metrics::counter!("leasehold_archive_left_total").increment(archived.left as u64);
+            if let Some(why) = archived.obstacle {
+                report.add_faults(archived.left.max(1), ManagerError::Store(StoreError::Unavailable(why)));
+            }
             if !archived.more {
                 return Ok(report);
             }

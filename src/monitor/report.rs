@@ -71,8 +71,13 @@ impl Report {
     }
 
     pub(super) fn add_fault(&mut self, error: ManagerError) {
+        self.add_faults(1, error);
+    }
+
+    /// Records that `count` more jobs could not be changed, and why.
+    pub(super) fn add_faults(&mut self, count: usize, error: ManagerError) {
         let (many, _) = self.fault.get_or_insert((0, error));
-        *many += 1;
+        *many += count;
     }
 
     /// Records that a job has waited for its change since `at`.

@@ -133,6 +133,10 @@ impl Store for Measured {
         self.0.is_exclusive()
     }
 
+    fn unreadable(&self) -> usize {
+        self.0.unreadable()
+    }
+
     fn inline_limit(&self) -> usize {
         self.0.inline_limit()
     }

@@ -160,7 +160,7 @@ pub enum StoreError {
 }
 
 /// The result of one step of [`Store::archive`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Archived {
     /// How many jobs were moved to the archive.
     pub moved: usize,
@@ -170,7 +170,9 @@ pub struct Archived {
     pub stale: usize,
     /// How many jobs could not be moved now and are left for a later step.
     pub left: usize,
-    /// Whether another step would find more work at once.
+    /// The first reason why something could not be done that should have been; `None` when there is none.
+    pub obstacle: Option<String>,
+    /// Whether there may be more to do. Another step goes on where this one ended, past what could not be done.
     pub more: bool,
 }
 
@@ -247,6 +249,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns whether nobody but this process writes to the store.
     fn is_exclusive(&self) -> bool;
+
+    /// Returns how many documents this store met in the last minutes and could not read. Searches and the archive pass
+    /// them over; a read by id fails.
+    fn unreadable(&self) -> usize {
+        0
+    }
 
     /// Returns the length in bytes of the longest body that is better kept in the job's document than apart.
     fn inline_limit(&self) -> usize;

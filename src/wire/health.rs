@@ -148,9 +148,10 @@ impl ServerHealth {
         insights: &Insights,
         survey: &SurveyState,
         waiting_claims: usize,
+        unreadable: usize,
         now: Timestamp,
     ) -> Self {
-        let (status, reasons) = judge(insights, survey, now);
+        let (status, reasons) = judge(insights, survey, unreadable, now);
         let running =
             survey.latest.as_ref().map(|survey| survey.by_state.get(&JobState::Running).copied().unwrap_or_default());
         let others = Some((None, insights.other_kinds)).filter(|(_, counts)| *counts != KindCounts::default());
@@ -170,10 +171,14 @@ impl ServerHealth {
 }
 
 /// Returns the status and the reasons for it.
-fn judge(insights: &Insights, survey: &SurveyState, now: Timestamp) -> (HealthStatus, Vec<String>) {
+fn judge(insights: &Insights, survey: &SurveyState, unreadable: usize, now: Timestamp) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
     if let Some(since) = survey.failing_since {
         found.push((HealthStatus::Error, format!("the store has not let its jobs be counted since {since}")));
+    }
+    if unreadable > 0 {
+        let what = "a later version wrote them, or somebody changed them; the log names them";
+        found.push((HealthStatus::Warn, format!("documents of the store that cannot be read: {unreadable} ({what})")));
     }
     let oldest = survey.latest.as_ref().and_then(|survey| survey.oldest_waiting_since);
     if let Some(oldest) = oldest.filter(|oldest| now.since(*oldest) > UNASKED && insights.tally.claimed == 0) {
@@ -299,7 +304,7 @@ mod tests {
     }
 
     fn status(insights: &Insights, survey: &SurveyState) -> HealthStatus {
-        let (status, reasons) = judge(insights, survey, at(1_000));
+        let (status, reasons) = judge(insights, survey, 0, at(1_000));
         assert_eq!(status == HealthStatus::Ok, reasons.is_empty(), "{reasons:?}");
         status
     }
@@ -314,6 +319,13 @@ mod tests {
     fn a_store_that_does_not_answer_is_an_error_whatever_else_is() {
         let failing = SurveyState { failing_since: Some(at(900)), ..counted(0, Some(at(0))) };
         assert_eq!(status(&calm(), &failing), HealthStatus::Error);
+    }
+
+    #[test]
+    fn documents_that_cannot_be_read_are_a_warning() {
+        let (status, reasons) = judge(&calm(), &SurveyState::default(), 3, at(1_000));
+        assert_eq!(status, HealthStatus::Warn);
+        assert!(reasons[0].contains("cannot be read: 3"), "{reasons:?}");
     }
 
     #[test]

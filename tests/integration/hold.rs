@@ -2,6 +2,7 @@
 
 mod faults;
 mod kill;
+mod later_version;
 mod notifications;
 mod outage;
 mod race;

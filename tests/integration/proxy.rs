@@ -21,6 +21,9 @@ use tokio::task::{JoinHandle, JoinSet};
 /// The largest message that is passed on, in bytes; more than Elasticsearch takes.
 const MAX_MESSAGE_BYTES: usize = 128 * 1024 * 1024;
 
+/// The answer to a request that is longer than the proxy passes on.
+const TOO_LONG: &[u8] = b"HTTP/1.1 413 Request Entity Too Large\r\ncontent-length: 0\r\n\r\n";
+
 /// What is done to an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -102,6 +105,11 @@ impl FaultProxy {
         self.plan.lock().allowed = requests;
     }
 
+    /// Answers every longer request with 413 from now on, as a proxy with a bound of its own does. It does not pass it on.
+    pub(crate) fn refuse_longer_than(&self, bytes: usize) {
+        self.plan.lock().longest = bytes;
+    }
+
     /// What it did so far.
     pub(crate) fn counts(&self) -> Counts {
         self.plan.lock().counts
@@ -144,6 +152,8 @@ struct Plan {
     counts: Counts,
     /// How many requests are still let through; all when not said.
     allowed: Option<u64>,
+    /// The longest request that is passed on, in bytes.
+    longest: usize,
 }
 
 impl Plan {
@@ -151,7 +161,8 @@ impl Plan {
         assert!(faults.one_in > 0 && !faults.kinds.is_empty(), "a plan spoils one answer in some, somehow");
         let mut random = StdRng::seed_from_u64(faults.seed);
         let spoiled_place = random.random_range(0..faults.one_in);
-        Self { faults, random, on: false, place: 0, spoiled_place, counts: Counts::default(), allowed: None }
+        let longest = MAX_MESSAGE_BYTES;
+        Self { faults, random, on: false, place: 0, spoiled_place, counts: Counts::default(), allowed: None, longest }
     }
 
     /// Whether one more request is let through.
@@ -213,6 +224,10 @@ async fn pass_on(client: TcpStream, upstream: &str, plan: &Mutex<Plan>) -> io::R
     while let Some(request) = Message::read(&mut client, Kind::Request).await? {
         if !plan.lock().lets_through() {
             return Ok(());
+        }
+        if request.bytes.len() > plan.lock().longest {
+            client.write_all(TOO_LONG).await?;
+            continue;
         }
         server.write_all(&request.bytes).await?;
         let kind = Kind::Answer { to_head: request.bytes.starts_with(b"HEAD ") };

@@ -14,6 +14,7 @@ mod records;
 mod roundtrip;
 mod sample;
 mod searches;
+mod sizes;
 mod slow;
 mod stats;
 mod writes;

@@ -13,7 +13,8 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::archive::Month;
-use super::bulk::{self, Action, ItemOutcome, Lines, Target};
+use super::bulk::{Action, ItemOutcome, Lines, MAX_BYTES, Target};
+use super::context::{Context, Sent};
 use super::definition::{TEMPLATE_PRIORITY, set_replicas};
 use super::flavour::Flavour;
 use super::nodes::{Nodes, Request};
@@ -53,48 +54,37 @@ impl Audit {
     /// Adds the entries that the audit does not have yet.
     pub(super) async fn append(
         &self,
-        nodes: &Nodes,
+        context: &Context,
         entries: &[AuditEntry],
         timeout: Duration,
     ) -> Result<(), StoreError> {
         if entries.is_empty() {
             return Ok(());
         }
-        let deadline = Instant::now() + timeout;
-        let form = self.form(nodes, deadline).await.map_err(of_the_audit)?;
-        let mut lines = Lines::default();
-        for entry in entries {
-            let index = match form {
-                Form::Stream { .. } => self.name.clone(),
-                Form::Monthly => format!("{}-{}", self.name, Month::of(entry.at)),
-            };
-            lines.add(&Action::Create(Target::any(&entry.id).in_index(&index)), Some(&entry.document))?;
-        }
-        // Each line names its own index; the path needs one all the same.
-        let request = lines.into_request(&self.name, timeout / 2);
-        let reply = nodes.call(&request, deadline).await.map_err(|error| unavailable(&error.message))?;
-        let outcomes = bulk::outcomes(reply.status, &reply.body, entries.len());
-        for (entry, outcome) in entries.iter().zip(outcomes) {
-            match outcome {
-                // The audit already has the entry.
-                ItemOutcome::Done(_) | ItemOutcome::Conflict => {}
-                ItemOutcome::Invalid(why) => {
-                    // The entry would be rejected every time and block all entries after it.
-                    metrics::counter!("leasehold_audit_refused_total").increment(1);
-                    tracing::error!(
-                        id = entry.id,
-                        why,
-                        "the server does not take an entry of the audit; it is left out"
-                    );
-                }
-                ItemOutcome::Busy(why) | ItemOutcome::Denied(why) | ItemOutcome::Unsure(why) => {
-                    return Err(unavailable(&why));
+        let form = self.form(&context.nodes, Instant::now() + timeout).await.map_err(of_the_audit)?;
+        let mut rest = entries;
+        // Ends: every round sends at least one entry.
+        while !rest.is_empty() {
+            let (mut lines, mut count) = (Lines::default(), 0);
+            for entry in rest {
+                let index = match form {
+                    Form::Stream { .. } => self.name.clone(),
+                    Form::Monthly => format!("{}-{}", self.name, Month::of(entry.at)),
+                };
+                lines.add(&Action::Create(Target::any(&entry.id).in_index(&index)), Some(&entry.document))?;
+                count += 1;
+                if lines.bytes() >= MAX_BYTES {
+                    break;
                 }
             }
+            let (sent, after) = rest.split_at(count);
+            // Each line names its own index; the path needs one all the same.
+            let answers = context.send(&self.name, lines, Instant::now() + timeout).await;
+            judge(sent, answers)?;
+            rest = after;
         }
         Ok(())
     }
-
     /// Returns the form of the audit. Creates the stream or template before the first entry, and rolls an old stream
     /// over.
     async fn form(&self, nodes: &Nodes, deadline: Instant) -> Result<Form, StoreError> {
@@ -160,6 +150,25 @@ impl Audit {
             }
         })
     }
+}
+
+/// Checks that the audit has all of `entries`, which were sent with these answers.
+fn judge(entries: &[AuditEntry], answers: Vec<Sent>) -> Result<(), StoreError> {
+    for (entry, Sent { outcome, .. }) in entries.iter().zip(answers) {
+        match outcome {
+            // The audit already has the entry.
+            ItemOutcome::Done(_) | ItemOutcome::Conflict => {}
+            ItemOutcome::Invalid(why) => {
+                // The entry would be rejected every time and block all entries after it.
+                metrics::counter!("leasehold_audit_refused_total").increment(1);
+                tracing::error!(id = entry.id, why, "the server does not take an entry of the audit; it is left out");
+            }
+            ItemOutcome::NotDone(why) | ItemOutcome::Denied(why) | ItemOutcome::Unsure(why) => {
+                return Err(unavailable(&why));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether the server has data streams. They are a module, and a minimal distribution lacks it and its path.

@@ -1,38 +1,57 @@
 //! One bulk, from the writes that were taken together to an answer for each.
 //!
 //! It goes in rounds. A round sends what is not decided, reads back what met a conflict, judges
-//! ([`super::resolution`]), and answers the submissions all of whose writes are decided. Bodies kept apart are written
-//! before the first round: a job never refers to a body that is not stored.
+//! ([`super::resolution`]), and answers each write as soon as it is decided; what decided writes leave behind is cleared
+//! away in the background ([`super::cleaning`]). Bodies kept apart are written before the first round: a job never
+//! refers to a body that is not stored.
+//!
+//! Writes travel in lanes ([`Lane`]), so that one whose job has to be looked for in the archive, or whose body has to be
+//! written first, holds up none of those that need neither. A write that turns out to need the archive changes lanes.
 //!
 //! Every write goes to the live index, also that of a job in the archive: it then replaces the job's tombstone or
 //! creates the document ([`super::archive`]), and the copy is removed afterwards. A removal writes a tombstone.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::archive::Month;
 use super::bodies;
-use super::bulk::{self, Lines};
+use super::bulk::Lines;
+use super::caller::Caller;
+use super::cleaning::{Cleaner, Leftovers};
 use super::conditional::Rounds;
-use super::context::Context;
-use super::copies::{self, Copy};
+use super::context::{Context, Sent};
+use super::copies;
 use super::documents::{mget, parse_mget};
-use super::intake::{Piece, Room, Size};
-use super::locate::{Locator, Wanted};
+use super::intake::{Intake, Piece, Room, Size};
+use super::locate::Locator;
 use super::task::{Question, Task};
 use super::write_id::KnownWrite;
-use crate::job::{BodyId, JobId, NewBody};
-use crate::store::{StoreError, Write, WriteError, WriteResult};
+use crate::job::{JobId, NewBody};
+use crate::store::{StoreError, Write, WriteError};
 
-/// The writes that one caller handed over together, as far as they fit one bulk.
-pub(super) struct Submission {
-    pub(super) tasks: Vec<Task>,
+/// One write under way, with the caller that waits for its answer.
+pub(super) struct Entry {
+    pub(super) task: Task,
+    pub(super) caller: Arc<Caller>,
+    /// The place of the write among its caller's.
+    pub(super) index: usize,
     pub(super) deadline: Instant,
-    pub(super) reply: oneshot::Sender<Vec<WriteResult>>,
-    pub(super) room: Room,
+    pub(super) _room: Room,
+}
+
+/// Writes that travel together.
+pub(super) struct Submission {
+    pub(super) entries: Vec<Entry>,
     pub(super) size: Size,
+}
+
+impl Submission {
+    pub(super) fn of(entries: Vec<Entry>) -> Self {
+        let size = entries.iter().map(|entry| entry.task.size()).fold(Size::default(), Size::plus);
+        Self { entries, size }
+    }
 }
 
 impl Piece for Submission {
@@ -41,112 +60,127 @@ impl Piece for Submission {
     }
 }
 
-/// The writes of one bulk, and the callers that wait for them.
-pub(super) struct Batch {
-    tasks: Vec<Task>,
-    callers: Vec<Caller>,
-    /// Pairs of a task's index and the index of the task before it that writes the same job. Writes of one job are sent
-    /// in the order they came, since each may replace what the one before it wrote.
+/// What the workers of a lane share.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub(super) context: Arc<Context>,
+    pub(super) cleaner: Arc<Cleaner>,
+    /// The lane for writes whose job has to be looked for in the archive; `None` in that lane itself.
+    pub(super) history: Option<Arc<Intake<Submission>>>,
+}
+
+/// The writes of one bulk.
+struct Batch {
+    entries: Vec<Entry>,
+    /// Pairs of an entry's index and the index of the entry before it that writes the same job. Writes of one job are
+    /// sent in the order they came, since each may replace what the one before it wrote.
     followers: Vec<(usize, usize)>,
     deadline: Instant,
 }
 
-/// A caller that waits for the next `count` tasks of the batch.
-struct Caller {
-    count: usize,
-    reply: Option<oneshot::Sender<Vec<WriteResult>>>,
-    _room: Room,
-}
-
 impl Batch {
-    pub(super) fn new(submissions: Vec<Submission>) -> Self {
-        let mut batch =
-            Self { tasks: Vec::new(), callers: Vec::new(), followers: Vec::new(), deadline: Instant::now() };
-        for submission in submissions {
-            batch.callers.push(Caller {
-                count: submission.tasks.len(),
-                reply: Some(submission.reply),
-                _room: submission.room,
-            });
-            batch.tasks.extend(submission.tasks);
-            batch.deadline = batch.deadline.max(submission.deadline);
-        }
-        let mut latest: HashMap<&JobId, usize> = HashMap::with_capacity(batch.tasks.len());
-        for (index, task) in batch.tasks.iter().enumerate() {
-            if let Some(before) = latest.insert(&task.write.job().id, index) {
-                batch.followers.push((index, before));
+    fn new(entries: Vec<Entry>) -> Self {
+        let deadline = entries.iter().map(|entry| entry.deadline).max().unwrap_or_else(Instant::now);
+        let mut followers = Vec::new();
+        let mut latest: HashMap<&JobId, usize> = HashMap::with_capacity(entries.len());
+        for (index, entry) in entries.iter().enumerate() {
+            if let Some(before) = latest.insert(&entry.task.write.job().id, index) {
+                followers.push((index, before));
             }
         }
-        batch
+        Self { entries, followers, deadline }
+    }
+
+    fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.entries.iter().map(|entry| &entry.task)
+    }
+
+    fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
+        self.entries.iter_mut().map(|entry| &mut entry.task)
+    }
+
+    fn is_open(&self) -> bool {
+        self.tasks().any(|task| task.course.is_open())
     }
 
     /// Releases the tasks whose predecessor is decided, and holds the others.
     fn release_followers(&mut self) {
         for (index, before) in &self.followers {
-            self.tasks[*index].held = self.tasks[*before].course.is_open();
+            self.entries[*index].task.held = self.entries[*before].task.course.is_open();
         }
     }
 
-    /// Answers each caller once all of its writes are decided.
-    fn answer(&mut self) {
-        let mut tasks = self.tasks.iter_mut();
-        for caller in &mut self.callers {
-            let mut own: Vec<&mut Task> = tasks.by_ref().take(caller.count).collect();
-            if own.iter().any(|task| task.course.is_open()) {
-                continue;
-            }
-            let Some(reply) = caller.reply.take() else { continue };
-            // The caller may be gone; its writes are finished all the same.
-            let _gone = reply.send(own.iter_mut().filter_map(|task| task.take_answer()).collect());
+    /// Hands the writes whose job has to be looked for in the archive over to their lane, each with those that follow
+    /// it.
+    fn change_lanes(&mut self, history: &Intake<Submission>) {
+        if !self.tasks().any(|task| task.question.is_some() && task.course.is_open()) {
+            return;
         }
+        let mut goes: Vec<bool> = self.tasks().map(|task| task.question.is_some() && task.course.is_open()).collect();
+        for (index, before) in &self.followers {
+            goes[*index] |= goes[*before];
+        }
+        let mut goes = goes.into_iter();
+        let (gone, stay): (Vec<Entry>, Vec<Entry>) =
+            std::mem::take(&mut self.entries).into_iter().partition(|_| goes.next().unwrap_or(false));
+        *self = Self { deadline: self.deadline, ..Self::new(stay) };
+        // The lane is closed after this one. Were it not, the callers would learn that their writes are lost.
+        let _closed = history.put(Submission::of(gone));
     }
 }
 
-/// Runs rounds until every write of `batch` is decided and answered.
-pub(super) async fn process(shared: &Context, mut batch: Batch) {
-    metrics::histogram!("leasehold_store_bulk_items").record(batch.tasks.len() as f64);
+/// Runs rounds until every write is decided and answered, or handed over to another lane.
+pub(super) async fn process(way: &Way, submissions: Vec<Submission>) {
+    let shared = &*way.context;
+    let mut batch = Batch::new(submissions.into_iter().flat_map(|submission| submission.entries).collect());
+    metrics::histogram!("leasehold_store_bulk_items").record(batch.entries.len() as f64);
     write_bodies(shared, &mut batch).await;
     let mut rounds = Rounds::until(batch.deadline);
     loop {
         batch.release_followers();
         send(shared, &mut batch).await;
-        read_back(shared, &mut batch).await;
-        locate(shared, &mut batch).await;
-        settle(shared, &mut batch).await;
-        if !batch.tasks.iter().any(|task| task.course.is_open()) {
+        settle(way, &mut batch);
+        if !batch.is_open() {
             return;
         }
-        let blocked = batch.tasks.iter().any(|task| task.course.is_blocked());
+        read_back(shared, &mut batch).await;
+        match &way.history {
+            Some(history) => batch.change_lanes(history),
+            None => locate(shared, &mut batch).await,
+        }
+        settle(way, &mut batch);
+        if !batch.is_open() {
+            return;
+        }
+        let blocked = batch.tasks().any(|task| task.course.is_blocked());
         if !rounds.next(blocked).await {
-            for task in batch.tasks.iter_mut().filter(|task| task.course.is_open()) {
+            for task in batch.tasks_mut().filter(|task| task.course.is_open()) {
                 task.course.time_is_up();
             }
-            settle(shared, &mut batch).await;
-            return;
+            return settle(way, &mut batch);
         }
     }
 }
 
 /// Writes the bodies that the batch's jobs bring. A job whose body is not durable is not written.
 async fn write_bodies(shared: &Context, batch: &mut Batch) {
-    let owners: Vec<usize> = batch
-        .tasks
-        .iter()
-        .enumerate()
-        .flat_map(|(index, task)| task.write.bodies().iter().map(move |_| index))
+    let mut owners: Vec<&mut Task> = batch
+        .entries
+        .iter_mut()
+        .map(|entry| &mut entry.task)
+        .filter(|task| !task.has_stored_bodies && !task.write.bodies().is_empty())
         .collect();
     if owners.is_empty() {
         return;
     }
-    let bodies: Vec<(&JobId, &NewBody)> = batch
-        .tasks
-        .iter()
-        .flat_map(|task| task.write.bodies().iter().map(|body| (&task.write.job().id, body)))
-        .collect();
-    let results = bodies::store(shared, &bodies, batch.deadline).await;
-    for (owner, result) in owners.into_iter().zip(results) {
-        if let Err(error) = result {
-            batch.tasks[owner].course.decide(Err(WriteError::Refused(error)));
+    let bodies: Vec<(&JobId, &NewBody)> =
+        owners.iter().flat_map(|task| task.write.bodies().iter().map(|body| (&task.write.job().id, body))).collect();
+    let mut results = bodies::store(shared, &bodies, batch.deadline).await.into_iter();
+    for owner in &mut owners {
+        owner.has_stored_bodies = true;
+        let count = owner.write.bodies().len();
+        if let Some(error) = results.by_ref().take(count).filter_map(Result::err).last() {
+            owner.course.decide(Err(WriteError::Refused(error)));
         }
     }
 }
@@ -154,9 +188,9 @@ async fn write_bodies(shared: &Context, batch: &mut Batch) {
 /// Sends the tasks that are ready as one bulk.
 async fn send(shared: &Context, batch: &mut Batch) {
     let deadline = batch.deadline;
-    let mut lines = Lines::with_capacity(batch.tasks.len() * 1_500);
-    let mut sent: Vec<&mut Task> = Vec::with_capacity(batch.tasks.len());
-    for task in batch.tasks.iter_mut().filter(|task| task.is_to_be_sent()) {
+    let mut lines = Lines::with_capacity(batch.tasks().map(Task::document_bytes).sum());
+    let mut sent: Vec<&mut Task> = Vec::with_capacity(batch.entries.len());
+    for task in batch.tasks_mut().filter(|task| task.is_to_be_sent()) {
         match task.append(&mut lines) {
             Ok(()) => sent.push(task),
             Err(error) => task.course.decide(Err(WriteError::Refused(error))),
@@ -165,32 +199,22 @@ async fn send(shared: &Context, batch: &mut Batch) {
     if sent.is_empty() {
         return;
     }
-    let request = lines.into_request(&shared.indices.jobs, shared.request_timeout);
-    let reply = match shared.nodes.call(&request, deadline).await {
-        Ok(reply) => reply,
-        Err(error) => {
-            for task in sent {
-                task.course.maybe_applied(error.maybe_received);
-                task.course.give_up(&error.message);
-            }
-            return;
-        }
-    };
-    let outcomes = bulk::outcomes(reply.status, &reply.body, sent.len());
-    for (task, outcome) in sent.into_iter().zip(outcomes) {
-        task.course.maybe_applied(reply.maybe_repeated);
+    let answers = shared.send(&shared.indices.jobs, lines, deadline).await;
+    for (task, Sent { outcome, maybe_repeated }) in sent.into_iter().zip(answers) {
+        task.course.maybe_applied(maybe_repeated);
         task.sent(outcome);
     }
 }
 
 /// Reads back the documents of writes that met a conflict.
 async fn read_back(shared: &Context, batch: &mut Batch) {
-    let mut looking: Vec<&mut Task> = batch.tasks.iter_mut().filter(|task| task.is_to_be_read()).collect();
+    let deadline = batch.deadline;
+    let mut looking: Vec<&mut Task> = batch.tasks_mut().filter(|task| task.is_to_be_read()).collect();
     if looking.is_empty() {
         return;
     }
     let ids: Vec<&str> = looking.iter().map(|task| task.write.job().id.as_str()).collect();
-    let reply = mget(&shared.nodes, &shared.indices.jobs, &ids, batch.deadline).await;
+    let reply = mget(&shared.nodes, &shared.indices.jobs, &ids, deadline).await;
     drop(ids);
     let documents = reply.as_ref().map_err(StoreError::clone).and_then(|body| parse_mget(body, looking.len()));
     match documents {
@@ -214,7 +238,7 @@ async fn read_back(shared: &Context, batch: &mut Batch) {
 /// Locates the jobs of tasks that need to know where their job is before they are sent or answered.
 async fn locate(shared: &Context, batch: &mut Batch) {
     let locator = shared.locator(batch.deadline);
-    let mut asking: Vec<&mut Task> = batch.tasks.iter_mut().filter(|task| task.course.is_open()).collect();
+    let mut asking: Vec<&mut Task> = batch.tasks_mut().filter(|task| task.course.is_open()).collect();
     asking.retain(|task| task.question.is_some() && !task.held);
     if let Err(error) = find_known(shared, &locator, &mut asking).await {
         return asking.iter_mut().for_each(|task| task.course.blocked(error.to_string()));
@@ -223,10 +247,10 @@ async fn locate(shared: &Context, batch: &mut Batch) {
     if asking.is_empty() {
         return;
     }
-    let month = |task: &Task| task.copy.and_then(|copy| Month::at(copy.place));
-    let wanted: Vec<Wanted<'_>> =
-        asking.iter().map(|task| Wanted { id: &task.write.job().id, month: month(task) }).collect();
-    match locator.locate(&wanted).await {
+    let ids: Vec<&JobId> = asking.iter().map(|task| &task.write.job().id).collect();
+    let located = locator.locate(&ids).await;
+    drop(ids);
+    match located {
         Ok(located) => {
             for (task, located) in asking.into_iter().zip(located) {
                 match located {
@@ -258,38 +282,27 @@ async fn find_known(shared: &Context, locator: &Locator<'_>, asking: &mut [&mut 
     Ok(())
 }
 
-/// Removes the bodies and copies that decided writes left unused, remembers the accepted writes, and answers the
-/// callers.
-async fn settle(shared: &Context, batch: &mut Batch) {
-    let dead: Vec<BodyId> = batch.tasks.iter().flat_map(Task::dead_bodies).collect();
-    bodies::remove(shared, &dead).await;
-    remove_copies(shared, batch).await;
-    let written = batch.tasks.iter().filter_map(|task| match (task.course.decided(), &task.write) {
+/// Remembers the accepted writes, answers the callers of decided ones, and has cleared away what these leave behind.
+fn settle(way: &Way, batch: &mut Batch) {
+    let mut leftovers = Leftovers::default();
+    for task in batch.tasks_mut() {
+        leftovers.bodies.extend(task.dead_bodies());
+        if let Some(copy) = task.take_copy() {
+            leftovers.copies.push(copy);
+            leftovers.some_came_back |= matches!(task.write, Write::Replace { .. });
+        }
+    }
+    let written = batch.tasks().filter_map(|task| match (task.course.decided(), &task.write) {
         (Some(Ok(version)), Write::Create { job, .. } | Write::Replace { job, .. }) => {
             Some((&job.id, *version, KnownWrite::of_job(task.ids.own, job)))
         }
         _ => None,
     });
-    shared.recent.remember(written);
-    batch.answer();
-}
-
-/// Removes the archive copies of jobs that returned to the live index or were removed. This is tried once; the mover
-/// finds the copies that are left.
-async fn remove_copies(shared: &Context, batch: &mut Batch) {
-    let comes_back = |task: &Task| task.copy.is_some() && matches!(task.write, Write::Replace { .. });
-    let some_come_back =
-        batch.tasks.iter().any(|task| comes_back(task) && matches!(task.course.decided(), Some(Ok(_))));
-    let copies: Vec<Copy> = batch.tasks.iter_mut().filter_map(Task::take_copy).collect();
-    if copies.is_empty() {
-        return;
+    way.context.recent.remember(written);
+    for Entry { task, caller, index, .. } in &mut batch.entries {
+        if let Some(answer) = task.take_answer() {
+            caller.answer(*index, answer);
+        }
     }
-    let deadline = Instant::now() + shared.request_timeout;
-    // A search must find the live job before it no longer finds the copy.
-    if some_come_back && let Err(error) = copies::refresh(shared, &shared.indices.jobs, deadline).await {
-        return tracing::debug!(%error, "copies are left in the archive for now");
-    }
-    if let Err(error) = copies::remove(shared, &copies, deadline).await {
-        tracing::debug!(%error, "copies are left in the archive for now");
-    }
+    way.cleaner.clear(&way.context, leftovers);
 }

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::bulk::{Action, ItemOutcome, Lines, Target, chunks};
-use super::context::Context;
+use super::context::{Context, Sent};
 use super::documents::{mget, parse_mget};
-use super::nodes::{Nodes, reason};
+use super::nodes::Nodes;
 use crate::job::{BodyId, BodyRef, JobId, Json, NewBody};
 use crate::store::StoreError;
 
@@ -64,7 +64,7 @@ async fn store_chunk(
                 ItemOutcome::Done(_) => results[index] = Some(Ok(())),
                 ItemOutcome::Invalid(reason) => results[index] = Some(Err(StoreError::Corrupt(reason))),
                 ItemOutcome::Denied(reason) => results[index] = Some(Err(StoreError::Unavailable(reason))),
-                ItemOutcome::Busy(reason) | ItemOutcome::Unsure(reason) => obstacle = reason,
+                ItemOutcome::NotDone(reason) | ItemOutcome::Unsure(reason) => obstacle = reason,
                 ItemOutcome::Conflict => "a conflict without a condition".clone_into(&mut obstacle),
             }
         }
@@ -85,8 +85,7 @@ async fn send(shared: &Context, bodies: &[&(&JobId, &NewBody)], deadline: Instan
             return vec![ItemOutcome::Invalid(error.to_string()); bodies.len()];
         }
     }
-    let sent = shared.send(&shared.indices.bodies, lines, deadline).await;
-    sent.unwrap_or_else(|error| vec![ItemOutcome::Unsure(error.to_string()); bodies.len()])
+    shared.send(&shared.indices.bodies, lines, deadline).await.into_iter().map(|sent| sent.outcome).collect()
 }
 
 /// Removes bodies that nothing refers to any more. This is tried once: a body left over takes up space and does no
@@ -98,15 +97,14 @@ pub(super) async fn remove(shared: &Context, bodies: &[BodyId]) {
             // An id is always JSON; were it not, the body would stay behind.
             let _ = lines.delete(Target::any(&document_id(*body)));
         }
-        let request = lines.into_request(&shared.indices.bodies, shared.request_timeout);
         let deadline = Instant::now() + shared.request_timeout;
-        let left = match shared.nodes.try_call(&request, deadline).await {
-            Ok(reply) if reply.status == 200 => continue,
-            Ok(reply) => reason(reply.status, &reply.body),
-            Err(error) => error.message,
-        };
-        metrics::counter!("leasehold_store_bodies_left_total").increment(chunk.len() as u64);
-        tracing::debug!(bodies = chunk.len(), "bodies are left over: {left}");
+        let sent = shared.send(&shared.indices.bodies, lines, deadline).await;
+        let is_gone = |sent: &&Sent| matches!(sent.outcome, ItemOutcome::Done(_) | ItemOutcome::Conflict);
+        let left = sent.len() - sent.iter().filter(is_gone).count();
+        if left > 0 {
+            metrics::counter!("leasehold_store_bodies_left_total").increment(left as u64);
+            tracing::debug!(bodies = left, "bodies are left over");
+        }
     }
 }
 

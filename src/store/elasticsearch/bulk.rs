@@ -1,7 +1,9 @@
 //! The `_bulk` request and its answer, which is 200 even where items failed: every item's status is checked.
 
 use std::iter;
+use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{Request, reason};
@@ -16,7 +18,7 @@ pub(super) const MAX_BYTES: usize = 5 * 1024 * 1024;
 
 /// Returns the path of a bulk request to the index behind `alias`; nothing is written if the alias is missing. The
 /// server fails an item whose shard is missing after `timeout`, so that it answers before the client times out.
-fn path(alias: &str, timeout: std::time::Duration) -> String {
+fn path(alias: &str, timeout: Duration) -> String {
     let timeout = timeout.as_millis().max(1);
     format!("{alias}/_bulk?require_alias=true&timeout={timeout}ms&filter_path={WANTED}")
 }
@@ -64,17 +66,18 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The lines of a bulk request.
+/// The lines of a bulk.
 #[derive(Default)]
 pub(super) struct Lines {
     bytes: Vec<u8>,
-    count: usize,
+    /// The position at which each item ends.
+    ends: Vec<usize>,
 }
 
 impl Lines {
     /// Creates an empty bulk with room for `bytes` bytes.
     pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes), count: 0 }
+        Self { bytes: Vec::with_capacity(bytes), ends: Vec::new() }
     }
 
     /// Adds the removal of a document.
@@ -99,18 +102,61 @@ impl Lines {
             return Err(StoreError::Corrupt(error.to_string()));
         }
         self.bytes.push(b'\n');
-        self.count += 1;
+        self.ends.push(self.bytes.len());
         Ok(())
     }
 
+    /// Returns the number of bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns the bulk in parts, in the order of its items. Each is within [`MAX_BYTES`] or has a single item.
+    pub(super) fn into_parts(self) -> Vec<Part> {
+        let bytes = Bytes::from(self.bytes);
+        let items: Vec<usize> = self.ends;
+        let sizes: Vec<usize> = iter::once(0).chain(items.iter().copied()).zip(&items).map(|(a, b)| b - a).collect();
+        let mut parts = Vec::new();
+        let mut start = 0;
+        for chunk in chunks(&sizes, sizes.len().max(1), |size| *size) {
+            let end = start + chunk.len();
+            let first = start.checked_sub(1).map_or(0, |before| items[before]);
+            let ends = items[start..end].iter().map(|end| end - first).collect();
+            parts.push(Part { bytes: bytes.slice(first..items[end - 1]), ends });
+            start = end;
+        }
+        parts
+    }
+}
+
+/// The lines of one bulk request, which can be sent again in parts.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    bytes: Bytes,
+    /// The position at which each item ends.
+    ends: Vec<usize>,
+}
+
+impl Part {
     /// Returns the number of items.
     pub(super) fn count(&self) -> usize {
-        self.count
+        self.ends.len()
     }
 
     /// Returns the bulk request to the index behind `alias`.
-    pub(super) fn into_request(self, alias: &str, timeout: std::time::Duration) -> Request {
-        Request::lines(path(alias, timeout), self.bytes)
+    pub(super) fn request(&self, alias: &str, timeout: Duration) -> Request {
+        Request::lines(path(alias, timeout), self.bytes.clone())
+    }
+
+    /// Returns the first half of the items and the second; `None` when there is only one item.
+    pub(super) fn halves(&self) -> Option<[Self; 2]> {
+        let (first, second) = self.ends.split_at(self.count() / 2);
+        let middle = *first.last()?;
+        let second = second.iter().map(|end| end - middle).collect();
+        Some([
+            Self { bytes: self.bytes.slice(..middle), ends: first.to_vec() },
+            Self { bytes: self.bytes.slice(middle..), ends: second },
+        ])
     }
 }
 
@@ -136,8 +182,8 @@ pub(super) enum ItemOutcome {
     Done(Version),
     /// The document has another version, exists already, or does not exist.
     Conflict,
-    /// The item was rejected for now and not done. Holds the reason.
-    Busy(String),
+    /// The item was not received, and not done. Holds the reason.
+    NotDone(String),
     /// The index does not accept the document. Holds the reason.
     Invalid(String),
     /// The item was refused for a lasting reason and not done. Holds the reason.
@@ -233,7 +279,9 @@ fn outcome(item: Item) -> ItemOutcome {
         }
         (409, ..) => ItemOutcome::Conflict,
         (400, ..) => ItemOutcome::Invalid(sentence),
-        (429, ..) => ItemOutcome::Busy(sentence),
+        // The server itself tries an item again when a primary fails, so an item that was rejected may have been done by
+        // an earlier try.
+        (429, ..) => ItemOutcome::Unsure(sentence),
         (401..=499, ..) => ItemOutcome::Denied(sentence),
         _ => ItemOutcome::Unsure(sentence),
     }
@@ -260,7 +308,7 @@ mod tests {
             Ok(vec![
                 ItemOutcome::Done(version(7)),
                 ItemOutcome::Conflict,
-                ItemOutcome::Busy("full".to_owned()),
+                ItemOutcome::Unsure("full".to_owned()),
                 ItemOutcome::Invalid("no: twice".to_owned()),
                 ItemOutcome::Denied("blocked".to_owned()),
                 ItemOutcome::Unsure("gone".to_owned()),
@@ -273,6 +321,28 @@ mod tests {
     fn an_answer_with_items_missing_is_no_answer() {
         assert!(parse(br#"{"items":[]}"#, 1).is_err());
         assert!(parse(br#"{"error":"no"}"#, 1).is_err());
+    }
+
+    #[test]
+    fn a_bulk_goes_in_parts_within_the_bound_and_each_part_can_be_halved_down_to_one_item() {
+        let mut lines = Lines::default();
+        let half = "x".repeat(MAX_BYTES / 2 - 100);
+        let documents = [half.as_str(), &half, "short", &"y".repeat(2 * MAX_BYTES), "last", "of all"];
+        for document in documents {
+            lines.add(&Action::Create(Target::any("a")), Some(document)).expect("JSON");
+        }
+        let whole = lines.bytes.clone();
+        let parts = lines.into_parts();
+        assert_eq!(parts.iter().map(Part::count).collect::<Vec<_>>(), [3, 1, 2]);
+        assert_eq!(parts.iter().flat_map(|part| part.bytes.to_vec()).collect::<Vec<u8>>(), whole);
+
+        let [first, rest] = parts[0].halves().expect("three items");
+        assert_eq!((first.count(), rest.count()), (1, 2));
+        assert_eq!([&first.bytes[..], &rest.bytes[..]].concat(), parts[0].bytes);
+        let [second, third] = rest.halves().expect("two items");
+        assert_eq!(second.ends, [second.bytes.len()]);
+        assert!(third.bytes.ends_with(b"\"short\"\n") && third.halves().is_none());
+        assert!(Lines::default().into_parts().is_empty());
     }
 
     #[test]

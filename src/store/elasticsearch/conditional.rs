@@ -175,7 +175,7 @@ impl<T> ConditionalWrite<T> {
                 self.decide(Ok(version));
             }
             ItemOutcome::Conflict => self.stage = Stage::ReadBack,
-            ItemOutcome::Busy(obstacle) => self.obstacle = obstacle,
+            ItemOutcome::NotDone(obstacle) => self.obstacle = obstacle,
             ItemOutcome::Unsure(obstacle) => {
                 self.maybe_applied = true;
                 self.obstacle = obstacle;

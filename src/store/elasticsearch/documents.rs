@@ -28,6 +28,9 @@ pub(super) struct RawDocument<'a> {
     primary_term: Option<u64>,
     #[serde(rename = "_source", borrow, default)]
     source: Option<&'a RawValue>,
+    /// The place of a hit in the order of its search.
+    #[serde(borrow, default)]
+    pub(super) sort: Option<&'a RawValue>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
 }
@@ -55,6 +58,16 @@ pub(super) enum Stored<'a> {
 pub(super) struct Present<'a> {
     pub(super) document: CurrentDocument<'a>,
     pub(super) job: Job,
+}
+
+impl<'a> Stored<'a> {
+    /// Returns the document of the job or tombstone.
+    pub(super) fn document(&self) -> &CurrentDocument<'a> {
+        match self {
+            Self::Job(present) => &present.document,
+            Self::Tombstone(tombstone) => &tombstone.document,
+        }
+    }
 }
 
 impl Present<'_> {

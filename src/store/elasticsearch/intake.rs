@@ -26,7 +26,8 @@ pub(super) struct Size {
 }
 
 impl Size {
-    fn plus(self, other: Self) -> Self {
+    /// Returns the size of both together.
+    pub(super) fn plus(self, other: Self) -> Self {
         Self { items: self.items + other.items, bytes: self.bytes + other.bytes }
     }
 

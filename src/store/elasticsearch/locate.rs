@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::archive::Month;
@@ -52,14 +52,6 @@ impl Located {
     }
 }
 
-/// A job to be located.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
-    pub(super) id: &'a JobId,
-    /// The month whose archive most likely has the job, if the caller knows it.
-    pub(super) month: Option<Month>,
-}
-
 /// Locates jobs by id.
 #[derive(Clone, Copy)]
 pub(super) struct Locator<'a> {
@@ -72,7 +64,6 @@ pub(super) struct Locator<'a> {
 /// The state of locating one job.
 struct Quest<'a> {
     id: &'a JobId,
-    month: Option<Month>,
     /// Whether the job was absent from both already. If it is absent a second time, there is none. (It may have come
     /// back between the two reads.)
     was_absent: bool,
@@ -86,11 +77,21 @@ struct Missing {
     lock: Lock,
 }
 
+/// The months in which the archive has copies of jobs.
+pub(super) type Copies = HashMap<JobId, Vec<Month>>;
+
+/// Returns the body of a search for all copies of these jobs.
+fn copies_of(ids: &[&JobId]) -> Value {
+    let mut body = page(&json!({ "ids": { "values": ids } }), MAX_PAGE);
+    body["_source"] = json!(false);
+    body
+}
+
 impl Locator<'_> {
     /// Locates jobs and returns an answer for each, in the order requested.
-    pub(super) async fn locate(&self, wanted: &[Wanted<'_>]) -> Result<Vec<Result<Located, StoreError>>, StoreError> {
-        let quest = |&Wanted { id, month }| Quest { id, month, was_absent: false, answer: None };
-        let mut quests: Vec<Quest<'_>> = wanted.iter().map(quest).collect();
+    pub(super) async fn locate(&self, ids: &[&JobId]) -> Result<Vec<Result<Located, StoreError>>, StoreError> {
+        let quest = |id| Quest { id, was_absent: false, answer: None };
+        let mut quests: Vec<Quest<'_>> = ids.iter().copied().map(quest).collect();
         for _ in 0..MAX_ROUNDS {
             if quests.iter().all(|quest| quest.answer.is_some()) {
                 break;
@@ -123,7 +124,7 @@ impl Locator<'_> {
                     }
                 }
                 Ok(None) => {
-                    missing.push(Missing { quest, month: quests[quest].month, lock: Lock::Absent });
+                    missing.push(Missing { quest, month: None, lock: Lock::Absent });
                     continue;
                 }
                 Err(error) => Err(error),
@@ -133,7 +134,8 @@ impl Locator<'_> {
         Ok(missing)
     }
 
-    /// Searches the month of each missing job that has none, and drops the jobs that are in no month.
+    /// Searches the month of each missing job that no tombstone names, and drops the jobs that are in no month. All
+    /// months are searched, whatever the caller knows: the latest copy is the job.
     async fn search_months(&self, quests: &mut [Quest<'_>], missing: &mut Vec<Missing>) -> Result<(), StoreError> {
         let ids: Vec<&JobId> =
             missing.iter().filter(|missing| missing.month.is_none()).map(|missing| quests[missing.quest].id).collect();
@@ -157,20 +159,26 @@ impl Locator<'_> {
     }
 
     /// Searches the archive for copies of jobs, and returns the months of each job that has any.
-    pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Vec<Month>>, StoreError> {
+    pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<Copies, StoreError> {
         let months = self.indices.months();
         let scope = Scope { nodes: self.nodes, index: &months, deadline: self.deadline };
-        let mut body = page(&json!({ "ids": { "values": ids } }), MAX_PAGE);
-        body["_source"] = json!(false);
-        let read = |hits: &[RawDocument<'_>]| {
-            let mut copies: HashMap<JobId, Vec<Month>> = HashMap::with_capacity(hits.len());
-            for hit in hits {
-                let (Some(month), Ok(id)) = (self.indices.month_of(&hit.index), JobId::new(&hit.id)) else { continue };
-                copies.entry(id).or_default().push(month);
-            }
-            Ok(copies)
-        };
-        scope.hits(&body, read).await
+        scope.hits(&copies_of(ids), |hits| Ok(self.months_of(hits))).await
+    }
+
+    /// Searches the months that can be searched now, as [`Locator::copies`] does. Returns also whether these are all.
+    pub(super) async fn copies_within_reach(&self, ids: &[&JobId]) -> Result<(Copies, bool), StoreError> {
+        let months = self.indices.months();
+        let scope = Scope { nodes: self.nodes, index: &months, deadline: self.deadline };
+        scope.hits_within_reach(&copies_of(ids), |hits| self.months_of(hits)).await
+    }
+
+    fn months_of(&self, hits: &[RawDocument<'_>]) -> Copies {
+        let mut copies = Copies::with_capacity(hits.len());
+        for hit in hits {
+            let (Some(month), Ok(id)) = (self.indices.month_of(&hit.index), JobId::new(&hit.id)) else { continue };
+            copies.entry(id).or_default().push(month);
+        }
+        copies
     }
 
     /// Reads the copies. A copy that is gone leaves its quest open.
@@ -188,8 +196,8 @@ impl Locator<'_> {
             let quest = &mut quests[missing.quest];
             match document.job(self.indices) {
                 Ok(Some(present)) => quest.answer = Some(Ok(Located::Moved(self.take(present), missing.lock))),
-                // The month was wrong, or the job moved.
-                Ok(None) => quest.month = None,
+                // The job moved.
+                Ok(None) => {}
                 Err(error) => quest.answer = Some(Err(error)),
             }
         }

@@ -11,8 +11,9 @@
 //!   are, and how older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`] (requests,
 //!   deadlines, second tries);
 //! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what
-//!   a lost answer means, and what is done then);
-//! - the way of a write: `writer`, `intake`, `batch`, `task`, `bulk` and `bodies`, which share a `context`;
+//!   a lost answer means, and what is done then), `unreadable` (documents of other versions);
+//! - the way of a write: `writer`, `caller`, `intake`, `batch`, `task`, `bulk`, `bodies` and `cleaning`, which share a
+//!   `context`;
 //! - reads: `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's);
 //! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and
 //!   [`mover`];
@@ -27,6 +28,8 @@ mod audit;
 mod batch;
 mod bodies;
 mod bulk;
+mod caller;
+mod cleaning;
 mod conditional;
 mod connect;
 mod context;
@@ -52,6 +55,7 @@ mod search;
 mod stats;
 mod task;
 mod tombstone;
+mod unreadable;
 mod write_id;
 mod writer;
 
@@ -78,6 +82,7 @@ use self::nodes::{Reply, Request};
 use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
+use self::unreadable::Unreadable;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::Writer;
 use super::{
@@ -93,6 +98,9 @@ use crate::query::{Filter, Group, GroupField, Search};
 const INLINE_LIMIT: usize = 4 * 1024;
 /// The longest time that a readiness check may take.
 const READY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The longest time that a refresh waits for what acknowledged writes left behind to be cleared away.
+const CLEARING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A store of jobs on Elasticsearch or OpenSearch.
 pub struct ElasticsearchStore {
@@ -113,6 +121,7 @@ impl ElasticsearchStore {
     /// # Errors
     /// [`ConnectError`] says what is wrong, and whether trying again can help.
     pub async fn connect(options: ElasticsearchOptions) -> Result<Self, ConnectError> {
+        options.check()?;
         let indices = options.indices()?;
         let nodes = options.nodes()?;
         let server = connect::prepare(&nodes, &indices, &options).await?;
@@ -125,6 +134,7 @@ impl ElasticsearchStore {
             ids: WriteIdSource::new(),
             clock: SystemClock::default(),
             recent: RecentWrites::default(),
+            unreadable: Unreadable::default(),
             request_timeout: options.request_timeout,
             write_timeout: options.write_timeout,
         });
@@ -172,7 +182,8 @@ impl Store for ElasticsearchStore {
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
-        search::search(self.scope()?, &self.context.indices, search, &self.context.recent).await
+        let Context { indices, recent, unreadable, .. } = &*self.context;
+        search::search(self.scope()?, indices, search, recent, unreadable).await
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
@@ -201,11 +212,12 @@ impl Store for ElasticsearchStore {
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
-        let scope = self.scope()?;
-        self.audit.append(scope.nodes, entries, self.read_timeout).await
+        self.scope()?;
+        self.audit.append(&self.context, entries, self.read_timeout).await
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
+        self.writer.cleared(CLEARING_TIMEOUT).await;
         let scope = self.scope()?;
         let (whole, records) = (self.context.indices.whole(), &self.context.indices.records);
         let request = Request::command(format!("{records},{whole}/_refresh"));
@@ -224,6 +236,10 @@ impl Store for ElasticsearchStore {
 
     fn is_exclusive(&self) -> bool {
         false
+    }
+
+    fn unreadable(&self) -> usize {
+        self.context.unreadable.lately()
     }
 
     fn inline_limit(&self) -> usize {

@@ -10,9 +10,14 @@
 //! - the job is no longer what was copied: the copy is stale and goes;
 //! - a copy whose job came back to life before its tombstone was written is found by the job's history ([`sweep`]).
 //!
+//! A job of which a stale copy may be left is not moved: later, nothing would say which of its copies is the job.
+//!
+//! What cannot be done stands in nobody's way. Each task goes over its documents from page to page with a cursor and
+//! begins anew after the last page; a month that fails is left alone until then, and what failed is counted and told.
+//!
 //! Two movers at once do the same twice, which is as good as once.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -30,7 +35,7 @@ use super::documents::{RawDocument, Stored, mget_of, parse_mget};
 use super::error::ConnectError;
 use super::indices::Kind;
 use super::nodes::Request;
-use super::search::{Scope, page};
+use super::search::{Page, Scope, page};
 use super::tombstone::{self, Destination, TombstoneDocument};
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
@@ -40,21 +45,30 @@ use crate::store::{Archived, StoreError, Version};
 /// The most jobs, tombstones or copies that one request is about.
 const MAX_PAGE: usize = 1_000;
 
+/// The number of tasks that share the time of a step.
+const TASKS: u32 = 3;
+
 /// The mover of a store.
 pub(super) struct Mover {
     /// How long after its end a settled job is moved.
     pub(super) move_after: Duration,
     /// How long a tombstone stays in the live index.
     pub(super) tombstone_after: Duration,
-    /// The longest time that a step may take.
+    /// The longest time that one of a step's tasks may take.
     pub(super) timeout: Duration,
     /// The definition of a month's index.
     month: Value,
     /// The months whose indices are known to exist.
     months: Mutex<HashSet<Month>>,
-    /// The id after which the next step searches for jobs that came back.
-    resume: Mutex<Option<String>>,
+    /// The months to which jobs could not be moved since the last pass over all settled jobs has begun.
+    unwell: Mutex<HashSet<Month>>,
+    came_back: Cursor,
+    tombstones: Cursor,
+    settled: Cursor,
 }
+
+/// The place in the order of a search after which the next page begins; `None` at its beginning.
+type Cursor = Mutex<Option<Value>>;
 
 /// A job to be moved, as it was read.
 struct Moving {
@@ -72,27 +86,39 @@ impl Mover {
         Ok(Self {
             move_after: options.move_after,
             tombstone_after: options.tombstone_after,
-            timeout: options.write_timeout,
+            timeout: options.write_timeout / TASKS,
             month: definitions.of(Kind::Archive)?,
             months: Mutex::default(),
-            resume: Mutex::default(),
+            unwell: Mutex::default(),
+            came_back: Cursor::default(),
+            tombstones: Cursor::default(),
+            settled: Cursor::default(),
         })
     }
 
-    /// Does one step: handles one page of each task of the mover.
+    /// Does one step: handles one page of each task of the mover. A task that fails leaves the others to go on.
     pub(super) async fn step(&self, shared: &Context, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
         let limit = limit.min(MAX_PAGE);
-        let pass = Pass { mover: self, shared, now, limit, deadline: Instant::now() + self.timeout };
+        let pass = || Pass { mover: self, shared, now, limit, deadline: Instant::now() + self.timeout };
         let mut archived = Archived::default();
-        pass.sweep_those_that_came_back(&mut archived).await?;
-        pass.clear_tombstones(&mut archived).await?;
-        pass.move_settled(&mut archived).await?;
+        let swept = pass().sweep_those_that_came_back(&mut archived).await;
+        let cleared = pass().clear_tombstones(&mut archived).await;
+        let moved = pass().move_settled(&mut archived).await;
+        if let (Err(error), Err(_), Err(_)) = (&swept, &cleared, &moved) {
+            return Err(error.clone());
+        }
+        for failed in [swept, cleared, moved].into_iter().filter_map(Result::err) {
+            archived.obstacle.get_or_insert(failed.to_string());
+        }
         if archived.moved + archived.cleared > 0 {
             // The next step must not find the same jobs again, and searches should stop finding them soon.
-            copies::refresh(shared, &shared.indices.jobs, pass.deadline).await?;
+            copies::refresh(shared, &shared.indices.jobs, pass().deadline).await?;
         }
         if !archived.more {
-            pass.drop_empty_months().await?;
+            self.unwell.lock().clear();
+            if let Err(error) = pass().drop_empty_months().await {
+                archived.obstacle.get_or_insert(error.to_string());
+            }
         }
         Ok(archived)
     }
@@ -111,6 +137,22 @@ impl Pass<'_> {
         Scope { nodes: &self.shared.nodes, index: &self.shared.indices.jobs, deadline: self.deadline }
     }
 
+    /// Reads the page after the cursor, and moves the cursor on. Returns also whether there may be more.
+    async fn next_page<T>(
+        &self,
+        cursor: &Cursor,
+        mut body: Value,
+        read: impl Fn(&RawDocument<'_>) -> Result<Option<T>, StoreError>,
+    ) -> Result<(Vec<T>, bool), StoreError> {
+        if let Some(after) = cursor.lock().take() {
+            body["search_after"] = after;
+        }
+        let Page { hits, last, found } = self.live().page(&body, read).await?;
+        let is_full = hits == self.limit;
+        *cursor.lock() = last.filter(|_| is_full);
+        Ok((found, is_full))
+    }
+
     /// Removes copies of live jobs that have ended before and were started again.
     async fn sweep_those_that_came_back(&self, archived: &mut Archived) -> Result<(), StoreError> {
         let came_back = json!({ "bool": { "filter": [
@@ -121,16 +163,9 @@ impl Pass<'_> {
         let mut body = page(&came_back, self.limit);
         body["sort"] = json!([{ "id": "asc" }]);
         body["_source"] = json!(false);
-        if let Some(after) = self.mover.resume.lock().take() {
-            body["search_after"] = json!([after]);
-        }
-        let ids = |hits: &[RawDocument<'_>]| Ok(hits.iter().filter_map(|hit| JobId::new(&hit.id).ok()).collect());
-        let ids: Vec<JobId> = self.live().hits(&body, ids).await?;
-        self.sweep(&ids.iter().collect::<Vec<_>>(), archived).await?;
-        if ids.len() == self.limit {
-            *self.mover.resume.lock() = ids.last().map(ToString::to_string);
-        }
-        Ok(())
+        let id = |hit: &RawDocument<'_>| Ok(JobId::new(&hit.id).ok());
+        let (ids, _) = self.next_page(&self.mover.came_back, body, id).await?;
+        self.sweep(&ids.iter().collect::<Vec<_>>(), archived).await.map(drop)
     }
 
     /// Removes tombstones that have stood long enough.
@@ -140,48 +175,56 @@ impl Pass<'_> {
             { "exists": { "field": tombstone::FIELD } },
             { "range": { tombstone::SINCE: { "lte": until, "format": "epoch_millis" } } },
         ] } });
-        let body = page(&old, self.limit);
-        let indices = &self.shared.indices;
-        let read = |hits: &[RawDocument<'_>]| {
-            let mut found = Vec::with_capacity(hits.len());
-            for hit in hits {
-                let (Some(Stored::Tombstone(tombstone)), Ok(id)) = (hit.stored(indices)?, JobId::new(&hit.id)) else {
-                    continue;
-                };
-                found.push((id, tombstone.document.version, tombstone.destination));
-            }
-            Ok(found)
+        let mut body = page(&old, self.limit);
+        body["sort"] = json!([{ tombstone::SINCE: "asc" }, { "id": "asc" }]);
+        let read = |hit: &RawDocument<'_>| {
+            let stored = self.shared.unreadable.stored(hit, &self.shared.indices)?;
+            let (Some(Stored::Tombstone(tombstone)), Ok(id)) = (stored, JobId::new(&hit.id)) else { return Ok(None) };
+            Ok(Some((id, tombstone.document.version, tombstone.destination)))
         };
-        let found: Vec<(JobId, Version, Destination)> = self.live().hits(&body, read).await?;
-        archived.more |= found.len() == self.limit;
+        let (found, is_full): (Vec<(JobId, Version, Destination)>, bool) =
+            self.next_page(&self.mover.tombstones, body, read).await?;
+        archived.more |= is_full;
         // No copy of a removed job may outlive the tombstone that says so.
         let removed: Vec<&JobId> =
             found.iter().filter(|found| found.2 == Destination::Nowhere).map(|found| &found.0).collect();
-        let keeps_removed = self.sweep(&removed, archived).await? > 0;
-        let due = found.iter().filter(|found| !(keeps_removed && found.2 == Destination::Nowhere));
+        let left = self.sweep_or_leave(&removed, archived).await;
         let mut bulk = Lines::default();
-        for (id, version, _) in due {
+        for (id, version, _) in found.iter().filter(|found| !left.contains(&found.0)) {
             bulk.delete(Target::at(id.as_str(), *version))?;
         }
-        archived.cleared += self.send(bulk).await?.iter().filter(|outcome| is_done(outcome)).count();
+        archived.cleared += self.send(bulk).await.iter().filter(|outcome| is_done(outcome)).count();
         Ok(())
     }
 
-    /// Moves a page of settled jobs.
+    /// Moves a page of settled jobs, month by month.
     async fn move_settled(&self, archived: &mut Archived) -> Result<(), StoreError> {
-        let found = self.find_settled().await?;
-        let is_full = found.len() == self.limit;
-        let before = archived.moved;
+        let (found, is_full) = self.find_settled().await?;
+        archived.more |= is_full;
         let came_back: Vec<&JobId> = found.iter().filter(|moving| moving.came_back).map(|moving| &moving.id).collect();
-        self.sweep(&came_back, archived).await?;
-        for chunk in chunks(&found, MAX_PAGE, |moving| moving.source.get().len()) {
-            self.move_chunk(chunk, archived).await?;
+        let left = self.sweep_or_leave(&came_back, archived).await;
+        let mut by_month: BTreeMap<Month, Vec<Moving>> = BTreeMap::new();
+        for moving in found {
+            if left.contains(&moving.id) {
+                archived.left += 1;
+            } else {
+                by_month.entry(moving.month).or_default().push(moving);
+            }
         }
-        archived.more |= is_full && archived.moved > before;
+        for (month, jobs) in by_month {
+            let before = archived.moved;
+            if !self.mover.unwell.lock().contains(&month)
+                && let Err(error) = self.move_to(month, &jobs, archived).await
+            {
+                archived.obstacle.get_or_insert(format!("the month {month}: {error}"));
+                self.mover.unwell.lock().insert(month);
+            }
+            archived.left += jobs.len() - (archived.moved - before);
+        }
         Ok(())
     }
 
-    async fn find_settled(&self) -> Result<Vec<Moving>, StoreError> {
+    async fn find_settled(&self) -> Result<(Vec<Moving>, bool), StoreError> {
         let until = self.now.minus(self.mover.move_after).as_millis();
         let settled = json!({ "bool": {
             "filter": [
@@ -191,38 +234,39 @@ impl Pass<'_> {
             "must_not": { "exists": { "field": "pending_notices" } },
         } });
         let mut body = page(&settled, self.limit);
-        body["sort"] = json!([{ "finished_at": "asc" }]);
-        let indices = &self.shared.indices;
-        let read = |hits: &[RawDocument<'_>]| {
-            let mut found = Vec::with_capacity(hits.len());
-            for hit in hits {
-                let Some(present) = hit.job(indices)? else { continue };
-                let job = &present.job;
-                let (true, Some(finished_at)) = (job.is_settled(), job.finished_at()) else { continue };
-                found.push(Moving {
-                    id: job.id.clone(),
-                    version: present.document.version,
-                    source: present.document.source.to_owned(),
-                    write_id: present.document.write_id,
-                    month: Month::of(finished_at),
-                    came_back: came_back(job),
-                });
-            }
-            Ok(found)
+        body["sort"] = json!([{ "finished_at": "asc" }, { "id": "asc" }]);
+        let read = |hit: &RawDocument<'_>| {
+            let Some(present) = self.shared.unreadable.job(hit, &self.shared.indices)? else { return Ok(None) };
+            let job = &present.job;
+            let (true, Some(finished_at)) = (job.is_settled(), job.finished_at()) else { return Ok(None) };
+            Ok(Some(Moving {
+                id: job.id.clone(),
+                version: present.document.version,
+                source: present.document.source.to_owned(),
+                write_id: present.document.write_id,
+                month: Month::of(finished_at),
+                came_back: may_have_come_back(job),
+            }))
         };
-        self.live().hits(&body, read).await
+        self.next_page(&self.mover.settled, body, read).await
     }
 
-    async fn move_chunk(&self, chunk: &[Moving], archived: &mut Archived) -> Result<(), StoreError> {
-        let months: BTreeSet<Month> = chunk.iter().map(|moving| moving.month).collect();
-        for month in &months {
-            self.make_month(*month).await?;
+    /// Moves jobs that ended in one month.
+    async fn move_to(&self, month: Month, jobs: &[Moving], archived: &mut Archived) -> Result<(), StoreError> {
+        self.make_month(month).await?;
+        for chunk in chunks(jobs, MAX_PAGE, |moving| moving.source.get().len()) {
+            self.move_chunk(month, chunk, archived).await?;
         }
-        let copied = self.copy(chunk, archived).await?;
-        for month in &months {
-            // Searches must find the copy before the job is hidden.
-            copies::refresh(self.shared, &self.shared.indices.of_month(*month), self.deadline).await?;
+        Ok(())
+    }
+
+    async fn move_chunk(&self, month: Month, chunk: &[Moving], archived: &mut Archived) -> Result<(), StoreError> {
+        let copied = self.copy(month, chunk, archived).await?;
+        if copied.is_empty() {
+            return Ok(());
         }
+        // Searches must find the copy before the job is hidden.
+        copies::refresh(self.shared, &self.shared.indices.of_month(month), self.deadline).await?;
         let mut bulk = Lines::default();
         for moving in &copied {
             let ids = WriteIds { own: self.shared.ids.next(), previous: moving.write_id };
@@ -230,33 +274,47 @@ impl Pass<'_> {
             let destination = Destination::Month(moving.month);
             bulk.add(&action, Some(&TombstoneDocument::new(moving.id.clone(), destination, self.now, ids)))?;
         }
-        let outcomes = self.send(bulk).await?;
+        let outcomes = self.send(bulk).await;
         archived.moved += outcomes.iter().filter(|outcome| is_done(outcome)).count();
         let is_changed = |(_, outcome): &(&&Moving, &ItemOutcome)| matches!(outcome, ItemOutcome::Conflict);
         let changed = copied.iter().zip(&outcomes).filter(is_changed).map(|(moving, _)| &moving.id);
-        self.sweep(&changed.collect::<Vec<_>>(), archived).await?;
-        archived.left += chunk.len() - outcomes.iter().filter(|outcome| is_done(outcome)).count();
-        Ok(())
+        self.sweep(&changed.collect::<Vec<_>>(), archived).await.map(drop)
     }
 
-    /// Copies jobs to their months. Returns those whose copy is acknowledged.
-    async fn copy<'m>(&self, chunk: &'m [Moving], archived: &mut Archived) -> Result<Vec<&'m Moving>, StoreError> {
+    /// Copies jobs to their month. Returns those whose copy is acknowledged.
+    ///
+    /// # Errors
+    /// The month's obstacle when it takes none of them.
+    async fn copy<'m>(
+        &self,
+        month: Month,
+        chunk: &'m [Moving],
+        archived: &mut Archived,
+    ) -> Result<Vec<&'m Moving>, StoreError> {
+        let index = self.shared.indices.of_month(month);
         let mut bulk = Lines::default();
         for moving in chunk {
-            let index = self.shared.indices.of_month(moving.month);
             let action = Action::Create(Target::any(moving.id.as_str()).in_index(&index));
             bulk.add(&action, Some(&*moving.source))?;
         }
-        let outcomes = self.send(bulk).await?;
-        if outcomes.iter().any(|outcome| !matches!(outcome, ItemOutcome::Done(_) | ItemOutcome::Conflict)) {
-            // An index may be gone.
-            self.mover.months.lock().clear();
+        let (mut copied, mut there, mut obstacle) = (Vec::new(), Vec::new(), None);
+        for (moving, outcome) in chunk.iter().zip(self.send(bulk).await) {
+            match outcome {
+                ItemOutcome::Done(_) => copied.push(moving),
+                ItemOutcome::Conflict => there.push(moving),
+                ItemOutcome::NotDone(why)
+                | ItemOutcome::Invalid(why)
+                | ItemOutcome::Denied(why)
+                | ItemOutcome::Unsure(why) => obstacle = Some(why),
+            }
         }
-        let of = |wanted: fn(&ItemOutcome) -> bool| {
-            chunk.iter().zip(&outcomes).filter(move |(_, outcome)| wanted(outcome)).map(|(moving, _)| moving)
-        };
-        let mut copied: Vec<&Moving> = of(is_done).collect();
-        let there: Vec<&Moving> = of(|outcome| matches!(outcome, ItemOutcome::Conflict)).collect();
+        if let Some(why) = obstacle {
+            // The index may be gone.
+            self.mover.months.lock().remove(&month);
+            if copied.is_empty() && there.is_empty() {
+                return Err(StoreError::Unavailable(why));
+            }
+        }
         if !there.is_empty() {
             copied.extend(self.confirm(&there, archived).await?);
         }
@@ -271,7 +329,7 @@ impl Pass<'_> {
         let (mut same, mut others) = (Vec::new(), Vec::new());
         let mut bulk = Lines::default();
         for ((moving, (index, _)), document) in there.iter().zip(&addresses).zip(parse_mget(&reply, addresses.len())?) {
-            let Some(present) = document.job(&self.shared.indices)? else { continue };
+            let Some(present) = self.shared.unreadable.job(&document, &self.shared.indices)? else { continue };
             if present.document.write_id != moving.write_id {
                 others.push(&moving.id);
                 continue;
@@ -281,19 +339,28 @@ impl Pass<'_> {
             same.push(*moving);
         }
         self.sweep(&others, archived).await?;
-        let outcomes = self.send(bulk).await?;
+        let outcomes = self.send(bulk).await;
         Ok(same.into_iter().zip(outcomes).filter(|(_, outcome)| is_done(outcome)).map(|(moving, _)| moving).collect())
     }
 
-    /// Removes stale copies of these jobs, and returns how many copies may still exist.
-    async fn sweep(&self, ids: &[&JobId], archived: &mut Archived) -> Result<usize, StoreError> {
+    /// Removes stale copies of these jobs, and returns the jobs of which one may be left.
+    async fn sweep(&self, ids: &[&JobId], archived: &mut Archived) -> Result<BTreeSet<JobId>, StoreError> {
         let swept = copies::sweep(self.shared, ids, self.deadline).await?;
         archived.stale += swept.removed;
         Ok(swept.left)
     }
 
-    async fn send(&self, lines: Lines) -> Result<Vec<ItemOutcome>, StoreError> {
-        self.shared.send(&self.shared.indices.jobs, lines, self.deadline).await
+    /// Removes stale copies as [`Pass::sweep`] does. When it fails, one of each job may be left.
+    async fn sweep_or_leave(&self, ids: &[&JobId], archived: &mut Archived) -> BTreeSet<JobId> {
+        self.sweep(ids, archived).await.unwrap_or_else(|error| {
+            archived.obstacle.get_or_insert(error.to_string());
+            ids.iter().map(|id| (*id).clone()).collect()
+        })
+    }
+
+    async fn send(&self, lines: Lines) -> Vec<ItemOutcome> {
+        let sent = self.shared.send(&self.shared.indices.jobs, lines, self.deadline).await;
+        sent.into_iter().map(|sent| sent.outcome).collect()
     }
 
     /// Makes a month's index if it is missing. The request has the whole definition, so that it does not depend on the
@@ -355,7 +422,8 @@ impl Pass<'_> {
     async fn is_empty(&self, index: &str) -> Result<bool, StoreError> {
         copies::refresh(self.shared, index, self.deadline).await?;
         let count = self.json(Request::get(format!("{index}/_count"))).await?;
-        Ok(count["count"] == 0 && count["_shards"]["failed"] == 0)
+        let shards = &count["_shards"];
+        Ok(count["count"] == 0 && shards["failed"] == 0 && shards["successful"] == shards["total"])
     }
 
     async fn json(&self, request: Request) -> Result<Value, StoreError> {
@@ -371,8 +439,9 @@ fn ended() -> Vec<&'static str> {
     JobState::ALL.into_iter().filter(|state| state.is_final()).map(JobState::as_str).collect()
 }
 
-/// Returns whether the job was started again after it had ended.
-fn came_back(job: &Job) -> bool {
+/// Returns whether the job may have been started again after it had ended: its history says so, or has forgotten it.
+fn may_have_come_back(job: &Job) -> bool {
     let restart = |from: JobState, to: JobState| from.is_final() && to == JobState::Available;
-    job.history.entries().iter().any(|entry| entry.from.is_some_and(|from| restart(from, entry.to)))
+    job.history.folded() > 0
+        || job.history.entries().iter().any(|entry| entry.from.is_some_and(|from| restart(from, entry.to)))
 }

@@ -26,6 +26,8 @@ use crate::store::StoreError;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest wait.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+/// The content type of most requests.
+const JSON: &str = "application/json";
 /// How much of an error's body goes into a message, in bytes.
 const MAX_REASON: usize = 500;
 
@@ -36,38 +38,45 @@ pub(super) struct Request {
     path: String,
     body: Option<Bytes>,
     content_type: &'static str,
+    /// Whether the time that the request takes depends on what is asked, so that a slow answer says nothing of the node.
+    is_search: bool,
 }
 
 impl Request {
     /// Creates a request without a body. `path` includes the query.
     pub(super) fn get(path: String) -> Self {
-        Self { method: Method::Get, path, body: None, content_type: "application/json" }
+        Self { method: Method::Get, path, body: None, content_type: JSON, is_search: false }
     }
 
     /// Creates a request that posts an empty body.
     pub(super) fn command(path: String) -> Self {
-        Self { method: Method::Post, path, body: None, content_type: "application/json" }
+        Self { method: Method::Post, path, body: None, content_type: JSON, is_search: false }
     }
 
     /// Creates a request that puts a JSON body, or an empty one.
     pub(super) fn put(path: String, body: Option<&Value>) -> Self {
         let body = body.map(|body| body.to_string().into());
-        Self { method: Method::Put, path, body, content_type: "application/json" }
+        Self { method: Method::Put, path, body, content_type: JSON, is_search: false }
     }
 
     /// Creates a request that deletes the resource at its path.
     pub(super) fn delete(path: String) -> Self {
-        Self { method: Method::Delete, path, body: None, content_type: "application/json" }
+        Self { method: Method::Delete, path, body: None, content_type: JSON, is_search: false }
     }
 
     /// Creates a request that posts a JSON body.
     pub(super) fn post(path: String, body: Vec<u8>) -> Self {
-        Self { method: Method::Post, path, body: Some(body.into()), content_type: "application/json" }
+        Self { method: Method::Post, path, body: Some(body.into()), content_type: JSON, is_search: false }
+    }
+
+    /// Creates a search, which posts a JSON body.
+    pub(super) fn search(path: String, body: Vec<u8>) -> Self {
+        Self { is_search: true, ..Self::post(path, body) }
     }
 
     /// Creates a request that posts lines of JSON.
-    pub(super) fn lines(path: String, body: Vec<u8>) -> Self {
-        Self { method: Method::Post, path, body: Some(body.into()), content_type: "application/x-ndjson" }
+    pub(super) fn lines(path: String, body: Bytes) -> Self {
+        Self { method: Method::Post, path, body: Some(body), content_type: "application/x-ndjson", is_search: false }
     }
 }
 
@@ -247,8 +256,11 @@ impl Nodes {
         let (outcome, fault) = match timeout_at(until, client.send(request)).await {
             Ok(Ok(reply)) => judge(&client.name, reply),
             Ok(Err(error)) => (failure(&client.name, &error), true),
-            // With less than its full time, a node that did not answer is not to blame.
-            Err(_) => (Try::Unknown(format!("{}: no answer in time", client.name)), until < deadline),
+            // With less than its full time, or asked for much, a node that did not answer is not to blame.
+            Err(_) => {
+                let is_to_blame = until < deadline && !request.is_search;
+                (Try::Unknown(format!("{}: no answer in time", client.name)), is_to_blame)
+            }
         };
         let mut health = self.health.lock();
         match &outcome {
@@ -403,6 +415,28 @@ mod tests {
         let error =
             nodes(&[&nobody()]).call(&Request::get("x".to_owned()), deadline).await.expect_err("nobody listens");
         assert!(!error.maybe_received, "{}", error.message);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_slow_over_a_search_stays_in_its_turn_and_one_that_is_slow_over_a_read_rests() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let silent = tokio::spawn(async move {
+            let mut connections = Vec::new();
+            loop {
+                connections.push(listener.accept().await.expect("a connection"));
+            }
+        });
+        let nodes = Nodes { request_timeout: Duration::from_millis(50), ..nodes(&[&address]) };
+        for (request, is_live) in [
+            (Request::search("jobs/_search".to_owned(), Vec::new()), true),
+            (Request::post("jobs/_mget".to_owned(), Vec::new()), false),
+        ] {
+            let deadline = Instant::now() + Duration::from_secs(5);
+            nodes.try_call(&request, deadline).await.expect_err("nobody answers");
+            assert_eq!(nodes.any_live(), is_live);
+        }
+        silent.abort();
     }
 
     #[tokio::test]

@@ -34,12 +34,12 @@ pub struct ElasticsearchOptions {
     pub read_timeout: Duration,
     /// The longest time that a write may take, retries included, before it fails or is reported as unknown.
     pub write_timeout: Duration,
-    /// The most writes that may wait. A write with bodies counts once more for every 4 KiB of inline and separate
-    /// bodies.
+    /// The most writes that may wait in each lane. A write counts once more for every 4 KiB of its document and its bodies.
     pub write_queue: u32,
     /// The most documents that may wait to be read.
     pub read_queue: u32,
-    /// The most bulk requests under way at once.
+    /// The most bulk requests under way at once in each lane: of writes that can be sent at once, of those that bring
+    /// bodies, and of those whose job has to be looked for in the archive.
     pub bulks_in_flight: usize,
     /// The number of primary shards of a newly created index.
     pub shards: u32,
@@ -48,7 +48,8 @@ pub struct ElasticsearchOptions {
     pub replicas: Option<u32>,
     /// The refresh interval of the indices: how long a write may take to become visible to searches.
     pub refresh_interval: Duration,
-    /// How long after its end a settled job moves to the archive.
+    /// How long after its end a settled job moves to the archive; at least `write_timeout`, so that no write that ended
+    /// it is still under way.
     pub move_after: Duration,
     /// How long the tombstone of a moved or removed job stays in the live index. This must be longer than any write can
     /// be under way.
@@ -110,6 +111,20 @@ impl ElasticsearchOptions {
         })
     }
 
+    /// Checks the options that depend on each other.
+    pub(super) fn check(&self) -> Result<(), ConnectError> {
+        if self.move_after < self.write_timeout {
+            let (least, own) = (self.write_timeout.as_millis(), self.move_after.as_millis());
+            return Err(ConnectError::refused(
+                format!(
+                    "jobs are to be moved {own} ms after their end, when the write that ended them may be under way"
+                ),
+                format!("set `--archive-after` to at least {least} ms"),
+            ));
+        }
+        Ok(())
+    }
+
     pub(super) fn nodes(&self) -> Result<Nodes, ConnectError> {
         let credentials = match (&self.api_key, &self.basic) {
             (Some(key), _) => {
@@ -169,6 +184,14 @@ mod tests {
             assert!(options.indices().is_err(), "{prefix}");
         }
         assert!(ElasticsearchOptions::default().indices().is_ok());
+    }
+
+    #[test]
+    fn jobs_are_not_moved_while_the_write_that_ended_them_may_be_under_way() {
+        let options = ElasticsearchOptions { move_after: Duration::from_secs(29), ..ElasticsearchOptions::default() };
+        assert!(options.check().is_err_and(|error| !error.is_transient()));
+        let options = ElasticsearchOptions { move_after: Duration::from_secs(30), ..options };
+        assert!(options.check().is_ok());
     }
 
     #[test]

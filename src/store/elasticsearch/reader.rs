@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::intake::{Intake, Piece, Room, Size};
-use super::locate::{Located, Wanted};
+use super::locate::Located;
 use crate::job::JobId;
 use crate::store::{StoreError, Versioned};
 
@@ -71,9 +71,8 @@ impl Reader {
 }
 
 async fn answer(context: &Context, questions: Vec<Question>, deadline: Instant) {
-    let wanted: Vec<Wanted<'_>> =
-        questions.iter().flat_map(|question| &question.ids).map(|id| Wanted { id, month: None }).collect();
-    match context.locator(deadline).locate(&wanted).await {
+    let ids: Vec<&JobId> = questions.iter().flat_map(|question| &question.ids).collect();
+    match context.locator(deadline).locate(&ids).await {
         Ok(found) => {
             let mut found = found.into_iter().map(|found| found.map(Located::into_job));
             for Question { ids, reply, _room } in questions {

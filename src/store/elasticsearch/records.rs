@@ -12,9 +12,9 @@ use serde_json::json;
 use tokio::sync::{Semaphore, TryAcquireError};
 use tokio::time::Instant;
 
-use super::bulk::{self, ItemOutcome, Lines};
+use super::bulk::{ItemOutcome, Lines};
 use super::conditional::{ConditionalWrite, Content, CurrentDocument, Rounds};
-use super::context::Context;
+use super::context::{Context, Sent};
 use super::document::{BodyForm, WriteIds, present};
 use super::documents::{RawDocument, mget, parse_mget};
 use super::resolution::Condition;
@@ -179,18 +179,10 @@ impl Records {
             Ok(lines) => lines,
             Err(error) => return task.course.decide(Err(WriteError::Refused(error))),
         };
-        let request = lines.into_request(&self.context.indices.records, self.context.request_timeout);
-        match self.context.nodes.call(&request, deadline).await {
-            Ok(reply) => {
-                task.course.maybe_applied(reply.maybe_repeated);
-                for outcome in bulk::outcomes(reply.status, &reply.body, 1) {
-                    task.sent(outcome);
-                }
-            }
-            Err(error) => {
-                task.course.maybe_applied(error.maybe_received);
-                task.course.give_up(&error.message);
-            }
+        for Sent { outcome, maybe_repeated } in self.context.send(&self.context.indices.records, lines, deadline).await
+        {
+            task.course.maybe_applied(maybe_repeated);
+            task.sent(outcome);
         }
     }
 

@@ -11,6 +11,7 @@ use super::indices::Indices;
 use super::kql;
 use super::nodes::{Nodes, Request};
 use super::tombstone;
+use super::unreadable::Unreadable;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
 use crate::job::JobId;
@@ -108,15 +109,6 @@ pub(super) fn page(query: &Value, size: usize) -> Value {
     json!({ "query": query, "size": size, "seq_no_primary_term": true, "track_total_hits": false })
 }
 
-fn search_body(search: &Search, after: Option<&SortKey>, size: usize) -> Value {
-    let mut body = page(&query(&search.filter), size);
-    body["sort"] = order(search.sort);
-    if let Some(after) = after {
-        body["search_after"] = search_after(search.sort, after);
-    }
-    body
-}
-
 #[derive(Deserialize)]
 struct SearchReply<'a> {
     timed_out: bool,
@@ -129,7 +121,17 @@ struct SearchReply<'a> {
 #[derive(Default, Deserialize)]
 pub(super) struct Shards {
     #[serde(default)]
+    total: u32,
+    #[serde(default)]
+    successful: u32,
+    #[serde(default)]
     failed: u32,
+}
+
+impl Shards {
+    fn is_whole(&self) -> bool {
+        self.failed == 0 && self.successful == self.total
+    }
 }
 
 #[derive(Deserialize)]
@@ -146,21 +148,45 @@ pub(super) struct Scope<'a> {
     pub(super) deadline: Instant,
 }
 
-impl Scope<'_> {
-    pub(super) async fn post(&self, api: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
-        // Half an answer is an error: a list with jobs missing looks like one without.
-        let path = match api {
-            "_search" => format!("{}/_search?allow_partial_search_results=false", self.index),
-            _ => format!("{}/{api}", self.index),
-        };
-        let body = serde_json::to_vec(body).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        self.nodes.body(&Request::post(path, body), self.deadline).await
+/// One page of a search.
+pub(super) struct Page<T> {
+    /// The number of hits.
+    pub(super) hits: usize,
+    /// The place of the last hit in the order of the search, after which the next page begins.
+    pub(super) last: Option<Value>,
+    /// What was read of the hits.
+    pub(super) found: Vec<T>,
+}
+
+impl<T> Page<T> {
+    fn of<'a>(
+        hits: &[RawDocument<'a>],
+        read: impl Fn(&RawDocument<'a>) -> Result<Option<T>, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let found = hits.iter().filter_map(|hit| read(hit).transpose()).collect::<Result<Vec<T>, StoreError>>()?;
+        let place = |hit: &RawDocument<'_>| hit.sort.and_then(|sort| serde_json::from_str(sort.get()).ok());
+        Ok(Self { hits: hits.len(), last: hits.last().and_then(place), found })
     }
 }
 
+impl Scope<'_> {
+    fn request(&self, parameters: &str, body: &Value) -> Result<Request, StoreError> {
+        let body = serde_json::to_vec(body).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        Ok(Request::search(format!("{}/_search?{parameters}", self.index), body))
+    }
+
+    /// Runs one search and returns its answer. Half an answer is an error: a list with jobs missing looks like one
+    /// without.
+    pub(super) async fn search(&self, body: &Value) -> Result<bytes::Bytes, StoreError> {
+        self.nodes.body(&self.request("allow_partial_search_results=false", body)?, self.deadline).await
+    }
+}
+
+/// Checks that a search's answer is about every shard. A shard of which no copy is there is not among the failed.
 pub(super) fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreError> {
-    if shards.failed > 0 || timed_out {
-        let what = format!("a search is incomplete ({} shards failed, timed out: {timed_out})", shards.failed);
+    if !shards.is_whole() || timed_out {
+        let Shards { total, successful, .. } = shards;
+        let what = format!("a search is incomplete ({successful} of {total} shards answered, timed out: {timed_out})");
         return Err(StoreError::Unavailable(what));
     }
     Ok(())
@@ -177,42 +203,74 @@ impl Scope<'_> {
         body: &Value,
         read: impl FnOnce(&[RawDocument<'_>]) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let reply = self.post("_search", body).await?;
+        let reply = self.search(body).await?;
         let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
         complete(&reply.shards, reply.timed_out)?;
         read(&reply.hits.hits)
     }
+
+    /// Runs one search and returns what `read` parses from each hit, without those of which it returns `None`.
+    pub(super) async fn page<T>(
+        &self,
+        body: &Value,
+        read: impl Fn(&RawDocument<'_>) -> Result<Option<T>, StoreError>,
+    ) -> Result<Page<T>, StoreError> {
+        self.hits(body, |hits| Page::of(hits, read)).await
+    }
+
+    /// Runs one search over the shards that are there, without waiting for the others. Returns what `read` parses from
+    /// its hits, and whether every shard has answered.
+    pub(super) async fn hits_within_reach<T>(
+        &self,
+        body: &Value,
+        read: impl FnOnce(&[RawDocument<'_>]) -> T,
+    ) -> Result<(T, bool), StoreError> {
+        let request = self.request("allow_partial_search_results=true", body)?;
+        let reply = self.nodes.try_call(&request, self.deadline).await?.success().map_err(StoreError::Unavailable)?;
+        let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        Ok((read(&reply.hits.hits), reply.shards.is_whole() && !reply.timed_out))
+    }
 }
 
 /// Finds jobs. One that is found twice, while it moves, is found once: a copy has the place in the order that its job
-/// has, and so comes next to it.
+/// has, and so comes next to it. What cannot be read is passed over.
 pub(super) async fn search(
     scope: Scope<'_>,
     indices: &Indices,
     search: &Search,
     recent: &RecentWrites,
+    unreadable: &Unreadable,
 ) -> Result<Vec<Versioned>, StoreError> {
     let index = index_for(&search.filter, indices);
     let scope = Scope { index: &index, ..scope };
     let mut jobs: Vec<Versioned> = Vec::with_capacity(search.limit.min(MAX_PAGE));
-    let mut after = search.after.clone();
+    let mut after = search.after.as_ref().map(|after| search_after(search.sort, after));
+    let mut passed_over = 0;
     // Ends: every round goes a page further, or is the last.
     while jobs.len() < search.limit {
-        let size = (search.limit - jobs.len()).min(MAX_PAGE);
+        // The more could not be read so far, the more are asked for.
+        let size = (search.limit - jobs.len() + passed_over).min(MAX_PAGE);
+        let mut body = page(&query(&search.filter), size);
+        body["sort"] = order(search.sort);
+        if let Some(after) = &after {
+            body["search_after"] = after.clone();
+        }
         let read_page = |hits: &[RawDocument<'_>]| {
-            let found = hits.iter().map(|hit| hit.job(indices)).collect::<Result<Vec<_>, StoreError>>()?;
-            remember(recent, found.iter().flatten());
-            Ok(found.into_iter().flatten().map(Present::into_versioned).collect::<Vec<_>>())
+            let Page { hits, last, found } = Page::of(hits, |hit| unreadable.job(hit, indices))?;
+            remember(recent, found.iter());
+            let found: Vec<Versioned> = found.into_iter().map(Present::into_versioned).collect();
+            Ok(Page { hits, last, found })
         };
-        let page = scope.hits(&search_body(search, after.as_ref(), size), read_page).await?;
-        // The page's end is decided on what came, before what came twice is taken out.
-        let found = page.len();
-        after = page.last().map(|last| search.sort.key(&last.job));
-        jobs.extend(once_each(page));
-        if found < size {
+        let Page { hits, last, found } = scope.hits(&body, read_page).await?;
+        passed_over += hits - found.len();
+        jobs.extend(once_each(found));
+        // The page's end is decided on what came, before anything was taken out.
+        if hits < size {
             break;
         }
+        after = last;
     }
+    jobs.truncate(search.limit);
     Ok(jobs)
 }
 
@@ -236,7 +294,11 @@ pub(super) fn refreshed(body: &[u8]) -> Result<(), StoreError> {
         shards: Shards,
     }
     let reply: RefreshReply = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
-    complete(&reply.shards, false)
+    // Copies that are not assigned are part of the total, and have nothing to refresh.
+    match reply.shards.failed {
+        0 => Ok(()),
+        failed => Err(StoreError::Unavailable(format!("{failed} shards could not be refreshed"))),
+    }
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ pub(super) async fn stats(
     // Ends: every round adds a page of rows up to their bound, or is the last.
     loop {
         let first = after.is_none();
-        let reply = scope.post("_search", &body(request, after.as_ref())).await?;
+        let reply = scope.search(&body(request, after.as_ref())).await?;
         let reply: Reply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
         complete(&reply.shards, reply.timed_out)?;
         let Aggregations { rows, measures } = reply.aggregations;

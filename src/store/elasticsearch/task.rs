@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use serde_json::value::{RawValue, to_raw_value};
+
 use super::bulk::{ItemOutcome, Lines};
 use super::conditional::{ConditionalWrite, Content};
 use super::copies::Copy;
 use super::document::{BodyForm, JobDocument, WriteIds};
 use super::documents::Stored;
+use super::intake::Size;
 use super::locate::{Located, Lock};
 use super::resolution::Condition;
 use super::tombstone::{Destination, TombstoneDocument};
@@ -17,6 +20,20 @@ use crate::store::{Place, StoreError, Version, Versioned, Write, WriteError, Wri
 
 /// The greatest age of an id that the manager has just generated, including the time that a write may wait.
 const OWN_ID_AGE: Duration = Duration::from_secs(60);
+
+/// The approximate length in bytes of the line before a document.
+const ACTION_BYTES: usize = 100;
+
+/// The lanes in which writes travel. Writes of one call that are of one job go in the last lane that one of them needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lane {
+    /// Writes that can be sent at once.
+    Direct,
+    /// Writes that bring bodies, which are written first.
+    Bodies,
+    /// Writes whose job has to be looked for in the archive first.
+    History,
+}
 
 /// The open question about a job before its write can be sent or answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +55,12 @@ pub(super) struct Task {
     /// The bodies that the version to be replaced refers to, as far as they are known.
     former_bodies: Box<[BodyId]>,
     form: BodyForm,
+    /// The document that is written: the job, or a removed job's tombstone. It is encoded once, and bounds are held by
+    /// its true length.
+    document: Box<RawValue>,
     pub(super) question: Option<Question>,
+    /// Whether the bodies that the write brings have been written.
+    pub(super) has_stored_bodies: bool,
     /// Whether an earlier write of the same job in the same batch is still open.
     pub(super) held: bool,
     /// The copy in the archive that is to be removed once the write is accepted.
@@ -66,8 +88,36 @@ impl Task {
             Some(_) if copy.is_some() => (Condition::Absent, Some(Question::Lock)),
             Some(expected) => (Condition::Replace(expected), None),
         };
-        let course = ConditionalWrite::new(condition, ids.own);
-        Self { write, ids, now, former_bodies, form: BodyForm::Json, question, held: false, copy, course }
+        let mut course = ConditionalWrite::new(condition, ids.own);
+        let form = BodyForm::Json;
+        let document = encode(&write, ids, form, now).unwrap_or_else(|error| {
+            course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
+            RawValue::NULL.to_owned()
+        });
+        let has_stored_bodies = false;
+        Self { write, ids, now, former_bodies, form, document, question, has_stored_bodies, held: false, copy, course }
+    }
+
+    /// Returns the length in bytes of the write's lines, without its bodies.
+    pub(super) fn document_bytes(&self) -> usize {
+        self.document.get().len() + ACTION_BYTES
+    }
+
+    /// Returns the size of the write, with its bodies.
+    pub(super) fn size(&self) -> Size {
+        let bodies: usize = self.write.bodies().iter().map(|body| body.json.bytes()).sum();
+        Size { items: 1, bytes: self.document_bytes() + bodies }
+    }
+
+    /// Returns the lane in which the write sets out.
+    pub(super) fn lane(&self) -> Lane {
+        if self.question.is_some() {
+            Lane::History
+        } else if !self.write.bodies().is_empty() {
+            Lane::Bodies
+        } else {
+            Lane::Direct
+        }
     }
 
     /// Returns whether the write replaces a tombstone or no document, and not a live job.
@@ -85,17 +135,10 @@ impl Task {
 
     /// Adds the next try of the write to a bulk.
     pub(super) fn append(&mut self, lines: &mut Lines) -> Result<(), StoreError> {
-        let job = self.write.job();
-        let (action, content) = self.course.begin_try(job.id.as_str());
-        match (content, &self.write) {
-            (Content::Again(source), _) => lines.add(&action, Some(source)),
-            (Content::Own, Write::Create { .. } | Write::Replace { .. }) => {
-                lines.add(&action, Some(&JobDocument::new(job, self.ids, self.form)))
-            }
-            (Content::Own, Write::Remove { .. }) => {
-                let tombstone = TombstoneDocument::new(job.id.clone(), Destination::Nowhere, self.now, self.ids);
-                lines.add(&action, Some(&tombstone))
-            }
+        let (action, content) = self.course.begin_try(self.write.job().id.as_str());
+        match content {
+            Content::Again(source) => lines.add(&action, Some(source)),
+            Content::Own => lines.add(&action, Some(&*self.document)),
         }
     }
 
@@ -104,6 +147,12 @@ impl Task {
         match outcome {
             ItemOutcome::Invalid(_) if self.form == BodyForm::Json && has_inline_body(&self.write) => {
                 self.form = BodyForm::Text;
+                match encode(&self.write, self.ids, self.form, self.now) {
+                    Ok(document) => self.document = document,
+                    Err(error) => {
+                        self.course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
+                    }
+                }
             }
             outcome => self.course.sent(outcome, format_args!("job `{}`", self.write.job().id)),
         }
@@ -194,10 +243,25 @@ impl Task {
                 let kept = |former: &BodyId| job.stored_bodies().any(|body| body.id == *former);
                 self.former_bodies.iter().filter(|former| !kept(former)).copied().collect()
             }
-            (Err(WriteError::Conflict(_) | WriteError::Refused(_)), write) => {
-                write.bodies().iter().map(|body| body.reference.id).collect()
+            // What the caller is shown instead may be this very write, done by an earlier try and moved since.
+            (Err(WriteError::Conflict(current)), write) => {
+                let is_kept = |body: BodyId| {
+                    current.iter().flat_map(|current| current.job.stored_bodies()).any(|kept| kept.id == body)
+                };
+                write.bodies().iter().map(|body| body.reference.id).filter(|body| !is_kept(*body)).collect()
             }
+            (Err(WriteError::Refused(_)), write) => write.bodies().iter().map(|body| body.reference.id).collect(),
             _ => Vec::new(),
+        }
+    }
+}
+
+/// Returns the document of a write.
+fn encode(write: &Write, ids: WriteIds, form: BodyForm, now: Timestamp) -> Result<Box<RawValue>, serde_json::Error> {
+    match write {
+        Write::Create { job, .. } | Write::Replace { job, .. } => to_raw_value(&JobDocument::new(job, ids, form)),
+        Write::Remove { job, .. } => {
+            to_raw_value(&TombstoneDocument::new(job.id.clone(), Destination::Nowhere, now, ids))
         }
     }
 }
@@ -218,4 +282,37 @@ fn is_own_id(job: &Job, now: Timestamp) -> bool {
 fn has_inline_body(write: &Write) -> bool {
     let job = write.job();
     [&job.payload, job.result()].into_iter().any(|body| matches!(body, Body::Inline(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::document::tests::available;
+    use super::*;
+    use crate::job::{BodyRef, Json, NewBody};
+
+    fn version(place: Place, seq_no: u64) -> Version {
+        Version { place, primary_term: 1, seq_no }
+    }
+
+    #[test]
+    fn a_conflict_with_the_writes_own_job_in_the_archive_spares_the_body_that_the_job_refers_to() {
+        let json = Json::parse("[1]".to_owned()).expect("JSON");
+        let bodies = [1_u128, 2].map(|id| NewBody {
+            reference: BodyRef { id: BodyId(uuid::Uuid::from_u128(id)), bytes: 3 },
+            json: json.clone(),
+        });
+        let [kept, dropped] = bodies.clone().map(|body| body.reference);
+        let job = Arc::new(available(Body::Stored(kept)));
+        let write =
+            Write::Replace { job: Arc::clone(&job), expected: version(Place::Main, 4), bodies: bodies.to_vec() };
+        let mut task = Task::new(write, Timestamp::from_millis(0), &WriteIdSource::new(), &RecentWrites::default());
+        task.question = Some(Question::Current);
+        let moved = Versioned { job, version: version(Place::Other(1), 1) };
+        task.located(Located::Moved(moved, Lock::Absent));
+
+        assert_eq!(task.dead_bodies(), [dropped.id]);
+        assert!(matches!(task.take_answer(), Some(Err(WriteError::Conflict(Some(_))))));
+    }
 }

@@ -17,7 +17,7 @@ use super::document::WriteIds;
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
 use crate::job::JobId;
-use crate::store::Version;
+use crate::store::{Place, Version};
 
 /// The field that every tombstone has and no job.
 pub(super) const FIELD: &str = "moved_to";
@@ -35,6 +35,16 @@ pub(super) enum Destination {
     Month(Month),
     /// The job was removed.
     Nowhere,
+}
+
+impl Destination {
+    /// Returns the place of the moved job; `None` for a removed one.
+    pub(super) fn place(self) -> Option<Place> {
+        match self {
+            Self::Month(month) => Some(month.into()),
+            Self::Nowhere => None,
+        }
+    }
 }
 
 impl fmt::Display for Destination {
@@ -100,7 +110,6 @@ mod tests {
     use super::super::document::{BodyForm, JobDocument};
     use super::super::write_id::WriteIdSource;
     use super::*;
-    use crate::store::Place;
 
     #[test]
     fn a_tombstone_reads_back_as_it_was_written_and_a_job_is_none() {

@@ -5,6 +5,8 @@ mod indices;
 mod interrupted;
 pub(crate) mod migrated;
 mod model;
+mod unavailable;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,6 +166,17 @@ impl Site {
         let path = path.replace("{prefix}", &self.prefix);
         let answer = reqwest::get(format!("{}/{path}", self.url)).await.expect("the server answers");
         answer.json().await.expect("JSON")
+    }
+
+    /// Does something at the server, past the store.
+    async fn do_at(&self, method: reqwest::Method, path: &str, body: Option<serde_json::Value>) {
+        let path = path.replace("{prefix}", &self.prefix);
+        let mut request = reqwest::Client::new().request(method, format!("{}/{path}", self.url));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await.expect("the server answers");
+        assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap_or_default());
     }
 
     /// How many documents an index or alias shows, tombstones and all.

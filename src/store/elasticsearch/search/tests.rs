@@ -85,7 +85,9 @@ fn a_page_goes_on_after_a_job_that_lacks_the_field_with_the_value_of_the_last() 
 
 #[test]
 fn a_search_that_lacks_a_shard_is_an_error() {
-    assert!(complete(&Shards { failed: 0 }, false).is_ok());
-    assert!(complete(&Shards { failed: 1 }, false).is_err());
-    assert!(complete(&Shards { failed: 0 }, true).is_err());
+    let shards = |successful, failed| Shards { total: 2, successful, failed };
+    assert!(complete(&shards(2, 0), false).is_ok());
+    assert!(complete(&shards(1, 1), false).is_err());
+    assert!(complete(&shards(1, 0), false).is_err(), "no copy of it was there to fail");
+    assert!(complete(&shards(2, 0), true).is_err());
 }

@@ -2,7 +2,6 @@
 
 use leasehold::store::elasticsearch::ElasticsearchStore;
 use leasehold::store::{Write, WriteError};
-use serde_json::Value;
 
 use super::{Site, on_both, options};
 
@@ -14,16 +13,6 @@ on_both!(
 );
 
 impl Site {
-    async fn do_at(&self, method: reqwest::Method, path: &str, body: Option<Value>) {
-        let path = path.replace("{prefix}", &self.prefix);
-        let mut request = reqwest::Client::new().request(method, format!("{}/{path}", self.url));
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        let answer = request.send().await.expect("the server answers");
-        assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap_or_default());
-    }
-
     async fn refusal(&self) -> String {
         let refused = ElasticsearchStore::connect(options(&self.url, &self.prefix)).await;
         let refused = refused.expect_err("it is refused");

@@ -1,0 +1,272 @@
+//! A month of the archive that cannot be read, or not be written: whoever does not need it goes on, and what lies there
+//! is neither lost nor taken for current.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Timestamp;
+use leasehold::job::Job;
+use leasehold::query::Filter;
+use leasehold::query::stats::StatsRequest;
+use leasehold::store::elasticsearch::ElasticsearchOptions;
+use leasehold::store::{Archived, Store, StoreError, Write, WriteError};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{HOUR, Site, end, id, is_moved, on_both, options, plain_spec, retried, submit};
+use crate::store::elasticsearch::connect;
+use crate::store::sample::counted;
+
+on_both!(
+    a_month_that_is_away_holds_up_nobody_who_does_not_need_it,
+    counts_and_statistics_without_a_month_are_refused,
+    a_month_that_is_away_keeps_no_job_of_another_month_from_being_moved,
+    a_page_of_jobs_that_cannot_be_moved_is_passed_over,
+    a_copy_that_cannot_be_removed_keeps_its_own_tombstone_only,
+    a_job_is_not_moved_again_while_an_old_copy_of_it_is_left,
+    a_change_of_an_old_copy_meets_the_later_one,
+    a_live_job_is_confirmed_before_its_old_copy_goes,
+);
+
+/// A month long past, and a moment in it.
+const PAST: &str = "archive-2020.01";
+const IN_PAST: &str = "2020-01-15T00:00:00Z";
+/// More steps than the mover needs for what is here.
+const STEPS: usize = 10;
+
+impl Site {
+    /// The name of the month in which jobs of the test end.
+    pub(super) fn month(&self) -> String {
+        format!("{{prefix}}archive-{}", self.now.to_rfc3339()[..7].replace('-', "."))
+    }
+
+    async fn set(&self, index: &str, settings: Value) {
+        self.do_at(Method::PUT, &format!("{{prefix}}{index}/_settings"), Some(settings)).await;
+    }
+
+    /// Makes the past month such that no node may hold it.
+    async fn make_past_month_away(&self) {
+        let settings = json!({ "settings": { "index": {
+            "number_of_replicas": 0,
+            "routing.allocation.require._name": "nobody",
+        } } });
+        let path = format!("{{prefix}}{PAST}?wait_for_active_shards=0");
+        self.do_at(Method::PUT, &path, Some(settings)).await;
+    }
+
+    async fn bring_past_month_back(&self) {
+        self.set(PAST, json!({ "index.routing.allocation.require._name": null })).await;
+        let health = self.ask(&format!("_cluster/health/{{prefix}}{PAST}?wait_for_status=yellow&timeout=30s")).await;
+        assert_eq!(health["timed_out"], false, "{health}");
+    }
+
+    async fn let_past_month_be_written(&self, is_writable: bool) {
+        self.set(PAST, json!({ "index.blocks.write": !is_writable })).await;
+    }
+
+    /// A job that ended in the past month.
+    fn ended_in_past(&self, name: &str) -> Arc<Job> {
+        let then = Timestamp::parse_rfc3339(IN_PAST).expect("a time");
+        end(&submit(name, plain_spec(), then, then), then)
+    }
+
+    /// The job, moved to its month, with the version that it has there.
+    async fn moved(&self, job: &Arc<Job>) -> leasehold::store::Versioned {
+        self.create(job).await;
+        self.archive(1).await;
+        let found = self.get(&job.id).await.expect("the job");
+        assert!(is_moved(&found));
+        found
+    }
+
+    /// Steps of the mover, `limit` jobs each, until there are no more to be done at once.
+    async fn steps(&self, hours: u32, limit: usize) -> Vec<Result<Archived, StoreError>> {
+        let mut steps = Vec::new();
+        self.refresh_live().await;
+        for _ in 0..STEPS {
+            let step = self.store.archive(self.now.plus(hours * HOUR), limit).await;
+            let is_last = step.as_ref().map_or(true, |step| !step.more);
+            steps.push(step);
+            self.refresh_live().await;
+            if is_last {
+                return steps;
+            }
+        }
+        panic!("it goes on for ever: {steps:?}");
+    }
+
+    async fn refresh_live(&self) {
+        self.do_at(Method::POST, "{prefix}jobs/_refresh", None).await;
+    }
+}
+
+async fn a_month_that_is_away_holds_up_nobody_who_does_not_need_it(site: Site) {
+    // One bulk at a time, so that who waits for another waits for long.
+    let options = ElasticsearchOptions { bulks_in_flight: 1, ..options(&site.url, &site.prefix) };
+    let store = Arc::new(connect(options).await);
+    let mut beating = Arc::new(submit("beating", plain_spec(), site.now, site.now));
+    let mut version = site.create(&beating).await;
+    site.make_past_month_away().await;
+
+    // Each may be in the archive already, as far as anybody knows.
+    let keyed: Vec<_> = (0..12)
+        .map(|number| {
+            let (store, job) = (store.clone(), site.ended(&format!("keyed-{number}")));
+            tokio::spawn(async move { store.write(vec![Write::Create { job, bodies: vec![] }]).await.remove(0) })
+        })
+        .collect();
+    for _ in 0..20 {
+        beating = counted(&beating);
+        let beat = Write::Replace { job: beating.clone(), expected: version, bodies: vec![] };
+        version = store.write(vec![beat]).await.remove(0).expect("nobody else writes it");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    assert!(keyed.iter().all(|keyed| !keyed.is_finished()), "they wait for the month");
+    site.bring_past_month_back().await;
+    for keyed in keyed {
+        keyed.await.expect("it does not panic").expect("the month is back in time");
+    }
+}
+
+async fn counts_and_statistics_without_a_month_are_refused(site: Site) {
+    site.create(&site.ended("a")).await;
+    site.make_past_month_away().await;
+    let options = ElasticsearchOptions { read_timeout: Duration::from_secs(1), ..options(&site.url, &site.prefix) };
+    let store = connect(options).await;
+    store.count(&Filter::default(), &[]).await.expect_err("a month is missing");
+    let everything = StatsRequest::default();
+    store.stats(&everything).await.expect_err("a month is missing");
+}
+
+async fn a_month_that_is_away_keeps_no_job_of_another_month_from_being_moved(site: Site) {
+    site.create(&site.ended_in_past("old")).await;
+    site.create(&site.ended("new")).await;
+    // Whose copies, if they had any, would be looked for everywhere.
+    let removed = site.ended("removed");
+    let version = site.create(&removed).await;
+    site.write(Write::Remove { job: removed, expected: version }).await.expect("removed");
+    site.create(&retried(&site.ended("again"), site.now)).await;
+    site.make_past_month_away().await;
+
+    let steps = site.steps(1, 10).await;
+    site.refresh_live().await;
+    let new = site.get(&id("new")).await.expect("the job");
+    assert!(is_moved(&new), "{steps:?}");
+
+    site.bring_past_month_back().await;
+    site.archive(1).await;
+    assert!(site.get(&id("old")).await.is_some_and(|found| is_moved(&found)));
+}
+
+async fn a_page_of_jobs_that_cannot_be_moved_is_passed_over(site: Site) {
+    // A month without any job would be removed.
+    site.moved(&site.ended_in_past("before")).await;
+    site.let_past_month_be_written(false).await;
+    for name in ["a", "b", "c", "d"] {
+        site.create(&site.ended_in_past(name)).await;
+    }
+    site.create(&site.ended("new")).await;
+
+    let steps = site.steps(1, 2).await;
+    assert!(site.get(&id("new")).await.is_some_and(|found| is_moved(&found)), "{steps:?}");
+
+    site.let_past_month_be_written(true).await;
+    site.steps(1, 2).await;
+    site.refresh().await;
+    assert!(site.whole().await.values().all(is_moved));
+}
+
+async fn a_copy_that_cannot_be_removed_keeps_its_own_tombstone_only(site: Site) {
+    let stuck = site.moved(&site.ended_in_past("stuck")).await;
+    site.archive(3).await;
+    site.let_past_month_be_written(false).await;
+    site.write(Write::Remove { job: stuck.job, expected: stuck.version }).await.expect("removed");
+    let other = site.ended("other");
+    let version = site.create(&other).await;
+    site.write(Write::Remove { job: other, expected: version }).await.expect("removed");
+
+    let cleared: usize = site.steps(5, 1).await.into_iter().map(|step| step.expect("it archives").cleared).sum();
+    assert_eq!((cleared, site.documents("jobs").await), (1, 1));
+    assert_eq!(site.get(&id("stuck")).await, None);
+
+    // A tombstone that was confirmed before its copy went is cleared with the next run.
+    site.let_past_month_be_written(true).await;
+    for hours in [5, 7] {
+        site.archive(hours).await;
+    }
+    site.holds(&[]).await;
+    assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, 0));
+}
+
+async fn a_job_is_not_moved_again_while_an_old_copy_of_it_is_left(site: Site) {
+    let old = site.moved(&site.ended_in_past("a")).await;
+    site.archive(3).await;
+    site.let_past_month_be_written(false).await;
+    let again = retried(&old.job, site.now);
+    let retry = Write::Replace { job: again.clone(), expected: old.version, bodies: vec![] };
+    let version = site.write(retry).await.expect("it is written under its version");
+    let done = end(&again, site.now);
+    let finish = Write::Replace { job: done.clone(), expected: version, bodies: vec![] };
+    site.write(finish).await.expect("nobody else writes it");
+
+    // Moves, and the end of what marks them; then the retention of what ended long ago, which finds the old copy.
+    for hours in [1, 3, 5] {
+        site.archive(hours).await;
+    }
+    let long_ago = Filter { finished_at_most: Timestamp::parse_rfc3339(IN_PAST).ok(), ..Filter::default() };
+    for found in site.search(long_ago).await {
+        let removal = Write::Remove { job: found.job, expected: found.version };
+        let _kept_or_not = site.write(removal).await;
+    }
+    site.let_past_month_be_written(true).await;
+    for hours in [7, 9] {
+        site.archive(hours).await;
+    }
+
+    site.holds(&[&done]).await;
+    assert_eq!(site.documents("archive-*").await, 1);
+}
+
+async fn a_change_of_an_old_copy_meets_the_later_one(site: Site) {
+    let old = site.moved(&site.ended_in_past("a")).await;
+    site.archive(3).await;
+    let again = retried(&old.job, site.now);
+    let retry = Write::Replace { job: again.clone(), expected: old.version, bodies: vec![] };
+    let copy = site.ask(&format!("{{prefix}}{PAST}/_doc/a")).await["_source"].clone();
+    let version = site.write(retry).await.expect("it is written under its version");
+    let done = end(&again, site.now);
+    let finish = Write::Replace { job: done.clone(), expected: version, bodies: vec![] };
+    site.write(finish).await.expect("nobody else writes it");
+    for hours in [1, 3] {
+        site.archive(hours).await;
+    }
+    // As a restored snapshot would have it.
+    site.do_at(Method::PUT, &format!("{{prefix}}{PAST}/_doc/a?refresh=true"), Some(copy)).await;
+
+    let long_ago = Filter { finished_at_most: Timestamp::parse_rfc3339(IN_PAST).ok(), ..Filter::default() };
+    let found = site.search(long_ago).await.pop().expect("the old copy");
+    let removal = Write::Remove { job: found.job, expected: found.version };
+    match site.write(removal).await {
+        Err(WriteError::Conflict(Some(current))) => assert_eq!(current.job, done),
+        other => panic!("expected a conflict with the job as it is, got {other:?}"),
+    }
+    assert_eq!(site.get(&id("a")).await.map(|found| found.job), Some(done));
+}
+
+async fn a_live_job_is_confirmed_before_its_old_copy_goes(site: Site) {
+    let old = site.moved(&site.ended_in_past("a")).await;
+    site.let_past_month_be_written(false).await;
+    let again = retried(&old.job, site.now);
+    let retry = Write::Replace { job: again.clone(), expected: old.version, bodies: vec![] };
+    let version = site.write(retry).await.expect("it is written under its version");
+    // The writer has tried to remove the copy.
+    assert_eq!(site.documents("archive-*").await, 1);
+    site.let_past_month_be_written(true).await;
+
+    site.archive(1).await;
+
+    assert_eq!(site.documents("archive-*").await, 0);
+    let found = site.get(&id("a")).await.expect("the job");
+    assert!(found.job == again && found.version.is_later_than(version), "what was read was written once more");
+}
