@@ -1,9 +1,9 @@
 //! One bulk, from the writes that were taken together to an answer for each.
 //!
 //! It goes in rounds. A round sends what is not decided, reads back what met a conflict, judges
-//! ([`super::resolution`]), and answers each write as soon as it is decided; what decided writes leave behind is cleared
-//! away in the background ([`super::cleaning`]). Bodies kept apart are written before the first round: a job never
-//! refers to a body that is not stored.
+//! ([`super::resolution`]), and answers each write as soon as it is decided; what decided writes leave behind is
+//! cleared away in the background ([`super::cleaning`]). Bodies kept apart are written before the first round: a job
+//! never refers to a body that is not stored.
 //!
 //! Writes travel in lanes ([`Lane`]), so that one whose job has to be looked for in the archive, or whose body has to be
 //! written first, holds up none of those that need neither. A write that turns out to need the archive changes lanes.

@@ -279,8 +279,8 @@ fn outcome(item: Item) -> ItemOutcome {
         }
         (409, ..) => ItemOutcome::Conflict,
         (400, ..) => ItemOutcome::Invalid(sentence),
-        // The server itself tries an item again when a primary fails, so an item that was rejected may have been done by
-        // an earlier try.
+        // The server itself tries an item again when a primary fails, so one that was rejected may have been done by an
+        // earlier try.
         (429, ..) => ItemOutcome::Unsure(sentence),
         (401..=499, ..) => ItemOutcome::Denied(sentence),
         _ => ItemOutcome::Unsure(sentence),

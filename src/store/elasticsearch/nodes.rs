@@ -38,7 +38,7 @@ pub(super) struct Request {
     path: String,
     body: Option<Bytes>,
     content_type: &'static str,
-    /// Whether the time that the request takes depends on what is asked, so that a slow answer says nothing of the node.
+    /// Whether the request takes as long as what it asks for, so that a slow answer says nothing of the node.
     is_search: bool,
 }
 

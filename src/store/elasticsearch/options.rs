@@ -34,7 +34,8 @@ pub struct ElasticsearchOptions {
     pub read_timeout: Duration,
     /// The longest time that a write may take, retries included, before it fails or is reported as unknown.
     pub write_timeout: Duration,
-    /// The most writes that may wait in each lane. A write counts once more for every 4 KiB of its document and its bodies.
+    /// The most writes that may wait in each lane. A write counts once more for every 4 KiB of its document and its
+    /// bodies.
     pub write_queue: u32,
     /// The most documents that may wait to be read.
     pub read_queue: u32,

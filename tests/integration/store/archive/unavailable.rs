@@ -149,10 +149,15 @@ async fn a_month_that_is_away_keeps_no_job_of_another_month_from_being_moved(sit
     site.create(&retried(&site.ended("again"), site.now)).await;
     site.make_past_month_away().await;
 
-    let steps = site.steps(1, 10).await;
-    site.refresh_live().await;
-    let new = site.get(&id("new")).await.expect("the job");
-    assert!(is_moved(&new), "{steps:?}");
+    // On a busy machine a run may not come as far.
+    let mut steps = Vec::new();
+    for _ in 0..STEPS {
+        steps.extend(site.steps(1, 10).await);
+        if site.get(&id("new")).await.is_some_and(|found| is_moved(&found)) {
+            break;
+        }
+    }
+    assert!(site.get(&id("new")).await.is_some_and(|found| is_moved(&found)), "{steps:?}");
 
     site.bring_past_month_back().await;
     site.archive(1).await;
