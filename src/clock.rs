@@ -159,6 +159,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn after_a_backward_jump_the_system_clock_stands_still_until_the_machine_has_caught_up() {
+        let ahead = SystemClock::default().now().plus(Duration::from_secs(3_600));
+        let jumped = SystemClock { latest: AtomicI64::new(ahead.as_millis()) };
+        assert_eq!([jumped.now(), jumped.now()], [ahead, ahead]);
+        let caught_up = SystemClock { latest: AtomicI64::new(ahead.minus(Duration::from_secs(7_200)).as_millis()) };
+        assert!(caught_up.now() > ahead.minus(Duration::from_secs(3_601)));
+    }
+
+    #[test]
     fn a_time_is_a_text_in_json_and_a_number_on_disk() {
         let time = Timestamp::from_millis(1_896_076_800_123);
         let json = serde_json::to_string(&time).expect("JSON");

@@ -36,6 +36,8 @@ struct Facts {
     owners: HashMap<(String, u64), String>,
     /// The fence and the worker whose completion was accepted.
     completions: HashMap<String, (u64, String)>,
+    /// The completions that were refused, since the lease was lost.
+    refusals: Vec<(String, u64)>,
     violations: Vec<String>,
 }
 
@@ -64,6 +66,10 @@ impl Ledger {
             }
             Some(before) => facts.violations.push(format!("job {id} was completed by {before:?} and by {worker}")),
         }
+    }
+
+    fn refused(&self, id: &str, fence: u64) {
+        self.facts().refusals.push((id.to_owned(), fence));
     }
 
     fn is_done(&self) -> bool {
@@ -154,7 +160,7 @@ impl Load {
         let (status, answer) = self.call(name, &format!("/v1/jobs/{id}/complete"), |_| body.clone()).await;
         match status {
             StatusCode::OK => self.ledger.completed(id, fence, worker),
-            StatusCode::CONFLICT if answer["code"] == "lease_lost" => {}
+            StatusCode::CONFLICT if answer["code"] == "lease_lost" => self.ledger.refused(id, fence),
             other => panic!("completing {id}: {other} {answer}"),
         }
     }
@@ -244,12 +250,19 @@ impl Load {
     /// Every acknowledged submission is there and completed by the one whose completion was accepted, and no fence had
     /// two owners.
     pub(crate) async fn check(&self) {
-        let (violations, completions) = {
+        let (violations, completions, refusals) = {
             let facts = self.ledger.facts();
             assert!(facts.submitted.iter().all(|id| facts.completions.contains_key(id)), "a submission was lost");
-            (facts.violations.clone(), facts.completions.clone())
+            (facts.violations.clone(), facts.completions.clone(), facts.refusals.clone())
         };
         assert_eq!(violations, Vec::<String>::new());
+        // Leases outlast the test: one is lost only where its job was put back before its worker knew of it.
+        for (id, fence) in refusals {
+            let job = self.job(&id).await;
+            let history = job["history"].as_array().expect("a history");
+            let mut ends = history.iter().filter(|entry| entry["fence"] == fence && entry["from"] == "running");
+            assert!(ends.all(|end| end["event"] == "returned"), "the completion under {fence} was refused: {job}");
+        }
         for (id, (fence, worker)) in completions {
             let job = self.job(&id).await;
             assert_eq!(job["state"], "completed", "{job}");

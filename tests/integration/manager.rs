@@ -547,5 +547,6 @@ async fn queues_show_their_depth_by_state(site: Site) {
 
 mod admin;
 mod capacity;
+mod claims;
 mod events;
 mod queues;

@@ -4,6 +4,7 @@
 
 mod audit;
 mod clocks;
+mod counting;
 mod leading;
 mod retention;
 

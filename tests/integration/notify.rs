@@ -4,6 +4,8 @@ pub(crate) mod receiver;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -17,9 +19,10 @@ use leasehold::job::{
 use leasehold::manager::{ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
 use leasehold::notify::{NewSubscription, Notifier, NotifyConfig, QUEUE, Subscription, SubscriptionError};
 use leasehold::query::{Filter, Search, Sort};
-use leasehold::store::Versioned;
+use leasehold::store::{Versioned, Write};
 
 use crate::engines::Engine;
+use crate::interference::{InterferedEngine, Interference};
 use receiver::{Delivered, Receiver};
 
 /// How far the clock goes on while something is waited for, each time it is looked for.
@@ -162,6 +165,36 @@ cases! {
     what_another_process_subscribes_is_heard_of,
 }
 
+/// Refuses the first so many deliveries that are to be submitted.
+struct RefusedDeliveries(AtomicUsize);
+
+impl Interference for RefusedDeliveries {
+    fn refuses(&self, write: &Write) -> bool {
+        let is_delivery = matches!(write, Write::Create { job, .. } if job.spec.queue == QueueName::system(QUEUE));
+        is_delivery && self.0.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notice_stays_until_all_its_deliveries_are_submitted() {
+    let refused = Arc::new(RefusedDeliveries(AtomicUsize::new(1)));
+    let site = Site::on(InterferedEngine::around(crate::engines::embedded().await, &refused));
+    let (notifier, one, other) = (site.notifier().await, Receiver::listening().await, Receiver::listening().await);
+    for receiver in [&one, &other] {
+        subscribe(&notifier, receiver, &[EventName::Completed]).await;
+    }
+    let id = site.end_one(job("a"), COMPLETED).await;
+    for receiver in [&one, &other] {
+        site.until_told(receiver, 1).await;
+    }
+    site.until_deliveries(JobState::Completed, 2).await;
+    notifier.shutdown().await;
+    assert_eq!(refused.0.load(SeqCst), 0, "a delivery was refused");
+    assert_eq!((one.came().len(), other.came().len()), (1, 1), "each is told once");
+    let job = site.engine.store().get(&[id]).await.expect("read").remove(0).expect("there").job;
+    assert!(job.outbox.is_empty(), "what was handed on is taken out");
+}
+
 async fn what_is_subscribed_to_is_told_signed_and_nothing_else(site: Site) {
     let (notifier, receiver) = (site.notifier().await, Receiver::listening().await);
     let subscription = subscribe(&notifier, &receiver, &[EventName::Failed]).await;
@@ -187,9 +220,15 @@ async fn a_receiver_that_is_down_for_a_minute_then_fails_then_answers_is_told_of
     for _ in 0..JOBS {
         jobs.insert(site.end_one(job("a"), COMPLETED).await);
     }
-    // Down: every delivery fails, and tries again, for a minute.
+    // Down: every delivery fails and is put off, for a minute and for as long as it takes each to have failed twice.
     let until = site.clock.now().plus(Duration::from_secs(60));
-    while site.clock.now() < until {
+    let failed_twice = async || {
+        let waiting = site.deliveries(JobState::Available).await;
+        waiting.iter().filter(|found| found.job.attempt.get() >= 2 && found.job.error.is_some()).count()
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while site.clock.now() < until || failed_twice().await < JOBS {
+        assert!(std::time::Instant::now() < deadline, "not every delivery was tried in vain");
         site.clock.advance(Duration::from_secs(1));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

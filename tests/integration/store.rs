@@ -28,6 +28,9 @@ use leasehold::store::{Store, Version, Versioned, Write, WriteError};
 /// A store to be tested.
 #[async_trait]
 pub(crate) trait Engine: Sized + Send + Sync + 'static {
+    /// Whether its statistics can be grouped by a label.
+    const GROUPS_BY_LABELS: bool = true;
+
     /// Opens a store with nothing in it.
     async fn fresh() -> Self;
 

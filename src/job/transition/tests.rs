@@ -213,6 +213,50 @@ fn a_waiting_job_is_cancelled_at_once_and_a_running_one_when_its_worker_ends() {
 }
 
 #[test]
+fn a_cancellation_that_was_acknowledged_holds_whoever_ends_the_attempt() {
+    let limited = job(3, Some(TERM), None).claim(&claim_by("w"), at(0)).expect("claimed");
+    let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence };
+    let asked = changed(limited.cancel(&Actor::system("user"), None, at(1)));
+    let (monitor, end) = (Actor::system("monitor"), at(60_000));
+    let recovered = |policy| changed(asked.recover(&monitor, &Recovery { policy, ..recovery(0) }, end));
+    let mut ends = vec![
+        ("a failure", changed(asked.fail(&proof, &failure("exit"), end))),
+        ("a final failure", changed(asked.fail(&proof, &Failure { retryable: false, ..failure("exit") }, end))),
+        ("a release", changed(asked.release(&proof, "shutting down", end))),
+        ("an administrator", asked.admin_release(&order(Then::Requeue, None), end).expect("released")),
+        ("a time limit", asked.time_out(&monitor, 1.0, end).expect("timed out")),
+    ];
+    ends.extend(OrphanPolicy::ALL.map(|policy| (policy.as_str(), recovered(policy))));
+    for (by, ended) in ends {
+        assert_eq!(ended.state, State::Cancelled { finished_at: end }, "{by}");
+        let last = ended.history.entries().last().expect("recorded");
+        assert_eq!((last.from, last.event), (Some(JobState::Running), EventName::Cancelled), "{by}");
+    }
+}
+
+#[test]
+fn a_job_waits_from_when_it_was_due_and_runs_from_its_claim() {
+    let id = JobId::new("job").expect("a name");
+    let spec = Arc::clone(&job(3, None, None).spec);
+    let later = Job::submit(id, spec, Body::Empty, (at(1_000), None), &Actor::system("submitter"), at(0));
+    assert_eq!((later.wait(), later.run_time()), (None, None), "nobody has taken it");
+    let first = later.claim(&claim_by("w"), at(1_250)).expect("claimed");
+    assert_eq!((first.wait(), first.run_time()), (Some(Duration::from_millis(250)), None));
+
+    let proof = LeaseProof { worker_id: worker("w"), fence: first.fence };
+    let again = changed(first.fail(&proof, &failure("exit"), at(2_000)));
+    assert_eq!((again.run_at, again.wait()), (at(3_000), None), "the next attempt is not due yet");
+    let second = again.claim(&claim_by("w"), at(3_600)).expect("claimed");
+    assert_eq!(second.wait(), Some(Duration::from_millis(600)));
+    let proof = LeaseProof { fence: second.fence, ..proof };
+    let done = changed(second.complete(&proof, &Body::Empty, at(4_000)));
+    assert_eq!((done.wait(), done.run_time()), (Some(Duration::from_millis(600)), Some(Duration::from_millis(400))));
+
+    let called_off = changed(again.cancel(&Actor::system("user"), None, at(2_500)));
+    assert_eq!((called_off.wait(), called_off.run_time()), (None, None), "it ended while it waited");
+}
+
+#[test]
 fn work_that_was_done_before_the_cancel_request_arrived_is_kept() {
     let (job, proof) = running(3);
     let asked = changed(job.cancel(&Actor::system("user"), None, at(1)));

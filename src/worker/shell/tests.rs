@@ -122,7 +122,11 @@ async fn a_daemon_that_keeps_the_output_open_does_not_hold_the_job_up() {
     let begun = Instant::now();
     let result = run(serde_json::json!({"command": "setsid sleep 600 & echo $!; sleep 0.1"})).await.expect("completed");
     assert!(begun.elapsed() < DEADLINE, "the job waited for the daemon");
-    let pid: i32 = result["stdout"].as_str().expect("text").trim().parse().expect("a number");
+    let pid = result["stdout"].as_str().expect("text").trim();
+    assert!(is_alive(pid), "the daemon was ended, so that nothing kept the output open");
+    let output = fs::read_link(format!("/proc/{pid}/fd/1")).expect("the daemon's output");
+    assert!(output.to_string_lossy().starts_with("pipe:"), "the daemon does not keep the output open: {output:?}");
+    let pid: i32 = pid.parse().expect("a number");
     // It got away by its own will, and is nobody's but this test's.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
 }

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::server::{Server, Setup, claim, problem};
 
-/// The routes that anyone may call.
-const PUBLIC: [&str; 3] = ["/livez", "/readyz", "/openapi.json"];
+const ROLES: [Role; 4] = [Role::Read, Role::Submit, Role::Work, Role::Admin];
 
 /// A server with a token for each role, which is `secret-` and the role.
 async fn guarded() -> Server {
@@ -19,33 +18,126 @@ async fn guarded() -> Server {
         roles: BTreeSet::from([role]),
         sha256: token_hash(&format!("secret-{}", role.as_str())),
     };
-    let tokens = [Role::Read, Role::Submit, Role::Work, Role::Admin].map(token).to_vec();
+    let tokens = ROLES.map(token).to_vec();
     Server::start_with(Setup { access: Access::new(tokens).expect("tokens"), ..Setup::default() }).await
 }
 
-#[tokio::test]
-async fn every_route_but_the_public_ones_needs_a_token() {
-    let server = guarded().await;
-    let http = reqwest::Client::new();
+/// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
+/// below, which go by the router's own list.
+const CALLS: [(&str, Option<Role>); 43] = [
+    ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
+    ("GET /livez", None),
+    ("GET /metrics", Some(Role::Read)),
+    ("GET /openapi.json", None),
+    ("GET /readyz", None),
+    ("GET /v1/admin/orphans", Some(Role::Admin)),
+    ("GET /v1/admin/signing-key", Some(Role::Admin)),
+    ("GET /v1/events", Some(Role::Read)),
+    ("GET /v1/fields", Some(Role::Read)),
+    ("GET /v1/health", Some(Role::Read)),
+    ("GET /v1/jobs", Some(Role::Read)),
+    ("GET /v1/jobs/count", Some(Role::Read)),
+    ("GET /v1/jobs/export", Some(Role::Read)),
+    ("GET /v1/jobs/stats", Some(Role::Read)),
+    ("GET /v1/jobs/{id}", Some(Role::Read)),
+    ("GET /v1/jobs/{id}/explain", Some(Role::Read)),
+    ("GET /v1/queues", Some(Role::Read)),
+    ("GET /v1/queues/{name}", Some(Role::Read)),
+    ("GET /v1/subscriptions", Some(Role::Admin)),
+    ("GET /v1/subscriptions/{id}", Some(Role::Admin)),
+    ("GET /v1/workers", Some(Role::Read)),
+    ("GET /v1/workers/{worker_id}", Some(Role::Read)),
+    ("PATCH /v1/queues/{name}", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/cancel", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/release", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/retry", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/{id}/release", Some(Role::Admin)),
+    ("POST /v1/claims", Some(Role::Work)),
+    ("POST /v1/completions", Some(Role::Work)),
+    ("POST /v1/heartbeats", Some(Role::Work)),
+    ("POST /v1/jobs", Some(Role::Submit)),
+    ("POST /v1/jobs/bulk", Some(Role::Submit)),
+    ("POST /v1/jobs/{id}/cancel", Some(Role::Submit)),
+    ("POST /v1/jobs/{id}/complete", Some(Role::Work)),
+    ("POST /v1/jobs/{id}/fail", Some(Role::Work)),
+    ("POST /v1/jobs/{id}/heartbeat", Some(Role::Work)),
+    ("POST /v1/jobs/{id}/release", Some(Role::Work)),
+    ("POST /v1/jobs/{id}/retry", Some(Role::Submit)),
+    ("POST /v1/queues/{name}/pause", Some(Role::Admin)),
+    ("POST /v1/queues/{name}/resume", Some(Role::Admin)),
+    ("POST /v1/subscriptions", Some(Role::Admin)),
+    ("POST /v1/subscriptions/{id}/enable", Some(Role::Admin)),
+    ("POST /v1/subscriptions/{id}/secret", Some(Role::Admin)),
+];
+
+/// The calls that the router knows, each with the role that it needs.
+async fn calls(server: &Server) -> Vec<(String, Option<Role>)> {
     let document: Value = reqwest::get(server.url("/openapi.json")).await.expect("public").json().await.expect("json");
-    let mut guarded = 0;
-    for (path, item) in document["paths"].as_object().expect("paths") {
-        for method in item.as_object().expect("operations").keys() {
-            let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
-            let url = server.url(&path.replace("{id}", "x"));
-            let answer = http.request(method.clone(), &url).send().await.expect("an answer");
-            if PUBLIC.contains(&path.as_str()) {
-                assert_eq!(answer.status(), 200, "{path}");
+    let paths = document["paths"].as_object().expect("paths");
+    let of_path = |(path, item): (&String, &Value)| {
+        let methods: Vec<String> = item.as_object().expect("operations").keys().cloned().collect();
+        let path = path.clone();
+        methods.into_iter().map(move |method| format!("{} {path}", method.to_uppercase()))
+    };
+    let needs = |call: String| match CALLS.iter().find(|(listed, _)| *listed == call) {
+        Some((_, role)) => (call, *role),
+        None => panic!("it is not said who may make the call {call}"),
+    };
+    paths.iter().flat_map(of_path).map(needs).collect()
+}
+
+/// Makes a call about nothing that there is, and without a body.
+async fn make(server: &Server, call: &str, token: Option<&str>) -> reqwest::Response {
+    let (method, path) = call.split_once(' ').expect("a method and a path");
+    let path = ["{id}", "{name}", "{worker_id}"].iter().fold(path.to_owned(), |path, place| path.replace(place, "x"));
+    let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+    let request = reqwest::Client::new().request(method, server.url(&path));
+    let request = match token {
+        Some(token) => request.bearer_auth(token),
+        None => request,
+    };
+    request.send().await.expect("an answer")
+}
+
+#[tokio::test]
+async fn every_call_that_the_table_lists_is_there_and_once() {
+    let server = Server::start().await;
+    let there: BTreeSet<String> = calls(&server).await.into_iter().map(|(call, _)| call).collect();
+    assert_eq!(there, CALLS.iter().map(|(call, _)| (*call).to_owned()).collect());
+    assert_eq!(there.len(), CALLS.len());
+}
+
+#[tokio::test]
+async fn every_call_but_the_public_ones_needs_a_token_that_is_known() {
+    let server = guarded().await;
+    for (call, role) in calls(&server).await {
+        for token in [None, Some("secret")] {
+            let answer = make(&server, &call, token).await;
+            if role.is_none() {
+                assert_eq!(answer.status(), 200, "{call}");
                 continue;
             }
-            guarded += 1;
-            assert!(answer.headers()["www-authenticate"].to_str().expect("text").starts_with("Bearer"));
-            assert_eq!(problem(answer).await.code, "unauthorized", "{method} {path}");
-            let wrong = http.request(method.clone(), &url).bearer_auth("secret").send().await.expect("an answer");
-            assert_eq!(problem(wrong).await.status, 401, "{method} {path}");
+            assert!(answer.headers()["www-authenticate"].to_str().expect("text").starts_with("Bearer"), "{call}");
+            let refused = problem(answer).await;
+            assert_eq!((refused.status, refused.code.as_str()), (401, "unauthorized"), "{call} with {token:?}");
         }
     }
-    assert!(guarded > 20, "{guarded}");
+}
+
+#[tokio::test]
+async fn every_call_is_open_to_its_role_and_to_administrators_and_to_no_other_role() {
+    let server = guarded().await;
+    for (call, needed) in calls(&server).await {
+        for role in ROLES {
+            let answer = make(&server, &call, Some(&format!("secret-{}", role.as_str()))).await;
+            if needed.is_none_or(|needed| role == needed || role == Role::Admin) {
+                assert!(![401, 403].contains(&answer.status().as_u16()), "{call} as {role}: {}", answer.status());
+                continue;
+            }
+            let refused = problem(answer).await;
+            assert_eq!((refused.status, refused.code.as_str()), (403, "forbidden"), "{call} as {role}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -107,6 +107,7 @@ async fn submissions_with_wrong_fields() {
         post("a queue that is a number", jobs, r#"{"queue": 1, "kind": "k"}"#).field("queue"),
         post("a control character in a name", jobs, r#"{"queue": "a\u0000b", "kind": "k"}"#).field("queue"),
         post("an empty kind", jobs, r#"{"queue": "q", "kind": ""}"#).field("kind"),
+        post("a queue of the system's own", jobs, r#"{"queue": "leasehold.notify", "kind": "k"}"#).field("queue"),
         post("a queue of 257 bytes", jobs, format!(r#"{{"queue": "{}", "kind": "k"}}"#, "q".repeat(257)))
             .field("queue"),
         wrong("an unknown field", r#""colour": "red""#, "colour"),
@@ -178,6 +179,12 @@ async fn calls_about_leases_with_wrong_fields() {
         post("a claim by nobody", claims, r#"{"queues": ["q"]}"#).field("worker_id"),
         post("a claim from a queue without a name", claims, r#"{"worker_id": "w", "queues": ["q", ""]}"#)
             .field("queues[1]"),
+        post(
+            "a claim from a queue of the system's own",
+            claims,
+            r#"{"worker_id": "w", "queues": ["leasehold.notify"]}"#,
+        )
+        .field("queues[0]"),
         claim("a claim of nothing", r#""max_jobs": 0"#, "max_jobs"),
         claim("a claim of everything", r#""max_jobs": 1001"#, "max_jobs"),
         claim("a wait of an hour", r#""wait_ms": 3600000"#, "wait_ms"),

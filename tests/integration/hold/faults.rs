@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use crate::load::Load;
 use crate::program::{Engine, Server};
 use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::seed;
 use crate::servers::{self, Cluster};
 
 const SUBMITTERS: usize = 3;
@@ -15,9 +16,6 @@ const JOBS_EACH: usize = 40;
 
 /// One answer in so many is spoiled.
 const ONE_IN: u32 = 10;
-
-/// Chooses which ones.
-const SEED: u64 = 20;
 
 /// How long a delayed response is held back.
 const DELAY: Duration = Duration::from_millis(700);
@@ -48,7 +46,7 @@ async fn promises_are_kept_when_answers_are_cut_short() {
 async fn promises_are_kept_behind(fault: Fault) {
     let logs = TempDir::new().expect("a directory");
     let elasticsearch = servers::elasticsearch().await;
-    let faults = Faults { one_in: ONE_IN, seed: SEED, kinds: vec![fault] };
+    let faults = Faults { one_in: ONE_IN, seed: seed::any(), kinds: vec![fault] };
     let proxy = FaultProxy::start(elasticsearch.url(), faults).await;
     let engine = Engine::Elasticsearch { urls: vec![proxy.url()], prefix: servers::fresh_prefix("faults") };
     let server = Server::start(engine, &logs.path().join("server.log")).await;

@@ -13,8 +13,21 @@ use parking_lot::Mutex;
 
 use super::{PATIENCE, Site, cases, claim, config, new_job};
 use crate::engines;
+use crate::interference::{Interfered, Interference};
 
 const TERM: Duration = Duration::from_secs(3);
+
+/// The time until the writer of a record hears that it is written.
+struct SlowAnswers {
+    watch: Stopwatch,
+    by: Duration,
+}
+
+impl Interference for SlowAnswers {
+    fn record_is_written(&self) {
+        self.watch.advance(self.by);
+    }
+}
 
 /// A machine's monotonic clock, which the test moves.
 #[derive(Clone)]
@@ -42,9 +55,13 @@ struct Candidate {
 
 impl Candidate {
     fn over(site: &Site, watch: &Stopwatch) -> Self {
+        Self::by(Arc::clone(&site.store), site, watch)
+    }
+
+    fn by(store: Arc<dyn Store>, site: &Site, watch: &Stopwatch) -> Self {
         let (now, watch) = (watch.clone(), watch.clone());
         let clock = Arc::clone(&site.clock) as Arc<dyn Clock>;
-        let leader = Leader::timed_by(Arc::clone(&site.store), clock, TERM, Arc::new(move || now.now()));
+        let leader = Leader::timed_by(store, clock, TERM, Arc::new(move || now.now()));
         let leadership = leader.leadership();
         Self { leader, leadership, watch }
     }
@@ -63,6 +80,7 @@ impl Candidate {
 cases! {
     a_lease_that_was_given_back_is_taken_at_once,
     a_leader_that_does_not_renew_stops_by_itself,
+    a_term_counts_from_before_the_lease_was_written,
     a_monitor_recovers_by_its_own_timetable,
 }
 
@@ -145,6 +163,20 @@ async fn a_leader_that_does_not_renew_stops_by_itself(site: Site) {
     assert!(!candidate.leads());
     // Nobody has taken its place.
     assert!(candidate.step().await);
+}
+
+async fn a_term_counts_from_before_the_lease_was_written(site: Site) {
+    let watch = Stopwatch::started();
+    let slow = Arc::new(SlowAnswers { watch: watch.clone(), by: TERM / 3 });
+    let mut candidate = Candidate::by(Interfered::around(Arc::clone(&site.store), &slow), &site, &watch);
+    for what in ["taken", "renewed"] {
+        // From the moment of this write on, others count the term.
+        assert!(candidate.step().await, "{what}");
+        watch.advance(TERM - TERM / 3 - Duration::from_millis(1));
+        assert!(candidate.leads(), "{what}");
+        watch.advance(Duration::from_millis(1));
+        assert!(!candidate.leads(), "{what}");
+    }
 }
 
 fn quick() -> MonitorConfig {

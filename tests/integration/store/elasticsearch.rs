@@ -51,6 +51,8 @@ impl super::Engine for Elasticsearch {
 
 #[async_trait]
 impl super::Engine for OpenSearch {
+    const GROUPS_BY_LABELS: bool = false;
+
     async fn fresh() -> Self {
         Self(fresh(servers::opensearch().await).await)
     }

@@ -8,17 +8,18 @@ use std::time::Duration;
 use futures::future::join_all;
 use leasehold::job::Job;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
-use leasehold::store::{Record, RecordKind, Store, Version, Write, WriteError};
+use leasehold::store::{Record, RecordKind, Store, Version, Versioned, Write, WriteError};
+use tokio::task::JoinHandle;
 
 use super::elasticsearch::connect;
 use super::records;
 use super::sample::{counted, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::seed;
 use crate::servers::{self, Cluster};
 
 /// One answer in so many is spoiled.
 const ONE_IN: u32 = 3;
-const SEED: u64 = 7;
 const WRITERS: usize = 4;
 /// Jobs that a writer writes together.
 const JOBS: usize = 10;
@@ -156,9 +157,71 @@ async fn what_was_acknowledged_survives_the_loss_of_the_primary() {
     }
 }
 
+/// The version would let the writer overwrite what another one based on its write, without having seen it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_was_built_upon_before_its_answer_came_gives_no_version_to_overwrite_that_with() {
+    let silent = Silent::start().await;
+    let (next, answer, found) = silent.replace_in_silence().await;
+    let built_upon = counted(&next);
+    let on_top = Write::Replace { job: Arc::clone(&built_upon), expected: found.version, bodies: vec![] };
+    acknowledged(silent.clean.write(vec![on_top]).await.remove(0));
+    silent.proxy.inject(false);
+    let version = answer.await.expect("no panic").expect("it was written");
+
+    let unseen = Write::Replace { job: counted(&counted(&built_upon)), expected: version, bodies: vec![] };
+    let refused = silent.store.write(vec![unseen]).await.remove(0);
+    let Err(WriteError::Conflict(Some(current))) = refused else { panic!("overwritten: {refused:?}") };
+    assert_eq!(current.job, built_upon);
+    assert_eq!(silent.read(&next).await.job, built_upon);
+}
+
+/// A store that hears no answer while faults are on, and one that hears all.
+struct Silent {
+    store: Arc<ElasticsearchStore>,
+    clean: ElasticsearchStore,
+    proxy: FaultProxy,
+}
+
+impl Silent {
+    async fn start() -> Self {
+        let server = servers::elasticsearch().await;
+        let faults = Faults { one_in: 1, seed: seed::any(), kinds: vec![Fault::Swallow] };
+        let proxy = FaultProxy::start(server.url(), faults).await;
+        let options = ElasticsearchOptions { index_prefix: servers::fresh_prefix("silent"), ..Default::default() };
+        let clean = connect(ElasticsearchOptions { urls: vec![server.url().to_owned()], ..options.clone() }).await;
+        let hasty = ElasticsearchOptions { urls: vec![proxy.url()], request_timeout: 2 * REQUEST_TIMEOUT, ..options };
+        Self { store: Arc::new(connect(hasty).await), clean, proxy }
+    }
+
+    fn write(&self, write: Write) -> JoinHandle<Result<Version, WriteError>> {
+        let store = Arc::clone(&self.store);
+        tokio::spawn(async move { store.write(vec![write]).await.remove(0) })
+    }
+
+    /// Creates a job, and has it replaced without an answer. Gives the replacement, the answer to come, and the job as
+    /// the other store reads it.
+    async fn replace_in_silence(&self) -> (Arc<Job>, JoinHandle<Result<Version, WriteError>>, Versioned) {
+        let job = submitted("the-job");
+        let creation = Write::Create { job: Arc::clone(&job), bodies: vec![] };
+        let expected = acknowledged(self.store.write(vec![creation]).await.remove(0));
+        self.proxy.inject(true);
+        let next = counted(&job);
+        let answer = self.write(Write::Replace { job: Arc::clone(&next), expected, bodies: vec![] });
+        wait_until(|| self.proxy.counts().swallowed > 0).await;
+        let found = self.read(&job).await;
+        assert_eq!(found.job, next, "it was written");
+        (next, answer, found)
+    }
+
+    async fn read(&self, job: &Job) -> Versioned {
+        let found = self.clean.get(std::slice::from_ref(&job.id)).await.expect("the store can be read").remove(0);
+        found.expect("the job is there")
+    }
+}
+
 async fn behind(kinds: Vec<Fault>) -> (ElasticsearchStore, FaultProxy) {
     let server = servers::elasticsearch().await;
-    let proxy = FaultProxy::start(server.url(), Faults { one_in: ONE_IN, seed: SEED, kinds }).await;
+    let proxy = FaultProxy::start(server.url(), Faults { one_in: ONE_IN, seed: seed::any(), kinds }).await;
     let options = ElasticsearchOptions {
         urls: vec![proxy.url()],
         index_prefix: servers::fresh_prefix("lost"),

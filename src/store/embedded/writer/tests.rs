@@ -31,6 +31,27 @@ fn a_full_queue_refuses_and_takes_again_when_it_is_emptied() {
 }
 
 #[test]
+fn a_queue_is_full_by_its_bytes_as_well_as_by_its_writes() {
+    let queue = Queue::default();
+    let large = || {
+        let body = Json::parse(format!("\"{}\"", "x".repeat(WAITING_BYTES / 4))).expect("JSON");
+        let mut writes = writes(1);
+        let Write::Create { bodies, .. } = &mut writes[0] else { panic!("not a creation") };
+        bodies.push(Body::place(Some(body), 0).1.expect("it is kept apart"));
+        writes
+    };
+    for _ in 0..3 {
+        queue.push(large()).map(drop).expect("there is room");
+    }
+    assert!(matches!(queue.push(large()).map(drop), Err(StoreError::Overloaded { .. })));
+    queue.push(writes(1)).map(drop).expect("there is room for a small one");
+    while !queue.waiting.lock().requests.is_empty() {
+        drop(queue.take());
+    }
+    queue.push(large()).map(drop).expect("there is room again");
+}
+
+#[test]
 fn what_is_larger_than_the_queue_is_taken_when_it_comes_alone() {
     let queue = Queue::default();
     queue.push(writes(WAITING_ITEMS + 1)).map(drop).expect("nothing else waits");

@@ -52,7 +52,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 async fn each_job_is_in_one_place_whatever_happens_in_whatever_order(site: Site) {
     let handle = Handle::current();
-    let config = Config { cases: SEQUENCES, max_shrink_iters: 40, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: SEQUENCES,
+        max_shrink_iters: 40,
+        failure_persistence: None,
+        rng_seed: crate::seed::of_cases(),
+        ..Config::default()
+    };
     let clock = std::sync::atomic::AtomicU32::new(1);
     let outcome = block_in_place(|| {
         TestRunner::new(config).run(&steps(), |steps| {

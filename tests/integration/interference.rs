@@ -1,0 +1,139 @@
+//! A real store with a test between it and its callers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold::clock::Timestamp;
+use leasehold::job::{BodyRef, JobId, Json};
+use leasehold::query::stats::{Stats, StatsRequest};
+use leasehold::query::{Filter, Group, GroupField, Search};
+use leasehold::store::{
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
+    WriteResult,
+};
+
+use crate::engines::Engine;
+
+/// What a test does to the calls of a store.
+#[async_trait]
+pub(crate) trait Interference: Send + Sync + 'static {
+    /// Comes before a search.
+    async fn before_search(&self, _: &Search) {}
+
+    /// Whether this write is refused instead of done.
+    fn refuses(&self, _: &Write) -> bool {
+        false
+    }
+
+    /// Comes after a record was written, before its writer hears of it.
+    fn record_is_written(&self) {}
+}
+
+/// A store whose calls a test interferes with.
+pub(crate) struct Interfered<I> {
+    store: Arc<dyn Store>,
+    interference: Arc<I>,
+}
+
+impl<I: Interference> Interfered<I> {
+    pub(crate) fn around(store: Arc<dyn Store>, interference: &Arc<I>) -> Arc<dyn Store> {
+        Arc::new(Self { store, interference: Arc::clone(interference) })
+    }
+}
+
+/// An engine whose store is interfered with.
+pub(crate) struct InterferedEngine {
+    store: Arc<dyn Store>,
+    _keeps: Box<dyn Engine>,
+}
+
+impl InterferedEngine {
+    pub(crate) fn around(engine: Box<dyn Engine>, interference: &Arc<impl Interference>) -> Box<dyn Engine> {
+        Box::new(Self { store: Interfered::around(engine.store(), interference), _keeps: engine })
+    }
+}
+
+impl Engine for InterferedEngine {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+}
+
+#[async_trait]
+impl<I: Interference> Store for Interfered<I> {
+    async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        let refused: Vec<bool> = writes.iter().map(|write| self.interference.refuses(write)).collect();
+        let done = writes.into_iter().zip(&refused).filter(|(_, refused)| !**refused).map(|(write, _)| write);
+        let mut results = self.store.write(done.collect()).await.into_iter();
+        let refusal = || WriteError::Refused(StoreError::Unavailable("refused by the test".to_owned()));
+        let answer = |refused| if refused { Err(refusal()) } else { results.next().expect("a result for each write") };
+        refused.into_iter().map(answer).collect()
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
+        self.store.get(ids).await
+    }
+
+    async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
+        self.store.bodies(references).await
+    }
+
+    async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
+        self.interference.before_search(search).await;
+        self.store.search(search).await
+    }
+
+    async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
+        self.store.count(filter, by).await
+    }
+
+    async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
+        self.store.stats(request).await
+    }
+
+    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+        let result = self.store.write_record(write).await;
+        self.interference.record_is_written();
+        result
+    }
+
+    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        self.store.record(key).await
+    }
+
+    async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        self.store.records(kind).await
+    }
+
+    async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
+        self.store.append_audit(entries).await
+    }
+
+    async fn refresh(&self) -> Result<(), StoreError> {
+        self.store.refresh().await
+    }
+
+    async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
+        self.store.archive(now, limit).await
+    }
+
+    fn has_realtime_search(&self) -> bool {
+        self.store.has_realtime_search()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.store.is_exclusive()
+    }
+
+    fn inline_limit(&self) -> usize {
+        self.store.inline_limit()
+    }
+
+    async fn ready(&self) -> Result<(), StoreError> {
+        self.store.ready().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}

@@ -1,0 +1,102 @@
+//! Claims that are made again or made elsewhere, and a job that two managers work on.
+
+use async_trait::async_trait;
+use leasehold::query::Search;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::interference::{Interfered, Interference};
+
+cases! {
+    a_named_claim_finds_its_jobs_again_at_the_next_process,
+    a_job_lives_across_two_managers,
+}
+
+/// Holds up every search for the jobs of one queue.
+#[derive(Default)]
+struct Gate {
+    reached: CancellationToken,
+    open: CancellationToken,
+}
+
+#[async_trait]
+impl Interference for Gate {
+    async fn before_search(&self, search: &Search) {
+        if search.filter.queues == [queue()] {
+            self.reached.cancel();
+            self.open.cancelled().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_made_anew_while_it_searched_takes_nothing() {
+    let site = Site::on(engines::embedded().await, config()).await;
+    let id = site.submit(new_job()).await.versioned.job.id.clone();
+    site.engine.settle().await;
+    let gate = Arc::new(Gate::default());
+    let gated = Interfered::around(Arc::clone(&site.store), &gate);
+    let manager = Manager::start(gated, Arc::clone(&site.clock) as Arc<dyn Clock>, config());
+    let first = {
+        let manager = manager.clone();
+        tokio::spawn(async move { manager.claim(named("call")).await })
+    };
+    gate.reached.cancelled().await;
+    // The worker has lost its connection and asks anew, elsewhere this time: nobody reads the first answer any more.
+    let elsewhere = ClaimRequest { queues: vec![QueueName::new("other").expect("a name")], ..named("call") };
+    assert!(taken(manager.claim(elsewhere).await.expect("answered")).is_empty());
+    gate.open.cancel();
+    assert!(taken(first.await.expect("no panic").expect("answered")).is_empty());
+    let job = site.job(&id).await.versioned.job;
+    assert_eq!((job.state.name(), job.fence), (JobState::Available, Fence::default()));
+    assert_eq!(taken(manager.claim(named("next call")).await.expect("answered")).len(), 1);
+}
+
+async fn a_named_claim_finds_its_jobs_again_at_the_next_process(site: Site) {
+    let id = site.submit(new_job()).await.versioned.job.id.clone();
+    drop(site.manager.claim(named("call")).await.expect("the claim is answered"));
+    site.submit(new_job()).await;
+    // Its worker did not hear that the process ended, and does not say that it has asked before.
+    let next = site.another_manager();
+    let again = taken(next.claim(named("call")).await.expect("answered"));
+    assert_eq!(again.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>(), [id]);
+}
+
+/// Whatever one manager remembers of a job, what it answers is so.
+async fn a_job_lives_across_two_managers(site: Site) {
+    let other = Site {
+        engine: engines::embedded().await,
+        store: Arc::clone(&site.store),
+        clock: Arc::clone(&site.clock),
+        manager: site.another_manager(),
+    };
+    let id = site.submit(NewJob::of(JobSpec { max_attempts: 2, ..spec() })).await.versioned.job.id.clone();
+    site.engine.settle().await;
+    let first = other.claim_one().await;
+    site.clock.advance(Duration::from_secs(1));
+    let heard = site.beat(&first).await.expect("the first manager has seen it wait, and hears its worker");
+    assert_eq!(heard.lease_expires_at, site.clock.now().plus(LEASE));
+    let waiting = other.finish(&first, failed(true)).await.expect("accepted");
+    assert!(is_lease_lost(&site.beat(&first).await), "the first manager has seen it run, and it runs no more");
+
+    site.clock.advance(waiting.job.run_at.since(site.clock.now()));
+    site.engine.settle().await;
+    let second = site.claim_one().await;
+    assert_eq!((&second.job.id, second.job.fence), (&id, Fence::new(2)));
+    assert!(is_lease_lost(&other.beat(&first).await));
+    other.beat(&second).await.expect("heard at the other one");
+    site.manager.cancel(&caller(), &id, None).await.expect("asked for");
+    assert!(other.beat(&second).await.expect("heard").cancel_requested);
+    let done = other.finish(&second, completed("1")).await.expect("the work is done");
+    let again = site.finish(&second, completed("1")).await.expect("it is the same finish");
+    assert_eq!(again, done, "nothing is written the second time");
+    let refused = site.manager.cancel(&caller(), &id, None).await;
+    assert!(matches!(refused, Err(ManagerError::Refused(Refusal::AlreadyFinal(_)))), "{refused:?}");
+
+    for here in [&site, &other] {
+        assert_eq!(here.job(&id).await.versioned, done);
+    }
+    let steps: Vec<_> = done.job.history.entries().iter().map(|entry| (entry.from, entry.to)).collect();
+    assert!(steps.windows(2).all(|pair| pair[1].0 == Some(pair[0].1)), "no gap: {steps:?}");
+    assert_eq!(steps.len(), 6, "{steps:?}");
+}

@@ -1,0 +1,19 @@
+//! The seed of what a test makes up at random.
+
+use proptest::test_runner::RngSeed;
+
+/// Names a seed in the environment, for every test that has one.
+const VARIABLE: &str = "LEASEHOLD_TEST_SEED";
+
+/// A new seed, unless the environment names one. It is printed, so that a failure says how to repeat it.
+pub(crate) fn any() -> u64 {
+    let named = std::env::var(VARIABLE).ok().map(|seed| seed.parse().expect("the seed is a number"));
+    let seed = named.unwrap_or_else(rand::random);
+    println!("{VARIABLE}={seed} makes up the same again");
+    seed
+}
+
+/// The same for property tests.
+pub(crate) fn of_cases() -> RngSeed {
+    RngSeed::Fixed(any())
+}
