@@ -26,6 +26,7 @@ pub use ast::Node;
 pub use bounds::{Bounds, Span};
 pub use date::Zone;
 pub use error::KqlError;
+pub use pattern::MAX_PATTERN;
 pub use plan::Plan;
 
 use self::evaluate::Subject;

@@ -12,7 +12,7 @@ use winnow::token::{any, one_of, take_while};
 
 use super::ast::{ByteOffset, Literal, Node, Operator, Value};
 use super::error::KqlError;
-use super::pattern::Pattern;
+use super::pattern::{MAX_PATTERN, Pattern};
 
 /// The largest number of groups that may be open at once: `(`, `{` and lists of values.
 pub const MAX_GROUPS: usize = 32;
@@ -34,6 +34,7 @@ enum Why {
     OpenQuote,
     TooManyGroups,
     HalfSurrogate,
+    LongPattern,
 }
 
 impl<'i> ParserError<Input<'i>> for Failure {
@@ -227,6 +228,7 @@ fn quoted(input: &mut Input<'_>) -> Parsed<Value> {
 }
 
 fn unquoted(input: &mut Input<'_>, wanted: &'static [&'static str]) -> Parsed<Value> {
+    let at = input.current_token_start();
     let (mut pieces, mut text, mut empty) = (Vec::new(), String::new(), true);
     // Ends: each round takes a character.
     while !input.is_empty() {
@@ -245,7 +247,13 @@ fn unquoted(input: &mut Input<'_>, wanted: &'static [&'static str]) -> Parsed<Va
     let Some(first) = pieces.first_mut() else { return Ok(word(trimmed(&text))) };
     *first = first.trim_start_matches(is_trimmed).to_owned();
     pieces.push(text.trim_end_matches(is_trimmed).to_owned());
-    Ok(Pattern::new(pieces).map_or(Value::Null, Value::Pattern))
+    let characters = pieces.len() - 1 + pieces.iter().map(|piece| piece.chars().count()).sum::<usize>();
+    match Pattern::new(pieces) {
+        Some(pattern) if characters > MAX_PATTERN && pattern.prefix().is_none() => {
+            Err(Failure { at, why: Why::LongPattern })
+        }
+        pattern => Ok(pattern.map_or(Value::Null, Value::Pattern)),
+    }
 }
 
 fn word(text: &str) -> Value {
@@ -335,6 +343,11 @@ impl Failure {
             Why::OpenQuote => return KqlError::at(query, self.at, "this quote is never closed"),
             Why::TooManyGroups => {
                 return KqlError::at(query, self.at, format!("more than {MAX_GROUPS} groups are open at once"));
+            }
+            Why::LongPattern => {
+                let problem = format!("a value with wildcards is longer than {MAX_PATTERN} characters");
+                return KqlError::at(query, self.at, problem)
+                    .suggesting("a single wildcard at the end may follow more");
             }
             Why::HalfSurrogate => {
                 let problem = "an escaped character is only half of one";

@@ -1,5 +1,9 @@
 //! Patterns with `*`, which matches any text, including the empty one.
 
+/// The longest value with wildcards, in characters, unless its only wildcard stands at the end. Elasticsearch makes an
+/// automaton of such a value, whose steps grow with the square of its length, and refuses one of more than 10,000.
+pub const MAX_PATTERN: usize = 256;
+
 /// A text with at least one wildcard, as the pieces between the wildcards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {

@@ -15,7 +15,7 @@ use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::{Job, NewBody, Owner};
 use leasehold::query::fields::LABELS;
 use leasehold::query::kql::plan::{self, Clause, Plan, Target, Test};
-use leasehold::query::kql::{Expression, MAX_DEPTH, Zone};
+use leasehold::query::kql::{Expression, MAX_DEPTH, MAX_PATTERN, Zone};
 use leasehold::store::elasticsearch::{ElasticsearchOptions, kql};
 use leasehold::store::{Store, Write};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -172,6 +172,14 @@ async fn differ_nowhere(url: &str, count: u32, fit: fn(&Plan) -> bool) {
         }
     }
 
+    // The longest patterns that the language admits, in the shapes that cost a server most.
+    for piece in ["a*", "ab*", "aaaa*", "aaaaaaaaaa*", "é*", "漢漢漢漢*", "😀*"] {
+        let pattern: String = piece.chars().cycle().take(MAX_PATTERN - 1).collect();
+        let text = format!("id: *{pattern} or error.message: *{pattern} or *{pattern}");
+        let expression = Expression::parse(&text).unwrap_or_else(|error| panic!("{}", error.render()));
+        comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{piece}: {difference}"));
+    }
+
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -215,7 +223,7 @@ async fn the_deepest_and_the_widest_query_can_be_asked() {
     let comparison = Comparison::on(servers::elasticsearch().await.url(), seed()).await;
     let deep = format!("{}*actor: *{}", "not (".repeat(MAX_DEPTH), ")".repeat(MAX_DEPTH));
     let wide = format!("id: ({})", vec!["x*"; plan::MAX_CLAUSES].join(" or "));
-    let wild = format!("error.message: {}z", "a*".repeat(200));
+    let wild = format!("error.message: {}z", "a*".repeat(MAX_PATTERN / 2 - 1));
     for query in [deep, wide, wild] {
         let expression = Expression::parse(&query).unwrap_or_else(|error| panic!("{}", error.render()));
         comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{difference}"));

@@ -1,6 +1,7 @@
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
+use crate::query::kql::Expression;
 
 fn read(text: &str) -> Node {
     parse(text).unwrap_or_else(|error| panic!("{}", error.render()))
@@ -138,6 +139,20 @@ fn ranges_are_open_or_closed_on_either_side() {
     );
     assert_eq!(read("at >= now-15m"), range("at", AtLeast, "now-15m"));
     assert_eq!(read("at < now/d"), range("at", Less, "now/d"));
+}
+
+#[test]
+fn a_value_with_wildcards_is_bounded_unless_its_only_wildcard_stands_at_its_end() {
+    let refused = |value: &str| Expression::parse(&format!("owner: {value}")).expect_err("too long").problem;
+    for long in ["a*".repeat(200), format!("*{}", "a".repeat(MAX_PATTERN)), format!("é*{}", "é".repeat(MAX_PATTERN))]
+    {
+        assert_eq!(refused(&long), "a value with wildcards is longer than 256 characters");
+    }
+    for fits in
+        ["a*".repeat(MAX_PATTERN / 2), format!("*{}", "é".repeat(MAX_PATTERN - 1)), format!("{}*", "a".repeat(900))]
+    {
+        assert!(Expression::parse(&format!("owner: {fits}")).is_ok(), "{fits}");
+    }
 }
 
 #[test]
