@@ -32,6 +32,10 @@ then it ends them and releases them, which uses up no attempt. After the second 
 A worker that is killed with SIGKILL cannot end its commands: they run on while their leases expire. Run it where they \
 are killed with it, in a container or as a systemd service.
 
+Whoever may submit to its queues runs commands here with the rights of the worker's user. A command does not get the \
+worker's settings (LEASEHOLD_…) and cannot read them in /proc unless it runs as root, but it can read every file that \
+this user can. Give the token in LEASEHOLD_TOKEN: all users of a machine can read command lines.
+
 Examples:
   leasehold worker --queue reports --slots 8
   leasehold worker --resource memory_mib=4096 --resource gpus=1
@@ -53,6 +57,9 @@ pub(super) struct WorkerArgs {
 /// Works until it is stopped.
 pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Failure> {
     log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
+    if let Err(error) = shell::hide_settings() {
+        tracing::warn!(%error, "jobs of this user can read the worker's settings in /proc");
+    }
     let client = args.server.connect(&settings.client)?;
     let config = config(args.worker, settings.worker)?;
     let signals = Signals::listen(|stop| match stop {

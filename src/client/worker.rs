@@ -12,6 +12,9 @@ use crate::manager::{ClaimRequest, Finish, Heartbeat, Outcome};
 use crate::wire;
 use crate::worker::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
 
+/// The code of the problem with which a server that is being stopped answers.
+const SHUTTING_DOWN: &str = "shutting_down";
+
 #[async_trait]
 impl JobService for Client {
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
@@ -158,6 +161,7 @@ fn service_error(error: ClientError) -> ServiceError {
         ClientError::Usage(_) => ServiceError::Refused(why),
         ClientError::Problem { problem, .. } => match StatusCode::from_u16(problem.status) {
             Ok(status) if !may_pass(status) => ServiceError::Refused(why),
+            _ if problem.code == SHUTTING_DOWN => ServiceError::Closing(why),
             _ => ServiceError::Unavailable(why),
         },
         // Not a server's answer, but that of a proxy in front of it.

@@ -39,7 +39,7 @@ impl JobService for Manager {
             Ok(crate::store::Versioned { job, .. }) => FinishAnswer::Accepted { state: Some(job.state.name()) },
             Err(ManagerError::Refused(Refusal::LeaseLost { .. }) | ManagerError::NotFound(_)) => FinishAnswer::Lost,
             Err(error) => match service_error(error) {
-                ServiceError::Unavailable(why) => FinishAnswer::Again(why),
+                ServiceError::Unavailable(why) | ServiceError::Closing(why) => FinishAnswer::Again(why),
                 ServiceError::Refused(why) => FinishAnswer::Refused(why),
             },
         };
@@ -63,10 +63,10 @@ fn claimed_job(view: &JobView) -> ClaimedJob {
 
 fn service_error(error: ManagerError) -> ServiceError {
     match error {
-        ManagerError::Contended { .. }
-        | ManagerError::Store(_)
-        | ManagerError::Unknown(_)
-        | ManagerError::ShuttingDown => ServiceError::Unavailable(error.to_string()),
+        ManagerError::Contended { .. } | ManagerError::Store(_) | ManagerError::Unknown(_) => {
+            ServiceError::Unavailable(error.to_string())
+        }
+        ManagerError::ShuttingDown => ServiceError::Closing(error.to_string()),
         ManagerError::NotFound(_)
         | ManagerError::Invalid { .. }
         | ManagerError::SubmissionDiffers(_)

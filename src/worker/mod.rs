@@ -195,20 +195,31 @@ impl RunningWorker {
         }
     }
 
-    /// Repeats the claim until there is an answer. The request has a name, so that a repetition returns the jobs of a
-    /// lost answer.
+    /// Repeats the claim until there is an answer, and logs when answers stop and when they come again. The request has
+    /// a name, so that a repetition returns the jobs of a lost answer.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
         let mut tries = 0;
+        let mut unanswered_since = None;
         let claim = || {
             tries += 1;
             let request = ClaimRequest { repeated: tries > 1, ..request.clone() };
             async move { self.worker.service.claim(&request).await }
         };
-        claim
+        let claimed = claim
             .retry(backoff::waits())
-            .when(|error| matches!(error, ServiceError::Unavailable(_)))
-            .notify(|error, _| tracing::warn!(%error, "no answer to a claim; trying again"))
-            .await
+            .when(|error| !matches!(error, ServiceError::Refused(_)))
+            .notify(|error, _| {
+                // A service that is being stopped says so to every waiting claim, and that is no trouble.
+                if unanswered_since.is_none() && matches!(error, ServiceError::Unavailable(_)) {
+                    unanswered_since = Some(Instant::now());
+                    tracing::warn!(%error, "claims are not answered; trying again");
+                }
+            })
+            .await;
+        if let (Some(since), Ok(_)) = (unanswered_since, &claimed) {
+            tracing::info!(seconds = since.elapsed().as_secs(), "claims are answered again");
+        }
+        claimed
     }
 
     /// Releases the jobs of a claim whose answer was not awaited.

@@ -65,6 +65,9 @@ pub enum ServiceError {
     /// The service did not answer in time, or requested that the call be made later. Repeating the call is safe.
     #[error("{0}")]
     Unavailable(String),
+    /// The service is being stopped. Another may take its place, so the call can be repeated.
+    #[error("{0}")]
+    Closing(String),
     /// The service will refuse every repetition, for example because the token lacks the role.
     #[error("{0}")]
     Refused(String),

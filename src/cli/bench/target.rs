@@ -14,6 +14,7 @@ use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;
 use crate::client::{Client, CountQuery, JobQuery};
 use crate::job::JobState;
+use crate::worker::shell::remove_settings;
 
 /// How long a server may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -98,9 +99,7 @@ pub(super) fn this_program() -> Result<Command, Failure> {
     let missing = |error| Failure::Failed(format!("cannot find this program: {error}"));
     let program = std::env::current_exe().map_err(missing)?;
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
-        command.env_remove(name);
-    }
+    remove_settings(&mut command);
     command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
     Ok(command)
 }
@@ -116,12 +115,17 @@ async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), Failure>
     let failed = |what: &str| Failure::Failed(what.to_owned());
     let data = scratch_directory()?;
     let mut command = this_program()?;
-    command.args(["serve", "--listen", "127.0.0.1:0", "--store", args.store.as_str(), "--data-dir"]).arg(data.path());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--store", args.store.as_str()]);
     // Server and workers are on one machine, which has one clock.
     command.args(["--clock-skew-ms", "0"]);
-    if args.store == StoreKind::Elasticsearch {
-        command.args(["--index-prefix", &format!("leasehold-bench-{run:08x}-")]);
-        command.args(args.elasticsearch_url.iter().flat_map(|url| ["--elasticsearch-url", url]));
+    match args.store {
+        StoreKind::Embedded => {
+            command.arg("--data-dir").arg(data.path());
+        }
+        StoreKind::Elasticsearch => {
+            command.args(["--index-prefix", &format!("leasehold-bench-{run:08x}-")]);
+            command.args(args.elasticsearch_url.iter().flat_map(|url| ["--elasticsearch-url", url]));
+        }
     }
     command.env("LEASEHOLD_LOG", "warn").stdout(Stdio::piped());
     let mut server = command.spawn().map_err(|error| failed(&format!("cannot start a server: {error}")))?;

@@ -7,6 +7,7 @@
 //! - Ending an attempt early sends SIGTERM to the group and, if its command is still there after a grace, SIGKILL.
 //! - The last part of the output is kept, in bounded memory, with its whole length.
 //! - Standard input is empty.
+//! - The worker's own settings, its token above all, are not in the command's environment.
 //!
 //! When the worker itself is killed with SIGKILL, nothing ends its commands. Each carries the worker's [`Scope`] in its
 //! environment; the process that takes the worker's place calls [`Scope::end_leftovers`] first.
@@ -25,6 +26,7 @@ use serde::Serialize;
 use tokio::process::{Child, Command};
 
 pub use payload::{CommandLine, ShellPayload};
+pub use process::{hide_settings, remove_settings};
 pub use scope::{Leftovers, Scope};
 
 use self::process::Group;
@@ -91,6 +93,7 @@ impl ShellHandler {
     fn command(&self, payload: &ShellPayload, attempt: &Attempt) -> Command {
         let (program, arguments) = payload.command.program_and_arguments();
         let mut command = Command::new(program);
+        process::remove_settings(&mut command);
         command.args(arguments).envs(&payload.env);
         if let Some(cwd) = &payload.cwd {
             command.current_dir(cwd);

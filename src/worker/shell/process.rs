@@ -1,4 +1,4 @@
-//! A command's process group, and how processes end.
+//! A command's environment and process group, and how processes end.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -6,7 +6,30 @@ use std::process::ExitStatus;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
+
+/// The prefix of the environment variables that hold this program's own settings.
+const SETTINGS: &str = "LEASEHOLD_";
+
+/// Removes this program's own settings from the environment that a command inherits: they belong to the process that
+/// starts it, and a token among them gives rights that whoever wrote the command may not have.
+pub fn remove_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(SETTINGS.as_bytes())) {
+        command.env_remove(name);
+    }
+}
+
+/// Keeps other processes of the same user out of this one's memory and environment, where settings can be: a command
+/// could otherwise read in `/proc` what was removed from its own environment. It has an effect on Linux only, and none
+/// on commands that run as root.
+///
+/// # Errors
+/// The system refuses it.
+pub fn hide_settings() -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_dumpable(false)?;
+    Ok(())
+}
 
 /// The process group of a command. It is killed when this value is dropped.
 ///

@@ -1,9 +1,12 @@
 //! A worker process and a server process.
 
+use std::process::Command;
+
 use nix::sys::signal::Signal;
 
 use super::Bed;
-use crate::program::{is_alive, lines, until};
+use crate::program::{Started, is_alive, leasehold, lines, until};
+use crate::servers::user::ServerUser;
 
 #[test]
 fn a_job_is_run_and_its_output_kept() {
@@ -79,4 +82,72 @@ fn a_result_outlives_a_server_that_was_killed_meanwhile() {
     assert_eq!((&job["result"]["stdout"], &job["fence"], &job["attempt"]), (&"42\n".into(), &1.into(), &1.into()));
     assert_eq!(lines(&bed.path().join("pids")).len(), 1, "the job ran twice");
     assert_eq!(bed.server.terminate(), Some(0));
+}
+
+#[test]
+fn a_command_gets_none_of_its_workers_settings() {
+    let bed = Bed::start();
+    let settings = [("LEASEHOLD_SERVER", bed.server.url()), ("LEASEHOLD_TOKEN", "lh_secret".to_owned())];
+    let _worker = Started::of(leasehold(bed.path(), ["worker"]).envs(settings.clone()));
+    let names = |file: &str| format!("env | grep ^LEASEHOLD_ | cut -d= -f1 | sort > {file}");
+    let seen = |file: &str| lines(&bed.path().join(file));
+    let own = ["LEASEHOLD_ATTEMPT", "LEASEHOLD_FENCE", "LEASEHOLD_JOB_ID", "LEASEHOLD_SCOPE"];
+    let id = bed.submit(&[], &names("worker"));
+    bed.run(&["wait", &id]).expect(0);
+    assert_eq!(seen("worker"), own);
+
+    let job = serde_json::json!({"command": names("run")});
+    std::fs::write(bed.path().join("jobs.jsonl"), job.to_string()).expect("written");
+    Started::of(leasehold(bed.path(), ["run", "jobs.jsonl"]).envs(settings.clone())).end().expect(0);
+    assert_eq!(seen("run"), own);
+
+    let job = serde_json::json!({"command": names("given"), "env": {"LEASEHOLD_SERVER": "http://mine"}});
+    std::fs::write(bed.path().join("jobs.jsonl"), job.to_string()).expect("written");
+    Started::of(leasehold(bed.path(), ["run", "jobs.jsonl"]).envs(settings)).end().expect(0);
+    assert!(seen("given").contains(&"LEASEHOLD_SERVER".to_owned()), "what the job itself brings is taken from it");
+}
+
+#[test]
+fn a_command_cannot_read_its_workers_token_in_proc() {
+    let bed = Bed::start();
+    let place = tempfile::tempdir_in(ServerUser::reachable_temp_dir()).expect("a directory");
+    let program = place.path().join("leasehold");
+    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &program).expect("copied");
+    ServerUser::open(place.path()).expect("anybody may run it");
+    let words = ServerUser::command_line(Command::new(&program).arg("worker"));
+    let settings = [("LEASEHOLD_SERVER", bed.server.url()), ("LEASEHOLD_TOKEN", "lh_secret".to_owned())];
+    let _worker = Started::of(Command::new(&words[0]).args(&words[1..]).current_dir(place.path()).envs(settings));
+    let id = bed.submit(&["--max-attempts", "1"], "tr '\\0' '\\n' < /proc/$PPID/environ");
+    bed.run(&["wait", &id]).expect(1);
+    let job = bed.job(&id).to_string();
+    assert!(job.contains("ermission denied") && !job.contains("lh_secret"), "{job}");
+}
+
+#[test]
+fn a_clean_stop_of_a_server_warns_of_nothing() {
+    let Bed { place, server } = Bed::start();
+    assert_eq!(server.terminate(), Some(0));
+    let log = std::fs::read_to_string(place.path().join("server.log")).expect("its log");
+    assert!(log.contains("serving") && !log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn a_server_that_is_away_is_told_of_once_and_its_return_once() {
+    let mut bed = Bed::start();
+    let log = bed.path().join("worker.log");
+    let errors = std::fs::File::create(&log).expect("a log");
+    let mut worker = leasehold(bed.path(), ["worker"]);
+    let mut worker = Started::of(worker.env("LEASEHOLD_SERVER", bed.server.url()).stderr(errors));
+    let said = |what: &str| lines(&log).iter().filter(|line| line.contains(what)).count();
+    let id = bed.submit(&[], "true");
+    bed.run(&["wait", &id]).expect(0);
+    bed.server.kill();
+    until("it says so", || said("WARN") > 0);
+    bed.server.restart();
+    let id = bed.submit(&[], "true");
+    bed.run(&["wait", &id]).expect(0);
+    until("it says that too", || said("answered again") > 0);
+    worker.signal(Signal::SIGTERM);
+    worker.end().expect(0);
+    assert_eq!((said("WARN"), said("answered again")), (1, 1), "{:?}", lines(&log));
 }

@@ -23,7 +23,7 @@ mod maven;
 mod node;
 pub(crate) mod ports;
 mod tests;
-mod user;
+pub(crate) mod user;
 mod watchdog;
 
 use std::io::Write;

@@ -9,7 +9,7 @@ use std::process::Command;
 const UNPRIVILEGED: u32 = 65_534;
 
 /// What is the same for every server: whom it runs as.
-pub(super) struct ServerUser;
+pub(crate) struct ServerUser;
 
 impl ServerUser {
     /// Whether servers run as somebody else than we do.
@@ -26,7 +26,7 @@ impl ServerUser {
     }
 
     /// The first usual folder for temporary files that the server's user can reach.
-    pub(super) fn reachable_temp_dir() -> PathBuf {
+    pub(crate) fn reachable_temp_dir() -> PathBuf {
         let candidates = [std::env::temp_dir(), PathBuf::from("/var/tmp")];
         candidates.into_iter().find(|folder| Self::reaches(folder)).unwrap_or_else(|| PathBuf::from("/tmp"))
     }
@@ -41,12 +41,12 @@ impl ServerUser {
     }
 
     /// Lets everybody read `folder` and all in it.
-    pub(super) fn open(folder: &Path) -> Result<(), String> {
+    pub(crate) fn open(folder: &Path) -> Result<(), String> {
         run(Command::new("chmod").args(["-R", "a+rX"]).arg(folder))
     }
 
     /// The words that run `command` as the server's user.
-    pub(super) fn command_line(command: &Command) -> Vec<OsString> {
+    pub(crate) fn command_line(command: &Command) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         if Self::is_other() {
             let id = UNPRIVILEGED.to_string();
