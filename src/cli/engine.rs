@@ -63,22 +63,41 @@ pub(super) struct StoreArgs {
     pub(super) archive_after: Option<Duration>,
 }
 
-/// The store's settings.
-pub(super) struct EngineSettings {
-    pub(super) kind: StoreKind,
-    pub(super) data_dir: PathBuf,
-    pub(super) elasticsearch_urls: Option<Vec<String>>,
-    pub(super) elasticsearch_api_key: Option<String>,
-    pub(super) elasticsearch_ca: Option<PathBuf>,
+/// The settings of the chosen store.
+pub(super) enum EngineSettings {
+    /// Those of the embedded store.
+    Embedded {
+        /// The data directory.
+        data_dir: PathBuf,
+    },
+    /// Those of Elasticsearch.
+    Elasticsearch(ElasticsearchSettings),
+}
+
+/// The settings for Elasticsearch; what is `None` has its default.
+pub(super) struct ElasticsearchSettings {
+    pub(super) urls: Option<Vec<String>>,
+    pub(super) api_key: Option<String>,
+    pub(super) ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
     pub(super) archive_after: Option<Duration>,
 }
 
+impl EngineSettings {
+    /// Returns the chosen store.
+    pub(super) const fn kind(&self) -> StoreKind {
+        match self {
+            Self::Embedded { .. } => StoreKind::Embedded,
+            Self::Elasticsearch(_) => StoreKind::Elasticsearch,
+        }
+    }
+}
+
 /// Opens the store that the settings name.
 pub(super) async fn open(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
-    match settings.kind {
-        StoreKind::Embedded => embedded(&settings.data_dir).await,
-        StoreKind::Elasticsearch => elasticsearch(settings).await,
+    match settings {
+        EngineSettings::Embedded { data_dir } => embedded(&data_dir).await,
+        EngineSettings::Elasticsearch(settings) => elasticsearch(settings).await,
     }
 }
 
@@ -91,7 +110,7 @@ pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure
 }
 
 /// Connects to Elasticsearch and waits until it is reachable; fails at once for errors that only a person can fix.
-async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
+async fn elasticsearch(settings: ElasticsearchSettings) -> Result<Arc<dyn Store>, Failure> {
     let options = elasticsearch_options(settings)?;
     let connected = (|| ElasticsearchStore::connect(options.clone()))
         .retry(backoff::waits())
@@ -103,15 +122,15 @@ async fn elasticsearch(settings: EngineSettings) -> Result<Arc<dyn Store>, Failu
 }
 
 /// Returns the options for Elasticsearch.
-pub(super) fn elasticsearch_options(settings: EngineSettings) -> Result<ElasticsearchOptions, Failure> {
+pub(super) fn elasticsearch_options(settings: ElasticsearchSettings) -> Result<ElasticsearchOptions, Failure> {
     let defaults = ElasticsearchOptions::default();
     let read = |file: PathBuf| {
         std::fs::read(&file).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", file.display())))
     };
     Ok(ElasticsearchOptions {
-        urls: settings.elasticsearch_urls.unwrap_or(defaults.urls),
-        api_key: settings.elasticsearch_api_key,
-        certificate_authority: settings.elasticsearch_ca.map(read).transpose()?,
+        urls: settings.urls.unwrap_or(defaults.urls),
+        api_key: settings.api_key,
+        certificate_authority: settings.ca.map(read).transpose()?,
         index_prefix: settings.index_prefix.unwrap_or(defaults.index_prefix),
         move_after: settings.archive_after.unwrap_or(defaults.move_after),
         ..ElasticsearchOptions::default()

@@ -85,7 +85,7 @@ impl Host {
             access,
             notifications: Notifications::of(&args.notify, &settings.notify)?,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
-            engine: settings.engine(args.store),
+            engine: settings.engine(args.store)?,
             metrics,
             gently: signals.stop().listen(),
             at_once: signals.stop().listen(),

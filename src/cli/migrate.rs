@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::engine::{self, StoreArgs, StoreKind};
+use super::engine::{self, EngineSettings, StoreArgs, StoreKind};
 use super::failure::Failure;
 use super::output::print;
 use super::settings::Settings;
@@ -32,14 +32,16 @@ pub(super) struct MigrateArgs {
 
 /// Migrates.
 pub(super) async fn run(args: MigrateArgs, settings: Settings) -> Result<(), Failure> {
-    let engine = settings.engine(args.store);
+    let named = args.store.store.or(settings.store);
     // Naming a node selects Elasticsearch.
-    if engine.kind == StoreKind::Embedded && engine.elasticsearch_urls.is_none() {
+    let names_a_node = !args.store.elasticsearch_url.is_empty() || settings.elasticsearch_url.is_some();
+    let store = named.or(names_a_node.then_some(StoreKind::Elasticsearch));
+    let EngineSettings::Elasticsearch(settings) = settings.engine(StoreArgs { store, ..args.store })? else {
         let message = "no Elasticsearch is named: pass `--store elasticsearch` and `--elasticsearch-url`; the embedded \
                        store has nothing to migrate";
         return Err(Failure::Usage(message.to_owned()));
-    }
-    let migration = Migration::plan(engine::elasticsearch_options(engine)?).await.map_err(Failure::failed)?;
+    };
+    let migration = Migration::plan(engine::elasticsearch_options(settings)?).await.map_err(Failure::failed)?;
     if migration.changes().next().is_none() {
         return print("the indices are up to date; there is nothing to do");
     }

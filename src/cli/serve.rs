@@ -48,10 +48,14 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
 /// Returns the server's configuration for its health page: nothing secret, and so no URL, which may hold a password.
 fn configuration(engine: &EngineSettings, access: &Access, watches: bool) -> serde_json::Value {
     let (manager, limits) = (ManagerConfig::default(), Limits::default());
+    let index_prefix = match engine {
+        EngineSettings::Embedded { .. } => None,
+        EngineSettings::Elasticsearch(settings) => settings.index_prefix.as_deref(),
+    };
     serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "store": engine.kind.as_str(),
-        "index_prefix": engine.index_prefix,
+        "store": engine.kind().as_str(),
+        "index_prefix": index_prefix,
         "monitor": watches,
         "tokens_needed": !access.is_open(),
         "candidates_per_queue": manager.candidates_per_queue,

@@ -30,7 +30,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::duration::DurationSetting;
-use super::engine::{EngineSettings, StoreArgs, StoreKind};
+use super::engine::{ElasticsearchSettings, EngineSettings, StoreArgs, StoreKind};
 use super::failure::Failure;
 use super::log::LogFormat;
 use super::monitor::OversightArgs;
@@ -107,19 +107,50 @@ impl Settings {
         toml::from_str(&text).map_err(|error| wrong(error.to_string()))
     }
 
-    /// Returns the store's settings: flags over these.
-    pub(super) fn engine(self, flags: StoreArgs) -> EngineSettings {
-        let urls = Some(flags.elasticsearch_url).filter(|urls| !urls.is_empty()).or(self.elasticsearch_url);
-        EngineSettings {
-            kind: flags.store.or(self.store).unwrap_or(StoreKind::Embedded),
-            data_dir: flags.data_dir.or(self.data_dir).unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR)),
-            elasticsearch_urls: urls,
-            elasticsearch_api_key: flags.elasticsearch_api_key.or(self.elasticsearch_api_key),
-            elasticsearch_ca: flags.elasticsearch_ca.or(self.elasticsearch_ca),
+    /// Returns the settings of the chosen store: flags over these. A setting of another store is refused, since whoever
+    /// gives one expects that store.
+    pub(super) fn engine(self, flags: StoreArgs) -> Result<EngineSettings, Failure> {
+        let store = flags.store.or(self.store);
+        let data_dir = flags.data_dir.or(self.data_dir);
+        let elasticsearch = ElasticsearchSettings {
+            urls: Some(flags.elasticsearch_url).filter(|urls| !urls.is_empty()).or(self.elasticsearch_url),
+            api_key: flags.elasticsearch_api_key.or(self.elasticsearch_api_key),
+            ca: flags.elasticsearch_ca.or(self.elasticsearch_ca),
             index_prefix: flags.index_prefix.or(self.index_prefix),
             archive_after: flags.archive_after.or(self.archive_after.map(|setting| setting.0)),
+        };
+        let given = [
+            ("data_dir", StoreKind::Embedded, data_dir.is_some()),
+            ("elasticsearch_url", StoreKind::Elasticsearch, elasticsearch.urls.is_some()),
+            ("elasticsearch_api_key", StoreKind::Elasticsearch, elasticsearch.api_key.is_some()),
+            ("elasticsearch_ca", StoreKind::Elasticsearch, elasticsearch.ca.is_some()),
+            ("index_prefix", StoreKind::Elasticsearch, elasticsearch.index_prefix.is_some()),
+            ("archive_after", StoreKind::Elasticsearch, elasticsearch.archive_after.is_some()),
+        ];
+        let chosen = store.unwrap_or(StoreKind::Embedded);
+        if let Some((name, of, _)) = given.into_iter().find(|(_, of, given)| *given && *of != chosen) {
+            return Err(Failure::Usage(not_chosen(name, of, store)));
         }
+        Ok(match chosen {
+            StoreKind::Embedded => {
+                EngineSettings::Embedded { data_dir: data_dir.unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR)) }
+            }
+            StoreKind::Elasticsearch => EngineSettings::Elasticsearch(elasticsearch),
+        })
     }
+}
+
+/// Describes a setting that belongs to another store than the chosen one.
+fn not_chosen(name: &str, of: StoreKind, chosen: Option<StoreKind>) -> String {
+    let (flag, variable, of) = (name.replace('_', "-"), name.to_uppercase(), of.as_str());
+    let chosen = match chosen {
+        Some(chosen) => format!("the chosen store is `{}`", chosen.as_str()),
+        None => "no store is chosen, which means `embedded`".to_owned(),
+    };
+    format!(
+        "`{name}` (--{flag}, LEASEHOLD_{variable}) is a setting of the store `{of}`, and {chosen}: add `--store {of}` \
+         (`store` in the settings file), or take the setting away"
+    )
 }
 
 /// Parses an amount of a resource, such as `memory_mib=4096`.

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::cli::duration;
 use crate::cli::engine::StoreKind;
+use crate::cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Exits with 1 when a job was lost or handed out twice.
@@ -87,6 +88,18 @@ impl BenchArgs {
     /// Returns how many jobs the scenario `lives` submits.
     pub(super) fn lives(&self) -> u32 {
         self.jobs.unwrap_or(DEFAULT_LIVES)
+    }
+
+    /// Refuses settings of the store that is not chosen: another store than expected would be measured.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let wrong = match self.store {
+            StoreKind::Embedded => (!self.elasticsearch_url.is_empty()).then_some(("--elasticsearch-url", "embedded")),
+            StoreKind::Elasticsearch => self.data_dir.is_some().then_some(("--data-dir", "elasticsearch")),
+        };
+        match wrong {
+            None => Ok(()),
+            Some((flag, store)) => Err(Failure::Usage(format!("{flag} has no meaning with `--store {store}`"))),
+        }
     }
 }
 

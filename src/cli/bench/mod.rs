@@ -29,6 +29,7 @@ use target::Target;
 
 /// Runs the scenario, on one thread: the server needs the other cores.
 pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
+    args.check()?;
     limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

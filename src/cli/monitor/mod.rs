@@ -37,7 +37,7 @@ pub(super) struct MonitorArgs {
 pub(super) async fn run(mut args: MonitorArgs, settings: Settings) -> Result<(), Failure> {
     args.host.listen = args.host.listen.or(settings.monitor.listen);
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "giving the lease back and stopping")?;
-    if host.engine.kind == StoreKind::Embedded {
+    if host.engine.kind() == StoreKind::Embedded {
         let message = "the embedded store belongs to one process, the server, which has its monitor in it; a \
                        monitor of its own is for `--store elasticsearch`";
         return Err(Failure::Usage(message.to_owned()));

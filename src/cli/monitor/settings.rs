@@ -79,14 +79,28 @@ impl OversightArgs {
         let defaults = MonitorConfig::default();
         let optional = |flag: Option<u64>, file: Option<u64>| flag.or(file).map(Duration::from_millis);
         let millis = |flag, file, default| optional(flag, file).unwrap_or(default);
-        let audit_period = millis(self.audit_period_ms, file.audit_period_ms, DEFAULT_AUDIT_PERIOD);
+        let period = |name, flag, file, default| match millis(flag, file, default) {
+            Duration::ZERO => Err(no_period(name)),
+            period => Ok(period),
+        };
+        let recovery_period =
+            period("recovery_period_ms", self.recovery_period_ms, file.recovery_period_ms, defaults.recovery_period)?;
+        let retention_period = period(
+            "retention_period_ms",
+            self.retention_period_ms,
+            file.retention_period_ms,
+            defaults.retention_period,
+        )?;
+        let archive_period =
+            period("archive_period_ms", self.archive_period_ms, file.archive_period_ms, defaults.archive_period)?;
+        let audit_period = period("audit_period_ms", self.audit_period_ms, file.audit_period_ms, DEFAULT_AUDIT_PERIOD)?;
         let retention = self.retention.or(file.retention).map(|ages| ages.0);
         let window = self.idempotency_window.or(file.idempotency_window).map(|setting| setting.0);
         Ok(MonitorConfig {
             scans: self.scans(file)?.unwrap_or(defaults.scans),
-            recovery_period: millis(self.recovery_period_ms, file.recovery_period_ms, defaults.recovery_period),
-            retention_period: millis(self.retention_period_ms, file.retention_period_ms, defaults.retention_period),
-            archive_period: millis(self.archive_period_ms, file.archive_period_ms, defaults.archive_period),
+            recovery_period,
+            retention_period,
+            archive_period,
             orphan_grace: millis(self.orphan_grace_ms, file.orphan_grace_ms, defaults.orphan_grace),
             clock_skew: optional(self.clock_skew_ms, file.clock_skew_ms),
             heartbeat_stale: optional(self.heartbeat_stale_ms, file.heartbeat_stale_ms),
@@ -102,6 +116,7 @@ impl OversightArgs {
     fn scans(&self, file: &Self) -> Result<Option<Schedule>, String> {
         let schedule = |period: Option<u64>, cron: &Option<String>| match (period, cron) {
             (Some(_), Some(_)) => Err("a scan has a period or a cron expression, not both".to_owned()),
+            (Some(0), None) => Err(no_period("scan_period_ms")),
             (Some(period), None) => Ok(Some(Schedule::Every(Duration::from_millis(period)))),
             (None, Some(cron)) => Ok(Some(Schedule::Cron(cron.clone()))),
             (None, None) => Ok(None),
@@ -109,6 +124,10 @@ impl OversightArgs {
         let flags = schedule(self.monitor_scan_period_ms, &self.monitor_cron)?;
         Ok(flags.or(schedule(file.monitor_scan_period_ms, &file.monitor_cron)?))
     }
+}
+
+fn no_period(name: &str) -> String {
+    format!("{name} must be at least 1: without a pause between two scans nothing else gets a turn")
 }
 
 /// How long ended jobs are kept, as flags and the settings file take it.
@@ -189,6 +208,15 @@ mod tests {
         let over = flags.over(&file).expect("settings");
         assert_eq!(over.scans, Schedule::Every(Duration::from_secs(9)));
         assert_eq!((over.orphan_grace, over.clock_skew), (Duration::from_secs(1), Some(Duration::from_millis(100))));
+    }
+
+    #[test]
+    fn a_period_of_nothing_is_refused() {
+        for name in ["scan", "recovery", "retention", "archive", "audit"] {
+            let file = toml::from_str(&format!("{name}_period_ms = 0")).expect("a key that is known");
+            let said = OversightArgs::default().over(&file).expect_err("a period of nothing");
+            assert!(said.contains(&format!("{name}_period_ms")), "{said}");
+        }
     }
 
     #[test]

@@ -78,3 +78,27 @@ fn a_new_token_opens_the_server_that_has_its_hash_and_no_other_does() {
     let submit = ["submit", "--server", &url, "--token", &text("token"), "--", "true"];
     assert_eq!(run(place.path(), submit).code(), Some(1), "a token that may only read submitted a job");
 }
+
+#[test]
+fn a_setting_of_the_store_that_is_not_chosen_is_refused_wherever_it_is_given() {
+    let place = tempfile::tempdir().expect("a directory");
+    let refused = |arguments: &[&str], variable: Option<(&str, &str)>, words: &[&str]| {
+        let mut command = leasehold(place.path(), ["--config", "s.toml"].iter().chain(arguments));
+        let said = Started::of(command.envs(variable)).end().expect(2).stderr();
+        assert!(words.iter().all(|word| said.contains(word)) && said.lines().count() == 1, "{arguments:?}: {said}");
+        assert!(!place.path().join("leasehold-data").exists(), "a store was opened");
+    };
+    fs::write(place.path().join("s.toml"), "").expect("written");
+    let node = "http://127.0.0.1:9";
+    let add = "add `--store elasticsearch`";
+    refused(&["serve", "--elasticsearch-url", node], None, &["--elasticsearch-url", add]);
+    refused(&["serve"], Some(("LEASEHOLD_ELASTICSEARCH_API_KEY", "k")), &["LEASEHOLD_ELASTICSEARCH_API_KEY", add]);
+    refused(&["serve", "--index-prefix", "x-"], None, &["index_prefix", "no store is chosen"]);
+    refused(&["serve", "--store", "embedded", "--archive-after", "1m"], None, &["archive_after", "`embedded`"]);
+    let elasticsearch = ["serve", "--store", "elasticsearch", "--elasticsearch-url", node];
+    refused(&[&elasticsearch[..], &["--data-dir", "d"]].concat(), None, &["data_dir", "add `--store embedded`"]);
+    refused(&["bench", "--elasticsearch-url", node], None, &["--elasticsearch-url", "--store embedded"]);
+    fs::write(place.path().join("s.toml"), "elasticsearch_ca = \"ca.pem\"\n").expect("written");
+    refused(&["serve"], None, &["elasticsearch_ca", add]);
+    refused(&["monitor"], None, &["elasticsearch_ca", add]);
+}

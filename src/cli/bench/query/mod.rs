@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::args::BenchArgs;
 use super::report::Latencies;
 use super::target::{self, Target};
-use crate::cli::engine::{self, EngineSettings};
+use crate::cli::engine::{self, ElasticsearchSettings, EngineSettings, StoreKind};
 use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 use crate::client::{Client, CountQuery, JobQuery};
@@ -83,14 +83,15 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
 /// Opens the store that the arguments name; an embedded one in `fresh` if no directory is named.
 pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failure> {
     let run: u32 = rand::random();
-    let settings = EngineSettings {
-        kind: args.store,
-        data_dir: args.data_dir.clone().unwrap_or(fresh),
-        elasticsearch_urls: Some(args.elasticsearch_url.clone()).filter(|urls| !urls.is_empty()),
-        elasticsearch_api_key: None,
-        elasticsearch_ca: None,
-        index_prefix: Some(format!("leasehold-bench-{run:08x}-")),
-        archive_after: None,
+    let settings = match args.store {
+        StoreKind::Embedded => EngineSettings::Embedded { data_dir: args.data_dir.clone().unwrap_or(fresh) },
+        StoreKind::Elasticsearch => EngineSettings::Elasticsearch(ElasticsearchSettings {
+            urls: Some(args.elasticsearch_url.clone()).filter(|urls| !urls.is_empty()),
+            api_key: None,
+            ca: None,
+            index_prefix: Some(format!("leasehold-bench-{run:08x}-")),
+            archive_after: None,
+        }),
     };
     engine::open(settings).await
 }
