@@ -159,7 +159,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_store_node_failures_total", Counter, "Requests that failed at one node of the store"),
     metric("leasehold_store_copies_failed_total", Counter, "Acknowledged writes that not every replica took"),
     metric("leasehold_store_unreadable_total", Counter,
-        "Times that a document was passed over that cannot be read, since a later version or somebody by hand wrote it"),
+        "Times that a document was passed over, which a later version or somebody by hand wrote in another form"),
     metric("leasehold_store_bodies_left_total", Counter,
         "Payloads and results that could not be removed and that no job refers to"),
 ];

@@ -5,8 +5,9 @@
 //! cleared away in the background ([`super::cleaning`]). Bodies kept apart are written before the first round: a job
 //! never refers to a body that is not stored.
 //!
-//! Writes travel in lanes ([`Lane`]), so that one whose job has to be looked for in the archive, or whose body has to be
-//! written first, holds up none of those that need neither. A write that turns out to need the archive changes lanes.
+//! Writes travel in lanes ([`Lane`]), so that one whose job has to be looked for in the archive, or whose body has to
+//! be written first, holds up none of those that need neither. A write that turns out to need the archive changes
+//! lanes.
 //!
 //! Every write goes to the live index, also that of a job in the archive: it then replaces the job's tombstone or
 //! creates the document ([`super::archive`]), and the copy is removed afterwards. A removal writes a tombstone.
