@@ -221,6 +221,23 @@ impl Job {
         Ok(beating)
     }
 
+    /// Renews the lease of a claim that its worker makes again under the same name: the job is delivered once more. The
+    /// lease always changes, also when the clock stands still, so that it can be told from one that was not delivered.
+    ///
+    /// # Errors
+    /// [`Refusal::LeaseLost`].
+    pub fn deliver_again(
+        &self,
+        worker_id: &WorkerId,
+        request_id: Option<&RequestId>,
+        now: Timestamp,
+    ) -> Result<Self, Refusal> {
+        let lost = || Refusal::LeaseLost { state: self.state.name(), fence: self.fence };
+        let lease = self.lease().filter(|lease| lease.request_id.as_ref() == request_id).ok_or_else(lost)?;
+        let proof = LeaseProof { worker_id: worker_id.clone(), fence: self.fence };
+        self.heartbeat(&proof, None, now.max(lease.heartbeat_at.plus(Duration::from_millis(1))))
+    }
+
     /// Moves the job `running → completed`. A late completion is accepted as long as its fence is the current one, even
     /// when cancellation was requested: the work is done. The same completion again changes nothing; one with another
     /// result is refused.

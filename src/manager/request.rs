@@ -80,7 +80,7 @@ pub struct ClaimRequest {
     pub wait: Duration,
     /// How long each lease lasts without a heartbeat.
     pub lease: Duration,
-    /// The worker's name for this claim. A repeated claim of the same name returns the same jobs.
+    /// The worker's name for this claim. A repeated claim of the same name returns the same jobs and takes no others.
     pub request_id: Option<RequestId>,
     /// Whether the worker repeats a claim whose answer was lost. The manager then also finds, by a costlier search,
     /// jobs that another manager claimed for the first call a moment ago.

@@ -48,7 +48,8 @@ pub struct ClaimJobs {
     /// How long each lease lasts without a heartbeat, from 100 to 86,400,000 milliseconds. 60,000 by default.
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_ms: Option<u64>,
-    /// The worker's name for this call. The same call again returns the same jobs, so that a lost answer loses no time.
+    /// The worker's name for this call, another one for each. The same call again returns those jobs of the first answer
+    /// that the worker still holds, so that a lost answer loses no time, and takes no others.
     #[schema(min_length = 1, max_length = 256)]
     pub request_id: Option<String>,
     /// Whether this call repeats one with the same `request_id` whose answer was lost. If true, jobs that another

@@ -23,6 +23,11 @@ use events::{
     a_filter_lets_through_what_it_names, a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
     every_transition_is_told_once_and_in_order, what_happened_since_a_time_is_told_before_what_happens,
 };
+use named_claims::{
+    a_named_claim_finds_its_jobs_again, a_named_claim_finds_its_jobs_again_at_another_manager,
+    a_named_claim_made_anew_supersedes_the_one_that_waits, a_named_claim_that_is_delivered_again_has_its_whole_lease,
+    a_named_claim_that_was_answered_with_none_takes_none, a_named_claim_whose_jobs_have_ended_takes_no_others,
+};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -192,6 +197,9 @@ cases! {
     a_named_claim_finds_its_jobs_again,
     a_named_claim_finds_its_jobs_again_at_another_manager,
     a_named_claim_made_anew_supersedes_the_one_that_waits,
+    a_named_claim_that_is_delivered_again_has_its_whole_lease,
+    a_named_claim_whose_jobs_have_ended_takes_no_others,
+    a_named_claim_that_was_answered_with_none_takes_none,
     a_worker_whose_job_was_claimed_anew_is_refused_and_nothing_changes,
     a_worker_whose_job_was_released_is_refused,
     a_foreign_worker_is_refused,
@@ -206,6 +214,7 @@ cases! {
     a_job_past_its_start_deadline_expires_instead_of_being_claimed,
     a_job_due_later_is_not_claimed_before,
     the_same_submission_again_gives_the_first_job,
+    the_same_submission_past_its_deadline_gives_the_first_job,
     another_submission_under_the_same_id_is_refused,
     a_large_payload_and_result_come_back_as_they_were,
     an_explicit_retry_gives_a_fresh_budget_and_the_fence_goes_on,
@@ -275,38 +284,6 @@ async fn a_dropped_claim_takes_no_job(site: Site) {
     let id = site.submit(new_job()).await.versioned.job.id.clone();
     assert_eq!(site.state(&id).await, JobState::Available);
     assert_eq!(site.claim_one().await.job.fence, Fence::new(1));
-}
-
-async fn a_named_claim_finds_its_jobs_again(site: Site) {
-    let id = site.submit(new_job()).await.versioned.job.id.clone();
-    drop(site.manager.claim(named("call")).await.expect("the claim is answered"));
-    site.submit(new_job()).await;
-    let again = site.claim(named("call")).await;
-    assert_eq!(
-        again.iter().map(|found| (found.job.id.clone(), found.job.fence)).collect::<Vec<_>>(),
-        [(id, Fence::new(1))]
-    );
-    assert_eq!(site.claim(named("next call")).await.len(), 1);
-}
-
-async fn a_named_claim_finds_its_jobs_again_at_another_manager(site: Site) {
-    let id = site.submit(new_job()).await.versioned.job.id.clone();
-    drop(site.manager.claim(named("call")).await.expect("the claim is answered"));
-    site.submit(new_job()).await;
-    let other = site.another_manager();
-    let again = taken(other.claim(ClaimRequest { repeated: true, ..named("call") }).await.expect("answered"));
-    assert_eq!(again.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>(), [id]);
-}
-
-async fn a_named_claim_made_anew_supersedes_the_one_that_waits(site: Site) {
-    let manager = site.manager.clone();
-    let first = tokio::spawn(async move { manager.claim(ClaimRequest { wait: PATIENCE, ..named("call") }).await });
-    until("a waiting claim", async || site.manager.waiting_claims() == 1).await;
-    let manager = site.manager.clone();
-    let second = tokio::spawn(async move { manager.claim(ClaimRequest { wait: PATIENCE, ..named("call") }).await });
-    assert!(taken(first.await.expect("no panic").expect("answered")).is_empty());
-    site.submit(new_job()).await;
-    assert_eq!(taken(second.await.expect("no panic").expect("answered")).len(), 1);
 }
 
 async fn a_worker_whose_job_was_claimed_anew_is_refused_and_nothing_changes(site: Site) {
@@ -471,6 +448,24 @@ async fn the_same_submission_again_gives_the_first_job(site: Site) {
     assert_eq!(site.claim(claim(10)).await.len(), 1);
 }
 
+async fn the_same_submission_past_its_deadline_gives_the_first_job(site: Site) {
+    let expires_at = Some(site.clock.now().plus(Duration::from_secs(5)));
+    let keyed = || NewJob { idempotency_key: Some("order 7".to_owned()), expires_at, ..new_job() };
+    site.submit(keyed()).await;
+    let claimed = site.claim_one().await;
+    site.clock.advance(Duration::from_secs(5));
+    let again = site.try_submit(keyed()).await.expect("it was accepted before");
+    assert_eq!((again.created, again.job.versioned), (false, claimed));
+
+    let other = site.try_submit(NewJob { payload: Some(json("1")), ..keyed() }).await;
+    assert!(matches!(other, Err(ManagerError::SubmissionDiffers(_))), "{other:?}");
+    for late in [NewJob { idempotency_key: Some("order 8".to_owned()), ..keyed() }, NewJob { expires_at, ..new_job() }]
+    {
+        let refused = site.try_submit(late).await;
+        assert!(matches!(refused, Err(ManagerError::Invalid { field: "expires_at", .. })), "{refused:?}");
+    }
+}
+
 async fn another_submission_under_the_same_id_is_refused(site: Site) {
     let id = JobId::new("the-id").expect("a name");
     site.submit(NewJob { id: Some(id.clone()), ..new_job() }).await;
@@ -549,4 +544,5 @@ mod admin;
 mod capacity;
 mod claims;
 mod events;
+mod named_claims;
 mod queues;

@@ -96,7 +96,14 @@ impl FaultProxy {
 
     /// Switches faults on or off. Off, everything passes.
     pub(crate) fn inject(&self, on: bool) {
-        self.plan.lock().on = on;
+        let mut plan = self.plan.lock();
+        (plan.on, plan.only) = (on, &[]);
+    }
+
+    /// Switches faults on for answers to requests to these endpoints alone.
+    pub(crate) fn inject_into(&self, endpoints: &'static [&'static str]) {
+        let mut plan = self.plan.lock();
+        (plan.on, plan.only) = (true, endpoints);
     }
 
     /// Lets so many more requests through and then breaks every connection, as if the client had died after them; `None`
@@ -146,6 +153,8 @@ struct Plan {
     faults: Faults,
     random: StdRng,
     on: bool,
+    /// The endpoints whose answers can be spoiled; all when empty.
+    only: &'static [&'static str],
     /// The place of the next answer among `one_in`, and the place of the one to be spoiled.
     place: u32,
     spoiled_place: u32,
@@ -161,8 +170,8 @@ impl Plan {
         assert!(faults.one_in > 0 && !faults.kinds.is_empty(), "a plan spoils one answer in some, somehow");
         let mut random = StdRng::seed_from_u64(faults.seed);
         let spoiled_place = random.random_range(0..faults.one_in);
-        let longest = MAX_MESSAGE_BYTES;
-        Self { faults, random, on: false, place: 0, spoiled_place, counts: Counts::default(), allowed: None, longest }
+        let (counts, longest) = (Counts::default(), MAX_MESSAGE_BYTES);
+        Self { faults, random, on: false, only: &[], place: 0, spoiled_place, counts, allowed: None, longest }
     }
 
     /// Whether one more request is let through.
@@ -177,8 +186,9 @@ impl Plan {
         }
     }
 
-    fn next(&mut self) -> Option<Fault> {
-        if !self.on {
+    fn next(&mut self, request: &Message) -> Option<Fault> {
+        let can_be = self.only.is_empty() || self.only.iter().any(|endpoint| request.first_line().contains(endpoint));
+        if !self.on || !can_be {
             return None;
         }
         self.counts.answers += 1;
@@ -232,7 +242,7 @@ async fn pass_on(client: TcpStream, upstream: &str, plan: &Mutex<Plan>) -> io::R
         server.write_all(&request.bytes).await?;
         let kind = Kind::Answer { to_head: request.bytes.starts_with(b"HEAD ") };
         let Some(answer) = Message::read(&mut server, kind).await? else { return Ok(()) };
-        let fault = plan.lock().next();
+        let fault = plan.lock().next(&request);
         match fault {
             None => client.write_all(&answer.bytes).await?,
             Some(Fault::Delay(by)) => {
@@ -289,6 +299,12 @@ impl Message {
             }
         }
         Ok(Some(Self { bytes, head, ends_connection: matches!(body, BodyEnd::WithConnection) }))
+    }
+
+    /// The method and the path of a request, as text.
+    fn first_line(&self) -> String {
+        let line = self.bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        String::from_utf8_lossy(line).into_owned()
     }
 
     /// The head and half of the body, or half of the head when there is no body to cut.

@@ -102,6 +102,23 @@ fn a_heartbeat_prolongs_the_lease_takes_the_orphans_flag_off_and_is_no_transitio
 }
 
 #[test]
+fn a_claim_that_is_delivered_again_has_another_lease_whatever_the_clock_says() {
+    let named = |name: &str| RequestId::new(name).expect("a name");
+    let claim = Claim { request_id: Some(named("call")), ..claim_by("w") };
+    let claimed = job(3, None, None).claim(&claim, at(10)).expect("claimed");
+    for now in [0, 10, 11, 50_000] {
+        let again = claimed.deliver_again(&worker("w"), Some(&named("call")), at(now)).expect("the same claim");
+        let (first, second) = (claimed.lease().expect("a lease"), again.lease().expect("a lease"));
+        assert!(second.heartbeat_at > first.heartbeat_at && second.expires_at > first.expires_at, "{second:?}");
+        assert_eq!((again.fence, again.attempt, &again.history), (claimed.fence, claimed.attempt, &claimed.history));
+    }
+    let lost = Refusal::LeaseLost { state: JobState::Running, fence: Fence::new(1) };
+    for (who, name) in [("other", Some(named("call"))), ("w", Some(named("next"))), ("w", None)] {
+        assert_eq!(claimed.deliver_again(&worker(who), name.as_ref(), at(20)), Err(lost.clone()));
+    }
+}
+
+#[test]
 fn a_worker_whose_lease_has_expired_still_finishes_when_nobody_took_the_job() {
     let (job, proof) = running(3);
     let done = changed(job.complete(&proof, &text("1"), at(3_600_000)));

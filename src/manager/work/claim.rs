@@ -5,35 +5,29 @@
 //! - during or after the write, the jobs are given back, attempt and all ([`Claimed`]), since the write runs in a
 //!   task of its own that outlives the call;
 //! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again
-//!   ([`NamedClaims`]).
+//!   ([`super::named_claims`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::job::{Claim, Fence, Job, JobId, Refusal, RequestId, State, WorkerId};
-use crate::query::{Filter, Search, Sort};
-use crate::store::recent::RecentMap;
-use crate::store::{StoreError, Versioned, WriteError};
+use crate::job::{Change, Claim, Fence, Job, JobId, LeaseProof, Refusal, State, WorkerId};
+use crate::store::{Versioned, WriteError};
 
 use crate::manager::Manager;
 use crate::manager::dispatch::{Offer, Wish};
 use crate::manager::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
+use crate::manager::work::named_claims::NamedClaim;
 use crate::manager::work::update::manager_actor;
 use crate::manager::work::write::JobWrite;
 
 /// The most offers that one claim loses to other claims before it answers with no jobs.
 const MAX_LOST_OFFERS: usize = 100;
 
-/// The number of named claims that are remembered at least; for older ones, the store is searched.
-const REMEMBERED: usize = 50_000;
-
-/// The most jobs that are searched for one named claim.
-const JOBS_OF_A_CLAIM: usize = 10_000;
+/// Why a job is released whose worker was not told of its claim.
+const NOT_DELIVERED: &str = "the claim's answer was not delivered";
 
 /// How often, and how far apart, the job of a claim with an unknown outcome is read.
 const RESOLVE_TRIES: u32 = 8;
@@ -82,32 +76,6 @@ impl Drop for Claimed {
     }
 }
 
-/// The latest named claims, and the jobs they took.
-#[derive(Default)]
-pub(crate) struct NamedClaims(RecentMap<(WorkerId, RequestId), NamedClaim, REMEMBERED>);
-
-#[derive(Clone)]
-struct NamedClaim {
-    /// Cancelled when the same claim is made again; the former call then takes no more jobs.
-    superseded: CancellationToken,
-    /// The jobs that the claim took. It is locked while they are being taken, so that a repeated call waits for them.
-    taken: Arc<AsyncMutex<Option<Vec<JobId>>>>,
-}
-
-impl NamedClaims {
-    /// Registers a call and supersedes an earlier one of the same name.
-    fn enter(&mut self, name: (WorkerId, RequestId)) -> NamedClaim {
-        let earlier = self.0.remove(&name);
-        if let Some(earlier) = &earlier {
-            earlier.superseded.cancel();
-        }
-        let taken = earlier.map(|earlier| earlier.taken).unwrap_or_default();
-        let claim = NamedClaim { superseded: CancellationToken::new(), taken };
-        self.0.insert(name, claim.clone());
-        claim
-    }
-}
-
 impl Manager {
     /// Claims up to `max_jobs` jobs, and waits up to `wait` for the first. A call that is dropped takes no job; see
     /// [`Claimed`] for an answer that is dropped.
@@ -125,28 +93,29 @@ impl Manager {
         let started = Instant::now();
         self.shared.observe.workers.claims(&request, self.shared.clock.now());
         self.know_queues().await?;
-        let delivery = match &request.request_id {
+        let call = match &request.request_id {
             None => None,
             Some(request_id) => {
                 let name = (request.worker_id.clone(), request_id.clone());
-                let delivery = self.shared.work.named_claims.lock().enter(name);
-                if let Some(again) = self.deliver_again(&request, &delivery).await? {
-                    return Ok(again);
+                let call = self.shared.work.named_claims.lock().enter(name);
+                if let Some(jobs) = self.deliver_again(&request, &call).await? {
+                    return Ok(Claimed { jobs, give_back: None });
                 }
-                Some(delivery)
+                Some(call)
             }
         };
         let request = Arc::new(request);
         let deadline = started + request.wait;
         for _ in 0..MAX_LOST_OFFERS {
-            let Some(offer) = self.next_offer(&request, delivery.as_ref(), deadline).await? else {
-                return Ok(Claimed::none());
-            };
-            let claimed = self.take_leases(offer, Arc::clone(&request), delivery.clone()).await?;
+            let Some(offer) = self.next_offer(&request, call.as_ref(), deadline).await? else { break };
+            let claimed = self.take_leases(offer, Arc::clone(&request), call.clone()).await?;
             if !claimed.jobs.is_empty() {
                 self.shared.observe.insight.claim_waited(started.elapsed(), self.shared.clock.now());
                 return Ok(claimed);
             }
+        }
+        if let Some(call) = &call {
+            call.answer_with_none().await;
         }
         Ok(Claimed::none())
     }
@@ -162,47 +131,11 @@ impl Manager {
         self.shared.work.no_claims.cancel();
     }
 
-    /// Returns the jobs that an earlier call of the same name took, as far as the worker still holds them.
-    async fn deliver_again(
-        &self,
-        request: &ClaimRequest,
-        delivery: &NamedClaim,
-    ) -> Result<Option<Claimed>, ManagerError> {
-        let remembered = delivery.taken.lock().await.clone();
-        let found = match remembered {
-            Some(ids) => self.shared.store.get(&ids).await?.into_iter().flatten().collect(),
-            // Another manager may have answered, or this one before it was restarted.
-            None => {
-                let filter = Filter {
-                    worker_id: Some(request.worker_id.clone()),
-                    request_id: request.request_id.clone(),
-                    ..Filter::default()
-                };
-                self.see_former_claims(request.repeated).await?;
-                let search = Search { filter, sort: Sort::Dispatch, after: None, limit: JOBS_OF_A_CLAIM };
-                self.shared.store.search(&search).await?
-            }
-        };
-        let of_this_claim = |found: &Versioned| {
-            found
-                .job
-                .lease()
-                .is_some_and(|lease| lease.worker_id == request.worker_id && lease.request_id == request.request_id)
-                && !self.shared.work.known.is_outdated(found)
-        };
-        let jobs: Vec<Versioned> = found.into_iter().filter(of_this_claim).collect();
-        if jobs.is_empty() {
-            return Ok(None);
-        }
-        metrics::counter!("leasehold_claims_redelivered_total").increment(jobs.len() as u64);
-        Ok(Some(Claimed { jobs: self.view(jobs).await?, give_back: None }))
-    }
-
     /// Returns the next candidates, or `None` when the time is up, the server stops, or the same call was repeated.
     async fn next_offer(
         &self,
         request: &ClaimRequest,
-        delivery: Option<&NamedClaim>,
+        call: Option<&NamedClaim>,
         deadline: Instant,
     ) -> Result<Option<Offer>, ManagerError> {
         let dispatch = &self.shared.dispatch;
@@ -220,8 +153,8 @@ impl Manager {
         };
         let _waits = self.shared.observe.workers.waits(&request.worker_id);
         let superseded = async {
-            match delivery {
-                Some(delivery) => delivery.superseded.cancelled().await,
+            match call {
+                Some(call) => call.superseded().await,
                 None => std::future::pending().await,
             }
         };
@@ -237,11 +170,11 @@ impl Manager {
         &self,
         offer: Offer,
         request: Arc<ClaimRequest>,
-        delivery: Option<NamedClaim>,
+        call: Option<NamedClaim>,
     ) -> Result<Claimed, ManagerError> {
         let manager = self.clone();
         // The answer to a caller that is gone is dropped, and `Claimed` gives the jobs back.
-        let claimed = self.shared.tasks.spawn(async move { manager.write_claims(offer, &request, delivery).await });
+        let claimed = self.shared.tasks.spawn(async move { manager.write_claims(offer, &request, call).await });
         claimed.await.unwrap_or(Err(ManagerError::ShuttingDown))
     }
 
@@ -249,40 +182,40 @@ impl Manager {
         &self,
         offer: Offer,
         request: &ClaimRequest,
-        delivery: Option<NamedClaim>,
+        call: Option<NamedClaim>,
     ) -> Result<Claimed, ManagerError> {
-        let mut taken = None;
-        if let Some(delivery) = delivery {
-            let guard = delivery.taken.lock_owned().await;
-            if delivery.superseded.is_cancelled() {
+        let mut turn = None;
+        if let Some(call) = &call {
+            turn = call.turn().await;
+            if turn.is_none() {
                 return Ok(Claimed::none());
             }
-            taken = Some(guard);
         }
         let (jobs, failure) = self.claim_all(offer.take(), request).await;
-        if let Some(taken) = &mut taken {
-            **taken = (!jobs.is_empty()).then(|| jobs.iter().map(|claimed| claimed.job.id.clone()).collect());
+        if let Some(turn) = turn.filter(|_| !jobs.is_empty()) {
+            turn.answer_with(&jobs);
         }
-        let give_back = request
-            .request_id
-            .is_none()
-            .then(|| GiveBack { manager: self.clone(), worker_id: request.worker_id.clone() });
-        match failure {
-            Some(error) if jobs.is_empty() => Err(error),
-            _ => match self.view(jobs.clone()).await {
-                Ok(jobs) => Ok(Claimed { jobs, give_back }),
-                Err(error) => {
-                    let leases = jobs.iter().map(|claimed| (claimed.job.id.clone(), claimed.job.fence)).collect();
+        if let Some(error) = failure.filter(|_| jobs.is_empty()) {
+            return Err(error);
+        }
+        let leases = jobs.iter().map(|claimed| (claimed.job.id.clone(), claimed.job.fence)).collect();
+        match self.view(jobs).await {
+            Ok(jobs) => {
+                let give_back = || GiveBack { manager: self.clone(), worker_id: request.worker_id.clone() };
+                Ok(Claimed { jobs, give_back: call.is_none().then(give_back) })
+            }
+            Err(error) => {
+                if call.is_none() {
                     self.give_back(&request.worker_id, leases).await;
-                    Err(error)
                 }
-            },
+                Err(error)
+            }
         }
     }
 
     /// Releases leases whose worker was not reached.
     async fn give_back(&self, worker_id: &WorkerId, leases: Vec<(JobId, Fence)>) {
-        let outcome = || Outcome::Released { reason: "the claim's answer was not delivered".to_owned() };
+        let outcome = || Outcome::Released { reason: NOT_DELIVERED.to_owned() };
         let finishes = leases.into_iter().map(|(id, fence)| Finish { id, fence, outcome: outcome() }).collect();
         for result in self.finish(worker_id, finishes).await {
             match result {
@@ -301,16 +234,6 @@ impl ClaimRequest {
 }
 
 impl Manager {
-    /// Ensures that a search for a named claim finds the jobs that were claimed before this manager started and, if
-    /// `repeated`, those that any manager has claimed until now.
-    async fn see_former_claims(&self, repeated: bool) -> Result<(), StoreError> {
-        if repeated {
-            return self.shared.store.refresh().await;
-        }
-        self.shared.work.caught_up.get_or_try_init(|| self.shared.store.refresh()).await?;
-        Ok(())
-    }
-
     /// Writes a claim for each candidate. Returns the granted claims, and the first failure that is not a conflict.
     async fn claim_all(
         &self,
@@ -381,28 +304,25 @@ impl Manager {
     }
 }
 
-/// Reads the job of a claim with an unknown outcome, and releases the job if the claim was written, since no worker
-/// was informed of it.
+/// Finds out whether a claim with an unknown outcome was written, and releases its job if nobody was told of it.
+///
+/// Who repeats a named claim is told of the job by any manager, which renews the lease first. So a lease that is as it
+/// was claimed was delivered to nobody; and of the renewal and the release, which are both written under the version of
+/// the claim, one is accepted.
 async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
     let Some(lease) = claimed.lease() else { return };
+    let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: claimed.fence };
+    let give_back = |_: usize, job: &Job, now| {
+        let is_untouched = job.fence == claimed.fence && job.lease() == claimed.lease();
+        if is_untouched { job.release(&proof, NOT_DELIVERED, now) } else { Ok(Change::Already) }
+    };
     for tried in 1..=RESOLVE_TRIES {
         tokio::time::sleep(RESOLVE_PAUSE * tried).await;
-        let found: Result<Vec<Option<Versioned>>, StoreError> =
-            manager.shared.store.get(std::slice::from_ref(&claimed.id)).await;
-        let Ok(found) = found else { continue };
-        let Some(found) = found.into_iter().flatten().next() else { return };
-        let ours = found.job.fence == claimed.fence
-            && found.job.lease().is_some_and(|held| {
-                held.worker_id == lease.worker_id
-                    && held.request_id == lease.request_id
-                    && held.acquired_at == lease.acquired_at
-            });
-        if ours {
-            manager.give_back(&lease.worker_id, vec![(claimed.id.clone(), claimed.fence)]).await;
-        } else if found.job.fence == claimed.fence.before() && found.job.state == State::Available {
+        match manager.update_as_read(std::slice::from_ref(&claimed.id), give_back).await.pop() {
             // The claim is not written yet, but a delayed request may still arrive.
-            continue;
+            Some(Ok(found)) if found.job.fence == claimed.fence.before() && found.job.state == State::Available => {}
+            Some(Err(ManagerError::Store(_) | ManagerError::Unknown(_))) => {}
+            _ => return,
         }
-        return;
     }
 }

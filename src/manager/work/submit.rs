@@ -15,12 +15,14 @@ use crate::manager::work::write::JobWrite;
 /// The namespace of the ids that are derived from idempotency keys (RFC 9562, section 5.5).
 const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);
 
-/// A job that is ready to be written.
+/// A submission as a job.
 struct Prepared {
     job: Arc<Job>,
     payload: Option<Json>,
     /// Whether this call generated the id, so that a document under it can only be this very job.
     own_id: bool,
+    /// The rule that the submission breaks. Such a job is not written.
+    refusal: Option<ManagerError>,
 }
 
 impl Manager {
@@ -32,17 +34,18 @@ impl Manager {
         let mut prepared = Vec::with_capacity(jobs.len());
         let mut writes = Vec::with_capacity(jobs.len());
         for job in jobs {
-            prepared.push(prepare(caller, job, inline_limit, now).map(|(ready, body)| {
+            let (ready, body) = prepare(caller, job, inline_limit, now);
+            if ready.refusal.is_none() {
                 writes.push(JobWrite::create(Arc::clone(&ready.job), body.into_iter().collect()));
-                ready
-            }));
+            }
+            prepared.push(ready);
         }
         let mut results = self.write(writes).await.into_iter();
         let mut submitted = Vec::with_capacity(prepared.len());
-        for ready in prepared {
-            submitted.push(match ready {
-                Err(error) => Err(error),
-                Ok(ready) => {
+        for mut ready in prepared {
+            submitted.push(match ready.refusal.take() {
+                Some(refusal) => self.refuse(ready, refusal).await,
+                None => {
                     let no_answer = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
                     self.answer(ready, results.next().unwrap_or_else(no_answer)).await
                 }
@@ -51,22 +54,25 @@ impl Manager {
         submitted
     }
 
+    /// Refuses a submission, unless it repeats one that was accepted: rules go by the clock, so the same submission may
+    /// have been good when it was first made, and its client must hear of the job that it made.
+    async fn refuse(&self, ready: Prepared, refusal: ManagerError) -> Result<Submitted, ManagerError> {
+        if ready.own_id {
+            return Err(refusal);
+        }
+        let found = self.shared.store.get(std::slice::from_ref(&ready.job.id)).await?;
+        match found.into_iter().flatten().next() {
+            Some(existing) => self.answer_existing(ready, existing).await,
+            None => Err(refusal),
+        }
+    }
+
     async fn answer(&self, ready: Prepared, result: Result<Versioned, WriteError>) -> Result<Submitted, ManagerError> {
         match result {
             Ok(versioned) => {
                 Ok(Submitted { job: JobView { versioned, payload: ready.payload, result: None }, created: true })
             }
-            Err(WriteError::Conflict(Some(existing))) => {
-                self.shared.work.known.learn(&existing);
-                let same = existing.job.spec.fingerprint.is_some()
-                    && existing.job.spec.fingerprint == ready.job.spec.fingerprint;
-                if !ready.own_id && !same {
-                    return Err(ManagerError::SubmissionDiffers(existing.job.id.clone()));
-                }
-                let mut views = self.view(vec![existing]).await?;
-                let job = views.pop().ok_or_else(|| ManagerError::NotFound(ready.job.id.clone()))?;
-                Ok(Submitted { job, created: ready.own_id })
-            }
+            Err(WriteError::Conflict(Some(existing))) => self.answer_existing(ready, existing).await,
             Err(WriteError::Conflict(None)) => {
                 Err(ManagerError::Unknown("the job existed and was removed at the same moment".to_owned()))
             }
@@ -74,15 +80,24 @@ impl Manager {
             Err(WriteError::Unknown(why)) => Err(ManagerError::Unknown(why)),
         }
     }
+
+    /// Answers with the job that exists under the submission's id, if the submission is the one that made it.
+    async fn answer_existing(&self, ready: Prepared, existing: Versioned) -> Result<Submitted, ManagerError> {
+        self.shared.work.known.learn(&existing);
+        let same =
+            existing.job.spec.fingerprint.is_some() && existing.job.spec.fingerprint == ready.job.spec.fingerprint;
+        if !ready.own_id && !same {
+            return Err(ManagerError::SubmissionDiffers(existing.job.id.clone()));
+        }
+        let mut views = self.view(vec![existing]).await?;
+        let job = views.pop().ok_or_else(|| ManagerError::NotFound(ready.job.id.clone()))?;
+        Ok(Submitted { job, created: ready.own_id })
+    }
 }
 
-fn prepare(
-    caller: &Caller,
-    new: NewJob,
-    inline_limit: usize,
-    now: Timestamp,
-) -> Result<(Prepared, Option<NewBody>), ManagerError> {
-    let invalid = |field, message: &str| Err(ManagerError::Invalid { field, message: message.to_owned() });
+/// Returns the rule that a new job breaks at `now`, if any.
+fn refusal(new: &NewJob, now: Timestamp) -> Option<ManagerError> {
+    let invalid = |field, message: &str| Some(ManagerError::Invalid { field, message: message.to_owned() });
     if new.expires_at.is_some_and(|deadline| deadline <= now) {
         return invalid("expires_at", "is in the past");
     }
@@ -94,6 +109,11 @@ fn prepare(
     if new.spec.max_attempts == 0 {
         return invalid("max_attempts", "must be at least 1");
     }
+    None
+}
+
+fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, now: Timestamp) -> (Prepared, Option<NewBody>) {
+    let refusal = refusal(&new, now);
     let repeatable = new.id.is_some() || new.idempotency_key.is_some();
     let fingerprint = repeatable.then(|| Fingerprint::of(&new.spec, new.payload.as_ref(), new.run_at, new.expires_at));
     let own_id = !repeatable;
@@ -106,7 +126,7 @@ fn prepare(
     let spec = JobSpec { fingerprint, ..new.spec };
     let run_at = new.run_at.unwrap_or(now);
     let job = Job::submit(id, Arc::new(spec), payload, (run_at, new.expires_at), caller, now);
-    Ok((Prepared { job: Arc::new(job), payload: new.payload, own_id }, body))
+    (Prepared { job: Arc::new(job), payload: new.payload, own_id, refusal }, body)
 }
 
 /// Returns the id that is derived from a client's idempotency key. Each client has its own keys.
@@ -135,12 +155,11 @@ mod tests {
     #[test]
     fn a_deadline_in_the_past_or_before_the_start_is_refused() {
         let now = Timestamp::from_millis(1_000);
-        let caller = Caller::system("test");
         for (run_at, expires_at) in [(None, 1_000), (Some(3_000), 2_000), (Some(2_000), 2_000)] {
             let run_at = run_at.map(Timestamp::from_millis);
             let late = NewJob { run_at, expires_at: Some(Timestamp::from_millis(expires_at)), ..new_job() };
-            let refused = prepare(&caller, late, 100, now).map(|_| ());
-            assert!(matches!(refused, Err(ManagerError::Invalid { field: "expires_at", .. })), "{refused:?}");
+            let refused = refusal(&late, now);
+            assert!(matches!(refused, Some(ManagerError::Invalid { field: "expires_at", .. })), "{refused:?}");
         }
     }
 }

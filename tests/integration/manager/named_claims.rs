@@ -1,0 +1,143 @@
+//! Claims that their worker can ask for again, under a `request_id`.
+
+use leasehold::store::elasticsearch::ElasticsearchOptions;
+
+use super::*;
+use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::servers;
+use crate::store::elasticsearch::connect;
+
+pub(super) async fn a_named_claim_finds_its_jobs_again(site: Site) {
+    let id = site.submit(new_job()).await.versioned.job.id.clone();
+    drop(site.manager.claim(named("call")).await.expect("the claim is answered"));
+    site.submit(new_job()).await;
+    let again = site.claim(named("call")).await;
+    assert_eq!(
+        again.iter().map(|found| (found.job.id.clone(), found.job.fence)).collect::<Vec<_>>(),
+        [(id, Fence::new(1))]
+    );
+    assert_eq!(site.claim(named("next call")).await.len(), 1);
+}
+
+pub(super) async fn a_named_claim_finds_its_jobs_again_at_another_manager(site: Site) {
+    let id = site.submit(new_job()).await.versioned.job.id.clone();
+    drop(site.manager.claim(named("call")).await.expect("the claim is answered"));
+    site.submit(new_job()).await;
+    let other = site.another_manager();
+    let again = taken(other.claim(ClaimRequest { repeated: true, ..named("call") }).await.expect("answered"));
+    assert_eq!(again.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>(), [id]);
+}
+
+pub(super) async fn a_named_claim_made_anew_supersedes_the_one_that_waits(site: Site) {
+    let manager = site.manager.clone();
+    let first = tokio::spawn(async move { manager.claim(ClaimRequest { wait: PATIENCE, ..named("call") }).await });
+    until("a waiting claim", async || site.manager.waiting_claims() == 1).await;
+    let manager = site.manager.clone();
+    let second = tokio::spawn(async move { manager.claim(ClaimRequest { wait: PATIENCE, ..named("call") }).await });
+    assert!(taken(first.await.expect("no panic").expect("answered")).is_empty());
+    site.submit(new_job()).await;
+    assert_eq!(taken(second.await.expect("no panic").expect("answered")).len(), 1);
+}
+
+pub(super) async fn a_named_claim_that_is_delivered_again_has_its_whole_lease(site: Site) {
+    site.submit(new_job()).await;
+    drop(site.manager.claim(named("call")).await.expect("the claim is answered"));
+    site.clock.advance(LEASE - Duration::from_secs(1));
+    let again = site.claim(named("call")).await.pop().expect("the job");
+    assert_eq!(again.job.lease().map(|lease| lease.expires_at), Some(site.clock.now().plus(LEASE)));
+    assert_eq!((again.job.fence, again.job.attempt.get()), (Fence::new(1), 1));
+    assert_eq!(site.job(&again.job.id).await.versioned, again);
+}
+
+pub(super) async fn a_named_claim_whose_jobs_have_ended_takes_no_others(site: Site) {
+    site.submit(new_job()).await;
+    let claimed = site.claim(named("call")).await.pop().expect("the job");
+    site.finish(&claimed, completed("1")).await.expect("accepted");
+    let next = site.submit(new_job()).await.versioned.job.id.clone();
+    assert!(site.claim(named("call")).await.is_empty(), "the call comes late, and nobody waits for its answer");
+    assert_eq!(site.state(&next).await, JobState::Available);
+    assert_eq!(site.claim(named("next call")).await.len(), 1);
+}
+
+pub(super) async fn a_named_claim_that_was_answered_with_none_takes_none(site: Site) {
+    assert!(site.claim(named("call")).await.is_empty());
+    site.submit(new_job()).await;
+    assert!(site.claim(named("call")).await.is_empty());
+    assert_eq!(site.claim(named("next call")).await.len(), 1);
+}
+
+/// A manager whose answers from Elasticsearch can be swallowed, and one with a good network.
+struct CutOff {
+    proxy: FaultProxy,
+    here: Manager,
+    there: Manager,
+}
+
+impl CutOff {
+    async fn start() -> Self {
+        let server = servers::elasticsearch().await;
+        let faults = Faults { one_in: 1, seed: 2, kinds: vec![Fault::Swallow] };
+        let proxy = FaultProxy::start(server.url(), faults).await;
+        let good = ElasticsearchOptions {
+            urls: vec![server.url().to_owned()],
+            index_prefix: servers::fresh_prefix("named"),
+            ..ElasticsearchOptions::default()
+        };
+        let bad = ElasticsearchOptions {
+            urls: vec![proxy.url()],
+            request_timeout: Duration::from_secs(2),
+            write_timeout: Duration::from_secs(3),
+            ..good.clone()
+        };
+        // The clock stands still, so that no decision can rest on it.
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+        let there = Manager::start(Arc::new(connect(good).await), Arc::clone(&clock), config());
+        let here = Manager::start(Arc::new(connect(bad).await), clock, config());
+        Self { proxy, here, there }
+    }
+
+    /// Submits a job and claims it without hearing of it.
+    async fn claim_unheard(&self, request: ClaimRequest) -> JobId {
+        let submitted = self.here.submit(&caller(), vec![new_job()]).await.pop().expect("one answer");
+        // The claim's write, and what it is looked up with.
+        self.proxy.inject_into(&["_bulk", "_mget"]);
+        let unheard = self.here.claim(request).await.map(taken);
+        assert!(matches!(unheard, Err(ManagerError::Unknown(_))), "{unheard:?}");
+        submitted.expect("the job is taken").job.versioned.job.id.clone()
+    }
+
+    /// Gives the cut-off manager its network back, and waits until it has done all that it had left to do.
+    async fn heal(&self) {
+        self.proxy.inject(false);
+        self.here.shutdown().await;
+    }
+
+    async fn job(&self, id: &JobId) -> Versioned {
+        self.there.get(id).await.expect("the job is there").versioned
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_delivered_again_is_not_taken_back() {
+    let site = CutOff::start().await;
+    let id = site.claim_unheard(named("call")).await;
+    let again = site.there.claim(ClaimRequest { repeated: true, ..named("call") }).await.expect("answered");
+    let again = taken(again).pop().expect("the job");
+    assert_eq!((&again.job.id, again.job.fence), (&id, Fence::new(1)));
+    site.heal().await;
+    assert_eq!(site.job(&id).await, again, "its worker runs it");
+    let finish = Finish { id, fence: again.job.fence, outcome: completed("1") };
+    let finished = site.there.finish(&worker("w"), vec![finish]).await.pop().expect("one answer");
+    assert_eq!(finished.expect("accepted").job.state.name(), JobState::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_nobody_heard_of_is_given_back() {
+    for request in [claim(1), named("call")] {
+        let site = CutOff::start().await;
+        let id = site.claim_unheard(request).await;
+        site.heal().await;
+        let job = site.job(&id).await.job;
+        assert_eq!((job.state.name(), job.fence, job.attempt.get()), (JobState::Available, Fence::new(1), 0));
+    }
+}
