@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ pub(super) fn occupy(directory: &Path, identity: &str) -> Result<PathBuf, Failur
     let failed = |error: std::io::Error| {
         Failure::Failed(format!("cannot use the data directory {}: {error}", directory.display()))
     };
-    fs::create_dir_all(directory).map_err(failed)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
     let directory = directory.canonicalize().map_err(failed)?;
     let taken = |by: &str| {
         let directory = directory.display();

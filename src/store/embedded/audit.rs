@@ -4,13 +4,13 @@
 //! entry comes again. Entries that come again are there twice, under the same `event.id`.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::directory::{create_durably, sync_directory};
+use super::directory::{create_durably, own_file, sync_directory};
 use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
@@ -45,7 +45,7 @@ impl Audit {
         create_durably(&self.folder)?;
         let path = self.folder.join(format!("{month}.ndjson"));
         let is_new = !path.exists();
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path)?;
+        let mut file = own_file().read(true).append(true).create(true).open(&path)?;
         if ends_within_a_line(&mut file)? {
             file.write_all(b"\n")?;
         }

@@ -101,6 +101,11 @@ impl Blocks {
         }
     }
 
+    /// Returns the block with a number.
+    pub(super) fn get(&self, number: u32) -> Option<&Block> {
+        self.list.binary_search_by_key(&number, |block| block.number).ok().map(|place| &self.list[place])
+    }
+
     /// Returns how many finished jobs are in blocks.
     pub(super) fn jobs(&self) -> u64 {
         self.list.iter().map(|block| u64::from(block.rows - block.dead)).sum()

@@ -5,16 +5,25 @@
 //! leasehold.format   the format of everything below; written before the first job is accepted
 //! store/             the database
 //! store.new/         a database whose creation has not ended: nothing was ever acknowledged from it
+//! audit/             the audit, if it is kept
 //! ```
+//!
+//! Jobs hold what their submitters would not show to everybody on the machine, and subscriptions hold secrets. So
+//! folders are created for their user alone; a data directory that is open to others is used as it is, with a warning.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::error::OpenError;
 
 /// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 3;
+
+/// The modes of folders and files that are created.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
 
 const LOCK_FILE: &str = "leasehold.lock";
 const FORMAT_FILE: &str = "leasehold.format";
@@ -35,7 +44,8 @@ impl Directory {
     pub(super) fn hold(path: &Path) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
         create_durably(path).map_err(failed("create"))?;
-        let mut lock = OpenOptions::new()
+        warn_if_open_to_others(path).map_err(failed("look at"))?;
+        let mut lock = own_file()
             .read(true)
             .write(true)
             .create(true)
@@ -79,6 +89,7 @@ impl Directory {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("clear")(error)),
             _ => {}
         }
+        create_folders(&unfinished).map_err(failed("create a database in"))?;
         create(&unfinished).map_err(|source| OpenError::Database { directory: self.path.clone(), source })?;
         fs::rename(&unfinished, &database).map_err(failed("create the database in"))?;
         sync_directory(&self.path).map_err(failed("sync"))?;
@@ -107,7 +118,7 @@ impl Directory {
     /// Writes the format file whole or not at all, as a rename is.
     fn write_format(&self) -> io::Result<()> {
         let unfinished = self.path.join(format!("{FORMAT_FILE}.new"));
-        let mut file = File::create(&unfinished)?;
+        let mut file = own_file().write(true).create(true).truncate(true).open(&unfinished)?;
         writeln!(file, "{FORMAT}")?;
         file.sync_all()?;
         fs::rename(&unfinished, self.path.join(FORMAT_FILE))?;
@@ -121,12 +132,36 @@ fn write_pid(lock: &mut File) -> io::Result<()> {
     writeln!(lock, "{}", std::process::id())
 }
 
+/// Returns the options to open a file that, if it is created, is its user's alone.
+pub(super) fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(FILE_MODE);
+    options
+}
+
+/// Creates those of a directory and its ancestors that are missing, each its user's alone.
+fn create_folders(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
+}
+
+fn warn_if_open_to_others(path: &Path) -> io::Result<()> {
+    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
+    if mode & !FOLDER_MODE != 0 {
+        tracing::warn!(
+            directory = %path.display(),
+            mode = format!("{mode:o}"),
+            "other users of this machine have access to the data directory: close it to them with `chmod 700`"
+        );
+    }
+    Ok(())
+}
+
 /// Creates a directory with its ancestors, and makes their entries durable: a file that is synced is still lost when
 /// the directory it is in is not in its own parent.
 pub(super) fn create_durably(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
-    fs::create_dir_all(&path)?;
+    create_folders(&path)?;
     for created in missing {
         if let Some(parent) = created.parent() {
             sync_directory(parent)?;

@@ -7,10 +7,10 @@ use parking_lot::RwLock;
 
 use super::block::{Block, Leaving, NewBlock};
 use super::disk::Disk;
-use super::machine::{self, Applied, Command, Effects, Heads, Outcomes};
+use super::machine::{self, Applied, Command, Effects, Heads, Outcomes, Row};
 use super::reader::Reader;
 use super::state::{FinishedCount, Published};
-use crate::job::JobId;
+use crate::job::{Job, JobId};
 use crate::store::{Record, RecordKey, StoreError, Versioned, WriteError};
 
 /// The disk, and the state that readers see.
@@ -47,30 +47,15 @@ impl Engine {
 
     /// Returns what becomes of the blocks whose jobs a batch removes or starts again.
     fn leaving(&self, published: &Published, effects: &Effects) -> Result<Vec<Leaving>, StoreError> {
-        let mut rows: BTreeMap<u32, (&Block, Vec<u32>)> = BTreeMap::new();
-        for (id, change) in &effects.heads {
-            let Some(before) = change.before.as_ref().filter(|before| before.job.is_settled()) else { continue };
-            if published.recent.get(id).is_some() {
-                continue;
-            }
-            let mut found = false;
-            for block in published.blocks.created_at(before.job.created_at) {
-                let reader = Reader { disk: &self.disk, snapshot: &published.snapshot, block };
-                if let Some(row) = reader.row_of(id.as_str(), before.job.created_at)? {
-                    rows.entry(block.number).or_insert_with(|| (block, Vec::new())).1.push(row);
-                    found = true;
-                    break;
-                }
-            }
-            if !found {
-                // No reason to stop the store: searches did not find the job either.
-                tracing::error!(job = %id, "a finished job that leaves is in no block");
-            }
+        let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for left in &effects.left {
+            rows.entry(left.block).or_default().push(left.row);
         }
+        let blocks = rows.into_iter().filter_map(|(number, rows)| Some((published.blocks.get(number)?, rows)));
         let leave = |(block, rows): (&Block, Vec<u32>)| {
             Reader { disk: &self.disk, snapshot: &published.snapshot, block }.without(&rows)
         };
-        rows.into_values().map(leave).collect()
+        blocks.map(leave).collect()
     }
 
     fn publish(&self, effects: &Effects, counts: Vec<FinishedCount>, leaving: Vec<Leaving>) {
@@ -151,6 +136,29 @@ impl Heads for Known<'_> {
             Some(head) => Ok(Some(head.clone())),
             None => self.disk.finished(&self.published.snapshot, id),
         }
+    }
+
+    fn row(&self, job: &Versioned) -> Result<Option<Row>, StoreError> {
+        let Job { id, created_at, .. } = &*job.job;
+        if !job.job.is_settled() || self.published.recent.get(id).is_some() {
+            return Ok(None);
+        }
+        let mut unreadable = None;
+        for block in self.published.blocks.created_at(*created_at) {
+            let reader = Reader { disk: self.disk, snapshot: &self.published.snapshot, block };
+            match reader.row_of(id.as_str(), *created_at) {
+                Ok(Some(row)) => return Ok(Some(Row { block: block.number, row })),
+                Ok(None) => {}
+                // The job may be in another block that can be read.
+                Err(error) => unreadable = Some(error),
+            }
+        }
+        if let Some(error) = unreadable {
+            return Err(error);
+        }
+        // No reason to refuse the change: searches did not find the job either.
+        tracing::error!(job = %id, "a finished job that leaves is in no block");
+        Ok(None)
     }
 
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {

@@ -4,8 +4,8 @@
 //! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects
 //! on every machine, so that it can sit behind a replicated log as it is.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName};
@@ -24,6 +24,9 @@ pub(super) enum Command {
 pub(super) trait Heads {
     /// Returns the job as the last batch left it.
     fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError>;
+
+    /// Returns the row that the job, as the last batch left it, leaves when it is changed; `None` when it has none.
+    fn row(&self, job: &Versioned) -> Result<Option<Row>, StoreError>;
 
     /// Returns the record as the last batch left it.
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
@@ -53,12 +56,23 @@ pub(super) struct Outcomes {
 pub(super) struct Effects {
     /// The jobs written.
     pub(super) heads: BTreeMap<JobId, Change<Versioned>>,
+    /// The rows that these jobs leave, in rising order.
+    pub(super) left: BTreeSet<Row>,
     /// The bodies written (`Some`) and dropped (`None`).
     pub(super) bodies: BTreeMap<BodyId, Option<Json>>,
     /// The records written.
     pub(super) records: BTreeMap<RecordKey, Change<Record>>,
     /// The version given last.
     pub(super) last: Version,
+}
+
+/// A job's row in the index of finished jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Row {
+    /// The number of the block.
+    pub(super) block: u32,
+    /// The number of the row in the block.
+    pub(super) row: u32,
 }
 
 /// A job or a record before and after a batch; `None` when it does not exist.
@@ -70,7 +84,13 @@ pub(super) struct Change<T> {
 
 /// Decides a batch of commands on the state that `heads` shows, where `last` is the version given last.
 pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -> Applied {
-    let effects = Effects { heads: BTreeMap::new(), bodies: BTreeMap::new(), records: BTreeMap::new(), last };
+    let effects = Effects {
+        heads: BTreeMap::new(),
+        left: BTreeSet::new(),
+        bodies: BTreeMap::new(),
+        records: BTreeMap::new(),
+        last,
+    };
     let mut batch = Batch { heads, effects };
     let mut outcomes = Outcomes { jobs: Vec::with_capacity(commands.len()), records: Vec::new() };
     for command in commands {
@@ -136,6 +156,10 @@ impl<H: Heads> Batch<'_, H> {
         };
         if change.after.as_ref().map(|head| head.version) != expected {
             return Err(WriteError::Conflict(change.after.clone()));
+        }
+        // Before anything is decided, so that only this job is refused when its row cannot be read.
+        if let Some(before) = change.before.as_ref().filter(|before| expected == Some(before.version)) {
+            self.effects.left.extend(self.heads.row(before)?);
         }
         self.effects.last.seq_no += 1;
         let version = self.effects.last;

@@ -1,6 +1,7 @@
 //! Flags over environment over file, and tokens.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use crate::program::{Server, Started, leasehold, run};
 
@@ -23,6 +24,18 @@ fn a_flag_goes_over_the_environment_and_that_over_the_file() {
     assert_eq!(list(wrong, Some(&server.url()), None), Some(0));
     assert_eq!(list(wrong, Some(wrong), Some(&server.url())), Some(0));
     assert_eq!(list(&server.url(), Some(&server.url()), Some(wrong)), Some(2));
+}
+
+#[test]
+fn a_data_directory_that_is_open_to_others_is_warned_of() {
+    for (mode, is_open) in [(0o700, false), (0o750, true), (0o755, true)] {
+        let place = tempfile::tempdir().expect("a directory");
+        let data = place.path().join("data");
+        fs::create_dir(&data).expect("created");
+        fs::set_permissions(&data, fs::Permissions::from_mode(mode)).expect("changed");
+        let log = Server::in_place(place.path()).log();
+        assert_eq!(log.contains("chmod 700"), is_open, "{mode:o}: {log}");
+    }
 }
 
 #[test]

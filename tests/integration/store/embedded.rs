@@ -1,6 +1,7 @@
 //! The embedded engine, and what only it promises: a data directory that lasts.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,9 @@ use futures::future::join_all;
 use leasehold::job::{Body, Job, JobState, NewBody, State};
 use leasehold::query::{Filter, GroupField, Search, Sort};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
-use leasehold::store::{MAX_RECORDS, RecordKind, Store, StoreError, Version, Write};
+use leasehold::store::{
+    AuditEntry, MAX_RECORDS, RecordKind, Store, StoreError, Version, Write, WriteError, WriteResult,
+};
 use tempfile::TempDir;
 
 use super::records;
@@ -128,6 +131,25 @@ async fn a_dropped_store_lets_its_directory_go_and_keeps_what_was_handed_over() 
 }
 
 #[tokio::test]
+async fn only_its_user_can_read_what_is_in_the_directory() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let directory = place.path().join("data");
+    let store = open(&directory);
+    let entry = AuditEntry { id: "a/1".to_owned(), at: at(0), document: serde_json::Map::new() };
+    store.append_audit(&[entry]).await.expect("added");
+    store.close().await;
+    let mode = |name: &str| fs::metadata(directory.join(name)).expect("there").permissions().mode() & 0o777;
+    for folder in ["", "store", "audit"] {
+        assert_eq!(mode(folder), 0o700, "{folder}");
+    }
+    let months = fs::read_dir(directory.join("audit")).expect("readable");
+    let months = months.map(|month| format!("audit/{}", month.expect("a file").file_name().to_string_lossy()));
+    for file in ["leasehold.lock".to_owned(), "leasehold.format".to_owned()].into_iter().chain(months) {
+        assert_eq!(mode(&file), 0o600, "{file}");
+    }
+}
+
+#[tokio::test]
 async fn a_directory_in_use_is_refused_and_its_holder_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = open(directory.path());
@@ -224,6 +246,36 @@ async fn a_damaged_record_of_a_finished_job_is_reported_and_the_others_are_serve
     let answers = store.write(vec![Write::Create { job: submitted("broken"), bodies: vec![] }]).await;
     assert!(matches!(&answers[0], Err(leasehold::store::WriteError::Refused(StoreError::Corrupt(_)))), "{answers:?}");
     assert_eq!(create_all(&store, &[submitted("another")]).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_job_whose_columns_are_damaged_cannot_be_changed_and_the_others_can() {
+    const CREATED_AT: u8 = 1;
+    const ID: u8 = 10;
+    for column in [CREATED_AT, ID] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let failed = |number| in_state(&submitted(&format!("job-{number}")), State::Failed { finished_at: at(1) });
+        // The first three are in a block.
+        let jobs: Vec<Arc<Job>> = (0..6).map(failed).collect();
+        let store = open(directory.path());
+        let versions = create_all(&store, &jobs).await;
+        store.close().await;
+        damage(directory.path(), "blocks", &[column, 0, 0, 0, 0], b"\xff");
+
+        let store = open(directory.path());
+
+        let removal = |number: usize| Write::Remove { job: Arc::clone(&jobs[number]), expected: versions[number] };
+        let creation = |name: &str| Write::Create { job: submitted(name), bodies: vec![] };
+        let writes = vec![creation("before"), removal(0), removal(5), creation("job-1"), creation("after")];
+        let answers = store.write(writes).await;
+        let corrupt = |answer: &WriteResult| matches!(answer, Err(WriteError::Refused(StoreError::Corrupt(_))));
+        assert!(answers[0].is_ok() && answers[2].is_ok() && answers[4].is_ok(), "{answers:?}");
+        assert!(corrupt(&answers[1]), "{answers:?}");
+        assert!(matches!(&answers[3], Err(WriteError::Conflict(Some(_)))), "it exists: {answers:?}");
+        store.ready().await.expect("the store goes on");
+        assert!(store.get(&[id("job-0")]).await.expect("readable")[0].is_some());
+        assert_eq!(create_all(&store, &[submitted("another")]).await.len(), 1);
+    }
 }
 
 #[tokio::test]

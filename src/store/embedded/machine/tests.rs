@@ -21,6 +21,10 @@ impl Heads for Memory {
         Ok(self.heads.get(id).cloned())
     }
 
+    fn row(&self, _: &Versioned) -> Result<Option<Row>, StoreError> {
+        Ok(None)
+    }
+
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
         Ok(self.records.get(key).cloned())
     }
