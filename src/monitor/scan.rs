@@ -110,13 +110,11 @@ impl Scans {
         self.run_while(scan, now, &|| true).await
     }
 
-    /// Runs a scan once, for as long as it may act.
-    pub(super) async fn run_while(
-        &self,
-        scan: Scan,
-        now: Timestamp,
-        may_act: MayAct<'_>,
-    ) -> Result<Report, ManagerError> {
+    /// Runs a scan once, for as long as it may act: every decision on a job asks anew.
+    ///
+    /// # Errors
+    /// Those of [`Scans::run_once`].
+    pub async fn run_while(&self, scan: Scan, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
         match scan {
             Scan::Watch | Scan::Recovery => self.watch(scan, now, may_act).await,
             Scan::Retention => self.retain(now, may_act).await,
@@ -145,7 +143,7 @@ impl Scans {
                 return Ok(report);
             }
             let faults = report.faults();
-            self.act(scan, due.iter().map(|job| job.id.clone()).collect(), now, &mut report).await;
+            self.act(scan, due.iter().map(|job| job.id.clone()).collect(), now, may_act, &mut report).await;
             if report.faults() > faults {
                 report.is_behind_since(due.first().and_then(|job| job.watch_at()));
             }
@@ -170,21 +168,29 @@ impl Scans {
     }
 
     /// Takes the action that each of these jobs needs, and those that follow from it.
-    async fn act(&self, scan: Scan, mut ids: Vec<JobId>, now: Timestamp, report: &mut Report) {
+    async fn act(&self, scan: Scan, mut ids: Vec<JobId>, now: Timestamp, may_act: MayAct<'_>, report: &mut Report) {
         for _ in 0..MAX_ACTIONS {
             if ids.is_empty() {
                 return;
             }
-            ids = self.act_once(scan, ids, now, report).await;
+            ids = self.act_once(scan, ids, now, may_act, report).await;
         }
     }
 
     /// Takes one action on each job, and returns the jobs that need another.
-    async fn act_once(&self, scan: Scan, ids: Vec<JobId>, now: Timestamp, report: &mut Report) -> Vec<JobId> {
+    async fn act_once(
+        &self,
+        scan: Scan,
+        ids: Vec<JobId>,
+        now: Timestamp,
+        may_act: MayAct<'_>,
+        report: &mut Report,
+    ) -> Vec<JobId> {
         // The last decision on a job is the one that was written: every conflict brings a new one.
         let decided: Mutex<HashMap<JobId, Action>> = Mutex::default();
         let decide_anew = |job: &Job, now: Timestamp| {
-            let Some(action) = self.due(scan, job, now) else {
+            // The read that this decision rests on may have taken longer than the rest of the term.
+            let Some(action) = self.due(scan, job, now).filter(|_| may_act()) else {
                 decided.lock().remove(&job.id);
                 return Ok(Change::Already);
             };

@@ -1,17 +1,18 @@
 //! Of several monitors one acts.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::job::JobState;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::monitor::leader::{Leader, Leadership};
-use leasehold::monitor::{InvalidSchedule, Monitor, MonitorConfig, Schedule};
+use leasehold::monitor::{InvalidSchedule, Monitor, MonitorConfig, Scan, Schedule};
 use leasehold::store::Store;
 use parking_lot::Mutex;
 
-use super::{PATIENCE, Site, cases, claim, config, new_job};
+use super::{GRACE, LEASE, PATIENCE, Site, cases, claim, config, new_job};
 use crate::engines;
 use crate::interference::{Interfered, Interference};
 
@@ -81,6 +82,7 @@ cases! {
     a_lease_that_was_given_back_is_taken_at_once,
     a_leader_that_does_not_renew_stops_by_itself,
     a_term_counts_from_before_the_lease_was_written,
+    what_was_found_within_the_term_is_left_alone_after_it,
     a_monitor_recovers_by_its_own_timetable,
 }
 
@@ -177,6 +179,20 @@ async fn a_term_counts_from_before_the_lease_was_written(site: Site) {
         watch.advance(Duration::from_millis(1));
         assert!(!candidate.leads(), "{what}");
     }
+}
+
+async fn what_was_found_within_the_term_is_left_alone_after_it(site: Site) {
+    let claimed = site.submit_and_claim(new_job()).await;
+    site.clock.advance(LEASE + GRACE);
+    site.engine.settle().await;
+    let scans = site.scans(&config());
+    let asked = AtomicUsize::new(0);
+    // The term ends after the search, while the job is read for the decision.
+    let leads = || asked.fetch_add(1, Ordering::SeqCst) == 0;
+    let report = scans.run_while(Scan::Recovery, site.clock.now(), &leads).await.expect("the scan runs");
+    assert_eq!((report.looked_at, report.recovered()), (1, 0));
+    assert_eq!(site.job(&claimed.job.id).await, claimed.job);
+    assert_eq!(site.scan(&scans, Scan::Recovery).await.recovered(), 1, "by whoever leads next");
 }
 
 fn quick() -> MonitorConfig {
