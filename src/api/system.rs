@@ -11,6 +11,7 @@ use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::json::{ok, with_body};
+use super::metrics::of_queues;
 use crate::wire::{Health, ServerHealth};
 
 fn healthy() -> Answer {
@@ -57,8 +58,13 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(call: Call<Read>) -> Response {
-    ::metrics::gauge!("leasehold_claims_waiting").set(call.app.manager.waiting_claims() as f64);
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], call.app.metrics.render()).into_response()
+    let manager = &call.app.manager;
+    ::metrics::gauge!("leasehold_claims_waiting").set(manager.waiting_claims() as f64);
+    let mut text = call.app.metrics.render();
+    if let Some(survey) = manager.survey().latest {
+        text += &of_queues(&manager.surveyed_queues(), survey.at);
+    }
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
 /// Returns this description.

@@ -29,7 +29,7 @@ pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem,
 pub use observe::explain::{Explanation, Reason};
 pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
 pub use observe::queues::Queue;
-pub use observe::survey::{Survey, SurveyState};
+pub use observe::survey::{Survey, SurveyState, SurveyedQueue};
 pub use observe::throughput::Throughput;
 pub use observe::workers::{Worker, WorkerStatuses};
 pub use request::{
@@ -138,6 +138,12 @@ impl Manager {
     #[must_use]
     pub fn unreadable(&self) -> usize {
         self.shared.store.unreadable()
+    }
+
+    /// Returns the queues that had jobs when the store's jobs were last counted, without reading the store.
+    #[must_use]
+    pub fn surveyed_queues(&self) -> Arc<[SurveyedQueue]> {
+        self.shared.observe.surveys.queues()
     }
 
     /// Returns the time by this manager's clock.

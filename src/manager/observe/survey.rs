@@ -1,6 +1,7 @@
-//! Periodic counts of the store's jobs, for the gauges and for status pages that must not query the store.
+//! Periodic counts of the store's jobs, for metrics and status pages that must not query the store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -46,25 +47,33 @@ pub struct SurveyState {
     pub failing_since: Option<Timestamp>,
 }
 
+/// The jobs of one queue, as a survey found them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedQueue {
+    /// The queue's name, or ` others` for all queues that are not counted separately.
+    pub name: String,
+    /// The number of the queue's jobs in each state.
+    pub jobs: BTreeMap<JobState, u64>,
+    /// The time from which the longest-waiting due job could have been claimed; `None` when no due job waits.
+    pub oldest_waiting_since: Option<Timestamp>,
+}
+
 /// The latest survey, in memory.
 #[derive(Default)]
 pub(crate) struct Surveys {
     state: Mutex<SurveyState>,
-    /// The gauges that have been set, so that the gauges of a queue without jobs can be set to zero.
-    shown: Mutex<BTreeSet<(String, JobState)>>,
+    queues: Mutex<Arc<[SurveyedQueue]>>,
 }
 
 impl Surveys {
     pub(crate) fn state(&self) -> SurveyState {
         self.state.lock().clone()
     }
-}
 
-/// The counts of one queue.
-struct QueueNumbers {
-    name: String,
-    jobs: JobCounts,
-    oldest_waiting_since: Option<Timestamp>,
+    /// Returns the queues that had jobs at the latest survey.
+    pub(crate) fn queues(&self) -> Arc<[SurveyedQueue]> {
+        Arc::clone(&self.queues.lock())
+    }
 }
 
 fn sum<'a>(counts: impl Iterator<Item = &'a JobCounts>) -> JobCounts {
@@ -92,11 +101,12 @@ impl Manager {
         let now = self.shared.clock.now();
         match result {
             Ok(queues) => {
-                self.shared.observe.surveys.set_gauges(&queues, now);
+                metrics::gauge!("leasehold_jobs_counted_timestamp_seconds").set(now.as_millis() as f64 / 1000.0);
                 let by_state = sum(queues.iter().map(|queue| &queue.jobs));
                 let oldest_waiting_since = queues.iter().filter_map(|queue| queue.oldest_waiting_since).min();
                 let latest = Some(Survey { at: now, by_state, oldest_waiting_since });
                 *self.shared.observe.surveys.state.lock() = SurveyState { latest, failing_since: None };
+                *self.shared.observe.surveys.queues.lock() = queues.into();
             }
             Err(error) => {
                 debug!(%error, "the jobs could not be counted");
@@ -106,50 +116,19 @@ impl Manager {
     }
 
     /// Counts the jobs of every queue, and finds the oldest waiting of those that are counted apart.
-    async fn count_queues(&self) -> Result<Vec<QueueNumbers>, StoreError> {
+    async fn count_queues(&self) -> Result<Vec<SurveyedQueue>, StoreError> {
         let mut queues: Vec<_> = self.count_by_queue(&Filter::default()).await?.into_iter().collect();
         queues.sort_by_key(|(_, jobs)| std::cmp::Reverse(jobs[&JobState::Available] + jobs[&JobState::Running]));
         let others = queues.split_off(MAX_QUEUES.min(queues.len()));
         let mut numbers = Vec::with_capacity(queues.len() + 1);
         for (queue, jobs) in queues {
             let oldest_waiting_since = self.oldest_waiting(&queue, &jobs).await?;
-            numbers.push(QueueNumbers { name: queue.to_string(), jobs, oldest_waiting_since });
+            numbers.push(SurveyedQueue { name: queue.to_string(), jobs, oldest_waiting_since });
         }
         if !others.is_empty() {
             let jobs = sum(others.iter().map(|(_, jobs)| jobs));
-            numbers.push(QueueNumbers { name: OTHERS.to_owned(), jobs, oldest_waiting_since: None });
+            numbers.push(SurveyedQueue { name: OTHERS.to_owned(), jobs, oldest_waiting_since: None });
         }
         Ok(numbers)
     }
-}
-
-impl Surveys {
-    /// Sets the gauges.
-    fn set_gauges(&self, queues: &[QueueNumbers], now: Timestamp) {
-        let mut before = std::mem::take(&mut *self.shown.lock());
-        let mut shown = BTreeSet::new();
-        for queue in queues {
-            for state in JobState::ALL {
-                set_jobs(&queue.name, state, queue.jobs.get(&state).copied().unwrap_or(0));
-                before.remove(&(queue.name.clone(), state));
-                shown.insert((queue.name.clone(), state));
-            }
-            set_oldest(&queue.name, queue.oldest_waiting_since.map(|oldest| now.since(oldest)));
-        }
-        for (queue, state) in &before {
-            set_jobs(queue, *state, 0);
-            set_oldest(queue, None);
-        }
-        *self.shown.lock() = shown;
-        metrics::gauge!("leasehold_jobs_counted_timestamp_seconds").set(now.as_millis() as f64 / 1000.0);
-    }
-}
-
-fn set_jobs(queue: &str, state: JobState, count: u64) {
-    metrics::gauge!("leasehold_jobs", "queue" => queue.to_owned(), "state" => state.as_str()).set(count as f64);
-}
-
-fn set_oldest(queue: &str, waiting: Option<Duration>) {
-    metrics::gauge!("leasehold_queue_oldest_waiting_seconds", "queue" => queue.to_owned())
-        .set(waiting.unwrap_or_default().as_secs_f64());
 }

@@ -269,6 +269,29 @@ async fn health_tells_how_jobs_fared_lately_and_of_what_kind_they_were() {
 }
 
 #[tokio::test]
+async fn a_queue_that_is_gone_has_no_series() {
+    let server = Server::start().await;
+    let client = server.client();
+    let job = client.submit(&SubmitJob::new("a \"queue\"", "k")).await.expect("submitted");
+    let counted = async |is_there: bool| {
+        let deadline = std::time::Instant::now() + super::server::SOON;
+        loop {
+            let text = client.metrics().await.expect("metrics");
+            let of_queue: Vec<&str> = text.lines().filter(|line| line.contains(r#"queue="a \"queue\"""#)).collect();
+            if !of_queue.is_empty() == is_there {
+                return of_queue.len();
+            }
+            assert!(std::time::Instant::now() < deadline, "still there: {of_queue:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert_eq!(counted(true).await, 7, "six states, and the wait");
+    let job = server.manager.get(&job.id.parse().expect("an id")).await.expect("the job").versioned;
+    assert!(server.manager.remove(&[job]).await.into_iter().all(|removed| removed.expect("removed")));
+    counted(false).await;
+}
+
+#[tokio::test]
 async fn health_never_asks_the_store() {
     let server = Server::start().await;
     server.running("q").await;
