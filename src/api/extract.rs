@@ -9,7 +9,7 @@ use std::str::FromStr;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::App;
 use super::error::{ApiError, Code};
+use crate::job::strict::{self, Strict};
 use crate::job::{InvalidName, JobId, QueueName, WorkerId};
 use crate::wire::Invalid;
 
@@ -34,6 +35,7 @@ struct Read {
 }
 
 async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
+    refuse_compression(parts)?;
     let too_large = || ApiError::new(Code::BodyTooLarge, format!("the body must have at most {max_bytes} bytes"));
     let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > max_bytes) {
@@ -69,6 +71,22 @@ async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &App) -> Res
     }
     let bytes = if more.is_empty() { first } else { [first.as_ref(), more.as_ref()].concat().into() };
     Ok(Read { bytes, _share: share })
+}
+
+/// Refuses a body that is compressed: it is read as it comes.
+fn refuse_compression(parts: &Parts) -> Result<(), ApiError> {
+    let codings = parts.headers.get_all(CONTENT_ENCODING).iter().map(|value| value.to_str().unwrap_or("unreadable"));
+    match codings.flat_map(|value| value.split(',')).map(str::trim).find(|coding| !is_identity(coding)) {
+        None => Ok(()),
+        Some(coding) => {
+            let detail = format!("the body must be sent without content encoding, not `{coding}`");
+            Err(ApiError::new(Code::UnsupportedMediaType, detail))
+        }
+    }
+}
+
+fn is_identity(coding: &str) -> bool {
+    coding.is_empty() || coding.eq_ignore_ascii_case("identity")
 }
 
 /// Returns the media type of a request, without parameters.
@@ -142,7 +160,7 @@ impl Lines {
 
 /// Reads a JSON text. A text that is not JSON and JSON of another shape are refused differently.
 pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
-    let error = match serde_json::from_slice(text) {
+    let error = match strict::from_slice(text) {
         Ok(value) => return Ok(value),
         Err(error) => error,
     };
@@ -151,7 +169,8 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
         return Err(ApiError::new(Code::MalformedJson, what));
     }
     // The text is parsed once more, more slowly, to find the field at fault.
-    let path = match serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(text)) {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let path = match serde_path_to_error::deserialize::<_, T>(Strict(&mut json)) {
         Ok(_) => String::new(),
         Err(located) => located.path().to_string(),
     };

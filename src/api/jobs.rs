@@ -15,6 +15,7 @@ use super::items::{in_order, only, sort_out};
 use super::json::{json, ok, with_body};
 use super::trim::Fields;
 use crate::manager::{NewJob, Submitted};
+use crate::notify::SubscriptionError;
 use crate::store::{Place, Version, Versioned};
 use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use crate::wire::job::JobAnswer;
@@ -39,7 +40,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
     ))]
 pub(crate) async fn submit(call: Call<Submit>, headers: HeaderMap, JsonBody(mut job): JsonBody<SubmitJob>) -> Answer {
     take_key(&mut job, &headers)?;
-    let job = job.into_new_job()?;
+    let job = new_job(&call.app, job)?;
     let Submitted { job, created } = only(call.app.manager.submit(&call.caller, vec![job]).await)?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = json(status, &JobAnswer::from(&job));
@@ -76,15 +77,24 @@ pub(crate) async fn submit_bulk(call: Call<Submit>, lines: Lines) -> Answer {
     if count > MAX_SUBMITTED_JOBS {
         return Err(ApiError::field("", format!("a call submits at most {MAX_SUBMITTED_JOBS} jobs")));
     }
-    let (jobs, refused) = sort_out(lines.iter().map(parse_line));
+    let (jobs, refused) = sort_out(lines.iter().map(|line| new_job(&call.app, parse(line)?)));
     drop(lines);
     let answers = call.app.manager.submit(&call.caller, jobs).await;
     let items = in_order(refused, answers).map(|answer| answer.map_or_else(refused_item, submitted_item));
     ok(&BulkAnswer { items: items.collect() })
 }
 
-fn parse_line(line: &[u8]) -> Result<NewJob, ApiError> {
-    Ok(parse::<SubmitJob>(line)?.into_new_job()?)
+/// Checks a submission: its fields, and that the receivers of its notifications may be called.
+fn new_job(app: &App, job: SubmitJob) -> Result<NewJob, ApiError> {
+    let job = job.into_new_job()?;
+    if let Some(subscriptions) = &app.subscriptions {
+        for (index, target) in job.spec.oversight.notify.iter().enumerate() {
+            let refused =
+                |error: SubscriptionError| ApiError::field(&format!("notify[{index}].url"), error.to_string());
+            subscriptions.check(&target.url).map_err(refused)?;
+        }
+    }
+    Ok(job)
 }
 
 fn submitted_item(submitted: Submitted) -> SubmitItem {

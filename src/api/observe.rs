@@ -8,6 +8,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tracing::{debug, warn};
 
@@ -77,13 +78,18 @@ pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next
     response
 }
 
-/// Refuses requests with headers that are too long, and those of other sites where every local process is trusted.
+/// Refuses requests with headers that are too long, with two hosts, and those of other sites where every local process is
+/// trusted.
 fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if bytes > MAX_HEADER_BYTES {
         let detail = format!("the headers must have at most {MAX_HEADER_BYTES} bytes together, not {bytes}");
         return Err(ApiError::new(Code::HeadersTooLarge, detail));
+    }
+    // Two parts of a chain of servers could each go by another one.
+    if headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err(ApiError::new(Code::MalformedRequest, "the request has more than one `Host` header"));
     }
     if app.trusts_its_machine { refuse_other_sites(request.uri(), headers) } else { Ok(()) }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::failure::Failure;
-use crate::job::{Json, OrphanPolicy};
+use crate::job::{Json, OrphanPolicy, strict};
 use crate::wire::{NotifyTarget, RetryOptions, SubmitJob};
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
@@ -19,6 +19,8 @@ use crate::worker::shell::{self, CommandLine, ShellPayload};
 pub(super) const DEFAULT_QUEUE: &str = "default";
 /// How many jobs a file may have.
 const MAX_JOBS: usize = 10_000_000;
+/// What some editors put before a text.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 /// How many bad lines are reported at most.
 const MAX_SHOWN: usize = 20;
 
@@ -42,12 +44,12 @@ struct Line {
     kind: Option<String>,
     payload: Option<Json>,
     command: Option<CommandLine>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize")]
     env: BTreeMap<String, String>,
     cwd: Option<PathBuf>,
     priority: Option<i64>,
     owner: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize")]
     labels: BTreeMap<String, String>,
     run_at: Option<String>,
     expires_at: Option<String>,
@@ -55,22 +57,33 @@ struct Line {
     timeout_ms: Option<u64>,
     max_attempts: Option<u64>,
     retry: Option<RetryOptions>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize")]
     resources: BTreeMap<String, u64>,
     orphan_policy: Option<OrphanPolicy>,
     #[serde(default)]
     notify: Vec<NotifyTarget>,
 }
 
-/// Reads a file, or standard input for `-`.
+/// Reads a file, or standard input for `-`. A byte-order mark at its beginning is left out.
 pub(super) fn read_text(file: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::Usage(format!("cannot read {}: {error}", file.display()));
-    if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().lock().read_to_string(&mut text).map_err(failed)?;
-        return Ok(text);
+    let mut bytes = Vec::new();
+    match file == Path::new("-") {
+        true => drop(std::io::stdin().lock().read_to_end(&mut bytes).map_err(failed)?),
+        false => bytes = std::fs::read(file).map_err(failed)?,
     }
-    std::fs::read_to_string(file).map_err(failed)
+    let text = String::from_utf8(bytes).map_err(|error| Failure::Usage(not_utf_8(file, &error)))?;
+    Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
+}
+
+/// Describes the first byte of a file that is not UTF-8, with its line and column as an editor counts them.
+fn not_utf_8(file: &Path, error: &std::string::FromUtf8Error) -> String {
+    let good = error.utf8_error().valid_up_to();
+    let before = String::from_utf8_lossy(&error.as_bytes()[..good]);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    let byte = error.as_bytes().get(good).copied().unwrap_or_default();
+    format!("{}:{line}:{column}: the byte 0x{byte:02x} is not UTF-8", file.display())
 }
 
 /// Parses every line, and checks each as the server would. With one bad line there is no job at all.
@@ -102,7 +115,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
 
 /// Parses one line. An error has a column, from 1, and a message.
 fn parse_line(text: &str) -> Result<SubmitJob, (usize, String)> {
-    let line: Line = serde_json::from_str(text).map_err(|error| {
+    let line: Line = strict::from_slice(text.as_bytes()).map_err(|error| {
         let said = error.to_string();
         let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
         (error.column().max(1), what.to_owned())
@@ -207,6 +220,10 @@ mod tests {
             (r#"{"env": {"A": "b"}}"#, "beside a `command`"),
             (r#"{"payload": {"command": ["a"], "stdin": ""}}"#, "unknown field `stdin`"),
             (r#"{"command": ["a"], "env": {"A=B": "b"}}"#, "env"),
+            (r#"{"command": ["a"], "env": {"A": "b", "A": "c"}}"#, "duplicate key"),
+            (r#"{"command": ["a"], "labels": {"a": "b", "a": "b"}}"#, "duplicate key"),
+            (r#"["a", null, null, null, null, ["a"]]"#, "expected an object"),
+            (r#"{"payload": ["a"]}"#, "expected an object"),
             (r#"{"command": ["a"], "priority": 101}"#, "priority"),
             (r#"{"command": ["a"], "max_attempts": 0}"#, "max_attempts"),
             (r#"{}"#, "there is none"),

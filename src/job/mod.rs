@@ -14,6 +14,7 @@ pub mod oversight;
 pub mod retry;
 pub mod spec;
 pub mod state;
+pub mod strict;
 pub mod transition;
 mod word_enum;
 

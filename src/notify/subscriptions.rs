@@ -171,13 +171,21 @@ impl Subscriptions {
         Ok(self.store.record(&key).await?.ok_or_else(missing)?.read()?)
     }
 
+    /// Checks that a URL is one that may be called, as far as it can be told without looking up its host's name.
+    ///
+    /// # Errors
+    /// [`SubscriptionError::Url`].
+    pub fn check(&self, url: &str) -> Result<(), SubscriptionError> {
+        let url = TargetUrl::parse(url).map_err(|error| SubscriptionError::Url(error.to_string()))?;
+        self.policy.check(&url).map_err(|error| SubscriptionError::Url(error.to_string()))
+    }
+
     /// Creates a subscription.
     ///
     /// # Errors
     /// [`SubscriptionError`].
     pub async fn create(&self, by: &Actor, new: NewSubscription) -> Result<Subscription, SubscriptionError> {
-        let url = TargetUrl::parse(&new.url).map_err(|error| SubscriptionError::Url(error.to_string()))?;
-        self.policy.check(&url).map_err(|error| SubscriptionError::Url(error.to_string()))?;
+        self.check(&new.url)?;
         if self.records.all().len() >= MAX_SUBSCRIPTIONS {
             return Err(SubscriptionError::TooMany);
         }

@@ -44,7 +44,11 @@ pub struct SubmitJob {
     #[schema(min_length = 1, max_length = 256)]
     pub owner: Option<String>,
     /// The labels that the job can be found by: at most 64, with values of at most 1,024 bytes.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
     pub labels: BTreeMap<String, String>,
     /// The earliest time at which the job can be claimed; by default, the time of the submission.
     #[schema(format = DateTime)]
@@ -64,7 +68,11 @@ pub struct SubmitJob {
     /// How long the job waits between attempts.
     pub retry: Option<RetryOptions>,
     /// The resources that the job needs, by name: `cpu_millis`, `memory_mib`, `gpus`, …; at most 32.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
     pub resources: BTreeMap<String, u64>,
     /// What happens when the job's lease expires: `requeue`, `fail` or `flag`. The queue's policy applies by default.
     #[schema(value_type = Option<String>)]

@@ -39,7 +39,11 @@ pub struct ClaimJobs {
     pub max_jobs: Option<u64>,
     /// The resources that the worker offers to these jobs together, by name; at most 32. Jobs that need more of a
     /// resource, or a resource that is not named here, are not claimed. When empty, the worker takes any job.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
     #[schema(example = json!({"memory_mib": 4096}))]
     pub resources: BTreeMap<String, u64>,
     /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.

@@ -111,6 +111,18 @@ fn with_a_bad_line_nothing_runs_and_the_line_is_named() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_fault_and_a_bad_byte_is_named_with_its_line() {
+    let place = tempfile::tempdir().expect("a directory");
+    let jobs = place.path().join("jobs.jsonl");
+    fs::write(&jobs, "\u{feff}{\"command\": \"echo x >> ran\"}\n").expect("written");
+    run_jobs(place.path(), &[]).json(0);
+    assert_eq!(lines(&place.path().join("ran")), ["x"]);
+    fs::write(&jobs, b"{\"command\": \"true\"}\n{\"command\": \"\xc3\xa9\xff\"}\n").expect("written");
+    let said = run_jobs(place.path(), &[]).expect(2).stderr();
+    assert!(said.contains("jobs.jsonl:2:15: the byte 0xff is not UTF-8") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
 fn a_file_that_is_not_there_is_one_clear_line() {
     let place = tempfile::tempdir().expect("a directory");
     let said = run(place.path(), ["run", "nothing.jsonl"]).expect(2).stderr();

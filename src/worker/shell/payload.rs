@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::super::handler::HandlerError;
-use crate::job::Json;
+use crate::job::{Json, strict};
 
 /// The payload of a shell job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,8 +15,12 @@ use crate::job::Json;
 pub struct ShellPayload {
     /// The command to run.
     pub command: CommandLine,
-    /// Environment variables, added to the worker's own.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// Environment variables, added to those of the worker that are not its settings.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
     pub env: BTreeMap<String, String>,
     /// The command's working directory; the worker's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +68,7 @@ impl ShellPayload {
     /// Returns what is wrong with the payload.
     pub fn parse(payload: Option<&Json>) -> Result<Self, String> {
         let Some(payload) = payload else { return Err("there is none".to_owned()) };
-        let parsed: Self = serde_json::from_str(payload.as_str()).map_err(|error| error.to_string())?;
+        let parsed: Self = strict::from_slice(payload.as_str().as_bytes()).map_err(|error| error.to_string())?;
         parsed.check().map(|()| parsed)
     }
 

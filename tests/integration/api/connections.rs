@@ -201,3 +201,13 @@ async fn a_server_told_to_end_cuts_off_what_does_not() {
     server.ended().await;
     assert_eq!(rest(&mut waiter).await, "");
 }
+
+#[tokio::test]
+async fn a_request_for_two_hosts_is_refused() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+    let request = "GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: elsewhere\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let answer = rest(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("malformed_request"), "{answer}");
+}

@@ -60,6 +60,7 @@ async fn all_are_refused(cases: Vec<Case>) {
         let answer = request.send().await.unwrap_or_else(|error| panic!("{what}: no answer: {error}"));
         let problem = problem(answer).await;
         assert_eq!((problem.status, problem.code.as_str()), (status, code), "{what}: {}", problem.detail);
+        assert!(!problem.detail.contains("struct "), "{what}: our types are nobody's business: {}", problem.detail);
         if let Some(field) = field {
             let fields: Vec<&str> = problem.errors.iter().map(|error| error.field.as_str()).collect();
             assert_eq!(fields, [field], "{what}: {}", problem.detail);
@@ -217,6 +218,69 @@ async fn calls_about_leases_with_wrong_fields() {
         post("a retry of no job", "/v1/jobs/x/retry", "").typed(None).gives(404, "not_found"),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn arrays_are_no_objects() {
+    let values = r#"[null,null,"q","k",null,null,null,{},null,null,null,null,null,null,{},null,[]]"#;
+    let wrong = |what, rest: &str, field| post(what, "/v1/jobs", job(rest)).field(field);
+    all_are_refused(vec![
+        post("a job's values in their order", "/v1/jobs", values).field(""),
+        wrong("a retry without a name", "\"retry\": []", "retry"),
+        wrong("a retry's values in their order", "\"retry\": [1000, 2.0]", "retry"),
+        wrong("a notification's values", r#""notify": [["http://example.com/"]]"#, "notify[0]"),
+        post("a claim's values", "/v1/claims", r#"["w", ["q"]]"#).field(""),
+        post("a heartbeat's values", "/v1/jobs/x/heartbeat", r#"["w", 1]"#).field(""),
+        post("leases as arrays", "/v1/heartbeats", r#"{"worker_id": "w", "leases": [["x", 1]]}"#).field("leases[0]"),
+        post("an end's values", "/v1/jobs/x/complete", r#"["w", 1]"#).field(""),
+        post("a cancellation's values", "/v1/jobs/x/cancel", r#"["r"]"#).field(""),
+        post("an order's filter", "/v1/admin/jobs/cancel", r#"{"filter": [], "reason": "r"}"#).field("filter"),
+        post("a pause's values", "/v1/queues/q/pause", r#"["r"]"#).field(""),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn names_that_come_twice_are_not_silently_one() {
+    let wrong = |what, rest: &str, field| post(what, "/v1/jobs", job(rest)).field(field);
+    all_are_refused(vec![
+        wrong("a label twice", r#""labels": {"a": "1", "b": "2", "a": "3"}"#, "labels"),
+        wrong("a resource twice", r#""resources": {"gpus": 1, "gpus": 2}"#, "resources"),
+        post(
+            "an offer twice",
+            "/v1/claims",
+            r#"{"worker_id": "w", "queues": ["q"], "resources": {"gpus": 1, "gpus": 1}}"#,
+        )
+        .field("resources"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_line_of_a_bulk_submission_that_is_an_array_is_refused_alone() {
+    let server = Server::start().await;
+    let lines = "[null,null,\"q\",\"k\"]\n{\"queue\": \"q\", \"kind\": \"k\"}\n";
+    let request =
+        reqwest::Client::new().post(server.url("/v1/jobs/bulk")).header("content-type", "application/x-ndjson");
+    let answer = super::server::value(request.body(lines).send().await.expect("an answer")).await;
+    assert_eq!((&answer["items"][0]["status"], &answer["items"][1]["status"]), (&422.into(), &201.into()), "{answer}");
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_by_its_coding() {
+    let server = Server::start().await;
+    for (path, media_type) in [("/v1/jobs", "application/json"), ("/v1/jobs/bulk", "application/x-ndjson")] {
+        for coding in ["gzip", "identity, br"] {
+            let request = reqwest::Client::new().post(server.url(path)).header("content-type", media_type);
+            let request = request.header("content-encoding", coding).body(b"\x1f\x8b\x08\x00".to_vec());
+            let problem = problem(request.send().await.expect("an answer")).await;
+            assert_eq!((problem.status, problem.code.as_str()), (415, "unsupported_media_type"), "{}", problem.detail);
+            assert!(problem.detail.contains(coding.rsplit(' ').next().expect("a word")), "{}", problem.detail);
+        }
+    }
+    let request = reqwest::Client::new().post(server.url("/v1/jobs")).header("content-encoding", "identity");
+    let answer = request.header("content-type", "application/json").body(job("\"id\": \"a\"")).send().await;
+    assert_eq!(answer.expect("an answer").status(), 201);
 }
 
 #[tokio::test]

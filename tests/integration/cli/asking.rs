@@ -86,3 +86,18 @@ fn the_shell_completes_fields_values_and_queues() {
     let ended = Started::of(&mut alone).end();
     assert_eq!((ended.stdout().trim(), ended.stderr().as_str()), ("", ""), "silent where there is no server");
 }
+
+#[test]
+fn a_receiver_that_will_never_be_called_is_refused_with_its_job() {
+    let bed = Bed::start();
+    let submit = |url: &str| {
+        let job = serde_json::json!({"command": ["true"], "notify": [{"url": url}]}).to_string();
+        let mut command = leasehold(bed.path(), ["submit", "--file", "-"]);
+        Started::with_input(command.env("LEASEHOLD_SERVER", bed.server.url()), &job).end()
+    };
+    for url in ["http://169.254.169.254/latest/meta-data", "http://metadata.google.internal/", "http://10.0.0.1/"] {
+        let said = submit(url).expect(1).stderr();
+        assert!(said.contains("notify[0].url"), "{url}: {said}");
+    }
+    submit("https://example.org/hook").expect(0);
+}
