@@ -1,13 +1,14 @@
 //! `leasehold run`: a list of commands, run here to its end, with any number of restarts.
 //!
-//! In reading order: `source` (the jobs and their ids, with `each` for files), `place` (the data directory), `start`
-//! (what is left to do), this file, `watch` (what has ended), `summary`.
+//! In reading order: `source` (the jobs and their ids, with `each` and `find` for files), `place` (the data directory),
+//! `start` (what is left to do), this file, `watch` (what has ended), `summary`.
 //!
 //! Before the first job of a start runs: the data directory is this process's alone (the store's lock); no process of
 //! a former start is alive ([`Scope::end_leftovers`]); and what ran then waits again. So a job never runs twice at the
 //! same time, and one that was completed never runs again. A job that was interrupted runs again from its beginning.
 
 mod each;
+mod find;
 mod place;
 mod source;
 mod start;
@@ -57,14 +58,16 @@ run, and jobs whose lines are gone are cancelled.
 After the first Ctrl-C or SIGTERM running jobs go on for --drain-timeout; the second ends them at once.
 
 In a command for --each, {} is the file, {.} the file without its extension, {/} its name, {//} its directory, {/.} \
-its name without extension, {#} its number. No shell sees the command unless --shell is given; then the places are \
-quoted and must not stand in quotes themselves.
+its name without extension, {#} its number. No shell sees the command unless --shell is given. Then a name comes as a \
+variable, so that nothing in it is ever run: {} stands for \"$EACH\", and $EACH_STEM, $EACH_NAME, $EACH_DIR and \
+$EACH_NAME_STEM are the others. Places must not stand in quotes; the variables may, in double ones.
 
 Examples:
   leasehold run jobs.jsonl
   generate-jobs | leasehold run - --slots 8
   leasehold run --each 'photos/*.png' -- convert {} {.}.webp
-  leasehold run --each '*.log' --shell -- 'gzip -c {} > {}.gz'";
+  leasehold run --each '*.log' --shell -- 'gzip -c {} > {}.gz'
+  leasehold run --each '*.log' --shell -- 'gzip -c {} > \"/backup/$EACH_NAME.gz\"'";
 
 /// Run a list of commands here, in parallel; the same command started again goes on where it was
 #[derive(Debug, Args)]

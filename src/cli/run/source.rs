@@ -3,8 +3,8 @@
 //! A job's id is a hash of its line and of how many equal lines stand above it. So the same run started again finds
 //! its jobs, and of a file that was changed meanwhile only the lines that changed are new, wherever they stand.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
@@ -15,7 +15,7 @@ use crate::cli::jobs::{self, JobLine};
 use crate::job::{JobId, Json};
 use crate::manager::NewJob;
 use crate::wire::SubmitJob;
-use crate::worker::shell::{self, ShellPayload};
+use crate::worker::shell;
 
 /// The source of a run's jobs.
 #[derive(Clone, Debug)]
@@ -105,7 +105,8 @@ impl Source {
                 }
                 Entry::Vacant(vacant) => drop(vacant.insert(line.number)),
             }
-            let label = line.job.id.clone().unwrap_or_else(|| jobs::describe(&line.job));
+            let label = line.label.clone().or_else(|| line.job.id.clone());
+            let label = label.unwrap_or_else(|| jobs::describe(&line.job));
             planned.push(Planned { id, number: line.number, label, job });
         }
         Ok(planned)
@@ -124,15 +125,16 @@ fn with_defaults(job: &SubmitJob, defaults: Defaults, id: impl FnOnce() -> Strin
 
 /// Returns a line for each file.
 fn each_file(patterns: &[String], command: &[String], shell: bool) -> Result<Vec<JobLine>, Failure> {
-    let template = Template::new(command.to_vec(), shell);
+    let template = Template::new(command.to_vec(), shell)?;
     let mut lines = Vec::new();
     for (index, file) in each::files(patterns)?.iter().enumerate() {
         let number = index + 1;
-        let payload = ShellPayload { command: template.fill(file, number), env: BTreeMap::new(), cwd: None };
+        let payload = template.fill(file, number);
         payload.check().map_err(Failure::Usage)?;
         let payload = Json::of(&payload)?;
         let job = SubmitJob { payload: Some(payload.clone()), ..SubmitJob::new(jobs::DEFAULT_QUEUE, shell::KIND) };
-        lines.push(JobLine { number, text: payload.as_str().to_owned(), job });
+        let label = Some(template.describe(file, number));
+        lines.push(JobLine { number, text: payload.as_str().to_owned(), label, job });
     }
     Ok(lines)
 }
