@@ -27,4 +27,6 @@ EXPOSE 7400
 HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=6 \
     CMD ["curl", "--fail", "--silent", "--show-error", "http://127.0.0.1:7400/readyz"]
 ENTRYPOINT ["leasehold"]
-CMD ["serve"]
+# Beyond the container's loopback, or nobody could reach it. It starts only with tokens (a settings file, named in
+# LEASEHOLD_CONFIG) or with --insecure, and says so.
+CMD ["serve", "--listen", "0.0.0.0:7400"]

@@ -1,12 +1,21 @@
 //! What the deployment files say agrees: with each other, with Cargo.toml, and with what the tests run against.
 
+use std::process::Stdio;
+
 use serde_norway::Value;
 
-use crate::servers::elasticsearch_version;
+use crate::program::{Started, leasehold, run, until};
+use crate::servers::{self, elasticsearch_version, ports};
 
 const COMPOSE: &str = include_str!("../../docker-compose.yml");
 const DOCKERFILE: &str = include_str!("../../Dockerfile");
 const MANIFEST: &str = include_str!("../../Cargo.toml");
+const SCRAPED: &str = include_str!("../../deploy/prometheus/compose.yml");
+const DATA_SOURCES: &str = include_str!("../../deploy/grafana/provisioning/datasources/prometheus.yml");
+const DASHBOARDS: &str = include_str!("../../deploy/grafana/provisioning/dashboards/leasehold.yml");
+
+/// The processes of Leasehold that listen, and the port of each in its container.
+const LISTENING: [(&str, u16); 3] = [("leasehold", 7400), ("leasehold-2", 7400), ("monitor", 7401)];
 
 fn service(name: &str) -> Value {
     let compose: Value = serde_norway::from_str(COMPOSE).expect("docker-compose.yml is YAML");
@@ -32,7 +41,7 @@ fn elasticsearch_and_kibana_are_official_images_of_the_one_version() {
 #[test]
 fn every_port_is_bound_to_loopback_because_security_is_off() {
     assert_eq!(service("elasticsearch")["environment"]["xpack.security.enabled"].as_str(), Some("false"));
-    for name in ["elasticsearch", "kibana", "leasehold"] {
+    for name in ["elasticsearch", "kibana", "leasehold", "leasehold-2", "monitor", "prometheus", "grafana"] {
         let ports = strings(&service(name)["ports"]);
         assert!(!ports.is_empty() && ports.iter().all(|port| port.starts_with("127.0.0.1:")), "{name}: {ports:?}");
     }
@@ -40,7 +49,7 @@ fn every_port_is_bound_to_loopback_because_security_is_off() {
 
 #[test]
 fn each_service_waits_for_elasticsearch_and_each_can_tell_its_health() {
-    for name in ["kibana", "leasehold"] {
+    for name in ["kibana", "leasehold", "leasehold-2", "monitor"] {
         let condition = &service(name)["depends_on"]["elasticsearch"]["condition"];
         assert_eq!(condition.as_str(), Some("service_healthy"), "{name}");
     }
@@ -52,19 +61,91 @@ fn each_service_waits_for_elasticsearch_and_each_can_tell_its_health() {
 
 #[test]
 fn leasehold_serves_on_the_elasticsearch_of_the_same_file() {
-    let command = strings(&service("leasehold")["command"]);
-    let expected = [
-        "serve",
-        "--listen",
-        "0.0.0.0:7400",
-        "--store",
-        "elasticsearch",
-        "--elasticsearch-url",
-        "http://elasticsearch:9200",
-        "--insecure",
-    ];
-    assert_eq!(command, expected);
+    for (name, port) in LISTENING {
+        let command = strings(&service(name)["command"]);
+        let follows = |flag: &str, value: &str| command.windows(2).any(|pair| pair == [flag, value]);
+        assert!(follows("--listen", &format!("0.0.0.0:{port}")) && follows("--store", "elasticsearch"), "{command:?}");
+        assert!(follows("--elasticsearch-url", "http://elasticsearch:9200"), "{command:?}");
+        let published = strings(&service(name)["ports"]);
+        assert!(published[0].ends_with(&format!(":{port}")), "{name}: {published:?}");
+    }
+    assert_eq!(strings(&service("worker")["command"])[..3], ["worker", "--server", "http://leasehold:7400"]);
     assert!(DOCKERFILE.contains("EXPOSE 7400\n"));
+}
+
+#[test]
+fn what_the_image_runs_by_itself_can_be_reached_and_is_not_open_by_mistake() {
+    let command = DOCKERFILE.lines().rev().find_map(|line| line.strip_prefix("CMD ")).expect("a command");
+    let command: Vec<String> = serde_json::from_str(command).expect("a list");
+    assert_eq!(command, ["serve", "--listen", "0.0.0.0:7400"]);
+    let place = tempfile::tempdir().expect("a directory");
+    let said = run(place.path(), &command).expect(2).stderr();
+    assert!(said.contains("--insecure") && said.contains("tokens"), "{said}");
+}
+
+#[test]
+fn prometheus_scrapes_every_process_and_grafana_shows_what_it_found() {
+    let scraped: Value = serde_norway::from_str(SCRAPED).expect("YAML");
+    assert_eq!(strings(&scraped["rule_files"]), ["leasehold.rules.yml"]);
+    let targets = strings(&scraped["scrape_configs"][0]["static_configs"][0]["targets"]);
+    assert_eq!(targets, LISTENING.map(|(name, port)| format!("{name}:{port}")));
+
+    let prometheus = service("prometheus");
+    assert!(strings(&prometheus["command"]).contains(&"--config.file=/etc/prometheus/compose.yml".to_owned()));
+    let mounted = |service: &Value, from: &str, to: &str| {
+        strings(&service["volumes"]).contains(&format!("{from}:{to}:ro"))
+            && std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(from).exists()
+    };
+    assert!(mounted(&prometheus, "./deploy/prometheus", "/etc/prometheus"));
+    let grafana = service("grafana");
+    assert!(mounted(&grafana, "./deploy/grafana/provisioning", "/etc/grafana/provisioning"));
+    assert!(mounted(&grafana, "./deploy/grafana/leasehold.json", "/etc/leasehold/leasehold.json"));
+    let sources: Value = serde_norway::from_str(DATA_SOURCES).expect("YAML");
+    let source = &sources["datasources"][0];
+    assert_eq!((source["type"].as_str(), source["url"].as_str()), (Some("prometheus"), Some("http://prometheus:9090")));
+    let dashboards: Value = serde_norway::from_str(DASHBOARDS).expect("YAML");
+    assert_eq!(dashboards["providers"][0]["options"]["path"].as_str(), Some("/etc/leasehold"));
+}
+
+/// The commands of all services together, with the addresses of this machine in place of the containers' names.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_all_services_together_run_a_job() {
+    let elasticsearch = servers::elasticsearch().await.url().to_owned();
+    let place = tempfile::tempdir().expect("a directory");
+    let addresses = LISTENING.map(|(name, port)| (name, port, format!("127.0.0.1:{}", ports::free())));
+    let [first, second] = [0, 1].map(|number| format!("http://{}", addresses[number].2));
+    let prefix = servers::fresh_prefix("compose");
+    let start = |name: &str, here: &str, port: u16| {
+        let command = strings(&service(name)["command"]).into_iter().map(|word| {
+            let word =
+                word.replace("http://elasticsearch:9200", &elasticsearch).replace("http://leasehold:7400", &first);
+            word.replace(&format!("0.0.0.0:{port}"), here)
+        });
+        let mut process = leasehold(place.path(), command);
+        let log = std::fs::File::create(place.path().join(format!("{name}.log"))).expect("a log");
+        let process = process.stdout(Stdio::null()).stderr(log);
+        // A worker has no such setting, and no use for it.
+        Started::of(process.env("LEASEHOLD_INDEX_PREFIX", &prefix))
+    };
+    let _listening = addresses.clone().map(|(name, port, here)| start(name, &here, port));
+    let _worker = start("worker", "", 0);
+    let place = place.path().to_owned();
+    let told = tokio::task::spawn_blocking(move || {
+        let at = |words: &[&str], url: &str| Started::of(leasehold(&place, words).env("LEASEHOLD_SERVER", url)).end();
+        until("the second manager is there", || at(&["list"], &second).code() == Some(0));
+        let id = at(&["submit", "--", "echo", "hello"], &second).expect(0).stdout().trim().to_owned();
+        at(&["wait", &id, "--timeout", "60s"], &second).expect(0);
+        let scraped = |address: &str| {
+            let host = address.trim_start_matches("http://");
+            let mut stream = std::net::TcpStream::connect(host).expect("connected");
+            let request = format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+            std::io::Write::write_all(&mut stream, request.as_bytes()).expect("sent");
+            std::io::read_to_string(stream).expect("an answer")
+        };
+        until("the monitor leads", || scraped(&addresses[2].2).contains("leasehold_monitor_leader 1"));
+        at(&["get", "--json", &id], &first).json(0)["result"]["stdout"].clone()
+    });
+    assert_eq!(told.await.expect("it ran"), "hello\n");
 }
 
 #[test]
@@ -73,6 +154,7 @@ fn the_image_is_built_with_the_rust_that_the_manifest_names_and_does_not_run_as_
     let rust = manifest["package"]["rust-version"].as_str().expect("a version");
     let builder = format!("FROM rust:{rust}-");
     assert!(DOCKERFILE.lines().any(|line| line.starts_with(&builder)), "the Dockerfile has no line `{builder}…`");
+    assert_eq!(manifest["profile"]["release"]["strip"].as_str(), Some("symbols"), "a release is five times as large");
     let user = DOCKERFILE.lines().rev().find_map(|line| line.strip_prefix("USER "));
     assert!(user.is_some_and(|user| user != "root" && user != "0"), "{user:?}");
 }
