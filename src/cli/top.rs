@@ -113,7 +113,8 @@ async fn read_view(client: &Client) -> Result<View, ClientError> {
         ..JobQuery::default()
     };
     let (queues, running, workers) = tokio::try_join!(client.queues(), client.jobs(&running), client.workers())?;
-    Ok(View { at: SystemClock::default().now(), queues: queues.items, running: running.items, workers })
+    let queues = queues.items.into_iter().filter(|queue| !queue.name.is_internal()).collect();
+    Ok(View { at: SystemClock::default().now(), queues, running: running.items, workers })
 }
 
 /// Formats the view as a text with at most this many lines.

@@ -61,6 +61,8 @@ pub struct Filter {
     pub worker_id: Option<WorkerId>,
     /// Selects jobs that run under a lease which this claim request acquired.
     pub request_id: Option<RequestId>,
+    /// Leaves out the jobs of the system's own queues ([`QueueName::is_internal`]).
+    pub without_system: bool,
 }
 
 impl Filter {
@@ -73,6 +75,7 @@ impl Filter {
         let lease = job.lease();
         any(&self.states, Some(&job.state.name()))
             && any(&self.queues, Some(&job.spec.queue))
+            && !(self.without_system && job.spec.queue.is_internal())
             && any(&self.kinds, Some(&job.spec.kind))
             && any(&self.owners, job.spec.owner.as_ref())
             && self.run_at_most.is_none_or(|latest| job.run_at <= latest)
@@ -86,6 +89,18 @@ impl Filter {
             && self.query.as_ref().is_none_or(|query| query.expression.matches(job, query.now))
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
+    }
+
+    /// Leaves out the jobs of the system's own queues, of which nobody wants to hear who does not ask for them: by a
+    /// queue, by an id in the query, by a worker of the system, or by a query `kql` in which their names begin.
+    #[must_use]
+    pub fn of_users(self, kql: Option<&str>) -> Self {
+        let ids = |query: &Query| query.expression.bounds(query.now).texts("id").is_some();
+        let asked = !self.queues.is_empty()
+            || self.worker_id.as_ref().is_some_and(WorkerId::is_internal)
+            || kql.is_some_and(|kql| kql.contains(QueueName::INTERNAL))
+            || self.query.as_ref().is_some_and(ids);
+        Self { without_system: !asked, ..self }
     }
 
     /// Returns whether no settled job ([`Job::is_settled`]) can match, and no ended job unless it has pending notices.

@@ -104,6 +104,8 @@ impl BulkFilter {
             orphaned: self.orphaned,
             ..Filter::default()
         };
+        // A job that is named by its id is asked for.
+        let filter = if self.ids.is_empty() { filter.of_users(self.kql.as_deref()) } else { filter };
         let ids: Vec<JobId> = checks.names("filter.ids", &self.ids, MAX_BULK_ITEMS);
         checks.finish(Some(BulkSelection { filter, ids }))
     }

@@ -14,7 +14,7 @@ use super::tombstone;
 use super::unreadable::Unreadable;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
-use crate::job::JobId;
+use crate::job::{JobId, QueueName};
 use crate::query::fields::{Field, FieldType};
 use crate::query::{Direction, Filter, Search, Sort, SortKey, SortValue};
 use crate::store::{Place, StoreError, Versioned};
@@ -45,6 +45,7 @@ pub(super) fn query(filter: &Filter) -> Value {
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
+        filter.without_system.then(|| json!({ "bool": { "must_not": { "prefix": { "queue": QueueName::INTERNAL } } } })),
         terms("kind", &filter.kinds, |kind| kind.as_str()),
         terms("owner", &filter.owners, |owner| owner.as_str()),
         range("run_at", "lte", filter.run_at_most),

@@ -39,6 +39,7 @@ impl Groups {
         let wanted = |state: &JobState, queue: &QueueName| {
             (filter.states.is_empty() || filter.states.contains(state))
                 && (filter.queues.is_empty() || filter.queues.contains(queue))
+                && !(filter.without_system && queue.is_internal())
         };
         for (state, queue, count) in published.live.counts().chain(published.finished.counts()) {
             if wanted(&state, queue) {

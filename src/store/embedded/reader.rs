@@ -69,6 +69,9 @@ impl Reader<'_> {
         };
         let filter = &wanted.filter;
         self.keep_named(&mut rows, Column::Queue, filter.queues.iter().map(QueueName::as_str))?;
+        if filter.without_system {
+            self.keep(&mut rows, Column::Queue, |queue| !queue.starts_with(QueueName::INTERNAL))?;
+        }
         self.keep_named(&mut rows, Column::Kind, filter.kinds.iter().map(Kind::as_str))?;
         self.keep_named(&mut rows, Column::Owner, filter.owners.iter().map(Owner::as_str))?;
         if !filter.states.is_empty() && !rows.is_empty() {
@@ -92,16 +95,24 @@ impl Reader<'_> {
         column: Column,
         wanted: impl Iterator<Item = &'n str> + Clone,
     ) -> Result<(), StoreError> {
-        if wanted.clone().next().is_none() || rows.is_empty() {
+        if wanted.clone().next().is_none() {
+            return Ok(());
+        }
+        self.keep(rows, column, |name| wanted.clone().any(|wanted| wanted == name))
+    }
+
+    /// Keeps the rows whose name in this column is wanted.
+    fn keep(&self, rows: &mut Vec<u32>, column: Column, is_wanted: impl Fn(&str) -> bool) -> Result<(), StoreError> {
+        if rows.is_empty() {
             return Ok(());
         }
         let names = self.names(column)?;
-        let is_wanted = |name: &str| wanted.clone().any(|wanted| wanted == name);
-        let admitted: Vec<bool> = names.all().map(|name| name.is_some_and(is_wanted)).collect();
-        if admitted.contains(&true) {
-            rows.retain(|row| admitted.get(names.code(*row as usize)).copied().unwrap_or(false));
-        } else {
-            rows.clear();
+        let admitted: Vec<bool> = names.all().map(|name| name.is_some_and(&is_wanted)).collect();
+        match (admitted.contains(&true), admitted.contains(&false)) {
+            // Every name of the block is wanted.
+            (true, false) => {}
+            (true, true) => rows.retain(|row| admitted.get(names.code(*row as usize)).copied().unwrap_or(false)),
+            (false, _) => rows.clear(),
         }
         Ok(())
     }

@@ -33,7 +33,12 @@ pub(super) fn is_indexed(wanted: &Narrowed, sort: Sort) -> bool {
 /// Returns whether a count is answered from the counts that are kept.
 pub(super) fn is_counted(wanted: &Narrowed, by: &[GroupField]) -> bool {
     let filter = &wanted.filter;
-    let of_these = Filter { states: filter.states.clone(), queues: filter.queues.clone(), ..Filter::default() };
+    let of_these = Filter {
+        states: filter.states.clone(),
+        queues: filter.queues.clone(),
+        without_system: filter.without_system,
+        ..Filter::default()
+    };
     *filter == of_these && by.iter().all(|field| matches!(field, GroupField::State | GroupField::Queue))
 }
 

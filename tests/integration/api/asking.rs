@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use leasehold::api::Limits;
 use leasehold::client::{ClientError, CountQuery, Export, JobQuery, StatsQuery};
+use leasehold::job::{Actor, Kind, QueueName};
+use leasehold::manager::NewJob;
 use leasehold::wire::{BulkChange, BulkFilter, CompleteJob, SubmitJob};
 use serde_json::Value;
 
@@ -267,4 +269,37 @@ async fn a_query_says_which_jobs_are_changed() {
     }
     let left = client.jobs(&asked("state: available")).await.expect("a page").items;
     assert_eq!((left.len(), left[0].priority), (1, 1));
+}
+
+#[tokio::test]
+async fn the_systems_own_jobs_are_seen_only_by_those_who_ask_for_them() {
+    let server = Server::start().await;
+    let client = server.client();
+    completed(&server, "q").await;
+    client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let of_the_system = || NewJob::new(QueueName::system("leasehold.notifications"), Kind::system("leasehold.delivery"));
+    let submitted = server.manager.submit(&Actor::system("system"), vec![of_the_system(), of_the_system()]).await;
+    let id = submitted[0].as_ref().expect("submitted").job.versioned.job.id.to_string();
+
+    let count = async |jobs: JobQuery| client.count(&CountQuery { jobs, by: Vec::new() }).await.expect("a count").total;
+    let queue = |name: &str| JobQuery { queues: vec![name.to_owned()], ..JobQuery::default() };
+    assert_eq!(count(JobQuery::default()).await, 2);
+    assert_eq!(count(asked("kind: *")).await, 2);
+    assert_eq!(count(queue("leasehold.notifications")).await, 2);
+    assert_eq!(count(asked("queue: leasehold.*")).await, 2);
+    assert_eq!(count(asked(&format!("id: {id}"))).await, 1);
+    assert_eq!(client.jobs(&JobQuery::default()).await.expect("a list").items.len(), 2);
+    assert_eq!(client.jobs(&queue("leasehold.notifications")).await.expect("a list").items.len(), 2);
+    let groups = get(&server, "/v1/jobs/count?by=queue").await;
+    assert_eq!(groups["groups"].as_array().map(Vec::len), Some(1), "{groups}");
+    let stats = client.stats(&StatsQuery::default()).await.expect("figures");
+    assert_eq!(stats.total.count, 2);
+    assert_eq!(lines(client.export(&JobQuery::default(), &[]).await.expect("an export")).await.len(), 2);
+
+    let every = BulkFilter { all: true, ..BulkFilter::default() };
+    let order = BulkChange { filter: every, dry_run: true, ..BulkChange::default() };
+    assert_eq!(client.cancel_many(&order).await.expect("an answer").matched, 1, "a delivery is cancelled with the jobs");
+    let named = BulkFilter { queues: vec!["leasehold.notifications".to_owned()], ..BulkFilter::default() };
+    let order = BulkChange { filter: named, dry_run: true, ..BulkChange::default() };
+    assert_eq!(client.cancel_many(&order).await.expect("an answer").matched, 2);
 }

@@ -16,11 +16,14 @@ use super::{Engine, create, create_all, replace};
 /// How many jobs [`assorted`] gives.
 const JOBS: i64 = 60;
 
+/// The queues of the assorted jobs, but for those of the system.
+const NAMES: [&str; 3] = ["alpha", "beta", "gamma / δ"];
+
 /// Jobs in every state and several queues, kinds, owners and priorities, with many ties, and some times missing.
 pub(crate) fn assorted() -> Vec<Arc<Job>> {
     let make = |number: i64| {
         let spec = JobSpec {
-            queue: queue(["alpha", "beta", "gamma / δ"][number as usize % 3]),
+            queue: if number % 13 == 5 { queue("leasehold.x") } else { queue(NAMES[number as usize % 3]) },
             kind: kind(["render", "Render"][number as usize / 2 % 2]),
             owner: [None, Some("team-a"), Some("team-b")][number as usize / 3 % 3].map(owner),
             priority: Priority::new([0, 100, -100, 0, 1][number as usize % 5]).expect("a priority"),
@@ -131,6 +134,10 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     filters.push(Filter { finished_after: Some(at(15)), finished_at_most: Some(at(19)), ..Filter::default() });
     filters.push(Filter { run_after: Some(at(0)), run_at_most: Some(at(300)), ..Filter::default() });
     filters.push(Filter { states: vec![JobState::Available], run_after: Some(at(0)), ..Filter::default() });
+    filters.push(Filter { without_system: true, ..Filter::default() });
+    filters.push(Filter { without_system: true, states: vec![JobState::Completed], ..Filter::default() });
+    filters.push(Filter { without_system: true, kinds: vec![kind("render")], ..Filter::default() });
+    filters.push(Filter { without_system: true, queues: vec![queue("leasehold.x")], ..Filter::default() });
     filters.extend([true, false].map(|flag| Filter { orphaned: Some(flag), ..Filter::default() }));
     filters.extend([true, false].map(|flag| Filter { pending_notices: Some(flag), ..Filter::default() }));
     for times in [(at(15), at(997)), (at(22), at(996))] {
