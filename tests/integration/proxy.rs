@@ -17,6 +17,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 /// The largest message that is passed on, in bytes; more than Elasticsearch takes.
 const MAX_MESSAGE_BYTES: usize = 128 * 1024 * 1024;
@@ -109,7 +110,15 @@ impl FaultProxy {
     /// Lets so many more requests through and then breaks every connection, as if the client had died after them; `None`
     /// lets all through again.
     pub(crate) fn allow(&self, requests: Option<u64>) {
-        self.plan.lock().allowed = requests;
+        let mut plan = self.plan.lock();
+        plan.allowed = requests;
+        plan.cut_off = CancellationToken::new();
+    }
+
+    /// Waits until a request was not let through, since [`Self::allow`] said how many are.
+    pub(crate) async fn cut_off(&self) {
+        let cut_off = self.plan.lock().cut_off.clone();
+        cut_off.cancelled().await;
     }
 
     /// Answers every longer request with 413 from now on, as a proxy with a bound of its own does. It does not pass it on.
@@ -163,6 +172,8 @@ struct Plan {
     allowed: Option<u64>,
     /// The longest request that is passed on, in bytes.
     longest: usize,
+    /// Cancelled by the first request that is not let through.
+    cut_off: CancellationToken,
 }
 
 impl Plan {
@@ -170,14 +181,27 @@ impl Plan {
         assert!(faults.one_in > 0 && !faults.kinds.is_empty(), "a plan spoils one answer in some, somehow");
         let mut random = StdRng::seed_from_u64(faults.seed);
         let spoiled_place = random.random_range(0..faults.one_in);
-        let (counts, longest) = (Counts::default(), MAX_MESSAGE_BYTES);
-        Self { faults, random, on: false, only: &[], place: 0, spoiled_place, counts, allowed: None, longest }
+        Self {
+            faults,
+            random,
+            on: false,
+            only: &[],
+            place: 0,
+            spoiled_place,
+            counts: Counts::default(),
+            allowed: None,
+            longest: MAX_MESSAGE_BYTES,
+            cut_off: CancellationToken::new(),
+        }
     }
 
     /// Whether one more request is let through.
     fn lets_through(&mut self) -> bool {
         match &mut self.allowed {
-            Some(0) => false,
+            Some(0) => {
+                self.cut_off.cancel();
+                false
+            }
             Some(requests) => {
                 *requests -= 1;
                 true

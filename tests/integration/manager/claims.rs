@@ -1,11 +1,15 @@
-//! Claims that are made again or made elsewhere, and a job that two managers work on.
+//! Claims that are made again, made elsewhere, or whose outcome nobody knows; and a job that two managers work on.
 
 use async_trait::async_trait;
 use leasehold::query::Search;
+use leasehold::store::elasticsearch::ElasticsearchOptions;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::interference::{Interfered, Interference};
+use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::servers;
+use crate::store::elasticsearch::connect;
 
 cases! {
     a_named_claim_finds_its_jobs_again_at_the_next_process,
@@ -99,4 +103,37 @@ async fn a_job_lives_across_two_managers(site: Site) {
     let steps: Vec<_> = done.job.history.entries().iter().map(|entry| (entry.from, entry.to)).collect();
     assert!(steps.windows(2).all(|pair| pair[1].0 == Some(pair[0].1)), "no gap: {steps:?}");
     assert_eq!(steps.len(), 6, "{steps:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elasticsearch_a_claim_that_was_written_and_never_answered_is_given_back() {
+    let server = servers::elasticsearch().await;
+    let faults = Faults { one_in: 1, seed: 1, kinds: vec![Fault::Swallow] };
+    let proxy = FaultProxy::start(server.url(), faults).await;
+    let hasty = ElasticsearchOptions {
+        urls: vec![proxy.url()],
+        index_prefix: servers::fresh_prefix("unknown"),
+        request_timeout: Duration::from_millis(1_000),
+        write_timeout: Duration::from_millis(1_500),
+        ..ElasticsearchOptions::default()
+    };
+    let clean = ElasticsearchOptions { urls: vec![server.url().to_owned()], ..hasty.clone() };
+    let clean: Arc<dyn Store> = Arc::new(connect(clean).await);
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+    let manager = Manager::start(Arc::new(connect(hasty).await), Arc::clone(&clock) as Arc<dyn Clock>, config());
+    let submitted = manager.submit(&caller(), vec![new_job()]).await.pop().expect("one answer").expect("taken");
+    let id = submitted.job.versioned.job.id.clone();
+    manager.know_queues().await.expect("listed");
+
+    proxy.inject(true);
+    let unknown = manager.claim(claim(1)).await.map(taken);
+    assert!(matches!(unknown, Err(ManagerError::Unknown(_))), "{unknown:?}");
+    let job = async || clean.get(std::slice::from_ref(&id)).await.expect("read").remove(0).expect("there").job;
+    assert_eq!(job().await.state.name(), JobState::Running, "it was written");
+    proxy.inject(false);
+    until("the job's return", async || job().await.state == State::Available).await;
+    let job = job().await;
+    assert_eq!((job.fence, job.attempt.get()), (Fence::new(1), 0), "the attempt does not count");
+    let again = manager.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.expect("answered");
+    assert_eq!(taken(again).iter().map(|found| found.job.fence).collect::<Vec<_>>(), [Fence::new(2)]);
 }

@@ -62,6 +62,7 @@ on_both!(
     a_moved_job_can_be_removed_and_its_id_used_again,
     a_cursor_goes_over_jobs_that_move_meanwhile,
     the_index_of_a_past_month_goes_with_its_last_job,
+    nothing_can_be_written_to_a_months_index_when_it_is_about_to_go,
     the_alias_shows_every_job_once_and_no_tombstone,
 );
 
@@ -424,6 +425,30 @@ async fn the_index_of_a_past_month_goes_with_its_last_job(site: Site) {
     site.create(&job).await;
     assert_eq!(site.archive(months).await.moved, 1);
     site.holds(&[&job]).await;
+}
+
+/// A copy that is on its way to the index must not go with it.
+async fn nothing_can_be_written_to_a_months_index_when_it_is_about_to_go(site: Site) {
+    let much_later = 24 * 400;
+    let mut is_closed = false;
+    // A process that dies one request later each time, until one lived long enough to remove the index.
+    for requests in 0..interrupted::MANY {
+        let job = site.ended(&format!("{requests}"));
+        site.create(&job).await;
+        site.archive(1).await;
+        let found = site.get(&job.id).await.expect("the job");
+        assert!(is_moved(&found));
+        site.write(Write::Remove { job, expected: found.version }).await.expect("removed");
+        site.move_until(requests, much_later).await;
+        let indices = site.ask("{prefix}archive-*/_settings").await;
+        let Some(index) = indices.as_object().and_then(|indices| indices.values().next()) else {
+            assert!(is_closed, "it could be written to until its removal, the {requests}th request");
+            return;
+        };
+        is_closed = index["settings"]["index"]["blocks"]["write"] == "true";
+        site.archive(much_later).await;
+    }
+    panic!("the index was never removed");
 }
 
 async fn the_alias_shows_every_job_once_and_no_tombstone(site: Site) {

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold::job::Job;
+use leasehold::job::{Body, Job};
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
-use leasehold::store::{Record, RecordKind, Store, Version, Versioned, Write, WriteError};
+use leasehold::store::{Record, RecordKind, Store, StoreError, Version, Versioned, Write, WriteError};
 use tokio::task::JoinHandle;
 
 use super::elasticsearch::connect;
 use super::records;
-use super::sample::{counted, submitted};
+use super::sample::{counted, json, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::seed;
 use crate::servers::{self, Cluster};
@@ -157,10 +157,22 @@ async fn what_was_acknowledged_survives_the_loss_of_the_primary() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_whose_answer_was_lost_is_written_once_more_before_it_is_acknowledged() {
+    let silent = Silent::start(ElasticsearchOptions::default()).await;
+    let (next, answer, found) = silent.replace_in_silence().await;
+    silent.proxy.inject(false);
+    let version = answer.await.expect("no panic").expect("it was written");
+    assert_eq!(version.place, found.version.place);
+    assert!(version.seq_no > found.version.seq_no, "{version:?} confirms what was read as {:?}", found.version);
+    let now = silent.read(&next).await;
+    assert_eq!((now.job, now.version), (next, version));
+}
+
 /// The version would let the writer overwrite what another one based on its write, without having seen it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_was_built_upon_before_its_answer_came_gives_no_version_to_overwrite_that_with() {
-    let silent = Silent::start().await;
+    let silent = Silent::start(ElasticsearchOptions::default()).await;
     let (next, answer, found) = silent.replace_in_silence().await;
     let built_upon = counted(&next);
     let on_top = Write::Replace { job: Arc::clone(&built_upon), expected: found.version, bodies: vec![] };
@@ -175,6 +187,25 @@ async fn a_write_that_was_built_upon_before_its_answer_came_gives_no_version_to_
     assert_eq!(silent.read(&next).await.job, built_upon);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queue_of_writes_is_full_by_their_bodies_as_well_as_by_their_number() {
+    let options = ElasticsearchOptions { write_queue: 100, ..ElasticsearchOptions::default() };
+    let silent = Silent::start(options).await;
+    let large = |name: &str| {
+        let (payload, body) = Body::place(Some(json(&format!("\"{}\"", "x".repeat(300_000)))), 0);
+        let job = Arc::new(Job { payload, ..(*submitted(name)).clone() });
+        Write::Create { job, bodies: body.into_iter().collect() }
+    };
+    silent.proxy.inject(true);
+    let first = silent.write(large("first"));
+    wait_until(|| silent.proxy.counts().swallowed > 0).await;
+    let refused = silent.store.write(vec![large("second")]).await.remove(0);
+    assert!(matches!(refused, Err(WriteError::Refused(StoreError::Overloaded { .. }))), "{refused:?}");
+    silent.proxy.inject(false);
+    acknowledged(first.await.expect("no panic"));
+    acknowledged(silent.store.write(vec![large("third")]).await.remove(0));
+}
+
 /// A store that hears no answer while faults are on, and one that hears all.
 struct Silent {
     store: Arc<ElasticsearchStore>,
@@ -183,11 +214,11 @@ struct Silent {
 }
 
 impl Silent {
-    async fn start() -> Self {
+    async fn start(options: ElasticsearchOptions) -> Self {
         let server = servers::elasticsearch().await;
         let faults = Faults { one_in: 1, seed: seed::any(), kinds: vec![Fault::Swallow] };
         let proxy = FaultProxy::start(server.url(), faults).await;
-        let options = ElasticsearchOptions { index_prefix: servers::fresh_prefix("silent"), ..Default::default() };
+        let options = ElasticsearchOptions { index_prefix: servers::fresh_prefix("silent"), ..options };
         let clean = connect(ElasticsearchOptions { urls: vec![server.url().to_owned()], ..options.clone() }).await;
         let hasty = ElasticsearchOptions { urls: vec![proxy.url()], request_timeout: 2 * REQUEST_TIMEOUT, ..options };
         Self { store: Arc::new(connect(hasty).await), clean, proxy }

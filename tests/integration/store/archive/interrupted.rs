@@ -8,6 +8,7 @@ use leasehold::job::Job;
 use leasehold::store::{Store, Write, WriteError};
 
 use super::{HOUR, STEP, Site, end, is_moved, on_both, retried};
+use crate::proxy::FaultProxy;
 use crate::store::conflict;
 
 on_both!(
@@ -23,14 +24,17 @@ on_both!(
 pub(super) const MANY: u64 = 40;
 /// How long a process that has died is waited for: its requests fail by themselves, but are tried again.
 const DEATH: Duration = Duration::from_millis(150);
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a move is interrupted at least: it has more requests than that.
+const REQUESTS_OF_A_MOVE: usize = 4;
 
 impl Site {
     /// Moves what is to be moved in a process that dies after so many requests; whether it got through.
     pub(super) async fn move_until(&self, requests: u64, hours: u32) -> bool {
         self.refresh().await;
-        self.proxy.allow(Some(requests));
         let step = self.mortal.archive(self.now.plus(hours * HOUR), STEP);
-        let survived = tokio::time::timeout(DEATH.max(patience(requests)), step).await.is_ok_and(|step| step.is_ok());
+        let survived = until_it_dies(&self.proxy, requests, step).await.is_some_and(|step| step.is_ok());
         self.proxy.allow(None);
         survived
     }
@@ -39,32 +43,45 @@ impl Site {
     /// would send again. `None` when it died.
     async fn write_until(&self, requests: u64, write: Write) -> Option<Result<leasehold::store::Version, WriteError>> {
         let (mortal, proxy) = self.mortal().await;
-        proxy.allow(Some(requests));
-        let answer = tokio::time::timeout(patience(requests), mortal.write(vec![write])).await;
-        answer.ok().map(|mut answers| answers.remove(0))
+        let answers = until_it_dies(&proxy, requests, mortal.write(vec![write])).await;
+        answers.map(|mut answers| answers.remove(0))
     }
 }
 
-/// Long enough for so many requests to be answered even on a busy machine.
-fn patience(requests: u64) -> Duration {
-    if requests >= MANY { Duration::from_secs(60) } else { DEATH + Duration::from_millis(400) }
+/// Lets a process do something until it dies at the request after so many; `None` when it did not come to its end.
+async fn until_it_dies<T>(proxy: &FaultProxy, requests: u64, doing: impl Future<Output = T>) -> Option<T> {
+    proxy.allow(Some(requests));
+    let mut doing = std::pin::pin!(doing);
+    let ended = tokio::time::timeout(PATIENCE, async {
+        tokio::select! {
+            done = &mut doing => Some(done),
+            () = proxy.cut_off() => None,
+        }
+    });
+    match ended.await.expect("it ends or is cut off") {
+        Some(done) => Some(done),
+        None => tokio::time::timeout(DEATH, doing).await.ok(),
+    }
 }
 
 /// Has a job's move end after every number of requests, and `then` something done to it.
 async fn wherever_a_move_ends(site: &Site, mut then: impl AsyncFnMut(&Site, Arc<Job>, u32)) {
-    let mut hours = 1;
+    let (mut hours, mut interrupted) = (1, 0);
     for requests in (0..14).chain([MANY]) {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
         let survived = site.move_until(requests, hours).await;
         assert!(survived || requests < MANY, "with all its requests it comes to its end");
+        interrupted += usize::from(!survived);
         then(site, job, hours).await;
         hours += 2;
     }
+    assert!(interrupted >= REQUESTS_OF_A_MOVE, "only {interrupted} moves were interrupted");
 }
 
 async fn a_move_loses_and_doubles_nothing_wherever_it_ends(site: Site) {
     let mut jobs: Vec<Arc<Job>> = Vec::new();
+    let mut interrupted = 0;
     for requests in (0..14).chain([MANY]) {
         let hours = 1 + 2 * u32::try_from(jobs.len()).expect("few");
         let new = ["a", "b"].map(|name| site.ended(&format!("{name} after {requests}")));
@@ -74,6 +91,7 @@ async fn a_move_loses_and_doubles_nothing_wherever_it_ends(site: Site) {
         jobs.extend(new);
         let survived = site.move_until(requests, hours).await;
         assert!(survived || requests < MANY, "with all its requests it comes to its end");
+        interrupted += usize::from(!survived);
         site.holds(&jobs.iter().collect::<Vec<_>>()).await;
 
         site.archive(hours).await;
@@ -81,6 +99,7 @@ async fn a_move_loses_and_doubles_nothing_wherever_it_ends(site: Site) {
         site.counts(jobs.len() as u64).await;
         assert!(site.whole().await.values().all(is_moved));
     }
+    assert!(interrupted >= REQUESTS_OF_A_MOVE, "only {interrupted} moves were interrupted");
     site.archive(1_000).await;
     assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, jobs.len() as u64));
 }
@@ -144,6 +163,7 @@ async fn a_job_cannot_be_submitted_again_wherever_its_move_ended(site: Site) {
 }
 
 async fn a_return_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Site) {
+    let mut interrupted = 0;
     for requests in (0..10).chain([MANY]) {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
@@ -155,6 +175,7 @@ async fn a_return_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Si
         let retry = Write::Replace { job: again.clone(), expected: found.version, bodies: vec![] };
         let answer = site.write_until(requests, retry).await;
         assert!(matches!(answer, Some(Ok(_))) || requests < MANY, "{answer:?}");
+        interrupted += usize::from(answer.is_none());
 
         let now = site.get(&job.id).await.expect("the job");
         let was_done = now.job == again;
@@ -166,9 +187,11 @@ async fn a_return_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Si
         site.write(Write::Remove { job: now.job.clone(), expected: now.version }).await.expect("removed");
         site.holds(&[]).await;
     }
+    assert!(interrupted > 1, "only {interrupted} returns were interrupted");
 }
 
 async fn a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Site) {
+    let mut interrupted = 0;
     for requests in (0..8).chain([MANY]) {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
@@ -178,6 +201,7 @@ async fn a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends(site: S
         let removal = Write::Remove { job: job.clone(), expected: found.version };
         let answer = site.write_until(requests, removal).await;
         assert!(matches!(answer, Some(Ok(_))) || requests < MANY, "{answer:?}");
+        interrupted += usize::from(answer.is_none());
 
         let now = site.get(&job.id).await;
         assert!(now.is_none() || !matches!(answer, Some(Ok(_))), "{answer:?}");
@@ -191,6 +215,7 @@ async fn a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends(site: S
             None => site.holds(&[]).await,
         }
     }
+    assert!(interrupted > 1, "only {interrupted} removals were interrupted");
     site.archive(1_000).await;
     assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, 0));
 }
