@@ -64,7 +64,7 @@ pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {
     let place = call.app.exports.clone().try_acquire_owned();
     let place =
         place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
-    call.app.manager.refresh().await?;
+    call.app.manager.refresh(&search.filter).await?;
     let mut export =
         Export { manager: call.app.manager.clone(), search, fields, page: Vec::new().into_iter(), done: false };
     // The first page is read before the answer begins, so that a refusal still has a status.

@@ -31,6 +31,8 @@ pub(super) struct JobLine {
     pub(super) number: usize,
     /// The line as it is written.
     pub(super) text: String,
+    /// The job's name for people, where neither its id nor its command is one.
+    pub(super) label: Option<String>,
     /// The job.
     pub(super) job: SubmitJob,
 }
@@ -97,7 +99,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
         }
         let indent = line.len() - line.trim_start().len();
         match parse_line(text) {
-            Ok(job) => jobs.push(JobLine { number: index + 1, text: text.to_owned(), job }),
+            Ok(job) => jobs.push(JobLine { number: index + 1, text: text.to_owned(), label: None, job }),
             Err((column, what)) => faults.push(format!("{name}:{}:{}: {what}", index + 1, indent + column)),
         }
         if jobs.len() > MAX_JOBS {

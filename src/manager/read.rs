@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::job::{Body, BodyId, BodyRef, JobId, Json};
 use crate::query::stats::{MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
-use crate::store::{StoreError, Versioned};
+use crate::store::{Refresh, StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::request::{JobView, ManagerError};
@@ -134,12 +134,12 @@ impl Manager {
         Ok(self.shared.store.search(search).await?)
     }
 
-    /// Makes every acknowledged write visible to searches.
+    /// Makes every acknowledged write visible to searches with this filter.
     ///
     /// # Errors
     /// Returns the store's error.
-    pub async fn refresh(&self) -> Result<(), ManagerError> {
-        Ok(self.shared.store.refresh().await?)
+    pub async fn refresh(&self, filter: &Filter) -> Result<(), ManagerError> {
+        Ok(self.shared.store.refresh(Refresh::Jobs(filter)).await?)
     }
 
     /// Counts jobs by group, the largest group first.

@@ -29,7 +29,9 @@ use crate::clock::Timestamp;
 use crate::job::{Job, JobId, RecordName};
 use crate::query::{Filter, SortField};
 use crate::store::record::body;
-use crate::store::{AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
+use crate::store::{
+    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Version, WriteError,
+};
 
 /// The name of the record that holds the position.
 const NAME: &str = "audit";
@@ -107,10 +109,10 @@ impl Auditor {
             self.anew.store(false, Ordering::Relaxed);
         }
         let (mut position, mut version) = self.position().await?;
-        // What was acknowledged before this moment must be found.
-        self.store.refresh().await?;
         let mut pass = position.pass.unwrap_or(Pass { began: now, reached: position.since });
         let filter = Filter { updated_after: Some(just_before(pass.reached)), ..Filter::default() };
+        // What was acknowledged before this moment must be found.
+        self.store.refresh(Refresh::Jobs(&filter)).await?;
         let mut pages = Pages::of(filter, SortField::UpdatedAt, MAX_PAGES);
         let mut report = Report { unfinished: true, ..Report::default() };
         while let Some(search) = pages.next() {

@@ -15,7 +15,7 @@ use crate::executor::{TargetPolicy, TargetUrl};
 use crate::job::{Actor, EventName, Job, Kind, NoticeFormat, QueueName, RecordName};
 use crate::manager::Manager;
 use crate::store::record::{CachedRecords, RecordError, change_record};
-use crate::store::{RecordKey, RecordKind, Store, StoreError};
+use crate::store::{RecordKey, RecordKind, Refresh, Store, StoreError};
 
 /// The most subscriptions of one installation.
 pub const MAX_SUBSCRIPTIONS: usize = 1_000;
@@ -142,7 +142,7 @@ impl Subscriptions {
         policy: TargetPolicy,
     ) -> Result<Self, StoreError> {
         // Writes made right before this process started must be found.
-        store.refresh().await?;
+        store.refresh(Refresh::Records).await?;
         let subscriptions = Self {
             records: CachedRecords::new(Arc::clone(&store), RecordKind::Subscription),
             store,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
-    WriteResult,
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Versioned, Write,
+    WriteError, WriteResult,
 };
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, JobId, Json};
@@ -117,8 +117,8 @@ impl Store for Measured {
         read("append_audit", self.0.append_audit(entries)).await
     }
 
-    async fn refresh(&self) -> Result<(), StoreError> {
-        read("refresh", self.0.refresh()).await
+    async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {
+        read("refresh", self.0.refresh(what)).await
     }
 
     async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {

@@ -71,6 +71,15 @@ pub struct Versioned {
     pub version: Version,
 }
 
+/// What a refresh makes visible. A refresh of less needs less of the store to be available.
+#[derive(Clone, Copy, Debug)]
+pub enum Refresh<'a> {
+    /// The jobs to a search with this filter.
+    Jobs(&'a Filter),
+    /// The lists of records.
+    Records,
+}
+
 /// One conditional write.
 #[derive(Clone, Debug)]
 pub enum Write {
@@ -225,12 +234,12 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError`] when not all entries could be added; some may have been.
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
 
-    /// Makes every acknowledged write visible to searches. This is costly where searches lag, so the hot path does not
-    /// call it.
+    /// Makes every write of these that was acknowledged before this call visible to searches. This is costly where
+    /// searches lag, so the hot path does not call it.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot do it now.
-    async fn refresh(&self) -> Result<(), StoreError> {
+    async fn refresh(&self, _what: Refresh<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 

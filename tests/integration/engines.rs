@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use leasehold::store::Store;
+use leasehold::query::Filter;
 use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use leasehold::store::{Refresh, Store};
 use tempfile::TempDir;
 
 use crate::servers;
@@ -18,7 +19,14 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Makes everything acknowledged visible to searches.
     async fn settle(&self) {
-        self.store().refresh().await.expect("the store is refreshed");
+        refresh(&*self.store()).await;
+    }
+}
+
+/// Makes everything acknowledged visible to searches of this store.
+pub(crate) async fn refresh(store: &dyn Store) {
+    for what in [Refresh::Jobs(&Filter::default()), Refresh::Records] {
+        store.refresh(what).await.expect("the store is refreshed");
     }
 }
 

@@ -8,8 +8,8 @@ use leasehold::job::{BodyRef, JobId, Json};
 use leasehold::query::stats::{Stats, StatsRequest};
 use leasehold::query::{Filter, Group, GroupField, Search};
 use leasehold::store::{
-    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
-    WriteResult,
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Versioned, Write,
+    WriteError, WriteResult,
 };
 
 use crate::engines::Engine;
@@ -109,8 +109,8 @@ impl<I: Interference> Store for Interfered<I> {
         self.store.append_audit(entries).await
     }
 
-    async fn refresh(&self) -> Result<(), StoreError> {
-        self.store.refresh().await
+    async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {
+        self.store.refresh(what).await
     }
 
     async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {

@@ -19,8 +19,8 @@ use crate::cli::output::{facts_table, print, print_json, table};
 use crate::clock::{Clock, SystemClock};
 use crate::job::{Kind, QueueName, WorkerId};
 use crate::manager::{Caller, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
-use crate::query::{Search, Sort};
-use crate::store::{Store, Versioned, Write};
+use crate::query::{Filter, Search, Sort};
+use crate::store::{Refresh, Store, Versioned, Write};
 
 const DEFAULT_JOBS: u32 = 1_000_000;
 const DEFAULT_LIVE: u32 = 10_000;
@@ -95,7 +95,7 @@ impl Side {
             // Ends: each call gets something done, or is the last.
             while self.store.archive(later, MOVED_AT_ONCE).await.map_err(Failure::failed)?.more {}
         }
-        self.store.refresh().await.map_err(Failure::failed)?;
+        self.store.refresh(Refresh::Jobs(&Filter::default())).await.map_err(Failure::failed)?;
         Ok([filled, begun.elapsed().saturating_sub(filled)])
     }
 
@@ -137,7 +137,7 @@ impl Side {
                 submitted.map_err(Failure::failed)?;
             }
         }
-        self.store.refresh().await.map_err(Failure::failed)
+        self.store.refresh(Refresh::Jobs(&Filter::default())).await.map_err(Failure::failed)
     }
 
     async fn list(&mut self, kql: &str) -> Result<(), Failure> {
@@ -167,7 +167,7 @@ impl Side {
                 removed.map_err(Failure::failed)?;
             }
         }
-        self.store.refresh().await.map_err(Failure::failed)
+        self.store.refresh(Refresh::Jobs(&Filter::default())).await.map_err(Failure::failed)
     }
 
     async fn close(self) {

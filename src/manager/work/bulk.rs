@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::job::{Actor, AdminRelease, Change, Job, JobId, JobState, Refusal, Then};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
-use crate::store::{StoreError, Versioned};
+use crate::store::{Refresh, StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
@@ -148,7 +148,7 @@ impl Manager {
     pub async fn preview(&self, action: BulkAction, selection: &BulkSelection) -> Result<BulkPreview, ManagerError> {
         let BulkSelection { filter, ids } = narrow(action, selection)?;
         let store = &self.shared.store;
-        store.refresh().await?;
+        store.refresh(Refresh::Jobs(&filter)).await?;
         if !ids.is_empty() {
             let mut found = self.those_of(&ids, &filter).await?;
             let matched = found.len() as u64;
@@ -175,7 +175,7 @@ impl Manager {
         let selection = narrow(order.action, selection)?;
         if bounds.after.is_none() {
             // The caller may have seen these jobs by a real-time read, so the search must find them too.
-            self.shared.store.refresh().await?;
+            self.shared.store.refresh(Refresh::Jobs(&selection.filter)).await?;
         }
         let (order, filter) = (Arc::new(order), Arc::new(selection.filter.clone()));
         let mut report = BulkReport { next: bounds.after, ..BulkReport::default() };

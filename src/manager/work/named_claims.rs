@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::job::{Change, Job, JobId, RequestId, WorkerId};
 use crate::query::{Filter, Search, Sort};
 use crate::store::recent::RecentMap;
-use crate::store::{StoreError, Versioned};
+use crate::store::{Refresh, StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::request::{ClaimRequest, JobView, ManagerError};
@@ -110,18 +110,19 @@ impl Manager {
     /// Searches for the jobs whose lease bears the name of this claim.
     async fn claimed_before(&self, request: &ClaimRequest) -> Result<Vec<JobId>, StoreError> {
         let store = &self.shared.store;
-        if request.repeated {
-            // Another manager may have claimed them a moment ago.
-            store.refresh().await?;
-        } else {
-            // Those that were claimed before this manager started are found.
-            self.shared.work.caught_up.get_or_try_init(|| store.refresh()).await?;
-        }
         let filter = Filter {
             worker_id: Some(request.worker_id.clone()),
             request_id: request.request_id.clone(),
             ..Filter::default()
         };
+        let of_the_claim = Refresh::Jobs(&filter);
+        if request.repeated {
+            // Another manager may have claimed them a moment ago.
+            store.refresh(of_the_claim).await?;
+        } else {
+            // Those that were claimed before this manager started are found.
+            self.shared.work.caught_up.get_or_try_init(|| store.refresh(of_the_claim)).await?;
+        }
         let search = Search { filter, sort: Sort::Dispatch, after: None, limit: JOBS_OF_A_CLAIM };
         Ok(store.search(&search).await?.into_iter().map(|found| found.job.id.clone()).collect())
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -33,14 +34,13 @@ pub(super) struct Leftovers {
 pub(super) struct Cleaner {
     room: Arc<Semaphore>,
     at_once: Arc<Semaphore>,
-    tasks: TaskTracker,
+    /// The clearings that [`Cleaner::wait`] has not taken over.
+    tasks: Mutex<TaskTracker>,
 }
 
 impl Cleaner {
     pub(super) fn new() -> Self {
-        let tasks = TaskTracker::new();
-        // A tracker that is closed still takes tasks, and can be waited for.
-        tasks.close();
+        let tasks = Mutex::new(tracker());
         Self { room: Arc::new(Semaphore::new(MAX_WAITING)), at_once: Arc::new(Semaphore::new(AT_ONCE)), tasks }
     }
 
@@ -54,7 +54,7 @@ impl Cleaner {
             return tracing::debug!("there is too much to be cleared away; something is left over");
         };
         let (context, at_once) = (Arc::clone(context), Arc::clone(&self.at_once));
-        self.tasks.spawn(async move {
+        self.tasks.lock().spawn(async move {
             let _room = room;
             let _turn = at_once.acquire().await;
             bodies::remove(&context, &leftovers.bodies).await;
@@ -62,11 +62,26 @@ impl Cleaner {
         });
     }
 
-    /// Waits until everything is cleared away, for `patience` at most.
+    /// Waits until everything is cleared away that writes have left behind so far, for `patience` at most.
     pub(super) async fn wait(&self, patience: Duration) {
+        let so_far = {
+            let mut tasks = self.tasks.lock();
+            let so_far = std::mem::replace(&mut *tasks, tracker());
+            // Whoever waits after this call waits for these as well.
+            let earlier = so_far.clone();
+            tasks.spawn(async move { earlier.wait().await });
+            so_far
+        };
         // What is late is cleared away all the same.
-        let _in_time = tokio::time::timeout(patience, self.tasks.wait()).await;
+        let _in_time = tokio::time::timeout(patience, so_far.wait()).await;
     }
+}
+
+/// Returns a tracker that can be waited for: one that is closed, which still takes tasks.
+fn tracker() -> TaskTracker {
+    let tasks = TaskTracker::new();
+    tasks.close();
+    tasks
 }
 
 async fn remove_copies(context: &Context, leftovers: &Leftovers) {

@@ -86,7 +86,8 @@ use self::unreadable::Unreadable;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::Writer;
 use super::{
-    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteResult,
+    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Versioned, Write,
+    WriteResult,
 };
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, JobId, Json};
@@ -98,9 +99,6 @@ use crate::query::{Filter, Group, GroupField, Search};
 const INLINE_LIMIT: usize = 4 * 1024;
 /// The longest time that a readiness check may take.
 const READY_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The longest time that a refresh waits for what acknowledged writes left behind to be cleared away.
-const CLEARING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A store of jobs on Elasticsearch or OpenSearch.
 pub struct ElasticsearchStore {
@@ -216,11 +214,18 @@ impl Store for ElasticsearchStore {
         self.audit.append(&self.context, entries, self.read_timeout).await
     }
 
-    async fn refresh(&self) -> Result<(), StoreError> {
-        self.writer.cleared(CLEARING_TIMEOUT).await;
+    async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {
         let scope = self.scope()?;
-        let (whole, records) = (self.context.indices.whole(), &self.context.indices.records);
-        let request = Request::command(format!("{records},{whole}/_refresh"));
+        let Indices { jobs, records, .. } = &self.context.indices;
+        let target = match what {
+            Refresh::Records => records.clone(),
+            Refresh::Jobs(filter) => search::index_for(filter, &self.context.indices),
+        };
+        if target != *records && target != *jobs {
+            // A search must not find the copy in the archive of a job that has left it.
+            self.writer.cleared(self.read_timeout).await;
+        }
+        let request = Request::command(format!("{target}/_refresh"));
         let body = scope.nodes.body(&request, scope.deadline).await?;
         search::refreshed(&body)
     }

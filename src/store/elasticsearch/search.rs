@@ -45,7 +45,9 @@ pub(super) fn query(filter: &Filter) -> Value {
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
-        filter.without_system.then(|| json!({ "bool": { "must_not": { "prefix": { "queue": QueueName::INTERNAL } } } })),
+        filter
+            .without_system
+            .then(|| json!({ "bool": { "must_not": { "prefix": { "queue": QueueName::INTERNAL } } } })),
         terms("kind", &filter.kinds, |kind| kind.as_str()),
         terms("owner", &filter.owners, |owner| owner.as_str()),
         range("run_at", "lte", filter.run_at_most),

@@ -17,7 +17,7 @@ use tracing::debug;
 
 use super::{Record, RecordKey, RecordKind, RecordWrite};
 use crate::job::{Json, RecordName};
-use crate::store::{Store, StoreError, Version, WriteError};
+use crate::store::{Refresh, Store, StoreError, Version, WriteError};
 
 /// How far a list of records can lag behind acknowledged writes.
 const LAG: Duration = Duration::from_secs(10);
@@ -189,7 +189,7 @@ impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T>
             None => drop(self.known.write().0.remove(name)),
         }
         if changed.wrote
-            && let Err(error) = self.store.refresh().await
+            && let Err(error) = self.store.refresh(Refresh::Records).await
         {
             debug!(%error, record = %key, "other servers learn of a changed record a little later");
         }

@@ -277,7 +277,8 @@ async fn the_systems_own_jobs_are_seen_only_by_those_who_ask_for_them() {
     let client = server.client();
     completed(&server, "q").await;
     client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
-    let of_the_system = || NewJob::new(QueueName::system("leasehold.notifications"), Kind::system("leasehold.delivery"));
+    let of_the_system =
+        || NewJob::new(QueueName::system("leasehold.notifications"), Kind::system("leasehold.delivery"));
     let submitted = server.manager.submit(&Actor::system("system"), vec![of_the_system(), of_the_system()]).await;
     let id = submitted[0].as_ref().expect("submitted").job.versioned.job.id.to_string();
 
@@ -298,7 +299,11 @@ async fn the_systems_own_jobs_are_seen_only_by_those_who_ask_for_them() {
 
     let every = BulkFilter { all: true, ..BulkFilter::default() };
     let order = BulkChange { filter: every, dry_run: true, ..BulkChange::default() };
-    assert_eq!(client.cancel_many(&order).await.expect("an answer").matched, 1, "a delivery is cancelled with the jobs");
+    assert_eq!(
+        client.cancel_many(&order).await.expect("an answer").matched,
+        1,
+        "a delivery is cancelled with the jobs"
+    );
     let named = BulkFilter { queues: vec!["leasehold.notifications".to_owned()], ..BulkFilter::default() };
     let order = BulkChange { filter: named, dry_run: true, ..BulkChange::default() };
     assert_eq!(client.cancel_many(&order).await.expect("an answer").matched, 2);

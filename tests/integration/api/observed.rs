@@ -278,7 +278,7 @@ async fn a_queue_that_is_gone_has_no_series() {
         loop {
             let text = client.metrics().await.expect("metrics");
             let of_queue: Vec<&str> = text.lines().filter(|line| line.contains(r#"queue="a \"queue\"""#)).collect();
-            if !of_queue.is_empty() == is_there {
+            if of_queue.is_empty() != is_there {
                 return of_queue.len();
             }
             assert!(std::time::Instant::now() < deadline, "still there: {of_queue:?}");

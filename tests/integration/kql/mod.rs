@@ -58,7 +58,7 @@ impl Comparison {
                 result.expect("the job is written");
             }
         }
-        store.refresh().await.expect("the store is refreshed");
+        crate::engines::refresh(&store).await;
         store.close().await;
         let jobs = made.into_iter().map(|(job, _)| job).collect();
         Self { client: reqwest::Client::new(), search, jobs }

@@ -119,7 +119,7 @@ impl Site {
     }
 
     pub(crate) async fn refresh(&self) {
-        self.store.refresh().await.expect("the store is refreshed");
+        crate::engines::refresh(&*self.store).await;
     }
 
     pub(crate) async fn search(&self, filter: Filter) -> Vec<Versioned> {

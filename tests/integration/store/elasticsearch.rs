@@ -45,7 +45,7 @@ impl super::Engine for Elasticsearch {
     }
 
     async fn settle(&self) {
-        self.0.refresh().await.expect("the store can be refreshed");
+        crate::engines::refresh(&*self.0).await;
     }
 }
 
@@ -62,6 +62,6 @@ impl super::Engine for OpenSearch {
     }
 
     async fn settle(&self) {
-        self.0.refresh().await.expect("the store can be refreshed");
+        crate::engines::refresh(&*self.0).await;
     }
 }

@@ -200,6 +200,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         query: None,
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
+        without_system: true,
     };
     agree(engine, &jobs, &all(everything)).await;
 }

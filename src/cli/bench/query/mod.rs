@@ -23,7 +23,7 @@ use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::job::Job;
 use crate::query::kql::Expression;
 use crate::query::{Filter, Query, Search, Sort};
-use crate::store::{Store, Write};
+use crate::store::{Refresh, Store, Write};
 
 const DEFAULT_JOBS: u32 = 1_000_000;
 const DEFAULT_LIVE: u32 = 10_000;
@@ -124,7 +124,7 @@ pub(super) async fn fill_with(store: &dyn Store, mut jobs: impl Iterator<Item = 
             answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(refused)?;
         }
     }
-    store.refresh().await.map_err(Failure::failed)
+    store.refresh(Refresh::Jobs(&Filter::default())).await.map_err(Failure::failed)
 }
 
 /// Makes the filter of a KQL query, as of now.

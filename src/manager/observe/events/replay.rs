@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::job::{Job, JobId};
 use crate::manager::Manager;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::StoreError;
+use crate::store::{Refresh, StoreError};
 
 /// The most jobs that one search returns.
 const PAGE: usize = 2_000;
@@ -31,8 +31,6 @@ impl Manager {
     pub(super) async fn replay(&self, filter: &EventFilter, since: Timestamp) -> Result<Replayed, StoreError> {
         // The semaphore is never closed.
         let _place = self.shared.observe.events.replays.acquire().await;
-        // Acknowledged writes must be found, since the feed continues with events that are published from here on.
-        self.shared.store.refresh().await?;
         let mut collected = Collected { filter, since, events: Vec::new(), told: HashMap::new() };
         let mut complete = true;
         if filter.jobs.is_empty() {
@@ -59,6 +57,8 @@ impl Manager {
             updated_after: Some(Timestamp::from_millis(collected.since.as_millis().saturating_sub(1))),
             ..Filter::default()
         };
+        // Acknowledged writes must be found, since the feed continues with events that are published from here on.
+        self.shared.store.refresh(Refresh::Jobs(&filter)).await?;
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let mut search = Search { filter, sort, after: None, limit: PAGE };
         for _ in 0..MAX_PAGES {

@@ -104,7 +104,7 @@ async fn holds_its_jobs(options: &ElasticsearchOptions) {
     }
     let now = SystemClock::default().now();
     assert_eq!(store.archive(now, 100).await.expect("archives").moved, JOBS.len());
-    store.refresh().await.expect("refreshed");
+    crate::engines::refresh(&store).await;
     let search = Search { filter: Filter::default(), sort: Sort::default(), after: None, limit: 10 };
     let found = store.search(&search).await.expect("searchable");
     assert!(found.iter().all(is_moved));
