@@ -6,6 +6,7 @@ use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 
 use super::*;
 use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::store::elasticsearch::connect;
 use crate::{seed, servers};
 
 cases! {
@@ -231,14 +232,14 @@ async fn elasticsearch_a_queue_is_as_it_was_last_set_also_where_answers_are_lost
         ..ElasticsearchOptions::default()
     };
     let prefix = servers::fresh_prefix("settings");
-    let clean = ElasticsearchStore::connect(options(server.url(), &prefix)).await.expect("the store is reached");
+    let clean = connect(options(server.url(), &prefix)).await;
     let hasty = ElasticsearchOptions {
         // Short, so that some outcomes stay unknown to the store and are the manager's to find out.
         request_timeout: Duration::from_millis(500),
         write_timeout: Duration::from_millis(700),
         ..options(&proxy.url(), &prefix)
     };
-    let store = ElasticsearchStore::connect(hasty).await.expect("the store is reached");
+    let store = connect(hasty).await;
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
     let start =
         |store: ElasticsearchStore| Manager::start(Arc::new(store), Arc::clone(&clock) as Arc<dyn Clock>, config());
