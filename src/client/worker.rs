@@ -47,7 +47,7 @@ impl JobService for Client {
         let mut answers = Vec::with_capacity(finishes.len());
         for finish in finishes {
             answers.push(match &finish.outcome {
-                Outcome::Released { reason } => release(self, &worker_id, finish, reason).await,
+                Outcome::Released { reason, delay } => release(self, &worker_id, finish, reason, *delay).await,
                 Outcome::Completed { .. } | Outcome::Failed { .. } => match ended.next() {
                     Some(item) => finish_answer(item),
                     None => FinishAnswer::Again("the server answered fewer items than it was asked".to_owned()),
@@ -124,11 +124,12 @@ fn completion(finish: &Finish) -> Option<wire::Completion> {
     }
 }
 
-async fn release(client: &Client, worker_id: &str, finish: &Finish, reason: &str) -> FinishAnswer {
+async fn release(client: &Client, worker_id: &str, finish: &Finish, reason: &str, delay: Duration) -> FinishAnswer {
     let release = wire::ReleaseJob {
         worker_id: worker_id.to_owned(),
         fence: finish.fence.get(),
         reason: Some(reason.to_owned()),
+        delay_ms: (!delay.is_zero()).then(|| millis(delay)),
     };
     match client.release(finish.id.as_str(), &release).await {
         Ok(job) => FinishAnswer::Accepted { state: Some(job.state) },

@@ -80,6 +80,12 @@ impl TargetUrl {
         self.0.host_str().unwrap_or_default()
     }
 
+    /// Returns the host and the port, which may be printed.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host(), self.0.port_or_known_default().unwrap_or_default())
+    }
+
     pub(super) fn url(&self) -> Url {
         self.0.clone()
     }

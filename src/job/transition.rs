@@ -288,6 +288,20 @@ impl Job {
     /// # Errors
     /// [`Refusal::LeaseLost`].
     pub fn release(&self, proof: &LeaseProof, reason: &str, now: Timestamp) -> Result<Change, Refusal> {
+        self.postpone(proof, reason, Duration::ZERO, now)
+    }
+
+    /// Releases the job as [`Job::release`] does. It can be claimed again after `delay`.
+    ///
+    /// # Errors
+    /// [`Refusal::LeaseLost`].
+    pub fn postpone(
+        &self,
+        proof: &LeaseProof,
+        reason: &str,
+        delay: Duration,
+        now: Timestamp,
+    ) -> Result<Change, Refusal> {
         let same = |end: &HistoryEntry| match end.to {
             JobState::Cancelled => true,
             JobState::Available => end.reason.as_deref() == Some(reason),
@@ -303,6 +317,9 @@ impl Job {
         }
         let mut released = self.clone();
         released.attempt = self.attempt.given_back();
+        if !delay.is_zero() {
+            released.run_at = now.plus(delay);
+        }
         let reason = Some(reason.to_owned());
         released.enter(Transition { to: State::Available, event: EventName::Returned, actor: &actor, reason, now });
         Ok(Change::To(Box::new(released)))

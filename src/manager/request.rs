@@ -128,6 +128,8 @@ pub enum Outcome {
     Released {
         /// Why the job is given back.
         reason: String,
+        /// The time after which it can be claimed again.
+        delay: Duration,
     },
 }
 

@@ -16,7 +16,7 @@ pub struct NotifyConfig {
     pub max_attempts: u32,
     /// The time limit for a receiver's answer.
     pub timeout: Duration,
-    /// The most deliveries that are under way at once.
+    /// The most deliveries that are under way at once, half of them to one host.
     pub concurrency: usize,
     /// The time between two searches for forgotten outboxes and changed subscriptions.
     pub period: Duration,

@@ -1,12 +1,14 @@
 //! One delivery: an event, one receiver, and the outcome that follows from the receiver's answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::config::NotifyConfig;
+use super::hosts::{Admission, Hosts};
 use super::subscriptions::{Reception, Subscriptions};
 use crate::clock::Clock;
 use crate::executor::webhook::{JobEvent, Receiver, Verdict};
@@ -92,6 +94,7 @@ impl Delivery {
 /// Runs deliveries.
 pub(super) struct Deliver {
     pub(super) executor: HttpExecutor,
+    pub(super) hosts: Hosts,
     pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) config: NotifyConfig,
@@ -107,9 +110,23 @@ impl Handler for Deliver {
             let why = "the subscription is gone or switched off".to_owned();
             return Err(HandlerError::permanent("unsubscribed", why));
         };
+        let place = match self.hosts.admit(&receiver.url.authority(), self.clock.now()).await {
+            Admission::Call(place) => place,
+            Admission::Later(wait) => {
+                let why = format!("{} has as many calls as it may", receiver.url.host());
+                return Err(HandlerError::postponed("busy", why, wait));
+            }
+            Admission::Down(wait) => {
+                let why = format!("{} was not called: it does not answer", receiver.url.host());
+                return Err(self.failed(&attempt, why, Some(wait)));
+            }
+        };
         let call = receiver.delivery(&delivery.event, &self.config.origin, self.clock.now());
         let answer = self.executor.call(&call).await;
         let verdict = Verdict::of(&answer, self.clock.now());
+        // An answer that refuses is one all the same.
+        let answered = answer.is_ok() || !matches!(verdict, Verdict::Retry { .. });
+        self.hosts.ended(place, answered, self.clock.now());
         let answered = excerpt(&answer);
         match verdict {
             Verdict::Delivered => {
@@ -123,18 +140,21 @@ impl Handler for Deliver {
                 Err(dead("gone", answered))
             }
             Verdict::Refused => Err(dead("refused", answered)),
-            Verdict::Retry { after } => {
-                metrics::counter!("leasehold_notifications_failed_attempts_total").increment(1);
-                if attempt.job.attempt >= self.config.max_attempts {
-                    return Err(dead("not_delivered", answered));
-                }
-                Err(HandlerError { retry_after: after, ..HandlerError::retryable("not_delivered", answered) })
-            }
+            Verdict::Retry { after } => Err(self.failed(&attempt, answered, after)),
         }
     }
 }
 
 impl Deliver {
+    /// Returns the error of an attempt after which another may succeed, unless it was the last.
+    fn failed(&self, attempt: &Attempt, why: String, retry_after: Option<Duration>) -> HandlerError {
+        metrics::counter!("leasehold_notifications_failed_attempts_total").increment(1);
+        if attempt.job.attempt >= self.config.max_attempts {
+            return dead("not_delivered", why);
+        }
+        HandlerError { retry_after, ..HandlerError::retryable("not_delivered", why) }
+    }
+
     /// Returns the receiver of the delivery, or `None` when its subscription was removed or switched off.
     async fn receiver(&self, to: &Addressee) -> Result<Option<Receiver>, HandlerError> {
         let later = |error: crate::store::StoreError| HandlerError::retryable("store", error.to_string());

@@ -6,12 +6,14 @@
 //!    queue, under an id that only this notice and receiver have; then the notice is taken out of the outbox. Done
 //!    twice, the first half changes nothing; so a crash between the two costs nothing.
 //! 2. the [`delivery`] is run as any job is, by a worker within this process: with a lease, attempts and a backoff.
-//!    When the attempts are used up it has failed, and lies there as the dead letter, to be looked at and retried.
+//!    When the attempts are used up it has failed, and lies there as the dead letter, to be looked at and retried. Of
+//!    the receivers' [`hosts`] none takes all places.
 //!
 //! [`subscriptions`] are receivers of events of any job.
 
 mod config;
 pub mod delivery;
+mod hosts;
 mod outbox;
 pub mod subscriptions;
 
@@ -32,6 +34,7 @@ use crate::manager::Manager;
 use crate::store::{Store, StoreError};
 use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
 use delivery::Deliver;
+use hosts::Hosts;
 use outbox::Outbox;
 
 /// The lease of a delivery. A receiver may take longer, since the worker sends heartbeats; a delivery waits this long
@@ -73,7 +76,8 @@ impl Notifier {
             subscriptions: subscriptions.clone(),
             config: config.clone(),
         };
-        let deliver = Deliver { executor, subscriptions: subscriptions.clone(), clock, config: config.clone() };
+        let hosts = Hosts::new(config.concurrency / 2);
+        let deliver = Deliver { executor, hosts, subscriptions: subscriptions.clone(), clock, config: config.clone() };
         let worker = StopHandle::default();
         let tasks = vec![
             tokio::spawn(outbox.run(stopping.clone())),

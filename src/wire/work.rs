@@ -52,8 +52,8 @@ pub struct ClaimJobs {
     /// How long each lease lasts without a heartbeat, from 100 to 86,400,000 milliseconds. 60,000 by default.
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_ms: Option<u64>,
-    /// The worker's name for this call, another one for each. The same call again returns those jobs of the first answer
-    /// that the worker still holds, so that a lost answer loses no time, and takes no others.
+    /// The worker's name for this call, another one for each. The same call again returns those jobs of the first
+    /// answer that the worker still holds, so that a lost answer loses no time, and takes no others.
     #[schema(min_length = 1, max_length = 256)]
     pub request_id: Option<String>,
     /// Whether this call repeats one with the same `request_id` whose answer was lost. If true, jobs that another
@@ -234,7 +234,7 @@ impl FailJob {
 }
 
 /// The release of a job by its worker: the job waits again, and the attempt does not count.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseJob {
     /// The worker that holds the lease.
@@ -245,6 +245,10 @@ pub struct ReleaseJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
+    /// The time after which the job can be claimed again, at most 604,800,000 milliseconds (a week); 0 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 604_800_000)]
+    pub delay_ms: Option<u64>,
 }
 
 impl ReleaseJob {
@@ -257,7 +261,8 @@ impl ReleaseJob {
         let worker = checks.name("worker_id", &self.worker_id);
         let reason = self.reason.unwrap_or_else(|| RELEASED.to_owned());
         checks.text("reason", &reason, MAX_TEXT_BYTES);
-        let outcome = manager::Outcome::Released { reason };
+        let delay = checks.millis("delay_ms", self.delay_ms.unwrap_or(0), 0..=MAX_RETRY_MS);
+        let outcome = manager::Outcome::Released { reason, delay };
         Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }))
     }
 }

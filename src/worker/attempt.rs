@@ -73,7 +73,7 @@ fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) ->
 
 /// Returns the outcome of an attempt that is ended because the worker stops.
 pub(super) fn given_back() -> Outcome {
-    Outcome::Released { reason: "the worker stops".to_owned() }
+    Outcome::Released { reason: "the worker stops".to_owned(), delay: Duration::ZERO }
 }
 
 fn panic_message(error: JoinError) -> String {

@@ -36,23 +36,33 @@ pub struct HandlerError {
     pub retryable: bool,
     /// The shortest wait before the next attempt, if there is one.
     pub retry_after: Option<Duration>,
+    /// Whether the job was not begun: it is released and the attempt does not count.
+    pub not_begun: bool,
 }
 
 impl HandlerError {
     /// Creates a failure after which another attempt may succeed.
     pub fn retryable(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), retryable: true, retry_after: None }
+        Self { code: code.into(), message: message.into(), retryable: true, retry_after: None, not_begun: false }
+    }
+
+    /// Creates the release of a job that was not begun and can be claimed again after `delay`.
+    pub fn postponed(code: impl Into<String>, message: impl Into<String>, delay: Duration) -> Self {
+        Self { retry_after: Some(delay), not_begun: true, ..Self::retryable(code, message) }
     }
 
     /// Creates a failure that every further attempt would repeat.
     pub fn permanent(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), retryable: false, retry_after: None }
+        Self { retryable: false, ..Self::retryable(code, message) }
     }
 }
 
 impl From<HandlerError> for Outcome {
     fn from(failure: HandlerError) -> Self {
-        let HandlerError { code, message, retryable, retry_after } = failure;
+        let HandlerError { code, message, retryable, retry_after, not_begun } = failure;
+        if not_begun {
+            return Self::Released { reason: message, delay: retry_after.unwrap_or_default() };
+        }
         Self::Failed { error: JobError { code, message }, retryable, retry_after }
     }
 }

@@ -289,11 +289,15 @@ async fn a_dropped_claim_takes_no_job(site: Site) {
 async fn a_worker_whose_job_was_claimed_anew_is_refused_and_nothing_changes(site: Site) {
     site.submit(new_job()).await;
     let stale = site.claim_one().await;
-    site.finish(&stale, Outcome::Released { reason: "test".to_owned() }).await.expect("released");
+    site.finish(&stale, Outcome::Released { reason: "test".to_owned(), delay: Duration::ZERO })
+        .await
+        .expect("released");
     let current = site.claim_one().await;
     let before = site.job(&current.job.id).await.versioned;
     assert!(is_lease_lost(&site.beat(&stale).await));
-    for outcome in [completed("1"), failed(true), Outcome::Released { reason: "again".to_owned() }] {
+    for outcome in
+        [completed("1"), failed(true), Outcome::Released { reason: "again".to_owned(), delay: Duration::ZERO }]
+    {
         assert!(is_lease_lost(&site.finish(&stale, outcome).await));
     }
     assert_eq!(site.job(&current.job.id).await.versioned, before);
@@ -337,7 +341,12 @@ async fn a_late_worker_is_heard_while_its_fence_is_the_current_one(site: Site) {
 }
 
 async fn the_same_finish_again_is_answered_as_the_first_time(site: Site) {
-    for outcome in [completed("1"), failed(false), failed(true), Outcome::Released { reason: "r".to_owned() }] {
+    for outcome in [
+        completed("1"),
+        failed(false),
+        failed(true),
+        Outcome::Released { reason: "r".to_owned(), delay: Duration::ZERO },
+    ] {
         let id = site
             .submit(NewJob::of(JobSpec { priority: Priority::new(9).expect("ok"), ..spec() }))
             .await
@@ -413,7 +422,9 @@ async fn a_released_job_keeps_its_attempts_and_gets_a_new_fence(site: Site) {
     for fence in 1..=3 {
         let claimed = site.claim_one().await;
         assert_eq!((claimed.job.fence, claimed.job.attempt.get()), (Fence::new(fence), 1));
-        site.finish(&claimed, Outcome::Released { reason: "shutting down".to_owned() }).await.expect("released");
+        site.finish(&claimed, Outcome::Released { reason: "shutting down".to_owned(), delay: Duration::ZERO })
+            .await
+            .expect("released");
     }
 }
 

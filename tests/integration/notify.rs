@@ -51,8 +51,12 @@ impl Site {
     }
 
     async fn notifier_of(&self, manager: &Manager, policy: TargetPolicy) -> Notifier {
+        self.configured(manager, policy, NotifyConfig::default()).await
+    }
+
+    async fn configured(&self, manager: &Manager, policy: TargetPolicy, config: NotifyConfig) -> Notifier {
         let executor = HttpExecutor::new(policy, Limits::default()).expect("an executor");
-        let config = NotifyConfig { period: Duration::from_millis(100), ..NotifyConfig::default() };
+        let config = NotifyConfig { period: Duration::from_millis(100), ..config };
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         Notifier::start(manager.clone(), self.engine.store(), clock, executor, config).await.expect("it starts")
     }
@@ -155,6 +159,7 @@ macro_rules! cases {
 
 cases! {
     what_is_subscribed_to_is_told_signed_and_nothing_else,
+    a_receiver_that_never_answers_keeps_no_other_from_being_told,
     a_receiver_that_is_down_for_a_minute_then_fails_then_answers_is_told_of_everything,
     a_receiver_that_is_gone_is_told_nothing_more_and_that_is_reported,
     a_job_tells_whom_it_names_itself,
@@ -247,6 +252,30 @@ async fn a_receiver_that_is_down_for_a_minute_then_fails_then_answers_is_told_of
         delivered.verified(&subscription.secrets[0], signed_at);
     }
     assert_eq!(site.deliveries(JobState::Failed).await, []);
+}
+
+async fn a_receiver_that_never_answers_keeps_no_other_from_being_told(site: Site) {
+    let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
+    let config = NotifyConfig { concurrency: 4, timeout: Duration::from_secs(60), ..NotifyConfig::default() };
+    let notifier = site.configured(&site.manager, policy, config).await;
+    // Calls are accepted by the system and never read.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let silent = format!("http://{}/", silent.local_addr().expect("an address"));
+    let telling = |url: &str| {
+        let target = NoticeTarget { url: url.to_owned(), events: Vec::new(), format: NoticeFormat::CloudEvents };
+        let oversight = Oversight { notify: vec![target], ..Oversight::default() };
+        NewJob::of(JobSpec { oversight, ..spec("a") })
+    };
+    for _ in 0..20 {
+        site.end_one(telling(&silent), COMPLETED).await;
+    }
+    let mut receiver = Receiver::silent();
+    receiver.listen().await;
+    site.end_one(telling(&receiver.url()), COMPLETED).await;
+    receiver.until(|receiver| receiver.told().len() == 1, || site.clock.advance(STEP)).await;
+    let put_off = site.deliveries(JobState::Available).await;
+    assert!(put_off.iter().all(|found| found.job.attempt.get() == 0), "being put off counts as no attempt");
+    notifier.shutdown().await;
 }
 
 fn seconds(delivered: &Delivered) -> Timestamp {

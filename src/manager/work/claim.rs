@@ -215,7 +215,7 @@ impl Manager {
 
     /// Releases leases whose worker was not reached.
     async fn give_back(&self, worker_id: &WorkerId, leases: Vec<(JobId, Fence)>) {
-        let outcome = || Outcome::Released { reason: NOT_DELIVERED.to_owned() };
+        let outcome = || Outcome::Released { reason: NOT_DELIVERED.to_owned(), delay: Duration::ZERO };
         let finishes = leases.into_iter().map(|(id, fence)| Finish { id, fence, outcome: outcome() }).collect();
         for result in self.finish(worker_id, finishes).await {
             match result {

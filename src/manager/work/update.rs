@@ -2,6 +2,7 @@
 //! else wrote first, decide again on what they wrote.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
@@ -286,7 +287,7 @@ impl Manager {
 enum End {
     Completed { result: Body },
     Failed(Failure),
-    Released { reason: String },
+    Released { reason: String, delay: Duration },
 }
 
 impl End {
@@ -300,7 +301,7 @@ impl End {
             Outcome::Failed { error, retryable, retry_after } => {
                 (Self::Failed(Failure { error, retryable, retry_after, chance: rand::random() }), None)
             }
-            Outcome::Released { reason } => (Self::Released { reason }, None),
+            Outcome::Released { reason, delay } => (Self::Released { reason, delay }, None),
         }
     }
 
@@ -308,7 +309,7 @@ impl End {
         match self {
             Self::Completed { result } => job.complete(proof, result, now),
             Self::Failed(failure) => job.fail(proof, failure, now),
-            Self::Released { reason } => job.release(proof, reason, now),
+            Self::Released { reason, delay } => job.postpone(proof, reason, *delay, now),
         }
     }
 }

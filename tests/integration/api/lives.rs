@@ -195,7 +195,8 @@ async fn a_failure_is_tried_again_until_it_is_final_and_a_retry_begins_anew() {
 async fn a_release_gives_the_attempt_back_and_the_fence_goes_on() {
     let server = Server::start().await;
     let job = server.running("q").await;
-    let release = ReleaseJob { worker_id: WORKER.to_owned(), fence: 1, reason: Some("going home".to_owned()) };
+    let release =
+        ReleaseJob { worker_id: WORKER.to_owned(), fence: 1, reason: Some("going home".to_owned()), delay_ms: None };
     let released = server.client().release(&job.id, &release).await.expect("released");
     assert_eq!((released.state, released.attempt, released.fence), (JobState::Available, 0, 1));
     assert_eq!(released.history.last().and_then(|entry| entry.reason.as_deref()), Some("going home"));
@@ -234,7 +235,7 @@ async fn a_stale_fence_loses_and_changes_nothing() {
     assert_eq!(client.admin_release(&new.id, &order).await.expect_err("refused").code(), Some("fence_moved"));
 
     let before = client.job(&new.id).await.expect("the job");
-    let release = ReleaseJob { worker_id: WORKER.to_owned(), fence: old.fence, reason: None };
+    let release = ReleaseJob { worker_id: WORKER.to_owned(), fence: old.fence, reason: None, delay_ms: None };
     let other = HeartbeatJob { worker_id: "w2".to_owned(), ..beat(&new) };
     let lost = [
         client.complete(&old.id, &complete(&old)).await.expect_err("a stale completion"),

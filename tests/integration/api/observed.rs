@@ -48,7 +48,7 @@ async fn short_life(client: &Client) {
     assert!(client.fail(&failed.id, &failure(9)).await.is_err(), "under a fence that it never had");
     client.fail(&failed.id, &failure(failed.fence)).await.expect("failed");
     let returned = running(client, "r").await;
-    let release = ReleaseJob { worker_id: worker_id.clone(), fence: returned.fence, reason: None };
+    let release = ReleaseJob { worker_id: worker_id.clone(), fence: returned.fence, reason: None, delay_ms: None };
     client.release(&returned.id, &release).await.expect("released");
     let waiting = SubmitJob {
         payload: Some(super::server::json(&format!("\"{}\"", "x".repeat(9_000)))),
