@@ -36,18 +36,24 @@ pub struct AppState {
 /// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most open connections; further ones wait to be accepted.
+    /// The most open connections. Further ones are refused, except for a few that serve operators and probes.
     pub connections: usize,
+    /// The most open connections from one address.
+    pub connections_per_address: usize,
     /// The most bytes of request bodies held at once; further bodies are refused.
     pub body_bytes: usize,
-    /// How long the head of a request may take to arrive, and how long a connection may idle.
+    /// How long the head of a request may take to arrive, and how long a connection may be without a call.
     pub head_within: Duration,
+    /// How long a client may read nothing of an answer.
+    pub read_within: Duration,
     /// How long the body of a request may take to arrive.
     pub body_within: Duration,
     /// The most open streams of events; further ones are refused.
     pub event_streams: usize,
-    /// The most exports that run at once; further ones are refused.
+    /// The most exports that are open; further ones are refused.
     pub exports: usize,
+    /// The most exports that read from the store at once; further ones wait for their turn.
+    pub export_readers: usize,
     /// How long open calls may take to end once the server shuts down.
     pub drain_within: Duration,
 }
@@ -55,12 +61,15 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 10_000,
+            connections: 16_000,
+            connections_per_address: 14_400,
             body_bytes: 512 * 1024 * 1024,
             head_within: Duration::from_secs(30),
+            read_within: Duration::from_secs(30),
             body_within: Duration::from_secs(30),
             event_streams: 100,
-            exports: 4,
+            exports: 64,
+            export_readers: 4,
             drain_within: Duration::from_secs(10),
         }
     }
@@ -78,8 +87,10 @@ pub(super) struct App {
     pub(super) budget: BodyBudget,
     /// One permit for each stream of events that may be open.
     pub(super) streams: Arc<Semaphore>,
-    /// One permit for each export that may run.
+    /// One permit for each export that may be open.
     pub(super) exports: Arc<Semaphore>,
+    /// One permit for each export that may read from the store.
+    pub(super) export_readers: Arc<Semaphore>,
     /// Whether every process on this machine may call the server, which includes every browser on it.
     pub(super) trusts_its_machine: bool,
     pub(super) shutdown: CancellationToken,

@@ -1,10 +1,11 @@
 //! Exports: any number of jobs, one a line, in constant memory.
 //!
-//! A task of its own reads page after page and hands pieces over as the client takes them. An export that cannot be
-//! brought to its end breaks its connection off: an answer that ends as it should is whole. A client that takes nothing
-//! for long loses its place.
+//! A task of its own reads page after page and hands pieces over as the client takes them. Few of them read at once,
+//! and one whose client takes nothing keeps no other from reading; for long, it loses its place. An export that cannot
+//! be brought to its end breaks its connection off: an answer that ends as it should is whole.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use futures::stream;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
@@ -65,8 +66,8 @@ pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {
     let place =
         place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
     call.app.manager.refresh(&search.filter).await?;
-    let mut export =
-        Export { manager: call.app.manager.clone(), search, fields, page: Vec::new().into_iter(), done: false };
+    let (manager, readers) = (call.app.manager.clone(), Arc::clone(&call.app.export_readers));
+    let mut export = Export { manager, readers, search, fields, page: Vec::new().into_iter(), done: false };
     // The first page is read before the answer begins, so that a refusal still has a status.
     export.turn().await?;
     Ok(answer(export, place))
@@ -127,6 +128,8 @@ async fn hand_over(mut export: Export, pieces: mpsc::Sender<Piece>, _place: Owne
 /// An export that is running.
 struct Export {
     manager: Manager,
+    /// One permit for each export that may read from the store.
+    readers: Arc<Semaphore>,
     search: Search,
     fields: Fields,
     /// The jobs of the page that are not sent yet.
@@ -138,6 +141,9 @@ struct Export {
 impl Export {
     /// Returns the next lines; `None` after the last.
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let readers = Arc::clone(&self.readers);
+        // The semaphore is never closed.
+        let _turn = readers.acquire().await;
         if self.page.as_slice().is_empty() && !self.done {
             self.turn().await?;
         }

@@ -3,21 +3,15 @@
 //! [`METRICS`] names every metric. Tests hold the table to the source and to what `/metrics` gives; the alert rules and
 //! dashboards of `deploy/` are held to `/metrics` in turn. Counters start at zero with the process, so that a rule over
 //! an increase sees the first one. No label has a job's id, nor any other value of which there is no end.
-//!
-//! A series lasts as long as the process that recorded it. Queues come and go, so what is known of them is not recorded:
-//! [`of_queues`] writes it anew each time, and a queue that is gone has no series any more.
+//! The metrics of queues are not recorded, but written anew for each reader (`queue_metrics`).
 
-use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::Label;
-use metrics_exporter_prometheus::formatting::{sanitize_label_value, write_help_line, write_type_line};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::clock::Timestamp;
 use crate::job::{EventName, OrphanPolicy};
-use crate::manager::SurveyedQueue;
 use crate::monitor::Scan;
 
 /// The bounds of the buckets for the duration of answers, in seconds: from an answer out of memory to a claim's longest
@@ -80,10 +74,6 @@ const CONTENDED: Values = || vec!["claim", "update", "queue", "subscription", "s
 const POLICIES: Values = || OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec();
 const SCANS: Values = || Scan::ALL.map(Scan::as_str).to_vec();
 
-/// The metrics of queues.
-const JOBS_OF_QUEUE: &str = "leasehold_jobs";
-const OLDEST_WAITING: &str = "leasehold_queue_oldest_waiting_seconds";
-
 /// Every metric.
 #[rustfmt::skip]
 pub const METRICS: &[Metric] = &[
@@ -94,14 +84,15 @@ pub const METRICS: &[Metric] = &[
     labelled("leasehold_http_request_duration_seconds", Histogram(&ANSWERS), ("route", IN_USE),
         "Time to the head of the answer, with what the call itself waited for"),
     metric("leasehold_http_connections", Gauge, "Open connections"),
+    metric("leasehold_http_connections_refused_total", Counter, "Connections for which there was no place"),
 
     metric("leasehold_event_streams", Gauge, "Open streams of events"),
     metric("leasehold_event_gaps_total", Counter, "Times that a stream of events had to leave some out"),
 
-    labelled(JOBS_OF_QUEUE, Gauge, ("queue", IN_USE),
+    labelled("leasehold_jobs", Gauge, ("queue", IN_USE),
         "Jobs in the store by queue and state, as last counted; queues beyond the hundred with the most waiting and \
          running jobs are counted together as ` others`"),
-    labelled(OLDEST_WAITING, Gauge, ("queue", IN_USE),
+    labelled("leasehold_queue_oldest_waiting_seconds", Gauge, ("queue", IN_USE),
         "For how long the longest-waiting due job of a queue could have been claimed, as last measured"),
     metric("leasehold_jobs_counted_timestamp_seconds", Gauge, "When the jobs were last counted"),
     metric("leasehold_claims_waiting", Gauge, "Claims that wait for a job"),
@@ -196,31 +187,6 @@ fn start() -> Result<PrometheusHandle, BuildError> {
     METRICS.iter().for_each(begin);
     metrics::gauge!("leasehold_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
     Ok(handle)
-}
-
-/// Returns the metrics of queues whose jobs were counted at `at`.
-pub(super) fn of_queues(queues: &[SurveyedQueue], at: Timestamp) -> String {
-    let (mut jobs, mut waiting) = (head_of(JOBS_OF_QUEUE), head_of(OLDEST_WAITING));
-    for SurveyedQueue { name, jobs: counts, oldest_waiting_since } in queues {
-        let queue = sanitize_label_value(name);
-        for (state, count) in counts {
-            let state = state.as_str();
-            let _ = writeln!(jobs, "{JOBS_OF_QUEUE}{{queue=\"{queue}\",state=\"{state}\"}} {count}");
-        }
-        let seconds = oldest_waiting_since.map_or(0.0, |oldest| at.since(oldest).as_secs_f64());
-        let _ = writeln!(waiting, "{OLDEST_WAITING}{{queue=\"{queue}\"}} {seconds}");
-    }
-    jobs + &waiting
-}
-
-/// Returns the lines that stand before the series of a gauge.
-fn head_of(name: &str) -> String {
-    let mut head = String::new();
-    if let Some(metric) = METRICS.iter().find(|metric| metric.name == name) {
-        write_help_line(&mut head, name, None, None, metric.help);
-    }
-    write_type_line(&mut head, name, None, None, "gauge");
-    head
 }
 
 /// Describes a metric, and starts its series at zero.

@@ -4,8 +4,9 @@
 //! roles), `app` (what the handlers share), `call` and `extract` (what a handler takes out of a request), the
 //! handlers (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `subscriptions`,
 //! `events`, `system`), `delivery` (claimed jobs on their way out), `trim` (answers with selected fields), `observe`
-//! (what surrounds every call), and [`serve`] (connections, and how the server ends). The requests and answers
-//! themselves are in [`crate::wire`].
+//! (what surrounds every call), `places` and `connection` (how many connections there are, and when each ends),
+//! and [`serve`] (how they are accepted, and how the server ends). The requests and answers themselves are in
+//! [`crate::wire`].
 //!
 //! The handlers decide nothing: they check the request, call the manager and write its answer.
 
@@ -13,6 +14,7 @@ pub mod access;
 mod admin;
 mod app;
 mod call;
+mod connection;
 mod delivery;
 mod error;
 mod events;
@@ -26,6 +28,8 @@ mod lists;
 pub mod metrics;
 mod observe;
 mod openapi;
+mod places;
+mod queue_metrics;
 mod queues;
 mod routes;
 mod serve;

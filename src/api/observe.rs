@@ -13,14 +13,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tracing::{debug, warn};
 
 use super::App;
-use super::access::refuse_other_sites;
+use super::access::{Role, refuse_other_sites};
 use super::error::{ApiError, Code, write_problem};
+use super::places::{NO_PLACE, Standing};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over from a client, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 /// The longest headers together, in bytes. The connection's own limit is higher, so that this one is reported.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
+/// The paths of probes.
+const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// The paths of calls that may wait for long.
+const CALLS_THAT_WAIT: [&str; 3] = ["/v1/claims", "/v1/events", "/v1/jobs/export"];
 /// The name, in metrics and the log, of the route of requests without a route.
 const NO_ROUTE: &str = "none";
 
@@ -78,9 +83,12 @@ pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next
     response
 }
 
-/// Refuses requests with headers that are too long, with two hosts, and those of other sites where every local process is
-/// trusted.
+/// Refuses requests for which there is no place, those with headers that are too long or with two hosts, and those of
+/// other sites where every local process is trusted.
 fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
+    if request.extensions().get::<Standing>() == Some(&Standing::Reserved) && !may_use_reserve(app, request) {
+        return Err(ApiError::new(Code::Overloaded, NO_PLACE));
+    }
     let headers = request.headers();
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if bytes > MAX_HEADER_BYTES {
@@ -92,6 +100,14 @@ fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::new(Code::MalformedRequest, "the request has more than one `Host` header"));
     }
     if app.trusts_its_machine { refuse_other_sites(request.uri(), headers) } else { Ok(()) }
+}
+
+/// Returns whether a request may be served while there are too many connections: from a probe, or from an operator who
+/// does not wait for something.
+fn may_use_reserve(app: &App, request: &Request) -> bool {
+    let path = request.uri().path();
+    let waits = CALLS_THAT_WAIT.contains(&path) || request.uri().query().is_some_and(|query| query.contains("wait_ms"));
+    PROBES.contains(&path) || !waits && app.access.allow(request.headers(), Role::Admin).is_ok()
 }
 
 /// Returns the client's own id for the request when it is fit for a log line, otherwise a new one.

@@ -1,37 +1,34 @@
-//! Connections: accepted up to a limit, served over HTTP/1.1 or HTTP/2 without TLS, and ended in good order.
+//! The server: it accepts connections as long as there are places, refuses the others, and ends in good order.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::app::BodyBudget;
+use super::connection::{Connections, protocols};
+use super::error::{ApiError, Code};
+use super::places::{Capacity, NO_PLACE, Place, Places};
 use super::routes::{monitor_router, openapi_json, router};
-use super::{App, AppState, metrics};
+use super::{App, AppState, Limits, metrics};
 
-/// The longest head of a request, in bytes. A longer one is answered with 431, and the connection is closed.
-const MAX_HEAD_BYTES: usize = 128 * 1024;
-/// The most open calls of one HTTP/2 connection.
-const MAX_STREAMS: u32 = 1024;
-/// How many bytes a client may send on one HTTP/2 call before they are read.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-/// How often an HTTP/2 connection is pinged, and how long the answer may take.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// The connections beyond [`Limits::connections`], each for one call of an operator or a probe.
+const RESERVE: usize = 64;
+/// How many connections are refused at once with an answer. Further ones are closed without one.
+const REFUSALS: usize = 256;
+/// How long the refusal of a connection may take.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+/// The most bytes that are read of a connection that is refused.
+const MAX_UNREAD: u64 = 64 * 1024;
 /// The pause after the system could not accept a connection, often because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -62,12 +59,18 @@ async fn serve_routes(
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     let app = app(state, address, shutdown.clone())?;
+    let Limits { connections, connections_per_address, head_within, read_within, .. } = *app.limits;
+    let capacity = Capacity { regular: connections, per_address: connections_per_address, reserve: RESERVE };
     let server = Server {
-        router: router(app.clone()),
-        protocols: protocols(app.limits.head_within),
-        head_within: app.limits.head_within,
-        connections: Arc::new(Semaphore::new(app.limits.connections.min(Semaphore::MAX_PERMITS))),
-        graceful: GracefulShutdown::new(),
+        connections: Connections {
+            router: router(app.clone()),
+            protocols: protocols(&app.limits),
+            silent_within: head_within,
+            read_within,
+            closing: CancellationToken::new(),
+        },
+        places: Places::new(capacity),
+        refusals: Arc::new(Semaphore::new(REFUSALS)),
         tasks: TaskTracker::new(),
         abort: CancellationToken::new(),
     };
@@ -95,6 +98,7 @@ fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io:
         budget: BodyBudget::new(limits.body_bytes),
         streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
         exports: Arc::new(Semaphore::new(limits.exports.min(Semaphore::MAX_PERMITS))),
+        export_readers: Arc::new(Semaphore::new(limits.export_readers.min(Semaphore::MAX_PERMITS))),
         limits: Arc::new(limits),
         configuration: Arc::new(configuration),
         shutdown,
@@ -102,27 +106,11 @@ fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io:
     })
 }
 
-fn protocols(head_within: Duration) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(head_within).max_buf_size(MAX_HEAD_BYTES);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(4 * STREAM_WINDOW)
-        .keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE)
-        .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX));
-    builder
-}
-
 struct Server {
-    router: Router,
-    protocols: Builder<TokioExecutor>,
-    head_within: Duration,
-    connections: Arc<Semaphore>,
-    graceful: GracefulShutdown,
+    connections: Connections,
+    places: Arc<Places>,
+    /// The connections that are being refused.
+    refusals: Arc<Semaphore>,
     tasks: TaskTracker,
     /// Cancelled to end every connection at once.
     abort: CancellationToken,
@@ -132,10 +120,11 @@ impl Server {
     /// Accepts connections until the returned future is dropped.
     async fn accept(&self, listener: &TcpListener) {
         loop {
-            // The semaphore is never closed.
-            let Ok(place) = Arc::clone(&self.connections).acquire_owned().await else { return };
             match listener.accept().await {
-                Ok((stream, _)) => self.spawn(stream, place),
+                Ok((stream, from)) => match self.places.take(from.ip()) {
+                    Some(place) => self.spawn(stream, place),
+                    None => self.refuse(stream),
+                },
                 Err(error) => {
                     warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
@@ -144,31 +133,41 @@ impl Server {
         }
     }
 
-    fn spawn(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
-        let connection = Connection {
-            router: self.router.clone(),
-            protocols: self.protocols.clone(),
-            head_within: self.head_within,
-            watcher: self.graceful.watcher(),
-        };
-        let abort = self.abort.clone();
+    fn spawn(&self, stream: TcpStream, place: Place) {
+        let (connections, abort) = (self.connections.clone(), self.abort.child_token());
         self.tasks.spawn(async move {
             let open = ::metrics::gauge!("leasehold_http_connections");
             open.increment(1);
             tokio::select! {
-                () = connection.serve(stream) => {}
+                () = connections.serve(stream, &place) => {}
                 () = abort.cancelled() => {}
             }
             open.decrement(1);
-            drop(place);
+        });
+    }
+
+    /// Answers a connection without reading from it first, and closes it.
+    fn refuse(&self, mut stream: TcpStream) {
+        ::metrics::counter!("leasehold_http_connections_refused_total").increment(1);
+        let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
+        self.tasks.spawn(async move {
+            let _turn = turn;
+            let said = async {
+                stream.write_all(refusal().as_bytes()).await?;
+                stream.shutdown().await?;
+                // A connection that is closed before its request was read loses the answer.
+                copy(&mut stream.take(MAX_UNREAD), &mut sink()).await
+            };
+            let _in_time = timeout(REFUSED_WITHIN, said).await;
         });
     }
 
     /// Lets every connection finish its open calls within this time, and cuts off the rest.
     async fn drain(self, within: Duration) {
-        let Self { graceful, tasks, abort, .. } = self;
+        let Self { connections, tasks, abort, .. } = self;
         tasks.close();
-        if timeout(within, graceful.shutdown()).await.is_err() {
+        connections.closing.cancel();
+        if timeout(within, tasks.wait()).await.is_err() {
             warn!(open = tasks.len(), "calls did not end in time and are cut off");
         }
         abort.cancel();
@@ -176,46 +175,15 @@ impl Server {
     }
 }
 
-struct Connection {
-    router: Router,
-    protocols: Builder<TokioExecutor>,
-    head_within: Duration,
-    watcher: Watcher,
-}
-
-impl Connection {
-    async fn serve(self, stream: TcpStream) {
-        // Answers are small and awaited: holding them back to fill a packet only delays them.
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%error, "cannot set TCP_NODELAY");
-        }
-        let heard = Arc::new(AtomicBool::new(false));
-        let hearing = Arc::clone(&heard);
-        let service = self.router.map_request(move |request: http::Request<_>| {
-            hearing.store(true, Ordering::Relaxed);
-            request
-        });
-        let connection =
-            self.protocols.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).into_owned();
-        tokio::select! {
-            ended = self.watcher.watch(connection) => {
-                if let Err(error) = ended {
-                    debug!(%error, "a connection broke");
-                }
-            }
-            () = silence(&heard, self.head_within) => debug!("a connection brought no request in time"),
-        }
-    }
-}
-
-/// Ends when the connection brought no request within this time from its start. The time limit on a request's head is
-/// not enough: it begins once the connection is known to be HTTP/1.1, which a client can put off for ever by sending
-/// nothing, or only the first byte of HTTP/2's preface.
-async fn silence(heard: &AtomicBool, within: Duration) {
-    sleep(within).await;
-    if heard.load(Ordering::Relaxed) {
-        std::future::pending::<Infallible>().await;
-    }
+/// Returns the answer to a connection for which there is no place.
+fn refusal() -> String {
+    let problem = ApiError::new(Code::Overloaded, NO_PLACE).to_problem("");
+    let body = serde_json::to_string(&problem).unwrap_or_default();
+    let (status, length) = (Code::Overloaded.status(), body.len());
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    )
 }
 
 /// Sorts the recorded values into their buckets from time to time.

@@ -11,7 +11,7 @@ use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::json::{ok, with_body};
-use super::metrics::of_queues;
+use super::queue_metrics::of_queues;
 use crate::wire::{Health, ServerHealth};
 
 fn healthy() -> Answer {

@@ -40,6 +40,7 @@ impl Fixture {
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),
             exports: Arc::new(Semaphore::new(limits.exports)),
+            export_readers: Arc::new(Semaphore::new(limits.export_readers)),
             limits: Arc::new(limits),
             configuration: Arc::default(),
             trusts_its_machine: false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{self, EngineSettings, StoreArgs};
@@ -26,6 +26,9 @@ use crate::monitor::{Monitor, MonitorConfig};
 use crate::store::Store;
 use crate::worker::{Stop, StopListener};
 
+/// How many connections may wait to be accepted; the system may allow fewer.
+const BACKLOG: u32 = 16_384;
+
 /// The flags of both.
 #[derive(Debug, Args)]
 pub(super) struct HostArgs {
@@ -37,6 +40,13 @@ pub(super) struct HostArgs {
     /// Listen beyond this machine although no tokens are configured: anyone can then submit, claim and cancel jobs
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
+    /// The most open connections; further ones are refused, but for a few that serve operators and probes [default:
+    /// 16000, or what the limit of open files leaves room for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: Option<u32>,
+    /// The most open connections from one address [default: nine tenths of all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections_per_address: Option<u32>,
     /// The format of the log [default: text]
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -49,6 +59,7 @@ pub(super) struct HostArgs {
 /// The process before its store is open.
 pub(super) struct Host {
     listen: SocketAddr,
+    pub(super) limits: Limits,
     pub(super) access: Access,
     pub(super) engine: EngineSettings,
     notifications: Notifications,
@@ -57,6 +68,27 @@ pub(super) struct Host {
     signals: Signals,
     gently: StopListener,
     at_once: StopListener,
+}
+
+/// Returns the limits of a server that has room for so many connections, and of which so many are wanted.
+fn limits_of(room: usize, wanted: Option<u32>, wanted_per_address: Option<u32>) -> Limits {
+    let limits = Limits::default();
+    let wanted = wanted.map_or(limits.connections, |wanted| wanted as usize);
+    if wanted > room && room < limits.connections {
+        tracing::warn!(connections = room, wanted, "the limit of open files leaves room for few connections");
+    }
+    let connections = wanted.min(room);
+    let per_address = wanted_per_address.map_or(connections.div_ceil(10) * 9, |wanted| wanted as usize);
+    Limits { connections, connections_per_address: per_address.clamp(1, connections), ..limits }
+}
+
+/// Listens with a queue long enough for thousands of workers that come at once.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that is started again may take its port while connections of the last one linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 impl Host {
@@ -69,7 +101,9 @@ impl Host {
         stopping: &'static str,
     ) -> Result<Self, Failure> {
         log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
-        limits::raise_open_files();
+        let files = limits::raise_open_files();
+        let connections = args.max_connections.or(settings.max_connections);
+        let per_address = args.max_connections_per_address.or(settings.max_connections_per_address);
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
         let listen = args.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, default_port).into());
         let access = Access::new(settings.tokens.clone()).map_err(|error| usage(&error))?;
@@ -82,6 +116,7 @@ impl Host {
         })?;
         Ok(Self {
             listen,
+            limits: limits_of(limits::connections(files), connections, per_address),
             access,
             notifications: Notifications::of(&args.notify, &settings.notify)?,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
@@ -109,7 +144,7 @@ impl Host {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), ManagerConfig::default());
         let cannot = |error: io::Error| Failure::Failed(format!("cannot listen on {}: {error}", self.listen));
-        let listener = TcpListener::bind(self.listen).await.map_err(cannot)?;
+        let listener = listen(self.listen).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let notifier = notify::start(self.notifications, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
         let monitor = match oversees {
@@ -127,7 +162,7 @@ impl Host {
             subscriptions: Some(notifier.subscriptions().clone()),
             access: self.access,
             metrics: self.metrics,
-            limits: Limits::default(),
+            limits: self.limits,
             configuration,
         };
         let served = async {

@@ -41,13 +41,13 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
     args.host.listen = args.host.listen.or(settings.listen);
     let oversees = !args.no_monitor.or(settings.no_monitor).unwrap_or(false);
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "stopping once the calls have ended")?;
-    let configuration = configuration(&host.engine, &host.access, oversees);
+    let configuration = configuration(&host.engine, &host.access, &host.limits, oversees);
     host.run(oversees, configuration, api::serve).await
 }
 
 /// Returns the server's configuration for its health page: nothing secret, and so no URL, which may hold a password.
-fn configuration(engine: &EngineSettings, access: &Access, watches: bool) -> serde_json::Value {
-    let (manager, limits) = (ManagerConfig::default(), Limits::default());
+fn configuration(engine: &EngineSettings, access: &Access, limits: &Limits, watches: bool) -> serde_json::Value {
+    let manager = ManagerConfig::default();
     let index_prefix = match engine {
         EngineSettings::Embedded { .. } => None,
         EngineSettings::Elasticsearch(settings) => settings.index_prefix.as_deref(),
@@ -62,6 +62,7 @@ fn configuration(engine: &EngineSettings, access: &Access, watches: bool) -> ser
         "poll_interval_ms": millis(manager.poll_interval),
         "survey_interval_ms": millis(manager.survey_interval),
         "connections": limits.connections,
+        "connections_per_address": limits.connections_per_address,
         "body_bytes": limits.body_bytes,
     })
 }

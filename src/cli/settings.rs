@@ -54,6 +54,8 @@ pub(super) struct Settings {
     pub(super) archive_after: Option<DurationSetting>,
     pub(super) insecure: Option<bool>,
     pub(super) no_monitor: Option<bool>,
+    pub(super) max_connections: Option<u32>,
+    pub(super) max_connections_per_address: Option<u32>,
     pub(super) log_format: Option<LogFormat>,
     #[serde(default)]
     pub(super) tokens: Vec<Token>,

@@ -236,6 +236,18 @@ async fn exports_have_places_and_whoever_leaves_gives_its_place_back() {
 }
 
 #[tokio::test]
+async fn an_export_that_is_not_read_holds_up_no_other() {
+    let limits = Limits { export_readers: 1, ..Limits::default() };
+    let server = Server::start_with(Setup { limits, ..Setup::default() }).await;
+    much(&server).await;
+    let client = server.client();
+    let unread = client.export(&JobQuery::default(), &[]).await.expect("an export");
+    let other = client.export(&JobQuery::default(), &[]).await.expect("an export");
+    assert_eq!(tokio::time::timeout(SOON, lines(other)).await.expect("in time").len(), 100);
+    drop(unread);
+}
+
+#[tokio::test]
 async fn every_field_is_described() {
     let server = Server::start().await;
     let fields = server.client().fields().await.expect("the fields");

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client as Http2Client;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use leasehold::api::Limits;
+use leasehold::api::access::{Access, Role, Token, token_hash};
+use leasehold::client::JobQuery;
+use leasehold::job::Actor;
 use leasehold::wire::{ClaimAnswer, ClaimJobs, Job, JobState, SubmitJob};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -133,17 +136,118 @@ async fn more_bodies_than_the_server_can_hold_are_refused_and_room_comes_back() 
     }
 }
 
-#[tokio::test]
-async fn a_connection_more_than_are_allowed_waits_for_a_place() {
-    let server = Server::start_with(short(Limits { connections: 1, ..Limits::default() })).await;
+/// A server that anybody but one may only probe, with the tokens of a worker and an operator.
+async fn crowded() -> (Server, TcpStream) {
+    let token =
+        |name: &'static str, role| Token { name: Actor::system(name), roles: [role].into(), sha256: token_hash(name) };
+    let access = Access::new(vec![token("worker", Role::Work), token("operator", Role::Admin)]).expect("tokens");
+    let limits = Limits { connections: 1, ..Limits::default() };
+    let server = Server::start_with(Setup { access, limits, ..Setup::default() }).await;
     let mut first = TcpStream::connect(server.address()).await.expect("connected");
-    first.write_all(waiting_claim("q").as_bytes()).await.expect("sent");
+    let claim = waiting_claim("q").replace("host:", "authorization: Bearer worker\r\nhost:");
+    first.write_all(claim.as_bytes()).await.expect("sent");
     eventually("the claim waits", || server.manager.waiting_claims() == 1).await;
-    let client = server.client();
-    let second = tokio::spawn(async move { client.ready().await });
+    (server, first)
+}
+
+#[tokio::test]
+async fn a_connection_more_than_are_allowed_is_refused_but_for_operators_and_probes() {
+    let (server, first) = crowded().await;
+    let as_worker = || server.client_with(Some("worker"));
+    let refused = as_worker().claim(&claim("q")).await.expect_err("refused");
+    assert_eq!((refused.status(), refused.code()), (Some(503), Some("overloaded")));
+    assert_eq!(as_worker().ready().await.expect("a probe is answered").status, "ok");
+    let as_operator = || server.client_with(Some("operator"));
+    as_operator().jobs(&JobQuery::default()).await.expect("an operator is answered");
+    let waiting = as_operator().claim(&ClaimJobs { wait_ms: Some(60_000), ..claim("q") }).await.expect_err("refused");
+    assert_eq!(waiting.code(), Some("overloaded"), "nobody keeps a place of the reserve");
     drop(first);
-    let answer = timeout(SOON, second).await.expect("it gets the place").expect("no panic");
-    assert_eq!(answer.expect("an answer").status, "ok");
+    eventually("the place is free", || server.manager.waiting_claims() == 0).await;
+    let deadline = std::time::Instant::now() + SOON;
+    while as_worker().claim(&claim("q")).await.is_err() {
+        assert!(std::time::Instant::now() < deadline, "the place is not given back");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_reserve_is_refused_before_it_says_anything() {
+    let (server, _first) = crowded().await;
+    let mut silent = Vec::new();
+    let refused = loop {
+        let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+        let mut text = [0; 512];
+        // A connection that has a place hears nothing.
+        match timeout(Duration::from_millis(50), stream.read(&mut text)).await {
+            Ok(read) => break String::from_utf8_lossy(&text[..read.expect("an answer")]).into_owned(),
+            Err(_) => silent.push(stream),
+        }
+    };
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\"code\":\"overloaded\""), "{refused}");
+    assert!(refused.contains("retry-after: 1\r\n"), "{refused}");
+    assert!(silent.len() > 10, "there is a reserve");
+    // It is not held for long by those who say nothing.
+    let http = reqwest::Client::new();
+    let deadline = std::time::Instant::now() + 2 * SOON;
+    while !http.get(server.url("/livez")).send().await.is_ok_and(|answer| answer.status() == 200) {
+        assert!(std::time::Instant::now() < deadline, "the reserve is not given back");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A call over HTTP/2 on a connection of its own, whose pings are answered, and the end of that connection.
+async fn over_http_2(server: &Server, path: &str) -> (http::StatusCode, impl Future<Output = ()>) {
+    let stream = TcpStream::connect(server.address()).await.expect("connected");
+    let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut calls, connection) = connected.expect("HTTP/2 is spoken");
+    let connection = tokio::spawn(connection);
+    let request = http::Request::get(server.url(path)).body(Full::<bytes::Bytes>::default()).expect("a request");
+    let answer = calls.send_request(request).await.expect("an answer");
+    let status = answer.status();
+    answer.into_body().collect().await.expect("a whole answer");
+    let ended = async move {
+        drop(timeout(SOON, connection).await.expect("the server ends the connection"));
+        drop(calls);
+    };
+    (status, ended)
+}
+
+#[tokio::test]
+async fn a_client_that_only_answers_pings_loses_its_place() {
+    let limits = Limits { head_within: Duration::from_millis(300), ..Limits::default() };
+    let server = Server::start_with(short(limits)).await;
+    let (status, ended) = over_http_2(&server, "/livez").await;
+    assert_eq!(status, 200);
+    ended.await;
+}
+
+#[tokio::test]
+async fn a_client_without_a_right_to_anything_loses_its_place_at_once() {
+    let (server, first) = crowded().await;
+    drop(first);
+    eventually("the place is free", || server.manager.waiting_claims() == 0).await;
+    let (status, ended) = over_http_2(&server, "/v1/jobs").await;
+    assert_eq!(status, 401);
+    ended.await;
+    let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+    stream.write_all(written("GET", "/v1/jobs", "").as_bytes()).await.expect("sent");
+    let answer = rest(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("connection: close\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_loses_its_place() {
+    let limits = Limits { read_within: Duration::from_millis(300), ..Limits::default() };
+    let server = Server::start_with(short(limits)).await;
+    let payload = Some(super::server::json(&format!("\"{}\"", "x".repeat(900_000))));
+    let job = server.client().submit(&SubmitJob { payload, ..SubmitJob::new("q", "k") }).await.expect("submitted");
+    let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+    const CALLS: usize = 40;
+    let request = written("GET", &format!("/v1/jobs/{}", job.id), "");
+    stream.write_all(request.repeat(CALLS).as_bytes()).await.expect("sent");
+    // The server's patience begins when neither side's buffers take more.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let answers = rest(&mut stream).await.len();
+    assert!(answers > 0 && answers < CALLS * 900_000, "{answers} bytes");
 }
 
 #[tokio::test]
