@@ -42,6 +42,7 @@ mod submit;
 mod subscription;
 mod token;
 mod top;
+mod verify;
 mod wait;
 mod worker;
 mod workers;
@@ -102,6 +103,7 @@ enum Command {
     Top(top::TopArgs),
     Events(events::EventsArgs),
     Migrate(migrate::MigrateArgs),
+    Verify(verify::VerifyArgs),
     Kibana(kibana::KibanaArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
@@ -170,6 +172,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Top(args) => block_on(top::run(args, settings)),
         Command::Events(args) => block_on(events::run(args, settings)),
         Command::Migrate(args) => block_on(migrate::run(args, settings)),
+        Command::Verify(args) => verify::run(args, settings),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => complete::run(&args),

@@ -109,6 +109,11 @@ impl Settings {
         toml::from_str(&text).map_err(|error| wrong(error.to_string()))
     }
 
+    /// Returns the data directory of the embedded store: a flag over these.
+    pub(super) fn data_dir(self, flag: Option<PathBuf>) -> PathBuf {
+        flag.or(self.data_dir).unwrap_or_else(default_data_dir)
+    }
+
     /// Returns the settings of the chosen store: flags over these. A setting of another store is refused, since whoever
     /// gives one expects that store.
     pub(super) fn engine(self, flags: StoreArgs) -> Result<EngineSettings, Failure> {
@@ -134,12 +139,14 @@ impl Settings {
             return Err(Failure::Usage(not_chosen(name, of, store)));
         }
         Ok(match chosen {
-            StoreKind::Embedded => {
-                EngineSettings::Embedded { data_dir: data_dir.unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR)) }
-            }
+            StoreKind::Embedded => EngineSettings::Embedded { data_dir: data_dir.unwrap_or_else(default_data_dir) },
             StoreKind::Elasticsearch => EngineSettings::Elasticsearch(elasticsearch),
         })
     }
+}
+
+fn default_data_dir() -> PathBuf {
+    PathBuf::from(DEFAULT_DATA_DIR)
 }
 
 /// Describes a setting that belongs to another store than the chosen one.

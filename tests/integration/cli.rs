@@ -6,6 +6,7 @@ mod events;
 mod migrate;
 mod queues;
 mod settings;
+mod verify;
 mod working;
 
 use std::path::Path;

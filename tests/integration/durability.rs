@@ -21,6 +21,7 @@ use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{Place, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, Write, WriteError};
 use rand::RngExt;
 
+mod damage;
 mod trace;
 
 /// Where the process that writes finds its data directory.

@@ -3,6 +3,7 @@
 //! ```text
 //! leasehold.lock     held by the process that has the store open; its pid is inside
 //! leasehold.format   the format of everything below; written before the first job is accepted
+//! leasehold.seal     what the database must have; written before the format, and anew at each checkpoint
 //! store/             the database
 //! store.new/         a database whose creation has not ended: nothing was ever acknowledged from it
 //! audit/             the audit, if it is kept
@@ -16,10 +17,11 @@ use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::error::OpenError;
+use super::error::{Damage, OpenError};
+use super::seal::{Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// The modes of folders and files that are created.
 const FOLDER_MODE: u32 = 0o700;
@@ -52,37 +54,59 @@ impl Directory {
             .truncate(false)
             .open(path.join(LOCK_FILE))
             .map_err(failed("open the lock file of"))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                let read = lock.read_to_string(&mut pid);
-                let holder = read.ok().and_then(|_| pid.trim().parse().ok());
-                return Err(OpenError::InUse { directory: path.to_owned(), holder });
-            }
-            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
-        }
+        lock = take(lock, path)?;
         write_pid(&mut lock).map_err(failed("write the lock file of"))?;
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Returns the path of the database. If there is none yet, `create` makes one in the directory passed to it, which
-    /// takes its place once it is whole.
+    /// Looks at a directory that is there, without changing anything in it. Returns its lock, which nobody else can take
+    /// while it is held, and the path of the database.
+    pub(super) fn look_at(path: &Path) -> Result<(Option<File>, PathBuf), OpenError> {
+        let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
+        fs::read_dir(path).map_err(failed("open"))?;
+        let lock = match File::open(path.join(LOCK_FILE)) {
+            Ok(lock) => Some(take(lock, path)?),
+            // A copy may do without.
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(source) => return Err(failed("open the lock file of")(source)),
+        };
+        match format_of(path)? {
+            Some(FORMAT) => Ok((lock, path.join(DATABASE))),
+            Some(found) => Err(OpenError::UnknownFormat { directory: path.to_owned(), found, known: FORMAT }),
+            None => Err(OpenError::NoFormat { directory: path.to_owned() }),
+        }
+    }
+
+    /// Returns the path of the database, and its seal. If there is no database yet, `create` makes one in the directory
+    /// passed to it, which takes its place once it is whole.
     pub(super) fn database(
         &self,
         create: impl FnOnce(&Path) -> Result<(), fjall::Error>,
-    ) -> Result<PathBuf, OpenError> {
+    ) -> Result<(PathBuf, Seal), OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: self.path.clone(), source };
+        let damaged = |damage| OpenError::Damaged { directory: self.path.clone(), damages: vec![damage] };
         let database = self.path.join(DATABASE);
         let exists = database.try_exists().map_err(failed("look into"))?;
-        match self.format()? {
-            Some(FORMAT) if exists => return Ok(database),
+        match format_of(&self.path)? {
             Some(FORMAT) => {}
             Some(found) => {
                 return Err(OpenError::UnknownFormat { directory: self.path.clone(), found, known: FORMAT });
             }
-            None if exists => return Err(OpenError::NoFormat { directory: self.path.clone() }),
-            None => self.write_format().map_err(failed("write the format file of"))?,
+            None if exists || self.was_in_use() => {
+                return Err(OpenError::NoFormat { directory: self.path.clone() });
+            }
+            // The seal first: where there is a format, one that is missing is noticed.
+            None => {
+                self.write_seal(&Seal::creating()).map_err(failed("write the seal of"))?;
+                self.write_format().map_err(failed("write the format file of"))?;
+            }
+        }
+        let seal = Seal::read(&self.path).map_err(damaged)?;
+        if exists {
+            return Ok((database, seal));
+        }
+        if seal.stage != Stage::Creating {
+            return Err(damaged(Damage::missing(&database)));
         }
         let unfinished = self.path.join(UNFINISHED_DATABASE);
         match fs::remove_dir_all(&unfinished) {
@@ -93,7 +117,18 @@ impl Directory {
         create(&unfinished).map_err(|source| OpenError::Database { directory: self.path.clone(), source })?;
         fs::rename(&unfinished, &database).map_err(failed("create the database in"))?;
         sync_directory(&self.path).map_err(failed("sync"))?;
-        Ok(database)
+        Ok((database, seal))
+    }
+
+    /// Returns whether a seal says that there was a database, or cannot be read.
+    fn was_in_use(&self) -> bool {
+        let path = Seal::path(&self.path);
+        path.exists() && Seal::read(&self.path).map_or(true, |seal| seal.stage != Stage::Creating)
+    }
+
+    /// Writes the seal.
+    pub(super) fn write_seal(&self, seal: &Seal) -> io::Result<()> {
+        write_whole(&Seal::path(&self.path), &seal.encode()?)
     }
 
     /// Returns the path of the directory.
@@ -101,29 +136,46 @@ impl Directory {
         &self.path
     }
 
-    fn format(&self) -> Result<Option<u32>, OpenError> {
-        let text = match fs::read_to_string(self.path.join(FORMAT_FILE)) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => {
-                return Err(OpenError::Io { doing: "read the format of", directory: self.path.clone(), source });
-            }
-        };
-        match text.trim().parse() {
-            Ok(format) => Ok(Some(format)),
-            Err(_) => Err(OpenError::NoFormat { directory: self.path.clone() }),
-        }
-    }
-
-    /// Writes the format file whole or not at all, as a rename is.
+    /// Writes the format file whole or not at all.
     fn write_format(&self) -> io::Result<()> {
-        let unfinished = self.path.join(format!("{FORMAT_FILE}.new"));
-        let mut file = own_file().write(true).create(true).truncate(true).open(&unfinished)?;
-        writeln!(file, "{FORMAT}")?;
-        file.sync_all()?;
-        fs::rename(&unfinished, self.path.join(FORMAT_FILE))?;
-        sync_directory(&self.path)
+        write_whole(&self.path.join(FORMAT_FILE), format!("{FORMAT}\n").as_bytes())
     }
+}
+
+/// Takes a lock, or says who has it.
+fn take(mut lock: File, path: &Path) -> Result<File, OpenError> {
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let read = lock.read_to_string(&mut pid);
+            let holder = read.ok().and_then(|_| pid.trim().parse().ok());
+            Err(OpenError::InUse { directory: path.to_owned(), holder })
+        }
+        Err(TryLockError::Error(source)) => Err(OpenError::Io { doing: "lock", directory: path.to_owned(), source }),
+    }
+}
+
+/// Returns the format of a directory, if it says one.
+fn format_of(directory: &Path) -> Result<Option<u32>, OpenError> {
+    match fs::read_to_string(directory.join(FORMAT_FILE)) {
+        Ok(text) => match text.trim().parse() {
+            Ok(format) => Ok(Some(format)),
+            Err(_) => Err(OpenError::NoFormat { directory: directory.to_owned() }),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(OpenError::Io { doing: "read the format of", directory: directory.to_owned(), source }),
+    }
+}
+
+/// Writes a file durably, and whole or not at all, as a rename is.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let unfinished = path.with_added_extension("new");
+    let mut file = own_file().write(true).create(true).truncate(true).open(&unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    path.parent().map_or(Ok(()), sync_directory)
 }
 
 fn write_pid(lock: &mut File) -> io::Result<()> {

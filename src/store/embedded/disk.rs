@@ -17,42 +17,29 @@
 //! A batch is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
 //! [`Disk::commit`] returns when the journal is synced. The journal's files are synced, and so is their directory,
 //! when they are created, before the first batch is written to them; `fdatasync` then suffices for each batch, since
-//! it brings the file's new length with it.
+//! it brings the file's new length with it. Every batch is synced before the next one begins, which tells a batch that
+//! a crash cut short from a damaged one.
 
 use std::ops::Bound;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fjall::{
-    Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable, Snapshot,
-};
+use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode, Readable, Snapshot};
+use parking_lot::Mutex;
 
-use super::block::{Block, Blocks, Column, Leaving, NewBlock};
+use super::block::{Column, Leaving, NewBlock};
 use super::directory::Directory;
-use super::error::{Corrupt, OpenError};
-use super::live::Live;
+use super::error::Corrupt;
+use super::journal::SEQ_NO;
 use super::machine::{Change, Effects};
-use super::state::{Finished, FinishedCount, Published, Recent};
+use super::seal::Seal;
+use super::state::FinishedCount;
 use super::{records, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
 use crate::store::record::too_many;
-use crate::store::{MAX_RECORDS, Place, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
-
-/// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
-/// open the store after a crash.
-const JOURNAL_BYTES: u64 = 128 << 20;
-
-/// The most bytes that a keyspace gathers in memory before it writes them out. This bounds memory, with up to five of
-/// these for each keyspace while writing out falls behind.
-const MEMTABLE_BYTES: u64 = 32 << 20;
-
-/// The same bound for the keyspaces with few writes.
-const SMALL_MEMTABLE_BYTES: u64 = 8 << 20;
-
-/// Bodies from this size on are not moved when their keyspace is compacted.
-const SEPARATE_BODY_BYTES: u32 = 4 << 10;
+use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Versioned};
 
 /// The options that a store is opened with.
 #[derive(Clone, Debug)]
@@ -74,22 +61,25 @@ impl Default for EmbeddedOptions {
 
 /// An open database, in a directory that this process holds.
 pub(super) struct Disk {
-    live: Keyspace,
-    done: Keyspace,
-    recent: Keyspace,
-    blocks: Keyspace,
-    bodies: Keyspace,
-    records: Keyspace,
-    meta: Keyspace,
+    pub(super) live: Keyspace,
+    pub(super) done: Keyspace,
+    pub(super) recent: Keyspace,
+    pub(super) blocks: Keyspace,
+    pub(super) bodies: Keyspace,
+    pub(super) records: Keyspace,
+    pub(super) meta: Keyspace,
     /// The number of finished stored jobs that were read since the store was opened.
-    jobs_read: AtomicU64,
-    db: Database,
+    pub(super) jobs_read: AtomicU64,
+    pub(super) db: Database,
+    /// The path of the database, and its seal as it was written last.
+    pub(super) path: PathBuf,
+    pub(super) seal: Mutex<Seal>,
     /// The hold on the data directory. It is the last field, so that it is released after the database is closed.
-    _directory: Directory,
+    pub(super) directory: Directory,
 }
 
 /// The keys of the numbers in `meta`.
-enum MetaKey<'a> {
+pub(super) enum MetaKey<'a> {
     /// How many times the directory was opened.
     PrimaryTerm,
     /// The number of the last write.
@@ -98,13 +88,14 @@ enum MetaKey<'a> {
     Finished(JobState, &'a QueueName),
 }
 
-const FINISHED_PREFIX: &[u8] = b"finished/";
+/// What the keys of counts of finished jobs begin with.
+pub(super) const FINISHED_PREFIX: &[u8] = b"finished/";
 
 impl MetaKey<'_> {
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         match self {
             Self::PrimaryTerm => b"primary_term".to_vec(),
-            Self::SeqNo => b"seq_no".to_vec(),
+            Self::SeqNo => SEQ_NO.to_vec(),
             Self::Finished(state, queue) => {
                 [FINISHED_PREFIX, &[stored::state_code(*state)], queue.as_str().as_bytes()].concat()
             }
@@ -113,36 +104,6 @@ impl MetaKey<'_> {
 }
 
 impl Disk {
-    /// Opens the store in a directory, and begins its next term.
-    pub(super) fn open(directory: Directory, options: &EmbeddedOptions) -> Result<(Self, Published), OpenError> {
-        let path = directory.path().to_owned();
-        let broken = |source| OpenError::Database { directory: path.clone(), source };
-        let database = directory.database(|path| {
-            let db = open_database(path, options)?;
-            open_keyspaces(&db)?;
-            db.persist(PersistMode::SyncAll)
-        })?;
-        let db = open_database(&database, options).map_err(broken)?;
-        let [live, done, recent, blocks, bodies, records, meta] = open_keyspaces(&db).map_err(broken)?;
-        let disk = Self {
-            live,
-            done,
-            recent,
-            blocks,
-            bodies,
-            records,
-            meta,
-            jobs_read: AtomicU64::new(0),
-            db,
-            _directory: directory,
-        };
-        let published = disk.recover().map_err(|failure| match failure {
-            RecoverError::Database(source) => broken(source),
-            RecoverError::Corrupt(Corrupt(what)) => OpenError::Corrupt { directory: path.clone(), what },
-        })?;
-        Ok((disk, published))
-    }
-
     /// Makes a batch durable, with the counts that it changes and the jobs that it takes out of blocks. When this
     /// fails, whether the batch is on disk is unknown, and so is what a later batch would be written after: an `fsync`
     /// that failed once may have dropped what it could not write, and the next one would not report it. The caller must
@@ -197,10 +158,10 @@ impl Disk {
         batch.commit().map_err(failed)
     }
 
-    /// Puts the jobs of these writes, which are in `recent`, in a block instead. It is durable with the next batch:
-    /// until then a crash leaves them where they were.
+    /// Puts the jobs of these writes, which are in `recent`, in a block instead.
     pub(super) fn put_block(&self, new: &NewBlock, writes: impl Iterator<Item = u64>) -> Result<(), StoreError> {
-        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), new.block.rows as usize + new.columns.len());
+        let items = new.block.rows as usize + new.columns.len();
+        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
         for (column, bytes) in &new.columns {
             batch.insert(&self.blocks, column_key(*column as u8, new.block.number), bytes.as_slice());
         }
@@ -283,11 +244,6 @@ impl Disk {
         self.db.persist(PersistMode::Buffer).map_err(failed)
     }
 
-    /// Writes everything out before the database is closed.
-    pub(super) fn flush(&self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::SyncAll).map_err(failed)
-    }
-
     fn put_head(
         &self,
         batch: &mut OwnedWriteBatch,
@@ -321,97 +277,6 @@ impl Disk {
         }
         Ok(())
     }
-
-    fn recover(&self) -> Result<Published, RecoverError> {
-        let primary_term = self.number(&MetaKey::PrimaryTerm)?.unwrap_or(0) + 1;
-        let seq_no = self.number(&MetaKey::SeqNo)?.unwrap_or(0);
-        // Durable before any version of this term is given out, so that none is ever given twice.
-        let mut batch = self.db.batch().durability(Some(PersistMode::SyncAll));
-        batch.insert(&self.meta, MetaKey::PrimaryTerm.bytes(), primary_term.to_be_bytes());
-        batch.commit()?;
-
-        let mut live = Live::default();
-        for entry in self.live.iter() {
-            let (key, value) = entry.into_inner()?;
-            live.put(stored::decode(&stored::id_of(&key)?, &value)?);
-        }
-        let mut finished = Finished::default();
-        for entry in self.meta.prefix(FINISHED_PREFIX) {
-            let (key, value) = entry.into_inner()?;
-            let broken = |why: String| Corrupt(format!("the count {:?}: {why}", key.escape_ascii().to_string()));
-            let rest = &key[FINISHED_PREFIX.len()..];
-            let (state, queue) = rest.split_first().ok_or_else(|| broken("its key is too short".to_owned()))?;
-            let state = stored::state_of(*state).map_err(broken)?;
-            let queue = std::str::from_utf8(queue).map_err(|error| broken(error.to_string()))?;
-            let queue = QueueName::new(queue).map_err(|error| broken(error.to_string()))?;
-            finished.set(state, queue, number(&value).map_err(broken)?);
-        }
-        let last = Version { place: Place::Main, primary_term, seq_no };
-        let (recent, blocks) = (self.recover_recent()?, Arc::new(self.recover_blocks()?));
-        Ok(Published { live, recent, blocks, finished, last, snapshot: self.snapshot() })
-    }
-
-    fn recover_recent(&self) -> Result<Recent, RecoverError> {
-        let mut recent = Recent::default();
-        for entry in self.recent.iter() {
-            let (_, id) = entry.into_inner()?;
-            let id = stored::id_of(&id)?;
-            let read = self.done.get(id.as_str())?.map(|bytes| stored::decode(&id, &bytes));
-            match read {
-                Some(Ok(head)) => drop(recent.put(head)),
-                // A read of this job fails; the other jobs are served.
-                Some(Err(Corrupt(what))) => tracing::error!(what, "a finished job cannot be read"),
-                None => tracing::error!(%id, "a job that has finished lately is not stored"),
-            }
-        }
-        Ok(recent)
-    }
-
-    fn recover_blocks(&self) -> Result<Blocks, RecoverError> {
-        let mut blocks = Blocks::default();
-        for entry in self.blocks.prefix([Column::Head as u8]) {
-            let (key, head) = entry.into_inner()?;
-            let number = key.get(1..).and_then(|number| number.try_into().ok()).map(u32::from_be_bytes);
-            let number = number.ok_or_else(|| Corrupt("the number of a block is cut short".to_owned()))?;
-            blocks.put(Block::decode(number, &head)?);
-        }
-        Ok(blocks)
-    }
-
-    fn number(&self, key: &MetaKey<'_>) -> Result<Option<u64>, RecoverError> {
-        let key = key.bytes();
-        let Some(bytes) = self.meta.get(&key)? else { return Ok(None) };
-        let broken = |why: String| Corrupt(format!("the number {}: {why}", key.escape_ascii()));
-        Ok(Some(number(&bytes).map_err(broken)?))
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum RecoverError {
-    #[error(transparent)]
-    Database(#[from] fjall::Error),
-    #[error(transparent)]
-    Corrupt(#[from] Corrupt),
-}
-
-fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fjall::Error> {
-    Database::builder(path).cache_size(options.cache_bytes).max_journaling_size(JOURNAL_BYTES).open()
-}
-
-/// The keyspaces, created where they are missing. Their options are kept by the database from then on. Filters, on
-/// by default, let the creation of a job with a fresh id pass `done` without reading from it.
-fn open_keyspaces(db: &Database) -> Result<[Keyspace; 7], fjall::Error> {
-    let options = |memtable| move || KeyspaceCreateOptions::default().max_memtable_size(memtable);
-    let separate = KvSeparationOptions::default().separation_threshold(SEPARATE_BODY_BYTES);
-    Ok([
-        db.keyspace("live", options(MEMTABLE_BYTES))?,
-        db.keyspace("done", options(MEMTABLE_BYTES))?,
-        db.keyspace("recent", options(SMALL_MEMTABLE_BYTES))?,
-        db.keyspace("blocks", options(SMALL_MEMTABLE_BYTES))?,
-        db.keyspace("bodies", || options(MEMTABLE_BYTES)().with_kv_separation(Some(separate)))?,
-        db.keyspace("records", options(SMALL_MEMTABLE_BYTES))?,
-        db.keyspace("meta", options(SMALL_MEMTABLE_BYTES))?,
-    ])
 }
 
 /// Column by column, so that a search reads what lies together.
@@ -420,12 +285,14 @@ fn column_key(column: u8, number: u32) -> [u8; 5] {
     [column, a, b, c, d]
 }
 
-fn number(bytes: &[u8]) -> Result<u64, String> {
+/// Reads a number of `meta`.
+pub(super) fn number(bytes: &[u8]) -> Result<u64, String> {
     let bytes: [u8; 8] = bytes.try_into().map_err(|_| format!("it has {} bytes, not 8", bytes.len()))?;
     Ok(u64::from_be_bytes(bytes))
 }
 
-fn failed(error: fjall::Error) -> StoreError {
+/// Returns what an error of the database means for the store.
+pub(super) fn failed(error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
             StoreError::Unavailable(format!("the disk: {error}"))

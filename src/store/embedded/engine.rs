@@ -1,6 +1,7 @@
 //! Commits: each batch is decided, made durable, shown to readers and answered, in this order.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -56,6 +57,21 @@ impl Engine {
             Reader { disk: &self.disk, snapshot: &published.snapshot, block }.without(&rows)
         };
         blocks.map(leave).collect()
+    }
+
+    /// Writes the seal of the store anew, where it has changed.
+    pub(super) fn checkpoint(&self) -> io::Result<()> {
+        let seq_no = self.published.read().last.seq_no;
+        self.disk.checkpoint(seq_no)
+    }
+
+    /// Closes the database.
+    ///
+    /// # Errors
+    /// The errors of [`Disk::close`].
+    pub(super) fn close(self) -> Result<(), StoreError> {
+        let seq_no = self.published.into_inner().last.seq_no;
+        self.disk.close(seq_no)
     }
 
     fn publish(&self, effects: &Effects, counts: Vec<FinishedCount>, leaving: Vec<Leaving>) {

@@ -1,7 +1,8 @@
 //! What can be wrong with a data directory.
 
+use std::fmt::{self, Display, Formatter};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::store::StoreError;
 
@@ -36,16 +37,25 @@ pub enum OpenError {
     },
     /// The directory has a database, and no readable file that says in which format.
     #[error(
-        "the data directory {} has a database but no readable format file beside it: it is not one of this program's, \
-         or is damaged; restore it from a backup, or choose another directory",
-        directory.display()
+        "the data directory {} has a database but no readable file `leasehold.format` beside it: it is not one of this \
+         program's, or is damaged ({}), or choose another directory",
+        directory.display(),
+        advice(directory)
     )]
     NoFormat {
         /// The data directory.
         directory: PathBuf,
     },
+    /// Files of the directory are damaged. None of what they hold was changed.
+    #[error("the data directory {} is damaged: {} ({})", directory.display(), listed(damages), advice(directory))]
+    Damaged {
+        /// The data directory.
+        directory: PathBuf,
+        /// What is damaged; at least one.
+        damages: Vec<Damage>,
+    },
     /// The directory holds something that this program does not write.
-    #[error("the data directory {} is damaged: {what}", directory.display())]
+    #[error("the data directory {} is damaged: {what} ({})", directory.display(), advice(directory))]
     Corrupt {
         /// The data directory.
         directory: PathBuf,
@@ -63,13 +73,65 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The database in the directory could not be opened.
-    #[error("cannot open the database in the data directory {}: {source}", directory.display())]
+    #[error(
+        "cannot open the database in the data directory {}: {source} ({})",
+        directory.display(),
+        advice(directory)
+    )]
     Database {
         /// The data directory.
         directory: PathBuf,
         /// The error of the database.
         source: fjall::Error,
     },
+}
+
+/// The most damages that an error lists.
+const LISTED_DAMAGES: usize = 5;
+
+fn listed(damages: &[Damage]) -> String {
+    let listed: Vec<String> = damages.iter().take(LISTED_DAMAGES).map(ToString::to_string).collect();
+    let more = damages.len() - listed.len();
+    listed.join("; ") + &if more > 0 { format!("; and {more} more") } else { String::new() }
+}
+
+fn advice(directory: &Path) -> String {
+    format!(
+        "`leasehold verify --data-dir {}` checks all of it; keep a copy, and restore the whole directory from a backup",
+        directory.display()
+    )
+}
+
+/// A damaged file or folder of a data directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The path of the file or folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl Damage {
+    pub(super) fn of(path: &Path, what: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), what: what.into() }
+    }
+
+    pub(super) fn missing(path: &Path) -> Self {
+        Self::of(path, "it is missing")
+    }
+
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::missing(path),
+            _ => Self::of(path, format!("it cannot be read: {error}")),
+        }
+    }
+}
+
+impl Display for Damage {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.path.display(), self.what)
+    }
 }
 
 /// Stored bytes are not what this program writes. Holds a description of what is wrong.

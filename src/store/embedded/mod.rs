@@ -5,6 +5,8 @@
 //! - `state`: what readers see. `live`: the jobs in memory with their indexes.
 //! - `engine`: how a batch is committed. `writer`: the one thread that commits batches.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
+//! - `opening`: how it is opened and closed. `seal`: what must be there then, which `checkpoint` writes and `inspect`
+//!   compares with what is. `journal` and `manifest`: the database's own files, read only. `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `audit`: the audit's files.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
@@ -23,6 +25,7 @@ mod arbitrary;
 mod audit;
 mod block;
 mod budget;
+mod checkpoint;
 mod column;
 mod directory;
 mod disk;
@@ -30,16 +33,22 @@ mod engine;
 mod error;
 mod finished;
 mod groups;
+mod inspect;
+mod journal;
 mod live;
 mod machine;
+mod manifest;
 mod narrow;
+mod opening;
 mod page;
 mod reader;
 mod records;
 mod scan;
+mod seal;
 mod state;
 mod stats;
 mod stored;
+mod verify;
 mod writer;
 
 use std::path::Path;
@@ -62,12 +71,14 @@ use crate::store::{
 };
 use audit::Audit;
 use budget::Budget;
+use checkpoint::Checkpoints;
 use directory::Directory;
 use disk::Disk;
 pub use disk::EmbeddedOptions;
 use engine::Engine;
-pub use error::OpenError;
+pub use error::{Damage, OpenError};
 use narrow::Narrowed;
+pub use verify::{Verified, verify};
 use writer::Queue;
 
 /// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,
@@ -91,6 +102,8 @@ const LOOKUPS: u32 = 64;
 pub struct EmbeddedStore {
     queue: Arc<Queue>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// The thread that keeps the seal; `None` once the store is closed. It is before the engine, so that it ends first.
+    checkpoints: Mutex<Option<Checkpoints>>,
     /// The engine; `None` once the store is closed.
     engine: RwLock<Option<Arc<Engine>>>,
     scans: Arc<Semaphore>,
@@ -116,14 +129,14 @@ impl EmbeddedStore {
             let (engine, queue) = (Arc::clone(&engine), Arc::clone(&queue));
             move || writer::run(&engine, &queue)
         });
-        let writer = writer.map_err(|source| OpenError::Io {
-            doing: "start a thread for",
-            directory: path.as_ref().to_owned(),
-            source,
-        })?;
+        let no_thread =
+            |source| OpenError::Io { doing: "start a thread for", directory: path.as_ref().to_owned(), source };
+        let checkpoints = Checkpoints::start(Arc::downgrade(&engine)).map_err(no_thread);
+        let writer = writer.map_err(no_thread)?;
         Ok(Self {
             queue,
             writer: Mutex::new(Some(writer)),
+            checkpoints: Mutex::new(Some(checkpoints?)),
             engine: RwLock::new(Some(engine)),
             scans: Arc::new(Semaphore::new(SCANS as usize)),
             indexed_scans: Arc::new(Semaphore::new(INDEXED_SCANS as usize)),
@@ -325,14 +338,15 @@ impl Store for EmbeddedStore {
             permits.close();
             drop(taken);
         }
-        let engine = self.engine.write().take();
+        let (checkpoints, engine) = (self.checkpoints.lock().take(), self.engine.write().take());
         let release = move || {
-            if let Some(engine) = &engine
-                && let Err(failure) = engine.disk.flush()
+            drop(checkpoints);
+            // Nobody else has the engine any more: neither readers, nor the writer, nor the thread of checkpoints.
+            if let Some(engine) = engine.and_then(Arc::into_inner)
+                && let Err(failure) = engine.close()
             {
                 tracing::error!(%failure, "the store was closed after a failure");
             }
-            drop(engine);
         };
         drop(spawn_blocking(release).await);
     }

@@ -210,7 +210,7 @@ fn a_creation_that_was_cut_short_is_begun_anew() {
     drop(open(directory.path()));
 }
 
-/// Writes to the closed database what the store would never write.
+/// Writes to a database that was left behind what the store would never write.
 fn damage(directory: &Path, keyspace: &str, key: &[u8], value: &[u8]) {
     let db = fjall::Database::builder(directory.join("store")).open().expect("a database");
     let keyspace = db.keyspace(keyspace, fjall::KeyspaceCreateOptions::default).expect("a keyspace");
@@ -236,7 +236,7 @@ async fn a_damaged_record_of_a_finished_job_is_reported_and_the_others_are_serve
     let whole = in_state(&submitted("whole"), State::Failed { finished_at: at(1) });
     let store = open(directory.path());
     create_all(&store, std::slice::from_ref(&whole)).await;
-    store.close().await;
+    drop(store);
     damage(directory.path(), "done", b"broken", b"\x01nonsense");
 
     let store = open(directory.path());
@@ -259,7 +259,7 @@ async fn a_job_whose_columns_are_damaged_cannot_be_changed_and_the_others_can() 
         let jobs: Vec<Arc<Job>> = (0..6).map(failed).collect();
         let store = open(directory.path());
         let versions = create_all(&store, &jobs).await;
-        store.close().await;
+        drop(store);
         damage(directory.path(), "blocks", &[column, 0, 0, 0, 0], b"\xff");
 
         let store = open(directory.path());
@@ -284,7 +284,7 @@ async fn a_damaged_record_is_reported_and_the_others_are_served() {
     let (whole, broken) = (records::key(RecordKind::Lease, "whole"), records::key(RecordKind::Queue, "broken"));
     let store = open(directory.path());
     records::create(&store, &whole, &records::number(1)).await.expect("a new record is created");
-    store.close().await;
+    drop(store);
     damage(directory.path(), "records", b"\x01broken", b"\x01nonsense");
 
     let store = open(directory.path());

@@ -1,0 +1,65 @@
+//! Checkpoints: the seal is written anew in the background while the store is in use.
+
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::engine::Engine;
+
+/// The time between two checkpoints, and so about how much a seal is behind the store.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// The thread that makes checkpoints, until it is dropped.
+pub(super) struct Checkpoints {
+    ended: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checkpoints {
+    /// Starts the thread.
+    pub(super) fn start(engine: Weak<Engine>) -> std::io::Result<Self> {
+        let ended = Arc::new((Mutex::new(false), Condvar::new()));
+        let thread = thread::Builder::new().name("store-seal".to_owned()).spawn({
+            let ended = Arc::clone(&ended);
+            move || run(&engine, &ended)
+        })?;
+        Ok(Self { ended, thread: Some(thread) })
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        let (ended, changed) = &*self.ended;
+        *ended.lock() = true;
+        changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn run(engine: &Weak<Engine>, (ended, changed): &(Mutex<bool>, Condvar)) {
+    let mut has_failed = false;
+    loop {
+        let mut ended = ended.lock();
+        if !*ended {
+            changed.wait_for(&mut ended, PERIOD);
+        }
+        if *ended {
+            return;
+        }
+        drop(ended);
+        let Some(engine) = engine.upgrade() else { return };
+        // A seal that is behind says less, and nothing wrong.
+        match engine.checkpoint() {
+            Ok(()) => has_failed = false,
+            Err(error) if !has_failed => {
+                tracing::warn!(%error, "the seal of the store could not be written; trying again");
+                has_failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+}

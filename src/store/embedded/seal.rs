@@ -1,0 +1,121 @@
+//! The seal: what the database in a data directory must have, kept beside it.
+//!
+//! The database cannot tell that a part of it is gone: without a journal, a table or a whole keyspace it opens with
+//! less. So a file of ours says how far the store has come and which files that is in. It is written anew at every
+//! checkpoint ([`super::checkpoint`]), and exactly when the store is closed; [`super::inspect`] compares the database
+//! with it before the database may touch its own files. The first line is the format and a checksum of the second one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::error::Damage;
+use super::journal::Journal;
+
+const SEAL_FILE: &str = "leasehold.seal";
+const HEADING: &str = "leasehold seal 1";
+
+/// What a data directory must have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seal {
+    pub(super) stage: Stage,
+    /// The number of writes that are certainly in the database.
+    pub(super) seq_no: u64,
+    /// The keyspaces that must be there, by the names of their folders.
+    pub(super) keyspaces: BTreeMap<u64, KeyspaceSeal>,
+    /// The journals that are written no more, by their numbers. One may be gone once all its items are in tables.
+    pub(super) journals: BTreeMap<u64, JournalSeal>,
+    /// The number of the journal that was being written.
+    pub(super) active: Option<u64>,
+}
+
+/// Where the database is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Stage {
+    /// It is being created, and nothing was acknowledged yet.
+    Creating,
+    /// It is in use, or its process has ended without closing it: there may be more than the seal says.
+    Open,
+    /// It was closed: it is exactly as the seal says.
+    Closed,
+}
+
+/// A keyspace at a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeyspaceSeal {
+    pub(super) name: String,
+    /// The number of its manifest.
+    pub(super) manifest: u64,
+    /// The number of the last batch that is in its tables.
+    pub(super) persisted: Option<u64>,
+    /// The number of the last batch with something for it.
+    pub(super) highest: Option<u64>,
+}
+
+/// A journal that is written no more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JournalSeal {
+    /// The length of its batches in bytes.
+    pub(super) length: u64,
+    /// The XXH3 checksum of these bytes.
+    pub(super) checksum: u128,
+    /// For each keyspace that it has items of, the number of the last batch with some.
+    pub(super) keyspaces: BTreeMap<u64, u64>,
+}
+
+impl From<Journal> for JournalSeal {
+    fn from(journal: Journal) -> Self {
+        Self { length: journal.length, checksum: journal.checksum, keyspaces: journal.keyspaces }
+    }
+}
+
+impl Seal {
+    /// Creates the seal of a database that is being created.
+    pub(super) fn creating() -> Self {
+        let (keyspaces, journals) = (BTreeMap::new(), BTreeMap::new());
+        Self { stage: Stage::Creating, seq_no: 0, keyspaces, journals, active: None }
+    }
+
+    /// Returns the seal of the same database once it is in use.
+    pub(super) fn opened(mut self) -> Self {
+        // The journal that was written last is written again.
+        if self.stage == Stage::Closed {
+            self.active = self.journals.pop_last().map(|(number, _)| number);
+        }
+        Self { stage: Stage::Open, ..self }
+    }
+
+    /// Reads the seal of a data directory.
+    ///
+    /// # Errors
+    /// A damage when there is none, or it is not as it was written.
+    pub(super) fn read(directory: &Path) -> Result<Self, Damage> {
+        let path = Self::path(directory);
+        let bytes = fs::read(&path).map_err(|error| Damage::unreadable(&path, &error))?;
+        Self::decode(&bytes).ok_or_else(|| Damage::of(&path, "it is not as it was written"))
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (heading, content) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
+        let checksum = heading.strip_prefix(HEADING)?.trim_start();
+        let found = format!("{:016x}", xxh3_64(content.as_bytes()));
+        (found == checksum).then(|| serde_json::from_str(content).ok())?
+    }
+
+    /// Returns the file that it is written to.
+    pub(super) fn path(directory: &Path) -> PathBuf {
+        directory.join(SEAL_FILE)
+    }
+
+    /// Returns the bytes of the file.
+    pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
+        let content = serde_json::to_string(self)? + "\n";
+        let heading = format!("{HEADING} {:016x}\n", xxh3_64(content.as_bytes()));
+        Ok((heading + &content).into_bytes())
+    }
+}

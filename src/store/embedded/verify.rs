@@ -1,0 +1,152 @@
+//! Checks all of a data directory that nobody has open, and changes nothing in it.
+//!
+//! First every file is compared with the seal and with the checksums that the database keeps of its files. Then every
+//! record is read, in a database of its own in the directory for temporary files: it has copies of the journals and
+//! links to the tables, since the database writes where it reads.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use fjall::{Database, KeyspaceCreateOptions, Readable};
+
+use super::block::{Block, Column};
+use super::directory::Directory;
+use super::disk::{FINISHED_PREFIX, number};
+use super::error::{Damage, OpenError};
+use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
+use super::journal::SEQ_NO;
+use super::seal::Seal;
+use super::{records, stored};
+use crate::job::Json;
+
+/// The most damages that are listed.
+const MAX_DAMAGES: usize = 1_000;
+
+/// What was found in a data directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// The number of jobs, live and finished.
+    pub jobs: u64,
+    /// The number of payloads and results that are kept apart.
+    pub bodies: u64,
+    /// The number of records.
+    pub records: u64,
+    /// Whether the records were read; they are not where a file is damaged.
+    pub is_read: bool,
+    /// What is damaged, at most 1,000 of it.
+    pub damages: Vec<Damage>,
+}
+
+/// Checks a data directory.
+///
+/// # Errors
+/// [`OpenError`] when the directory is in use, is none of this version, or there is no room for the copies.
+pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
+    let path = path.as_ref();
+    let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
+    let (_lock, database) = Directory::look_at(path)?;
+    let seal = match Seal::read(path) {
+        Ok(seal) => seal,
+        Err(damage) => return Ok(Verified { damages: vec![damage], ..Verified::default() }),
+    };
+    let found = inspect(&database, &seal, |_| true);
+    if !found.damages.is_empty() {
+        return Ok(Verified { damages: found.damages, ..Verified::default() });
+    }
+    let copy = tempfile::tempdir().map_err(failed("make a copy of"))?;
+    lay_out(&found, &database, copy.path()).map_err(failed("make a copy of"))?;
+    let mut verified = Verified { is_read: true, ..Verified::default() };
+    // Without threads of its own the database only reads.
+    let opened = Database::builder(copy.path()).worker_threads_unchecked(0).open();
+    match opened {
+        Err(error) => verified.damages.push(Damage::of(&database, format!("it cannot be opened: {error}"))),
+        Ok(db) => {
+            for (number, sealed) in seal.keyspaces.iter().filter(|(number, _)| **number != NAMES) {
+                let folder = keyspace_folder(&database, *number);
+                if let Err(error) = verified.read(&db, &sealed.name, &folder, seal.seq_no) {
+                    verified.report(&folder, format!("it cannot be read: {error}"));
+                }
+            }
+        }
+    }
+    Ok(verified)
+}
+
+/// Lays out a database with the same content at `copy`.
+fn lay_out(found: &Inspected, database: &Path, copy: &Path) -> io::Result<()> {
+    for marker in ["version", "lock"] {
+        fs::copy(database.join(marker), copy.join(marker))?;
+    }
+    for (number, journal) in &found.journals {
+        let to = journal_file(copy, *number);
+        let mut whole = io::Read::take(fs::File::open(journal_file(database, *number))?, journal.length);
+        io::copy(&mut whole, &mut fs::File::create(to)?)?;
+    }
+    for (number, manifest) in &found.keyspaces {
+        let (from, to) = (keyspace_folder(database, *number), keyspace_folder(copy, *number));
+        fs::create_dir_all(to.join("tables"))?;
+        for file in &manifest.own {
+            fs::copy(file, to.join(file.strip_prefix(&from).unwrap_or(file)))?;
+        }
+        for (table, _) in &manifest.tables {
+            let link = to.join(table.strip_prefix(&from).unwrap_or(table));
+            link.parent().map_or(Ok(()), fs::create_dir_all)?;
+            symlink(std::path::absolute(table)?, link)?;
+        }
+    }
+    Ok(())
+}
+
+impl Verified {
+    fn report(&mut self, path: &Path, what: String) {
+        if self.damages.len() < MAX_DAMAGES {
+            self.damages.push(Damage::of(path, what));
+        }
+    }
+
+    /// Reads and decodes everything in a keyspace.
+    fn read(&mut self, db: &Database, name: &str, folder: &Path, sealed: u64) -> Result<(), fjall::Error> {
+        let keyspace = db.keyspace(name, KeyspaceCreateOptions::default)?;
+        let snapshot = db.snapshot();
+        let mut last_write = 0;
+        for entry in snapshot.iter(&keyspace) {
+            let (key, value) = entry.into_inner()?;
+            let decoded = match name {
+                "live" | "done" => {
+                    self.jobs += 1;
+                    stored::id_of(&key).and_then(|id| stored::decode(&id, &value)).map(drop).map_err(|error| error.0)
+                }
+                "recent" => stored::id_of(&value).map(drop).map_err(|error| error.0),
+                "records" => {
+                    self.records += 1;
+                    let decoded = records::key_of(&key).and_then(|key| records::decode(&key, &value));
+                    decoded.map(drop).map_err(|error| error.0)
+                }
+                "bodies" => {
+                    self.bodies += 1;
+                    let text = std::str::from_utf8(&value).map_err(|error| error.to_string());
+                    text.and_then(|text| Json::parse(text.to_owned()).map(drop).map_err(|error| error.to_string()))
+                }
+                "blocks" if key.first() == Some(&(Column::Head as u8)) => {
+                    Block::decode(0, &value).map(drop).map_err(|error| error.0)
+                }
+                "meta" => number(&value).map(|number| {
+                    if &*key == SEQ_NO {
+                        last_write = number;
+                    }
+                }),
+                _ => Ok(()),
+            };
+            if let Err(why) = decoded {
+                let shown = key.strip_prefix(FINISHED_PREFIX).unwrap_or(&key).escape_ascii();
+                self.report(folder, format!("`{shown}` of `{name}`: {why}"));
+            }
+        }
+        if name == "meta" && last_write < sealed {
+            self.report(folder, format!("it ends with write {last_write}, and write {sealed} was made"));
+        }
+        Ok(())
+    }
+}
