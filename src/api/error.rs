@@ -117,13 +117,15 @@ pub(crate) struct ApiError {
     fence: Option<u64>,
     /// The cause for the log, which the answer does not contain.
     cause: Option<String>,
+    /// Whether the log has the cause already, once for all calls.
+    is_known: bool,
 }
 
 impl ApiError {
     /// Creates a refusal of this kind.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after = (code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(LATER_SECONDS);
-        Self { code, detail: detail.into(), errors: Vec::new(), retry_after, fence: None, cause: None }
+        Self { code, detail: detail.into(), errors: Vec::new(), retry_after, fence: None, cause: None, is_known: false }
     }
 
     /// Creates a refusal because of one field.
@@ -139,6 +141,11 @@ impl ApiError {
     /// Returns the kind of refusal.
     pub(crate) const fn code(&self) -> Code {
         self.code
+    }
+
+    /// Returns whether the failure is worth a line in the log.
+    pub(crate) fn is_news(&self) -> bool {
+        self.code.is_a_fault() && !self.is_known
     }
 
     /// The cause for the log, which the answer does not contain.
@@ -256,6 +263,8 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable(why) => {
                 Self::new(Code::StoreUnavailable, "the store is not available").caused_by(why)
             }
+            // It has said why in the log when it stopped.
+            StoreError::Stopped(_) => Self { is_known: true, ..Self::new(Code::StoreUnavailable, error.to_string()) },
             StoreError::QueryTooSlow { .. } => {
                 let advice = "name a state, a queue, a kind, an owner or a time, so that it has fewer jobs to read";
                 Self::new(Code::QueryTooSlow, format!("{error}; {advice}"))

@@ -55,7 +55,7 @@ pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next
 
     let (request_id_text, millis) = (request_id.to_str().unwrap_or_default(), elapsed.as_secs_f64() * 1000.0);
     match refused {
-        Some(refused) if refused.code().is_a_fault() => warn!(
+        Some(refused) if refused.is_news() => warn!(
             method,
             route,
             status = status.as_u16(),

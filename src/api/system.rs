@@ -12,24 +12,32 @@ use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::json::{ok, with_body};
 use super::queue_metrics::of_queues;
-use crate::wire::{Health, ServerHealth};
+use crate::store::StoreError;
+use crate::wire::{Health, ServerHealth, StoreHealth};
 
 fn healthy() -> Answer {
     ok(&Health { status: "ok".to_owned() })
 }
 
-/// Answers as long as the process lives, without using the store.
+/// Answers as long as the process need not be started again, without using the store.
 #[utoipa::path(get, path = "/livez", tag = "server",
-    responses((status = 200, description = "The process lives", body = Health)))]
-pub(crate) async fn livez() -> Answer {
-    healthy()
+    responses(
+        (status = 200, description = "The process lives", body = Health),
+        (status = 503, description = "`store_unavailable`: the store takes no more writes until the process is started \
+            again; `detail` says why and what to do"),
+    ))]
+pub(crate) async fn livez(State(app): State<App>) -> Answer {
+    match app.manager.stopped() {
+        Some(why) => Err(StoreError::Stopped(why).into()),
+        None => healthy(),
+    }
 }
 
 /// Answers whether the server and its store can serve requests now.
 #[utoipa::path(get, path = "/readyz", tag = "server",
     responses(
         (status = 200, description = "The server can serve requests", body = Health),
-        (status = 503, description = "`store_unavailable` or `shutting_down`"),
+        (status = 503, description = "`store_unavailable` or `shutting_down`; `detail` says why, where that is known"),
     ))]
 pub(crate) async fn readyz(State(app): State<App>) -> Answer {
     if app.shutdown.is_cancelled() {
@@ -50,8 +58,8 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
     let manager = &call.app.manager;
     let (insights, survey) = (manager.insights(), manager.survey());
     let configuration = call.app.configuration.as_ref().clone();
-    let (waiting, unreadable) = (manager.waiting_claims(), manager.unreadable());
-    ok(&ServerHealth::new(configuration, &insights, &survey, waiting, unreadable, manager.now()))
+    let store = StoreHealth { stopped: manager.stopped(), unreadable: manager.unreadable() };
+    ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), store, manager.now()))
 }
 
 /// Returns the server's metrics in Prometheus' text format.

@@ -146,6 +146,13 @@ impl Manager {
         self.shared.observe.surveys.queues()
     }
 
+    /// Returns why the store takes no more writes until the process is started again, and what can be done about it;
+    /// `None` while it takes them.
+    #[must_use]
+    pub fn stopped(&self) -> Option<String> {
+        self.shared.store.stopped()
+    }
+
     /// Returns the time by this manager's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {

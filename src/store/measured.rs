@@ -137,6 +137,10 @@ impl Store for Measured {
         self.0.unreadable()
     }
 
+    fn stopped(&self) -> Option<String> {
+        self.0.stopped()
+    }
+
     fn inline_limit(&self) -> usize {
         self.0.inline_limit()
     }

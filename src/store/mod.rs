@@ -154,6 +154,10 @@ pub enum StoreError {
     /// The store cannot be reached, or has failed.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// The store failed to write, and takes no more writes until its process is started again. Holds why, and what can
+    /// be done about it, in words for everybody.
+    #[error("the store takes no more writes: {0}")]
+    Stopped(String),
     /// A query would take longer than one may.
     #[error("the query took longer than {} s", limit.as_secs_f64())]
     QueryTooSlow {
@@ -263,6 +267,12 @@ pub trait Store: Send + Sync + 'static {
     /// them over; a read by id fails.
     fn unreadable(&self) -> usize {
         0
+    }
+
+    /// Returns why the store takes no more writes until its process is started again, and what can be done about it;
+    /// `None` while it takes them.
+    fn stopped(&self) -> Option<String> {
+        None
     }
 
     /// Returns the length in bytes of the longest body that is better kept in the job's document than apart.

@@ -54,8 +54,17 @@ pub enum HealthStatus {
     Ok,
     /// The server works, but an operator should read the reasons.
     Warn,
-    /// The jobs in the store cannot be counted: the store does not answer as it should.
+    /// The store takes no more writes, or does not let its jobs be counted.
     Error,
+}
+
+/// What the store says of itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoreHealth {
+    /// Why it takes no more writes until the process is started again, and what can be done.
+    pub(crate) stopped: Option<String>,
+    /// The number of documents that cannot be read.
+    pub(crate) unreadable: usize,
 }
 
 /// How fast jobs reach workers and end.
@@ -148,10 +157,10 @@ impl ServerHealth {
         insights: &Insights,
         survey: &SurveyState,
         waiting_claims: usize,
-        unreadable: usize,
+        store: StoreHealth,
         now: Timestamp,
     ) -> Self {
-        let (status, reasons) = judge(insights, survey, unreadable, now);
+        let (status, reasons) = judge(insights, survey, store, now);
         let running =
             survey.latest.as_ref().map(|survey| survey.by_state.get(&JobState::Running).copied().unwrap_or_default());
         let others = Some((None, insights.other_kinds)).filter(|(_, counts)| *counts != KindCounts::default());
@@ -171,8 +180,16 @@ impl ServerHealth {
 }
 
 /// Returns the status and the reasons for it.
-fn judge(insights: &Insights, survey: &SurveyState, unreadable: usize, now: Timestamp) -> (HealthStatus, Vec<String>) {
+fn judge(
+    insights: &Insights,
+    survey: &SurveyState,
+    StoreHealth { stopped, unreadable }: StoreHealth,
+    now: Timestamp,
+) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
+    if let Some(why) = stopped {
+        found.push((HealthStatus::Error, format!("the store takes no more writes: {why}")));
+    }
     if let Some(since) = survey.failing_since {
         found.push((HealthStatus::Error, format!("the store has not let its jobs be counted since {since}")));
     }
@@ -304,7 +321,7 @@ mod tests {
     }
 
     fn status(insights: &Insights, survey: &SurveyState) -> HealthStatus {
-        let (status, reasons) = judge(insights, survey, 0, at(1_000));
+        let (status, reasons) = judge(insights, survey, StoreHealth::default(), at(1_000));
         assert_eq!(status == HealthStatus::Ok, reasons.is_empty(), "{reasons:?}");
         status
     }
@@ -322,8 +339,17 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_takes_no_more_writes_is_an_error_with_its_reason() {
+        let store = StoreHealth { stopped: Some("the disk is full".to_owned()), ..StoreHealth::default() };
+        let (status, reasons) = judge(&calm(), &SurveyState::default(), store, at(1_000));
+        assert_eq!(status, HealthStatus::Error);
+        assert!(reasons[0].contains("the disk is full"), "{reasons:?}");
+    }
+
+    #[test]
     fn documents_that_cannot_be_read_are_a_warning() {
-        let (status, reasons) = judge(&calm(), &SurveyState::default(), 3, at(1_000));
+        let store = StoreHealth { unreadable: 3, ..StoreHealth::default() };
+        let (status, reasons) = judge(&calm(), &SurveyState::default(), store, at(1_000));
         assert_eq!(status, HealthStatus::Warn);
         assert!(reasons[0].contains("cannot be read: 3"), "{reasons:?}");
     }

@@ -32,6 +32,7 @@ pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem}
 pub use check::{FieldError, Invalid};
 pub use event::{EventJob, JobEvent};
 pub use fields::{FieldDescription, FieldList};
+pub(crate) use health::StoreHealth;
 pub use health::{Capacity, Distribution, HealthStatus, KindLoad, Performance, ServerHealth};
 pub(crate) use job::JOB_FIELDS;
 pub use job::{

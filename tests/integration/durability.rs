@@ -22,6 +22,7 @@ use leasehold::store::{Place, RecordKey, RecordKind, RecordWrite, Store, StoreEr
 use rand::RngExt;
 
 mod damage;
+mod full;
 mod trace;
 
 /// Where the process that writes finds its data directory.
@@ -321,7 +322,7 @@ fn write_one_by_one(directory: &Path) {
             match write_one(&store, write).await {
                 Ok(_) => println!("{ACKNOWLEDGED}{number}"),
                 Err(WriteError::Unknown(_)) => println!("UNKNOWN {number}"),
-                Err(WriteError::Refused(StoreError::Unavailable(_))) => println!("REFUSED {number}"),
+                Err(WriteError::Refused(StoreError::Stopped(_))) => println!("REFUSED {number}"),
                 Err(other) => panic!("{other}"),
             }
         }

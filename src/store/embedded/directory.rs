@@ -4,6 +4,7 @@
 //! leasehold.lock     held by the process that has the store open; its pid is inside
 //! leasehold.format   the format of everything below; written before the first job is accepted
 //! leasehold.seal     what the database must have; written before the format, and anew at each checkpoint
+//! leasehold.room     written and removed to see that there is room
 //! store/             the database
 //! store.new/         a database whose creation has not ended: nothing was ever acknowledged from it
 //! audit/             the audit, if it is kept
@@ -29,8 +30,12 @@ const FILE_MODE: u32 = 0o600;
 
 const LOCK_FILE: &str = "leasehold.lock";
 const FORMAT_FILE: &str = "leasehold.format";
+const ROOM_FILE: &str = "leasehold.room";
 const DATABASE: &str = "store";
 const UNFINISHED_DATABASE: &str = "store.new";
+
+/// How much room there must be for a store to be opened, in bytes.
+const ROOM_BYTES: usize = 1 << 20;
 
 /// A data directory that this process holds, until it is dropped.
 #[derive(Debug)]
@@ -59,8 +64,8 @@ impl Directory {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Looks at a directory that is there, without changing anything in it. Returns its lock, which nobody else can take
-    /// while it is held, and the path of the database.
+    /// Looks at a directory that is there, without changing anything in it. Returns its lock, which nobody else can
+    /// take while it is held, and the path of the database.
     pub(super) fn look_at(path: &Path) -> Result<(Option<File>, PathBuf), OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
         fs::read_dir(path).map_err(failed("open"))?;
@@ -124,6 +129,16 @@ impl Directory {
     fn was_in_use(&self) -> bool {
         let path = Seal::path(&self.path);
         path.exists() && Seal::read(&self.path).map_or(true, |seal| seal.stage != Stage::Creating)
+    }
+
+    /// Writes a file durably and removes it, to learn that there is room for the next writes.
+    pub(super) fn try_room(&self) -> io::Result<()> {
+        let path = self.path.join(ROOM_FILE);
+        let written = own_file().write(true).create(true).truncate(true).open(&path).and_then(|mut file| {
+            file.write_all(&vec![b'.'; ROOM_BYTES])?;
+            file.sync_all()
+        });
+        written.and(fs::remove_file(&path))
     }
 
     /// Writes the seal.

@@ -20,6 +20,7 @@
 //! it brings the file's new length with it. Every batch is synced before the next one begins, which tells a batch that
 //! a crash cut short from a damaged one.
 
+use std::io;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use parking_lot::Mutex;
 
 use super::block::{Column, Leaving, NewBlock};
 use super::directory::Directory;
-use super::error::Corrupt;
+use super::error::{Corrupt, is_full};
 use super::journal::SEQ_NO;
 use super::machine::{Change, Effects};
 use super::seal::Seal;
@@ -155,7 +156,7 @@ impl Disk {
             }
         }
         batch.insert(&self.meta, MetaKey::SeqNo.bytes(), effects.last.seq_no.to_be_bytes());
-        batch.commit().map_err(failed)
+        batch.commit().map_err(|error| self.stopped(error))
     }
 
     /// Puts the jobs of these writes, which are in `recent`, in a block instead.
@@ -166,7 +167,24 @@ impl Disk {
             batch.insert(&self.blocks, column_key(*column as u8, new.block.number), bytes.as_slice());
         }
         writes.for_each(|seq_no| batch.remove(&self.recent, seq_no.to_be_bytes()));
-        batch.commit().map_err(failed)
+        batch.commit().map_err(|error| self.stopped(error))
+    }
+
+    /// Returns the failure after which nothing more is written.
+    fn stopped(&self, error: fjall::Error) -> StoreError {
+        let cause = match error {
+            fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error,
+            // Something has failed before in one of its threads. Why, may show again.
+            fjall::Error::Poisoned => match self.directory.try_room() {
+                Ok(()) => io::Error::other("the database stopped after an earlier failure"),
+                Err(error) => error,
+            },
+            other => io::Error::other(other),
+        };
+        StoreError::Stopped(match is_full(&cause) {
+            true => format!("the disk is full ({cause}): free space on it, and restart the server"),
+            false => format!("the disk failed ({cause}): look at the log and the disk, and restart the server"),
+        })
     }
 
     /// Reads a column of a block.

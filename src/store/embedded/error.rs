@@ -72,6 +72,17 @@ pub enum OpenError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// There is no room for the first writes.
+    #[error(
+        "the disk of the data directory {} is full ({source}): free space on it, and start again",
+        directory.display()
+    )]
+    Full {
+        /// The data directory.
+        directory: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
     /// The database in the directory could not be opened.
     #[error(
         "cannot open the database in the data directory {}: {source} ({})",
@@ -84,6 +95,12 @@ pub enum OpenError {
         /// The error of the database.
         source: fjall::Error,
     },
+}
+
+/// Returns whether a write failed for want of room.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// The most damages that an error lists.

@@ -313,19 +313,26 @@ impl Store for EmbeddedStore {
         true
     }
 
+    fn stopped(&self) -> Option<String> {
+        match self.queue.closed() {
+            Some(StoreError::Stopped(why)) => Some(why),
+            _ => None,
+        }
+    }
+
     fn inline_limit(&self) -> usize {
         INLINE_LIMIT
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
         if let Some(reason) = self.queue.closed() {
-            return Err(StoreError::Unavailable(reason));
+            return Err(reason);
         }
         self.on_disk(&self.lookups, |engine| engine.disk.check()).await
     }
 
     async fn close(&self) {
-        self.queue.close("it is closed");
+        self.queue.close(closed());
         let writer = self.writer.lock().take();
         if let Some(writer) = writer {
             // A writer that panicked has printed why; there is nothing left to wait for.
@@ -355,7 +362,7 @@ impl Store for EmbeddedStore {
 impl Drop for EmbeddedStore {
     /// Ends the writer, so that the directory is free again once nobody reads.
     fn drop(&mut self) {
-        self.queue.close("it is closed");
+        self.queue.close(closed());
         if let Some(writer) = self.writer.lock().take() {
             drop(writer.join());
         }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::block::{Block, Blocks, Column};
 use super::directory::Directory;
 use super::disk::{Disk, EmbeddedOptions, FINISHED_PREFIX, MetaKey, failed, number};
-use super::error::{Corrupt, Damage, OpenError};
+use super::error::{Corrupt, Damage, OpenError, is_full};
 use super::inspect::{Inspected, inspect, seal_closed, seal_open};
 use super::live::Live;
 use super::seal::Stage;
@@ -47,6 +47,10 @@ impl Disk {
         let root = root.as_path();
         let broken = |source| OpenError::Database { directory: root.to_owned(), source };
         let failed = |doing| move |source| OpenError::Io { doing, directory: root.to_owned(), source };
+        directory.try_room().map_err(|source| match is_full(&source) {
+            true => OpenError::Full { directory: root.to_owned(), source },
+            false => failed("write to")(source),
+        })?;
         let damaged = |damages| OpenError::Damaged { directory: root.to_owned(), damages };
         let (path, seal) = directory.database(|path| {
             let db = open_database(path, options)?;

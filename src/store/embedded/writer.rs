@@ -71,7 +71,7 @@ impl Caller {
 /// Why writes are not acknowledged.
 enum Failure<'a> {
     /// The writes were not written.
-    Refused(&'a str),
+    Refused(&'a StoreError),
     /// The writes' batch could not be made durable.
     Undecided(&'a StoreError),
 }
@@ -79,7 +79,7 @@ enum Failure<'a> {
 impl Failure<'_> {
     fn answer<T>(&self) -> WriteResult<T> {
         match self {
-            Self::Refused(reason) => Err(StoreError::Unavailable((*reason).to_owned()).into()),
+            Self::Refused(reason) => Err((*reason).clone().into()),
             Self::Undecided(failure) => Err(undecided(failure)),
         }
     }
@@ -98,7 +98,7 @@ struct Backlog {
     items: usize,
     bytes: usize,
     /// The reason why the queue is closed; `None` while it is open.
-    closed: Option<String>,
+    closed: Option<StoreError>,
 }
 
 impl Queue {
@@ -130,7 +130,7 @@ impl Queue {
         let (items, bytes) = (request.commands.len(), request.bytes);
         let mut waiting = self.waiting.lock();
         if let Some(reason) = &waiting.closed {
-            return Err(StoreError::Unavailable(reason.clone()));
+            return Err(reason.clone());
         }
         let too_much = waiting.items + items > WAITING_ITEMS || waiting.bytes + bytes > WAITING_BYTES;
         if too_much && !waiting.requests.is_empty() {
@@ -145,13 +145,13 @@ impl Queue {
     }
 
     /// Closes the queue; waiting writes are still written. The first reason is kept.
-    pub(super) fn close(&self, reason: &str) {
-        self.waiting.lock().closed.get_or_insert_with(|| reason.to_owned());
+    pub(super) fn close(&self, reason: StoreError) {
+        self.waiting.lock().closed.get_or_insert(reason);
         self.arrived.notify_all();
     }
 
     /// Returns the reason why the queue is closed; `None` while it is open.
-    pub(super) fn closed(&self) -> Option<String> {
+    pub(super) fn closed(&self) -> Option<StoreError> {
         self.waiting.lock().closed.clone()
     }
 
@@ -180,8 +180,8 @@ impl Queue {
     }
 
     /// Closes the queue and refuses all waiting and later writes.
-    fn fail(&self, reason: &str) {
-        self.close(reason);
+    fn fail(&self, reason: &StoreError) {
+        self.close(reason.clone());
         let refused = mem::take(&mut self.waiting.lock().requests);
         for request in refused {
             request.caller.fail(&Failure::Refused(reason));
@@ -216,8 +216,12 @@ pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
 }
 
 fn stop_after(failure: &StoreError, queue: &Queue) {
-    tracing::error!(%failure, "a batch could not be made durable; the store takes no more writes");
-    queue.fail(&format!("an earlier write could not be made durable ({failure}); restart to recover"));
+    // Once for all the writes that are refused from now on.
+    tracing::error!(%failure, "a batch could not be made durable");
+    queue.fail(&match failure {
+        StoreError::Stopped(_) => failure.clone(),
+        other => StoreError::Stopped(format!("{other}; look at the log, and restart the server")),
+    });
 }
 
 /// Closes the queue however the writer ends, so that nobody waits for one that has panicked.
@@ -225,7 +229,8 @@ struct FailOnExit(Arc<Queue>);
 
 impl Drop for FailOnExit {
     fn drop(&mut self) {
-        self.0.fail("the store's writer has ended");
+        let why = "its writer has ended; look at the log, and restart the server";
+        self.0.fail(&StoreError::Stopped(why.to_owned()));
     }
 }
 

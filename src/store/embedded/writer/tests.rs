@@ -72,7 +72,7 @@ fn a_batch_is_bounded_and_keeps_the_order() {
 fn a_closed_queue_gives_what_it_has_and_then_ends() {
     let queue = Queue::default();
     queue.push(writes(2)).map(drop).expect("there is room");
-    queue.close("closed");
+    queue.close(StoreError::Unavailable("closed".to_owned()));
     assert!(matches!(queue.push(writes(1)), Err(StoreError::Unavailable(reason)) if reason == "closed"));
     assert_eq!(lengths(queue.take()), [2]);
     assert!(queue.take().is_none());
@@ -85,5 +85,5 @@ fn whoever_waits_for_a_writer_that_ends_is_answered() {
     drop(FailOnExit(Arc::clone(&queue)));
     let answers = waiting.try_recv().expect("an answer");
     assert_eq!(answers.len(), 2);
-    assert!(answers.iter().all(|answer| matches!(answer, Err(WriteError::Refused(StoreError::Unavailable(_))))));
+    assert!(answers.iter().all(|answer| matches!(answer, Err(WriteError::Refused(StoreError::Stopped(_))))));
 }

@@ -1,0 +1,115 @@
+//! A full disk: the server says so wherever it is asked, and is well again after a restart with room.
+//!
+//! `strace` lets the calls fail that fail on a full disk: those that bring what was written to the disk.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use super::trace;
+use crate::program::{DEADLINE, Engine, Server, Started, leasehold};
+use crate::servers;
+
+/// `leasehold serve` on a disk where such calls fail: `faults` is `strace`'s expression for that.
+fn serve_with_faults(place: &Path, port: u16, faults: &str) -> Started {
+    let listen = format!("127.0.0.1:{port}");
+    let serve = leasehold(place, ["serve", "--listen", &listen, "--data-dir", "data"]);
+    // The server is the process that was started, and not the one that traces it: it is ended with the test.
+    let strace = trace::strace(&place.join("trace"), &["--daemonize", "--trace=fdatasync,fsync", faults]);
+    let mut command = Command::new(&strace[0]);
+    command.args(&strace[1..]).arg(serve.get_program()).args(serve.get_args()).current_dir(place);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
+        command.env_remove(name);
+    }
+    let log = std::fs::File::create(place.join("log")).expect("creatable");
+    let errors = log.try_clone().expect("a second handle");
+    Started::of(command.stdin(Stdio::null()).stdout(log).stderr(errors))
+}
+
+async fn ask(url: &str, path: &str) -> Option<(StatusCode, Value)> {
+    let answer = reqwest::get(format!("{url}{path}")).await.ok()?;
+    Some((answer.status(), answer.json().await.expect("JSON")))
+}
+
+async fn submit(url: &str) -> (StatusCode, Value) {
+    let call = reqwest::Client::new().post(format!("{url}/v1/jobs")).json(&json!({"queue": "q", "kind": "k"}));
+    let answer = call.send().await.expect("the server answers");
+    (answer.status(), answer.json().await.expect("JSON"))
+}
+
+fn says_what_to_do(text: &str) -> bool {
+    text.contains("the disk is full") && text.contains("free space") && text.contains("restart")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_a_full_disk_says_so_everywhere_and_what_to_do() {
+    const REFUSED: usize = 50;
+    let place = tempfile::tempdir().expect("a directory");
+    let port = servers::ports::free();
+    let url = format!("http://127.0.0.1:{port}");
+    let server = serve_with_faults(place.path(), port, "--inject=fdatasync:error=ENOSPC:when=40+");
+    let deadline = std::time::Instant::now() + DEADLINE;
+    while ask(&url, "/readyz").await.is_none_or(|(status, _)| status != StatusCode::OK) {
+        assert!(std::time::Instant::now() < deadline, "the server was not ready in time");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(ask(&url, "/livez").await.expect("the server answers").0, StatusCode::OK);
+
+    let mut accepted = Vec::new();
+    let unknown = loop {
+        let (status, job) = submit(&url).await;
+        match status {
+            StatusCode::CREATED => accepted.push(job["id"].as_str().expect("an id").to_owned()),
+            _ => break (status, job),
+        }
+        assert!(accepted.len() < 100, "the disk is never full");
+    };
+    assert_eq!(unknown.0, StatusCode::SERVICE_UNAVAILABLE, "{}", unknown.1);
+
+    for _ in 0..REFUSED {
+        let (status, problem) = submit(&url).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("store_unavailable")));
+        assert!(says_what_to_do(problem["detail"].as_str().unwrap_or_default()), "{problem}");
+    }
+    for path in ["/livez", "/readyz"] {
+        let (status, problem) = ask(&url, path).await.expect("the server answers");
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+        assert!(says_what_to_do(problem["detail"].as_str().unwrap_or_default()), "{path}: {problem}");
+    }
+    let (_, health) = ask(&url, "/v1/health").await.expect("the server answers");
+    assert_eq!(health["status"], "error", "{health}");
+    assert!(says_what_to_do(&health["reasons"].to_string()), "{health}");
+    let read = ask(&url, &format!("/v1/jobs/{}", accepted[0])).await.expect("the server answers");
+    assert_eq!(read.0, StatusCode::OK, "reads go on: {}", read.1);
+
+    let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
+    let lines = log.lines().filter(|line| line.contains("disk is full")).count();
+    // The state's own line, the call whose outcome is unknown, and the parts of the server that write by themselves.
+    assert!((1..10).contains(&lines), "{lines} lines for {REFUSED} refused calls:\n{log}");
+
+    drop(server);
+    let server = Server::start(Engine::Embedded(place.path().join("data")), &place.path().join("again.log")).await;
+    for id in &accepted {
+        let read = ask(&server.url(), &format!("/v1/jobs/{id}")).await.expect("the server answers");
+        assert_eq!(read.0, StatusCode::OK, "an accepted job is gone");
+    }
+    assert_eq!(submit(&server.url()).await.0, StatusCode::CREATED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_on_a_full_disk_fails_and_says_what_to_do() {
+    let place = tempfile::tempdir().expect("a directory");
+    let server = Server::in_place(place.path());
+    assert_eq!(server.terminate(), Some(0));
+
+    let port = servers::ports::free();
+    let ended = serve_with_faults(place.path(), port, "--inject=fsync:error=ENOSPC").end();
+
+    let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
+    assert_eq!(ended.code(), Some(1), "{log}");
+    assert!(log.contains("is full") && log.contains("free space"), "{log}");
+    drop(Server::start(Engine::Embedded(place.path().join("data")), &place.path().join("again.log")).await);
+}
