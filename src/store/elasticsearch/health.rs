@@ -9,6 +9,10 @@ const LONGEST_REST: Duration = Duration::from_secs(30);
 /// How long a node is left alone by other requests while one request tries whether it is back.
 const PROBE: Duration = Duration::from_secs(2);
 
+/// The failure in a row at which a node counts as failed in the log. A connection that a network resets now and then is
+/// no state of the node, and is counted only.
+const NOTED: u32 = 2;
+
 /// The health of one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
@@ -22,20 +26,19 @@ impl Health {
         self.failures == 0
     }
 
-    /// Records an answer. Returns whether the node was thought dead.
+    /// Records an answer. Returns whether this is worth a line in the log.
     pub(super) fn answered(&mut self) -> bool {
-        let was_dead = !self.is_live();
+        let was_noted = self.failures >= NOTED;
         *self = Self::default();
-        was_dead
+        was_noted
     }
 
-    /// Records a failure: the node rests, longer each time. Returns whether the node was thought live.
+    /// Records a failure: the node rests, longer each time. Returns whether this is worth a line in the log.
     pub(super) fn failed(&mut self, now: Instant) -> bool {
-        let was_live = self.is_live();
         let rest = FIRST_REST.saturating_mul(1 << self.failures.min(16)).min(LONGEST_REST);
         self.failures = self.failures.saturating_add(1);
         self.resting_until = Some(now + rest);
-        was_live
+        self.failures == NOTED
     }
 }
 
@@ -74,14 +77,23 @@ mod tests {
     fn a_failed_node_is_left_out_until_it_has_rested_and_then_tried_once() {
         let mut nodes = [Health::default(); 3];
         let start = Instant::now();
-        assert!(nodes[1].failed(start));
+        nodes[1].failed(start);
         assert_eq!(picks(&mut nodes, start), [0, 2, 0, 2, 0, 2]);
 
         let rested = start + FIRST_REST;
         assert_eq!(picks(&mut nodes, rested), [1, 2, 0, 2, 0, 2]);
-        assert!(nodes[1].answered());
+        nodes[1].answered();
         assert_eq!(picks(&mut nodes, rested), [0, 1, 2, 0, 1, 2]);
-        assert!(!nodes[1].answered());
+    }
+
+    #[test]
+    fn a_reset_now_and_then_is_not_logged_and_a_failure_is_logged_once_with_its_end() {
+        let (mut node, now) = (Health::default(), Instant::now());
+        for _ in 0..3 {
+            assert!(!node.failed(now) && !node.answered());
+        }
+        assert_eq!([(); 4].map(|()| node.failed(now)), [false, true, false, false]);
+        assert_eq!([(); 2].map(|()| node.answered()), [true, false]);
     }
 
     #[test]
@@ -95,7 +107,6 @@ mod tests {
             })
             .collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 30, 30]);
-        assert!(!node.failed(now), "it was dead already");
     }
 
     #[test]
