@@ -1,5 +1,6 @@
 //! What must hold, shown on whole servers: raced, killed, cut off from their store.
 
+mod chaos;
 mod faults;
 mod kill;
 mod later_version;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::{StreamExt, stream};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -15,8 +16,14 @@ use tokio::task::JoinHandle;
 /// How long a client repeats a call.
 const CALL_WITHIN: Duration = Duration::from_secs(90);
 
+/// A lease that outlasts every test.
+const LASTING_MS: u64 = 600_000;
+
 /// How long a client waits for one answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// How many jobs are looked at together in the end.
+const CHECKS: usize = 16;
 
 /// How long the workers may take to finish what was submitted.
 const DRAIN_WITHIN: Duration = Duration::from_secs(180);
@@ -26,6 +33,9 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(180);
 pub(crate) struct Ledger {
     facts: Mutex<Facts>,
     completed: AtomicUsize,
+    /// Whether the submitters are to stop.
+    stopping: AtomicBool,
+    /// Whether they have all stopped: a job that is completed before its submission was answered is known by then.
     no_more: AtomicBool,
 }
 
@@ -46,11 +56,11 @@ impl Ledger {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn submitted(&self, id: &str) {
+    pub(crate) fn submitted(&self, id: &str) {
         self.facts().submitted.insert(id.to_owned());
     }
 
-    fn claimed(&self, id: &str, fence: u64, owner: &str) {
+    pub(crate) fn claimed(&self, id: &str, fence: u64, owner: &str) {
         let mut facts = self.facts();
         let before = facts.owners.insert((id.to_owned(), fence), owner.to_owned());
         if let Some(before) = before.filter(|before| before != owner) {
@@ -72,7 +82,12 @@ impl Ledger {
         self.facts().refusals.push((id.to_owned(), fence));
     }
 
-    fn is_done(&self) -> bool {
+    /// Whether the submitters are to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
         self.no_more.load(Ordering::SeqCst) && self.facts().submitted.len() == self.completed.load(Ordering::SeqCst)
     }
 
@@ -91,6 +106,11 @@ impl Ledger {
         self.completions()
     }
 
+    /// How many completions were refused, since the lease was lost.
+    pub(crate) fn refusals(&self) -> usize {
+        self.facts().refusals.len()
+    }
+
     /// How many submissions were acknowledged.
     pub(crate) fn submissions(&self) -> usize {
         self.facts().submitted.len()
@@ -103,12 +123,19 @@ pub(crate) struct Load {
     pub(crate) ledger: Arc<Ledger>,
     http: reqwest::Client,
     urls: Arc<Vec<String>>,
+    /// Whether no lease ends while its worker holds it.
+    leases_last: bool,
 }
 
 impl Load {
     pub(crate) fn on(urls: Vec<String>) -> Self {
         let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("an HTTP client");
-        Self { ledger: Arc::default(), http, urls: Arc::new(urls) }
+        Self { ledger: Arc::default(), http, urls: Arc::new(urls), leases_last: true }
+    }
+
+    /// Lets workers lose their leases because they are late.
+    pub(crate) fn with_short_leases(self) -> Self {
+        Self { leases_last: false, ..self }
     }
 
     /// Starts a client that submits one job after the other until told to stop, or until there are `most`.
@@ -116,7 +143,7 @@ impl Load {
         let load = self.clone();
         tokio::spawn(async move {
             for number in 0..most {
-                if load.ledger.no_more.load(Ordering::SeqCst) {
+                if load.ledger.is_stopping() {
                     return;
                 }
                 let id = format!("job-{name}-{number}");
@@ -137,22 +164,34 @@ impl Load {
             while !load.ledger.is_done() {
                 calls += 1;
                 let request_id = format!("{worker}-{calls}");
-                let claim = |tries: usize| {
-                    json!({
-                        "worker_id": worker, "queues": ["load"], "max_jobs": max_jobs, "wait_ms": 300,
-                        "lease_ms": 600_000, "request_id": request_id, "repeated": tries > 0,
-                    })
-                };
-                let (status, answer) = load.call(name, "/v1/claims", claim).await;
-                assert_eq!(status, StatusCode::OK, "claiming: {answer}");
-                for job in answer["jobs"].as_array().expect("a list of jobs") {
+                for job in &load.claim(name, &worker, &request_id, max_jobs, LASTING_MS).await {
                     load.complete(name, &worker, &request_id, job).await;
                 }
             }
         })
     }
 
-    async fn complete(&self, name: usize, worker: &str, request_id: &str, job: &Value) {
+    /// Claims jobs in a call that is repeated under its name.
+    pub(crate) async fn claim(
+        &self,
+        name: usize,
+        worker: &str,
+        request_id: &str,
+        max_jobs: usize,
+        lease_ms: u64,
+    ) -> Vec<Value> {
+        let claim = |tries: usize| {
+            json!({
+                "worker_id": worker, "queues": ["load"], "max_jobs": max_jobs, "wait_ms": 300,
+                "lease_ms": lease_ms, "request_id": request_id, "repeated": tries > 0,
+            })
+        };
+        let (status, answer) = self.call(name, "/v1/claims", claim).await;
+        assert_eq!(status, StatusCode::OK, "claiming: {answer}");
+        answer["jobs"].as_array().expect("a list of jobs").clone()
+    }
+
+    pub(crate) async fn complete(&self, name: usize, worker: &str, request_id: &str, job: &Value) {
         let id = job["id"].as_str().expect("an id");
         let fence = job["fence"].as_u64().expect("a fence");
         self.ledger.claimed(id, fence, request_id);
@@ -166,7 +205,7 @@ impl Load {
     }
 
     /// Calls until it is answered with other than "try again".
-    async fn call(&self, client: usize, path: &str, body: impl Fn(usize) -> Value) -> (StatusCode, Value) {
+    pub(crate) async fn call(&self, client: usize, path: &str, body: impl Fn(usize) -> Value) -> (StatusCode, Value) {
         let deadline = Instant::now() + CALL_WITHIN;
         let mut tries = 0;
         loop {
@@ -214,7 +253,7 @@ impl Load {
 
     /// Stops the submitters after what they are at.
     pub(crate) fn stop_submitting(&self) {
-        self.ledger.no_more.store(true, Ordering::SeqCst);
+        self.ledger.stopping.store(true, Ordering::SeqCst);
     }
 
     /// Some of the jobs that were not completed, as the server shows them.
@@ -256,23 +295,31 @@ impl Load {
             (facts.violations.clone(), facts.completions.clone(), facts.refusals.clone())
         };
         assert_eq!(violations, Vec::<String>::new());
-        // Leases outlast the test: one is lost only where its job was put back before its worker knew of it.
-        for (id, fence) in refusals {
-            let job = self.job(&id).await;
-            let history = job["history"].as_array().expect("a history");
-            let mut ends = history.iter().filter(|entry| entry["fence"] == fence && entry["from"] == "running");
-            assert!(ends.all(|end| end["event"] == "returned"), "the completion under {fence} was refused: {job}");
-        }
-        for (id, (fence, worker)) in completions {
-            let job = self.job(&id).await;
-            assert_eq!(job["state"], "completed", "{job}");
-            assert_eq!(job["fence"], fence, "{job}");
-            assert_eq!(job["result"], json!({"by": worker, "fence": fence}), "{job}");
-            let history = job["history"].as_array().expect("a history");
-            let ended = history.iter().filter(|entry| entry["to"] == "completed").count();
-            assert_eq!(ended, 1, "completed once: {job}");
-            let gaps = history.windows(2).filter(|pair| pair[0]["to"] != pair[1]["from"]).count();
-            assert_eq!(gaps, 0, "no gap: {job}");
-        }
+        let refused = refusals.iter().map(|(id, fence)| self.check_refusal(id, *fence));
+        stream::iter(refused).for_each_concurrent(CHECKS, |check| check).await;
+        let completed = completions.iter().map(|(id, (fence, worker))| self.check_completion(id, *fence, worker));
+        stream::iter(completed).for_each_concurrent(CHECKS, |check| check).await;
+    }
+
+    /// A lease that lasts is lost only where its job was put back before its worker knew of it. Another one may have
+    /// ended, but its attempt completed nothing.
+    async fn check_refusal(&self, id: &str, fence: u64) {
+        let job = self.job(id).await;
+        let history = job["history"].as_array().expect("a history");
+        let mut ends = history.iter().filter(|entry| entry["fence"] == fence && entry["from"] == "running");
+        let allowed = |end: &Value| end["event"] == "returned" || !self.leases_last && end["to"] != "completed";
+        assert!(ends.all(allowed), "the completion under {fence} was refused: {job}");
+    }
+
+    async fn check_completion(&self, id: &str, fence: u64, worker: &str) {
+        let job = self.job(id).await;
+        assert_eq!(job["state"], "completed", "{job}");
+        assert_eq!(job["fence"], fence, "{job}");
+        assert_eq!(job["result"], json!({"by": worker, "fence": fence}), "{job}");
+        let history = job["history"].as_array().expect("a history");
+        let ended = history.iter().filter(|entry| entry["to"] == "completed").count();
+        assert_eq!(ended, 1, "completed once: {job}");
+        let gaps = history.windows(2).filter(|pair| pair[0]["to"] != pair[1]["from"]).count();
+        assert_eq!(gaps, 0, "no gap: {job}");
     }
 }

@@ -203,6 +203,18 @@ impl Server {
         self.ready().await;
     }
 
+    /// SIGTERM, and the same server again once it has ended.
+    pub(crate) async fn stop_and_restart(&mut self) {
+        self.signal(Signal::SIGTERM);
+        tokio::task::block_in_place(|| std::mem::replace(&mut self.process, Started(None)).end());
+        self.process = spawn(&self.arguments, &self.log);
+        self.ready().await;
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// Ends the process at once, as a crash does.
     pub(crate) fn kill(&mut self) {
         self.process.child().kill().expect("the server's process can be killed");
