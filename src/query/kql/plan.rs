@@ -300,7 +300,9 @@ impl Binder<'_> {
         if FIELDS.iter().any(|field| field.is_searchable() && inside_of(&full, field.name)) {
             return Ok(Named::One(Target::Group(full)));
         }
-        match closest(&full, searchable_names()) {
+        // A part of the answer's form that the index does not have, as in `lease.fence`.
+        let last = full.rsplit_once('.').and_then(|(_, last)| Field::named(last)).filter(|field| field.is_searchable());
+        match closest(&full, searchable_names()).or(last.map(|field| field.name)) {
             Some(close) => {
                 let close = close.strip_prefix(&within).unwrap_or(close);
                 Err(self.error(name, format!("there is no field `{name}`")).suggesting(format!("is `{close}` meant?")))

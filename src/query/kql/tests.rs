@@ -131,6 +131,7 @@ fn a_field_that_cannot_be_asked_is_refused_with_advice() {
         "there is no field `stat` (at character 1); is `state` meant?\n  stat: running\n  ^"
     );
     assert!(refusal("a and lease.worker-id: x").contains("is `lease.worker_id` meant?"));
+    assert!(refusal("lease.fence: 2").contains("is `fence` meant?"), "an answer shows it there");
     assert!(refusal("history: { too: x }").contains("is `to` meant?"));
     assert!(refusal("history.to: running").contains("write `history: { to: … }`"));
     assert!(refusal("payload.user: 7").contains("cannot be searched"));
