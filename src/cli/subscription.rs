@@ -14,7 +14,7 @@ use crate::wire::{Subscribe, Subscription};
 #[command(after_help = "\
 Examples:
   leasehold subscription add https://example.org/hook --event failed --event orphaned
-  leasehold subscription add https://hooks.slack.com/services/… --format slack
+  leasehold subscription add https://hooks.slack.com/services/… --format slack --kql 'labels.team: blue'
   leasehold subscription list
 
 Messages that could not be delivered are failed jobs:
@@ -54,6 +54,12 @@ struct AddArgs {
     /// Notify of jobs of this kind (repeatable) [default: all]
     #[arg(long)]
     kind: Vec<String>,
+    /// Notify of jobs of this owner (repeatable) [default: all]
+    #[arg(long)]
+    owner: Vec<String>,
+    /// Notify of jobs that satisfy this query in Kibana's language
+    #[arg(long, value_name = "QUERY")]
+    kql: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -72,9 +78,17 @@ pub(super) async fn run(args: SubscriptionArgs, settings: Settings) -> Result<()
     match args.action {
         Action::Add(add) => {
             let client = connect(add.server)?;
-            let (url, events, format, queues, kinds) = (add.url, add.event, add.format, add.queue, add.kind);
-            let made = client.subscribe(&Subscribe { url, events, format, queues, kinds, secret: None }).await?;
-            print_secret(&made)
+            let subscribe = Subscribe {
+                url: add.url,
+                events: add.event,
+                format: add.format,
+                queues: add.queue,
+                kinds: add.kind,
+                owners: add.owner,
+                kql: add.kql,
+                secret: None,
+            };
+            print_secret(&client.subscribe(&subscribe).await?)
         }
         Action::List(list) => {
             let all = list.connect(&settings.client)?.subscriptions().await?;

@@ -145,7 +145,7 @@ fn asked_for(
     config: &NotifyConfig,
 ) -> Result<Vec<NewJob>, StoreError> {
     let own = job.spec.oversight.notify.iter().filter(|target| target.wants(notice.entry.event)).map(Addressee::of);
-    let others = subscribed.iter().filter(|subscription| subscription.wants(job, notice.entry.event));
+    let others = subscribed.iter().filter(|subscription| subscription.wants(job, notice.entry.event, notice.entry.at));
     let others = others.map(|subscription| Addressee::Subscription(subscription.id.clone()));
     let event = JobEvent::of(job, notice);
     let mut addressees: Vec<Addressee> = Vec::new();

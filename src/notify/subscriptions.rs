@@ -7,13 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_with::{DisplayFromStr, serde_as};
 use tokio::sync::OnceCell;
 
 use crate::clock::{Clock, Timestamp};
 use crate::executor::webhook::Secret;
 use crate::executor::{TargetPolicy, TargetUrl};
-use crate::job::{Actor, EventName, Job, Kind, NoticeFormat, QueueName, RecordName};
+use crate::job::{Actor, EventName, Job, Kind, NoticeFormat, Owner, QueueName, RecordName};
 use crate::manager::Manager;
+use crate::query::kql::Expression;
 use crate::store::record::{CachedRecords, RecordError, change_record};
 use crate::store::{RecordKey, RecordKind, Refresh, Store, StoreError};
 
@@ -23,6 +25,7 @@ pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 const MAX_SECRETS: usize = 2;
 
 /// A receiver of events of any job.
+#[serde_as]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
     /// The subscription's id.
@@ -37,6 +40,11 @@ pub struct Subscription {
     pub queues: Vec<QueueName>,
     /// The kinds whose jobs' events are sent; all kinds when empty.
     pub kinds: Vec<Kind>,
+    /// The owners whose jobs' events are sent; all owners when empty.
+    pub owners: Vec<Owner>,
+    /// The query that selects the jobs whose events are sent; all jobs when `None`.
+    #[serde_as(as = "Option<DisplayFromStr>")]
+    pub query: Option<Expression>,
     /// The secrets that sign the subscription's messages, the current one first; at most two.
     pub secrets: Vec<Secret>,
     /// When the subscription was created.
@@ -57,12 +65,14 @@ pub struct SwitchedOff {
 }
 
 impl Subscription {
-    /// Returns whether this event of this job is sent to the subscription.
+    /// Returns whether this event of this job, which happened at `at`, is sent to the subscription.
     #[must_use]
-    pub fn wants(&self, job: &Job, event: EventName) -> bool {
+    pub fn wants(&self, job: &Job, event: EventName, at: Timestamp) -> bool {
         self.wants_event(event)
             && (self.queues.is_empty() || self.queues.contains(&job.spec.queue))
             && (self.kinds.is_empty() || self.kinds.contains(&job.spec.kind))
+            && (self.owners.is_empty() || job.spec.owner.as_ref().is_some_and(|owner| self.owners.contains(owner)))
+            && self.query.as_ref().is_none_or(|query| query.matches(job, at))
     }
 
     fn wants_event(&self, event: EventName) -> bool {
@@ -85,6 +95,10 @@ pub struct NewSubscription {
     pub queues: Vec<QueueName>,
     /// The kinds whose jobs' events are sent; all kinds when empty.
     pub kinds: Vec<Kind>,
+    /// The owners whose jobs' events are sent; all owners when empty.
+    pub owners: Vec<Owner>,
+    /// The query that selects the jobs whose events are sent; all jobs when `None`.
+    pub query: Option<Expression>,
     /// The secret that signs the subscription's messages; one is generated when `None`.
     pub secret: Option<Secret>,
 }
@@ -196,6 +210,8 @@ impl Subscriptions {
             events: new.events,
             queues: new.queues,
             kinds: new.kinds,
+            owners: new.owners,
+            query: new.query,
             secrets: vec![new.secret.unwrap_or_else(Secret::generate)],
             created_at: self.clock.now(),
             created_by: by.clone(),

@@ -8,8 +8,9 @@ use crate::clock::Timestamp;
 use crate::executor::webhook::Secret;
 use crate::job::{EventName, NoticeFormat};
 use crate::notify::{self, NewSubscription};
+use crate::query::kql::Expression;
 
-/// The most queues or kinds of a subscription.
+/// The most queues, kinds or owners of a subscription.
 const MAX_NAMES: usize = 100;
 
 /// A new subscription. Only `url` is required.
@@ -36,6 +37,13 @@ pub struct Subscribe {
     /// Selects only the jobs of these kinds; all kinds when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
+    /// Selects only the jobs of these owners; all owners when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<String>,
+    /// Selects only jobs that satisfy this query in Kibana's language, such as `labels.team: blue and priority > 50`,
+    /// when the notification is handed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kql: Option<String>,
     /// The secret that signs the messages: `whsec_` and the base64 of 24 to 64 bytes. Generated when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
@@ -58,6 +66,10 @@ pub struct Subscription {
     pub queues: Vec<String>,
     /// The kinds whose jobs are selected; all kinds when empty.
     pub kinds: Vec<String>,
+    /// The owners whose jobs are selected; all owners when empty.
+    pub owners: Vec<String>,
+    /// The query that selects the jobs; null when it is all of them.
+    pub kql: Option<String>,
     /// The secret that signs the messages. Only the answers to creating a subscription and to changing its secret have
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,20 +100,26 @@ impl Subscribe {
         let mut checks = Checks::default();
         checks.url("url", &self.url);
         checks.notifiable("events", &self.events);
-        for (field, names) in [("queues", &self.queues), ("kinds", &self.kinds)] {
+        for (field, names) in [("queues", &self.queues), ("kinds", &self.kinds), ("owners", &self.owners)] {
             if names.len() > MAX_NAMES {
                 checks.fault(field, format!("has more than {MAX_NAMES} names"));
             }
         }
         let queues: Vec<_> = self.queues.iter().filter_map(|name| checks.name("queues", name)).collect();
         let kinds: Vec<_> = self.kinds.iter().filter_map(|name| checks.name("kinds", name)).collect();
+        let owners: Vec<_> = self.owners.iter().filter_map(|name| checks.name("owners", name)).collect();
+        let query = self.kql.as_deref().map(Expression::parse).transpose();
+        if let Err(error) = &query {
+            checks.fault("kql", error.render());
+        }
+        let query = query.ok().flatten();
         let secret = self.secret.as_deref().map(str::parse::<Secret>).transpose();
         if let Err(error) = &secret {
             checks.fault("secret", error.to_string());
         }
         let secret = checks.finish(secret.ok())?;
         let (url, format, events) = (self.url, self.format, self.events.into_iter().collect());
-        Ok(NewSubscription { url, format, events, queues, kinds, secret })
+        Ok(NewSubscription { url, format, events, queues, kinds, owners, query, secret })
     }
 }
 
@@ -116,6 +134,8 @@ impl From<&notify::Subscription> for Subscription {
             format: subscription.format,
             queues: subscription.queues.iter().map(ToString::to_string).collect(),
             kinds: subscription.kinds.iter().map(ToString::to_string).collect(),
+            owners: subscription.owners.iter().map(ToString::to_string).collect(),
+            kql: subscription.query.as_ref().map(ToString::to_string),
             secret: None,
             created_at: subscription.created_at,
             created_by: subscription.created_by.to_string(),

@@ -13,11 +13,12 @@ use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::executor::webhook::Secret;
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{
-    Actor, EventName, JobError, JobId, JobSpec, JobState, Kind, NoticeFormat, NoticeTarget, Oversight, QueueName,
-    WorkerId,
+    Actor, EventName, JobError, JobId, JobSpec, JobState, Kind, NoticeFormat, NoticeTarget, Oversight, Owner, Priority,
+    QueueName, WorkerId,
 };
 use leasehold::manager::{ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
 use leasehold::notify::{NewSubscription, Notifier, NotifyConfig, QUEUE, Subscription, SubscriptionError};
+use leasehold::query::kql::Expression;
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::store::{Versioned, Write};
 
@@ -129,15 +130,22 @@ fn failed() -> Outcome {
 }
 
 async fn subscribe(notifier: &Notifier, receiver: &Receiver, events: &[EventName]) -> Subscription {
-    let new = NewSubscription {
+    let new = NewSubscription { events: events.iter().copied().collect(), ..all_for(receiver) };
+    notifier.subscriptions().create(&Actor::system("admin"), new).await.expect("subscribed")
+}
+
+/// A subscription to all events of all jobs.
+fn all_for(receiver: &Receiver) -> NewSubscription {
+    NewSubscription {
         url: receiver.url(),
         format: NoticeFormat::CloudEvents,
-        events: events.iter().copied().collect::<BTreeSet<_>>(),
+        events: BTreeSet::new(),
         queues: Vec::new(),
         kinds: Vec::new(),
+        owners: Vec::new(),
+        query: None,
         secret: None,
-    };
-    notifier.subscriptions().create(&Actor::system("admin"), new).await.expect("subscribed")
+    }
 }
 
 macro_rules! cases {
@@ -159,6 +167,7 @@ macro_rules! cases {
 
 cases! {
     what_is_subscribed_to_is_told_signed_and_nothing_else,
+    jobs_are_selected_by_their_owner_and_by_a_query,
     a_receiver_that_never_answers_keeps_no_other_from_being_told,
     a_receiver_that_is_down_for_a_minute_then_fails_then_answers_is_told_of_everything,
     a_receiver_that_is_gone_is_told_nothing_more_and_that_is_reported,
@@ -252,6 +261,34 @@ async fn a_receiver_that_is_down_for_a_minute_then_fails_then_answers_is_told_of
         delivered.verified(&subscription.secrets[0], signed_at);
     }
     assert_eq!(site.deliveries(JobState::Failed).await, []);
+}
+
+async fn jobs_are_selected_by_their_owner_and_by_a_query(site: Site) {
+    let (notifier, by_owner, by_query) =
+        (site.notifier().await, Receiver::listening().await, Receiver::listening().await);
+    let owner = || Owner::new("team-a").expect("a name");
+    let query = Expression::parse("labels.team: blue and priority > 50 and state: completed").expect("a query");
+    for new in [
+        NewSubscription { owners: vec![owner()], ..all_for(&by_owner) },
+        NewSubscription { query: Some(query), ..all_for(&by_query) },
+    ] {
+        let made = notifier.subscriptions().create(&Actor::system("admin"), new).await.expect("subscribed");
+        assert_eq!(notifier.subscriptions().get(&made.id).await.expect("read"), made, "it is kept as it was made");
+    }
+    let blue = |priority: i64| {
+        let labels = [("team".to_owned(), "blue".to_owned())].into();
+        NewJob::of(JobSpec { labels, priority: Priority::new(priority).expect("a priority"), ..spec("a") })
+    };
+    site.end_one(job("a"), COMPLETED).await;
+    site.end_one(blue(10), COMPLETED).await;
+    let urgent = site.end_one(blue(60), COMPLETED).await;
+    let owned = site.end_one(NewJob::of(JobSpec { owner: Some(owner()), ..spec("a") }), COMPLETED).await;
+    site.until_told(&by_owner, 1).await;
+    site.until_told(&by_query, 1).await;
+    site.until_deliveries(JobState::Completed, 2).await;
+    notifier.shutdown().await;
+    let told = |receiver: &Receiver| receiver.told().into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    assert_eq!((told(&by_owner), told(&by_query)), (vec![owned.to_string()], vec![urgent.to_string()]));
 }
 
 async fn a_receiver_that_never_answers_keeps_no_other_from_being_told(site: Site) {
@@ -366,15 +403,7 @@ async fn two_notifiers_tell_of_an_event_once(site: Site) {
 async fn a_private_target_is_refused_at_once_or_ends_as_a_dead_letter(site: Site) {
     let receiver = Receiver::listening().await;
     let notifier = site.notifier_of(&site.manager, TargetPolicy { allow_private: false, allow: Vec::new() }).await;
-    let new = NewSubscription {
-        url: receiver.url(),
-        format: NoticeFormat::CloudEvents,
-        events: BTreeSet::new(),
-        queues: Vec::new(),
-        kinds: Vec::new(),
-        secret: None,
-    };
-    let refused = notifier.subscriptions().create(&Actor::system("admin"), new).await;
+    let refused = notifier.subscriptions().create(&Actor::system("admin"), all_for(&receiver)).await;
     assert!(matches!(refused, Err(SubscriptionError::Url(_))), "{refused:?}");
     let target = NoticeTarget { url: receiver.url(), events: Vec::new(), format: NoticeFormat::CloudEvents };
     let oversight = Oversight { notify: vec![target], ..Oversight::default() };
