@@ -94,6 +94,8 @@ pub const METRICS: &[Metric] = &[
          running jobs are counted together as ` others`"),
     labelled("leasehold_queue_oldest_waiting_seconds", Gauge, ("queue", IN_USE),
         "For how long the longest-waiting due job of a queue could have been claimed, as last measured"),
+    labelled("leasehold_queue_workers", Gauge, ("queue", IN_USE),
+        "Workers of a queue that have called this server within the last two minutes"),
     metric("leasehold_jobs_counted_timestamp_seconds", Gauge, "When the jobs were last counted"),
     metric("leasehold_claims_waiting", Gauge, "Claims that wait for a job"),
 

@@ -70,7 +70,7 @@ pub(crate) async fn metrics(call: Call<Read>) -> Response {
     ::metrics::gauge!("leasehold_claims_waiting").set(manager.waiting_claims() as f64);
     let mut text = call.app.metrics.render();
     if let Some(survey) = manager.survey().latest {
-        text += &of_queues(&manager.surveyed_queues(), survey.at);
+        text += &of_queues(&manager.surveyed_queues(), survey.at, &manager.workers_by_queue());
     }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

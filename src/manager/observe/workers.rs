@@ -211,6 +211,18 @@ impl Workers {
         claimants
     }
 
+    /// Counts the workers of each queue that have called within the last two minutes. One that is busy with long jobs
+    /// claims nothing, and sends heartbeats.
+    fn by_queue(&self, now: Timestamp) -> BTreeMap<QueueName, u64> {
+        let mut workers = BTreeMap::new();
+        for (_, sighting) in self.sightings.lock().iter() {
+            if now.since(as_of(sighting, now).last_seen_at) <= LATELY {
+                sighting.queues.iter().for_each(|queue| *workers.entry(queue.clone()).or_default() += 1);
+            }
+        }
+        workers
+    }
+
     fn of(&self, id: &WorkerId, now: Timestamp) -> Option<Sighting> {
         self.sightings.lock().get(id).map(|sighting| as_of(sighting, now))
     }
@@ -227,6 +239,12 @@ fn as_of(sighting: &Sighting, now: Timestamp) -> Sighting {
 }
 
 impl Manager {
+    /// Returns the number of workers of each queue that have called this manager lately.
+    #[must_use]
+    pub fn workers_by_queue(&self) -> BTreeMap<QueueName, u64> {
+        self.shared.observe.workers.by_queue(self.shared.clock.now())
+    }
+
     /// Returns the workers that called this manager lately, and those that run jobs.
     ///
     /// # Errors

@@ -246,6 +246,23 @@ fn promtool_accepts_the_rules() {
     }
 }
 
+#[tokio::test]
+async fn a_queue_shows_how_many_workers_it_has() {
+    let server = Server::start().await;
+    server.running("busy").await;
+    let deadline = std::time::Instant::now() + super::server::SOON;
+    // The metrics of queues begin with the first count of the jobs.
+    loop {
+        let text = server.client().metrics().await.expect("metrics");
+        let series: Vec<&str> = text.lines().filter(|line| line.starts_with("leasehold_queue_workers{")).collect();
+        if series == [r#"leasehold_queue_workers{queue="busy"} 1"#] {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{series:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn health(server: &Server) -> ServerHealth {
     server.client().health().await.expect("its health")
 }
