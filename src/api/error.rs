@@ -82,6 +82,8 @@ codes! {
     Overloaded SERVICE_UNAVAILABLE "overloaded" "The server has more to do than it takes";
     Contended SERVICE_UNAVAILABLE "contended" "Others write the same job";
     StoreUnavailable SERVICE_UNAVAILABLE "store_unavailable" "The store is not available";
+    StoreOutOfOrder SERVICE_UNAVAILABLE "store_out_of_order" "The store is out of order";
+    UnreadableDocument SERVICE_UNAVAILABLE "unreadable_document" "The store holds a document that cannot be read";
     OutcomeUnknown SERVICE_UNAVAILABLE "outcome_unknown" "Whether it was done is unknown";
     ShuttingDown SERVICE_UNAVAILABLE "shutting_down" "The server is shutting down";
 }
@@ -265,6 +267,13 @@ impl From<StoreError> for ApiError {
             }
             // It has said why in the log when it stopped.
             StoreError::Stopped(_) => Self { is_known: true, ..Self::new(Code::StoreUnavailable, error.to_string()) },
+            StoreError::OutOfOrder(what) => Self::new(Code::StoreOutOfOrder, what),
+            StoreError::Unreadable { what, why } => {
+                let detail = format!(
+                    "{what} cannot be read by this server: a later version wrote it, or somebody changed it by hand"
+                );
+                Self::new(Code::UnreadableDocument, detail).caused_by(why)
+            }
             StoreError::QueryTooSlow { .. } => {
                 let advice = "name a state, a queue, a kind, an owner or a time, so that it has fewer jobs to read";
                 Self::new(Code::QueryTooSlow, format!("{error}; {advice}"))

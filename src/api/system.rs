@@ -37,7 +37,7 @@ pub(crate) async fn livez(State(app): State<App>) -> Answer {
 #[utoipa::path(get, path = "/readyz", tag = "server",
     responses(
         (status = 200, description = "The server can serve requests", body = Health),
-        (status = 503, description = "`store_unavailable` or `shutting_down`; `detail` says why, where that is known"),
+        (status = 503, description = "`store_unavailable`, `store_out_of_order` or `shutting_down`; `detail` says why, where that is known"),
     ))]
 pub(crate) async fn readyz(State(app): State<App>) -> Answer {
     if app.shutdown.is_cancelled() {
@@ -58,7 +58,11 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
     let manager = &call.app.manager;
     let (insights, survey) = (manager.insights(), manager.survey());
     let configuration = call.app.configuration.as_ref().clone();
-    let store = StoreHealth { stopped: manager.stopped(), unreadable: manager.unreadable() };
+    let store = StoreHealth {
+        stopped: manager.stopped(),
+        out_of_order: manager.out_of_order(),
+        unreadable: manager.unreadable(),
+    };
     ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), store, manager.now()))
 }
 

@@ -89,7 +89,7 @@ pub(super) async fn start(
     let start = || Notifier::start(manager.clone(), store.clone(), clock.clone(), executor.clone(), config.clone());
     let started = start
         .retry(backoff::waits())
-        .when(|error| !matches!(error, StoreError::Corrupt(_)))
+        .when(|error| !matches!(error, StoreError::Corrupt(_) | StoreError::Unreadable { .. }))
         .notify(|error, _| tracing::warn!(%error, "the subscriptions cannot be read yet; trying again"))
         .await;
     started.map_err(Failure::failed)

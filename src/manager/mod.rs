@@ -153,6 +153,12 @@ impl Manager {
         self.shared.store.stopped()
     }
 
+    /// Returns which parts of the store are known to be out of order, without reading the store; `None` when none is.
+    #[must_use]
+    pub fn out_of_order(&self) -> Option<String> {
+        self.shared.store.out_of_order()
+    }
+
     /// Returns the time by this manager's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {

@@ -141,6 +141,10 @@ impl Store for Measured {
         self.0.stopped()
     }
 
+    fn out_of_order(&self) -> Option<String> {
+        self.0.out_of_order()
+    }
+
     fn inline_limit(&self) -> usize {
         self.0.inline_limit()
     }

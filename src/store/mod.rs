@@ -167,6 +167,18 @@ pub enum StoreError {
     /// This engine does not support the operation.
     #[error("{0}")]
     Unsupported(&'static str),
+    /// A part of the store is in a state that trying again does not change. The message says which, and what can be
+    /// done about it; it is fit for every caller.
+    #[error("{0}")]
+    OutOfOrder(String),
+    /// One document cannot be read: a later version of the program wrote it, or somebody changed it by hand.
+    #[error("{what} cannot be read: {why}")]
+    Unreadable {
+        /// The document, such as "job `a`".
+        what: String,
+        /// Why it cannot be read.
+        why: String,
+    },
     /// The store holds something that this program does not write.
     #[error("the store holds something unexpected: {0}")]
     Corrupt(String),
@@ -272,6 +284,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns why the store takes no more writes until its process is started again, and what can be done about it;
     /// `None` while it takes them.
     fn stopped(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns which parts of the store are known to be out of order, and what can be done about them; `None` when none
+    /// is. It does not ask the store.
+    fn out_of_order(&self) -> Option<String> {
         None
     }
 

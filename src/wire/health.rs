@@ -54,7 +54,7 @@ pub enum HealthStatus {
     Ok,
     /// The server works, but an operator should read the reasons.
     Warn,
-    /// The store takes no more writes, or does not let its jobs be counted.
+    /// The store takes no more writes, is out of order, or does not let its jobs be counted.
     Error,
 }
 
@@ -63,6 +63,8 @@ pub enum HealthStatus {
 pub(crate) struct StoreHealth {
     /// Why it takes no more writes until the process is started again, and what can be done.
     pub(crate) stopped: Option<String>,
+    /// Which of its parts are out of order, and what can be done.
+    pub(crate) out_of_order: Option<String>,
     /// The number of documents that cannot be read.
     pub(crate) unreadable: usize,
 }
@@ -183,12 +185,15 @@ impl ServerHealth {
 fn judge(
     insights: &Insights,
     survey: &SurveyState,
-    StoreHealth { stopped, unreadable }: StoreHealth,
+    StoreHealth { stopped, out_of_order, unreadable }: StoreHealth,
     now: Timestamp,
 ) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
     if let Some(why) = stopped {
         found.push((HealthStatus::Error, format!("the store takes no more writes: {why}")));
+    }
+    if let Some(what) = out_of_order {
+        found.push((HealthStatus::Error, what));
     }
     if let Some(since) = survey.failing_since {
         found.push((HealthStatus::Error, format!("the store has not let its jobs be counted since {since}")));
@@ -344,6 +349,13 @@ mod tests {
         let (status, reasons) = judge(&calm(), &SurveyState::default(), store, at(1_000));
         assert_eq!(status, HealthStatus::Error);
         assert!(reasons[0].contains("the disk is full"), "{reasons:?}");
+    }
+
+    #[test]
+    fn a_store_that_is_out_of_order_is_an_error_in_its_own_words() {
+        let store = StoreHealth { out_of_order: Some("an index is gone".to_owned()), ..StoreHealth::default() };
+        let judged = judge(&calm(), &SurveyState::default(), store, at(1_000));
+        assert_eq!(judged, (HealthStatus::Error, vec!["an index is gone".to_owned()]));
     }
 
     #[test]

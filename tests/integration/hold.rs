@@ -5,6 +5,7 @@ mod faults;
 mod kill;
 mod later_version;
 mod notifications;
+mod out_of_order;
 mod outage;
 mod race;
 mod recovery;

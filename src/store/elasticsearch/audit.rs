@@ -166,6 +166,7 @@ fn judge(entries: &[AuditEntry], answers: Vec<Sent>) -> Result<(), StoreError> {
             ItemOutcome::NotDone(why) | ItemOutcome::Denied(why) | ItemOutcome::Unsure(why) => {
                 return Err(unavailable(&why));
             }
+            ItemOutcome::OutOfOrder(fault) | ItemOutcome::Withheld(fault) => return Err(fault.into()),
         }
     }
     Ok(())

@@ -223,14 +223,13 @@ async fn read_back(shared: &Context, batch: &mut Batch) {
             for (task, document) in looking.iter_mut().zip(documents) {
                 match document.stored(&shared.indices) {
                     Ok(found) => task.on_read_back(found),
-                    Err(error @ StoreError::Corrupt(_)) => task.course.decide(Err(WriteError::Refused(error))),
-                    Err(error) => task.course.blocked(error.to_string()),
+                    Err(error) => task.course.failed_to_read(error),
                 }
             }
         }
         Err(error) => {
             for task in looking {
-                task.course.blocked(error.to_string());
+                task.course.failed_to_read(error.clone());
             }
         }
     }
@@ -242,7 +241,7 @@ async fn locate(shared: &Context, batch: &mut Batch) {
     let mut asking: Vec<&mut Task> = batch.tasks_mut().filter(|task| task.course.is_open()).collect();
     asking.retain(|task| task.question.is_some() && !task.held);
     if let Err(error) = find_known(shared, &locator, &mut asking).await {
-        return asking.iter_mut().for_each(|task| task.course.blocked(error.to_string()));
+        return asking.iter_mut().for_each(|task| task.course.failed_to_read(error.clone()));
     }
     asking.retain(|task| task.question.is_some());
     if asking.is_empty() {
@@ -256,12 +255,11 @@ async fn locate(shared: &Context, batch: &mut Batch) {
             for (task, located) in asking.into_iter().zip(located) {
                 match located {
                     Ok(located) => task.located(located),
-                    Err(error @ StoreError::Corrupt(_)) => task.course.decide(Err(WriteError::Refused(error))),
-                    Err(error) => task.course.blocked(error.to_string()),
+                    Err(error) => task.course.failed_to_read(error),
                 }
             }
         }
-        Err(error) => asking.iter_mut().for_each(|task| task.course.blocked(error.to_string())),
+        Err(error) => asking.iter_mut().for_each(|task| task.course.failed_to_read(error.clone())),
     }
 }
 

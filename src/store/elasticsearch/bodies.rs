@@ -64,6 +64,9 @@ async fn store_chunk(
                 ItemOutcome::Done(_) => results[index] = Some(Ok(())),
                 ItemOutcome::Invalid(reason) => results[index] = Some(Err(StoreError::Corrupt(reason))),
                 ItemOutcome::Denied(reason) => results[index] = Some(Err(StoreError::Unavailable(reason))),
+                ItemOutcome::OutOfOrder(fault) | ItemOutcome::Withheld(fault) => {
+                    results[index] = Some(Err(fault.into()));
+                }
                 ItemOutcome::NotDone(reason) | ItemOutcome::Unsure(reason) => obstacle = reason,
                 ItemOutcome::Conflict => "a conflict without a condition".clone_into(&mut obstacle),
             }
@@ -122,9 +125,12 @@ pub(super) async fn read(
         let mut found: HashMap<String, Json> = HashMap::with_capacity(ids.len());
         for document in parse_mget(&reply, ids.len())? {
             let Some(source) = document.source()? else { continue };
-            let corrupt = |error| StoreError::Corrupt(format!("body `{}`: {error}", document.id));
-            let stored: StoredBody = serde_json::from_str(source.get()).map_err(corrupt)?;
-            found.insert(document.id.clone(), Json::parse(stored.json).map_err(corrupt)?);
+            let unreadable = |error: serde_json::Error| StoreError::Unreadable {
+                what: format!("the body `{}`", document.id),
+                why: error.to_string(),
+            };
+            let stored: StoredBody = serde_json::from_str(source.get()).map_err(unreadable)?;
+            found.insert(document.id.clone(), Json::parse(stored.json).map_err(unreadable)?);
         }
         bodies.extend(ids.iter().map(|id| found.get(id).cloned()));
     }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::fault::{self, Cause, Fault};
 use super::nodes::{Request, reason};
 use crate::store::{Place, StoreError, Version};
 
 /// The `filter_path` of the answer, which would be as long as the request without it.
 const WANTED: &str = "items.*.status,items.*._seq_no,items.*._primary_term,items.*._shards.failed,\
-                      items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason";
+                      items.*.error.type,items.*.error.reason,items.*.error.index,items.*.error.caused_by.reason";
 
 /// The most bytes of documents in one request.
 pub(super) const MAX_BYTES: usize = 5 * 1024 * 1024;
@@ -106,6 +107,11 @@ impl Lines {
         Ok(())
     }
 
+    /// Returns the number of items.
+    pub(super) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Returns the number of bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
@@ -188,6 +194,10 @@ pub(super) enum ItemOutcome {
     Invalid(String),
     /// The item was refused for a lasting reason and not done. Holds the reason.
     Denied(String),
+    /// The index is in a state in which it takes no writes. An earlier try inside the server may have been done.
+    OutOfOrder(Fault),
+    /// The item was not sent, since its index is known to be in such a state.
+    Withheld(Fault),
     /// The item failed and may have been done all the same. Holds the reason.
     Unsure(String),
 }
@@ -224,26 +234,6 @@ struct Shards {
     failed: u32,
 }
 
-#[derive(Deserialize)]
-struct Cause {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    reason: Option<String>,
-    #[serde(default)]
-    caused_by: Option<Box<Cause>>,
-}
-
-impl Cause {
-    fn sentence(self) -> String {
-        let reason = self.reason.unwrap_or(self.kind);
-        match self.caused_by.and_then(|cause| cause.reason) {
-            Some(cause) if !reason.contains(&cause) => format!("{reason}: {cause}"),
-            _ => reason,
-        }
-    }
-}
-
 /// Parses the answer to a bulk of `expected` items into their outcomes, in order.
 ///
 /// # Errors
@@ -260,7 +250,10 @@ fn parse(body: &[u8], expected: usize) -> Result<Vec<ItemOutcome>, String> {
 pub(super) fn outcomes(status: u16, body: &[u8], expected: usize) -> Vec<ItemOutcome> {
     match status {
         200..=299 => parse(body, expected).unwrap_or_else(|error| vec![ItemOutcome::Unsure(error); expected]),
-        400..=499 => vec![ItemOutcome::Denied(reason(status, body)); expected],
+        400..=499 => {
+            let denied = || ItemOutcome::Denied(reason(status, body));
+            vec![fault::of_answer(status, body).map_or_else(denied, ItemOutcome::OutOfOrder); expected]
+        }
         _ => vec![ItemOutcome::Unsure(reason(status, body)); expected],
     }
 }
@@ -271,6 +264,10 @@ fn outcome(item: Item) -> ItemOutcome {
         // The write counts all the same: before it was acknowledged, the copy that failed was struck off the list of
         // those that may become the primary.
         metrics::counter!("leasehold_store_copies_failed_total").increment(1);
+    }
+    let fault = reply.error.as_ref().filter(|_| (400..=499).contains(&reply.status)).and_then(Cause::fault);
+    if let Some(fault) = fault {
+        return ItemOutcome::OutOfOrder(fault);
     }
     let sentence = reply.error.map_or_else(|| format!("status {}", reply.status), Cause::sentence);
     match (reply.status, reply.seq_no, reply.primary_term) {
@@ -299,18 +296,20 @@ mod tests {
             {"index":{"status":429,"error":{"type":"es_rejected_execution_exception","reason":"full"}}},
             {"create":{"status":400,"error":{"type":"document_parsing_exception","reason":"no",
                 "caused_by":{"type":"json_parse_exception","reason":"twice"}}}},
-            {"index":{"status":403,"error":{"type":"cluster_block_exception","reason":"blocked"}}},
+            {"index":{"status":403,"error":{"type":"security_exception","reason":"denied"}}},
+            {"index":{"status":400,"error":{"type":"index_closed_exception","reason":"closed","index":"a"}}},
             {"delete":{"status":503,"error":{"type":"unavailable_shards_exception","reason":"gone"}}},
             {"delete":{"_shards":{"failed":1},"_seq_no":8,"_primary_term":2,"status":200}}]}"#;
         let version = |seq_no| Version { place: Place::Main, primary_term: 2, seq_no };
         assert_eq!(
-            parse(body, 7),
+            parse(body, 8),
             Ok(vec![
                 ItemOutcome::Done(version(7)),
                 ItemOutcome::Conflict,
                 ItemOutcome::Unsure("full".to_owned()),
                 ItemOutcome::Invalid("no: twice".to_owned()),
-                ItemOutcome::Denied("blocked".to_owned()),
+                ItemOutcome::Denied("denied".to_owned()),
+                ItemOutcome::OutOfOrder(Fault::Closed("a".to_owned())),
                 ItemOutcome::Unsure("gone".to_owned()),
                 ItemOutcome::Done(version(8)),
             ])

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep};
 
 use super::bulk::{Action, ItemOutcome, Target};
+use super::fault::Fault;
 use super::resolution::{Condition, Lineage, ReadBack, Verdict, judge};
 use super::write_id::WriteId;
 use crate::store::{Place, StoreError, Version, WriteError, WriteResult};
@@ -30,12 +31,14 @@ pub(super) struct ConditionalWrite<T> {
     maybe_applied: bool,
     /// The latest reason why the write could not be decided; empty when there is none.
     obstacle: String,
+    /// The fault of the index for which the write is refused, unless the document read back shows that it was applied.
+    fault: Option<Fault>,
 }
 
 enum Stage<T> {
     /// The write is to be sent.
     Send,
-    /// The write met a conflict, and its document is to be read back.
+    /// The write met a conflict or a fault of the index, and its document is to be read back.
     ReadBack,
     /// The document read back shows that the write was accepted; writing that document once more is to confirm it.
     Confirm { version: Version, source: Box<RawValue>, lineage: Lineage },
@@ -64,7 +67,7 @@ pub(super) enum Content<'a> {
 
 impl<T> ConditionalWrite<T> {
     pub(super) fn new(condition: Condition, write_id: WriteId) -> Self {
-        Self { condition, write_id, stage: Stage::Send, maybe_applied: false, obstacle: String::new() }
+        Self { condition, write_id, stage: Stage::Send, maybe_applied: false, obstacle: String::new(), fault: None }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -103,20 +106,20 @@ impl<T> ConditionalWrite<T> {
     }
 
     /// Decides the write as failed: unknown if it may have been applied, refused otherwise.
-    pub(super) fn give_up(&mut self, obstacle: &str) {
+    fn give_up(&mut self, error: StoreError) {
         // A conflict whose document could not be read back may be this write's own.
         let undecided = self.maybe_applied || !matches!(self.stage, Stage::Send);
-        self.decide(Err(if undecided {
-            WriteError::Unknown(obstacle.to_owned())
-        } else {
-            WriteError::Refused(StoreError::Unavailable(obstacle.to_owned()))
+        self.decide(Err(match error {
+            StoreError::Unavailable(why) if undecided => WriteError::Unknown(why),
+            error if undecided => WriteError::Unknown(error.to_string()),
+            error => WriteError::Refused(error),
         }));
     }
 
     /// Decides the write as failed with its latest obstacle, since its deadline has passed.
     pub(super) fn time_is_up(&mut self) {
         let obstacle = std::mem::take(&mut self.obstacle);
-        self.give_up(&obstacle);
+        self.give_up(StoreError::Unavailable(obstacle));
     }
 
     /// Records that a try may have been applied, if `maybe`.
@@ -140,9 +143,15 @@ impl<T> ConditionalWrite<T> {
         self.stage = Stage::Send;
     }
 
-    /// Records why the write could not be decided in this round.
-    pub(super) fn blocked(&mut self, obstacle: String) {
-        self.obstacle = obstacle;
+    /// Processes the failure of a read that the write needs: it is tried again in the next round, unless that would
+    /// change nothing.
+    pub(super) fn failed_to_read(&mut self, error: StoreError) {
+        match error {
+            StoreError::Corrupt(_) | StoreError::Unreadable { .. } => self.decide(Err(WriteError::Refused(error))),
+            StoreError::OutOfOrder(_) => self.give_up(error),
+            error if self.fault.is_some() => self.give_up(error),
+            error => self.obstacle = error.to_string(),
+        }
     }
 
     /// Returns whether the write is open and has an obstacle, so that the next round must wait.
@@ -184,7 +193,16 @@ impl<T> ConditionalWrite<T> {
                 let message = format!("the index does not take {what} ({reason}); is its mapping the program's?");
                 self.decide(Err(WriteError::Refused(StoreError::Corrupt(message))));
             }
-            ItemOutcome::Denied(obstacle) | ItemOutcome::Invalid(obstacle) => self.give_up(&obstacle),
+            ItemOutcome::Denied(obstacle) | ItemOutcome::Invalid(obstacle) => {
+                self.give_up(StoreError::Unavailable(obstacle));
+            }
+            // The server itself tries a write again when a primary fails, so the one that met the block may have been
+            // done before. Documents can still be read then.
+            ItemOutcome::OutOfOrder(fault @ Fault::Blocked { .. }) if !self.maybe_applied => {
+                self.fault = Some(fault);
+                self.stage = Stage::ReadBack;
+            }
+            ItemOutcome::OutOfOrder(fault) | ItemOutcome::Withheld(fault) => self.give_up(fault.into()),
         }
     }
 
@@ -196,6 +214,14 @@ impl<T> ConditionalWrite<T> {
         has_our_body: bool,
         current: impl FnOnce() -> Option<T>,
     ) {
+        if let Some(fault) = self.fault.take() {
+            let is_ours = |found: CurrentDocument<'_>| {
+                [found.write_id, found.previous_write_id].contains(&Some(self.write_id)) || has_our_body
+            };
+            let is_applied = found.map_or(matches!(self.condition, Condition::Remove(_)), is_ours);
+            let (fault, why) = (StoreError::from(fault.clone()), fault.to_string());
+            return self.decide(Err(if is_applied { WriteError::Unknown(why) } else { WriteError::Refused(fault) }));
+        }
         let read = found.as_ref().map_or(ReadBack::Missing, |found| ReadBack::Found {
             version: found.version,
             write_id: found.write_id,
@@ -247,5 +273,50 @@ impl Rounds {
             self.backoff = (self.backoff * 2).min(LONGEST_ROUND_BACKOFF);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::write_id::WriteIdSource;
+    use super::*;
+
+    const VERSION: Version = Version { place: Place::Main, primary_term: 1, seq_no: 5 };
+
+    fn fault() -> Fault {
+        Fault::Blocked { index: "`jobs`".to_owned(), why: "full".to_owned() }
+    }
+
+    #[test]
+    fn a_write_that_met_a_block_is_refused_unless_its_document_shows_that_it_was_applied() {
+        let source = RawValue::from_string("{}".to_owned()).expect("JSON");
+        let ids = WriteIdSource::new();
+        let (own, other) = (ids.next(), ids.next());
+        for (write_id, previous_write_id, is_applied) in
+            [(own, None, true), (other, Some(own), true), (other, None, false)]
+        {
+            let mut write = ConditionalWrite::<()>::new(Condition::Replace(VERSION), own);
+            write.sent(ItemOutcome::OutOfOrder(fault()), "it");
+            assert!(write.is_to_be_read());
+            let write_id = Some(write_id);
+            let found = CurrentDocument { version: VERSION, source: &source, write_id, previous_write_id };
+            write.on_read_back(Some(found), false, || None);
+            match write.take_result() {
+                Some(Err(WriteError::Unknown(_))) => assert!(is_applied),
+                Some(Err(WriteError::Refused(StoreError::OutOfOrder(_)))) => assert!(!is_applied),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_that_was_not_sent_is_refused_and_one_that_may_have_been_applied_is_unknown() {
+        for maybe_applied in [false, true] {
+            let mut write = ConditionalWrite::<()>::new(Condition::Absent, WriteIdSource::new().next());
+            write.maybe_applied(maybe_applied);
+            write.sent(ItemOutcome::Withheld(fault()), "it");
+            let is_refused = matches!(write.take_result(), Some(Err(WriteError::Refused(StoreError::OutOfOrder(_)))));
+            assert_eq!(is_refused, !maybe_applied);
+        }
     }
 }

@@ -5,33 +5,49 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::ElasticsearchOptions;
 use super::definition::{Definitions, MAPPING_VERSION, without_tombstones};
 use super::error::ConnectError;
+use super::fault::Fault;
 use super::flavour::Server;
 use super::indices::{Indices, Kind};
 use super::nodes::{Nodes, Reply, Request, reason};
+use super::standing::Standing;
 
 /// The longest time to connect, as a multiple of the request timeout: one to find the server, two for each index, one
-/// for each template, one for the months, and one for the shards.
-const TIMES_A_REQUEST: u32 = 13;
+/// for each template, one for the months, one for the shards, and three to find out whether an index was lost.
+const TIMES_A_REQUEST: u32 = 16;
+/// The settings that block an index.
+const BLOCKS: [&str; 5] = [
+    "index.blocks.read_only",
+    "index.blocks.read_only_allow_delete",
+    "index.blocks.write",
+    "index.blocks.read",
+    "index.blocks.metadata",
+];
+/// The message on an index of the archive whose durability was changed.
+pub(super) const PUT_RIGHT: &str = "the index acknowledged writes before they were on disk, and no longer does";
+/// The setting that holds an index's identity.
+const UUID: &str = "index.uuid";
 /// The longest time that one request waits for the indices' shards.
 const MAX_SHARD_WAIT: Duration = Duration::from_secs(2);
 
-/// Tries once to find the server and to prepare its indices.
+/// Tries once to find the server and to prepare its indices, and returns their standing.
 pub(super) async fn prepare(
     nodes: &Nodes,
     indices: &Indices,
     options: &ElasticsearchOptions,
-) -> Result<Server, ConnectError> {
+) -> Result<(Server, Standing), ConnectError> {
     let link = Link::new(nodes, options.request_timeout.saturating_mul(TIMES_A_REQUEST));
     let server = link.server().await?;
     let definitions = Definitions { flavour: server.flavour, indices, options };
+    let mut opened = BTreeMap::new();
+    // The jobs come last: what refers to jobs is only there once their index has been.
     for kind in [Kind::Bodies, Kind::Records, Kind::Jobs] {
-        link.index(&definitions, kind).await?;
+        opened.insert(indices.name(kind).to_owned(), link.index(&definitions, kind).await?);
     }
     link.months(indices).await?;
     // Only now: had a newer program made the indices, its templates would have to stay.
@@ -39,7 +55,7 @@ pub(super) async fn prepare(
         link.template(&definitions, kind).await?;
     }
     link.until_searchable(indices, options.request_timeout / 2).await?;
-    Ok(server)
+    Ok((server, Standing::new(opened)))
 }
 
 /// The connection over which a store is set up and migrated.
@@ -107,12 +123,12 @@ impl<'a> Link<'a> {
     }
 
     /// Checks the index behind an alias, after making both if they are missing. Several processes may start at once:
-    /// the second one finds them made.
-    async fn index(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<(), ConnectError> {
+    /// the second one finds them made. Returns the index's identity.
+    async fn index(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<String, ConnectError> {
         let alias = definitions.indices.name(kind);
         let (index, found) = match self.find(alias).await? {
             Some(found) => found,
-            None => self.create(definitions, kind).await?,
+            None => self.create_unless_lost(definitions, kind).await?,
         };
         check(&index, &found)?;
         let all = &definitions.indices.all;
@@ -120,7 +136,53 @@ impl<'a> Link<'a> {
             let what = format!("the alias `{all}`");
             self.make(&what, format!("{index}/_alias/{all}"), &without_tombstones()).await?;
         }
-        Ok(())
+        Ok(found.setting(UUID).unwrap_or_default().to_owned())
+    }
+
+    /// Creates an index that has not been there before.
+    async fn create_unless_lost(
+        &self,
+        definitions: &Definitions<'_>,
+        kind: Kind,
+    ) -> Result<(String, IndexInfo), ConnectError> {
+        let alias = definitions.indices.name(kind);
+        let trace = self.trace(definitions.indices).await?;
+        // Another process may have made the index since, and then left the trace.
+        match (self.find(alias).await?, trace) {
+            (Some(found), _) => Ok(found),
+            (None, Some(trace)) => {
+                let fault = Fault::Lost(alias.to_owned()).to_string();
+                let (what, mend) = fault.split_once(". ").unwrap_or((&fault, ""));
+                Err(ConnectError::refused(format!("{what}, and {trace}"), mend))
+            }
+            (None, None) => self.create(definitions, kind).await,
+        }
+    }
+
+    /// Returns what tells that the store has been used before; `None` when nothing does.
+    async fn trace(&self, indices: &Indices) -> Result<Option<String>, ConnectError> {
+        let (months, records) = (indices.months(), &indices.records);
+        // What was written last must count.
+        let refresh = Request::command(format!("{records},{months}/_refresh?ignore_unavailable=true"));
+        self.send(refresh).await?.success().map_err(ConnectError::NotYet)?;
+        let path = |name| format!("{name}/_count?ignore_unavailable=true&expand_wildcards=open,closed");
+        for (name, what) in [(&months, "the archive has jobs"), (records, "there are records")] {
+            let reply = self.send(Request::post(path(name), b"{}".to_vec())).await?;
+            // A closed month cannot be counted, and has been used.
+            let count = match reply.status {
+                400 => 1,
+                _ => {
+                    let body = reply.success().map_err(ConnectError::NotYet)?;
+                    let reply: Value = serde_json::from_slice(&body)
+                        .map_err(|error| ConnectError::NotYet(format!("the indices cannot be counted: {error}")))?;
+                    reply["count"].as_u64().unwrap_or_default()
+                }
+            };
+            if count > 0 {
+                return Ok(Some(format!("{what} (`{name}`)")));
+            }
+        }
+        Ok(None)
     }
 
     async fn create(&self, definitions: &Definitions<'_>, kind: Kind) -> Result<(String, IndexInfo), ConnectError> {
@@ -155,10 +217,20 @@ impl<'a> Link<'a> {
         self.make(&format!("the index template `{name}`"), format!("_index_template/{name}"), &template).await.map(drop)
     }
 
-    /// Checks the months' indices.
+    /// Checks the months' indices. One that takes no writes refuses only those that need it, and is named in the log.
     async fn months(&self, indices: &Indices) -> Result<(), ConnectError> {
-        let path = format!("{}/_mapping?filter_path=*.mappings._meta", indices.months());
-        self.read(path).await?.iter().try_for_each(|(index, info)| check_version(index, info))
+        let wanted = "flat_settings=true&expand_wildcards=open,closed&filter_path=*.mappings._meta,*.settings";
+        for (index, info) in self.read(format!("{}?{wanted}", indices.months())).await? {
+            check_version(&index, &info)?;
+            if info.is_asynchronous() {
+                self.send(durable(&index)).await?.success().map_err(ConnectError::NotYet)?;
+                tracing::warn!(index, "{PUT_RIGHT}");
+            }
+            if let Some(fault) = info.fault(&index) {
+                tracing::warn!("a month of the archive is out of order: {fault}");
+            }
+        }
+        Ok(())
     }
 
     /// Returns the months' indices, in the order of time.
@@ -235,6 +307,34 @@ impl IndexInfo {
     fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).and_then(Value::as_str)
     }
+
+    /// Returns whether writes are acknowledged before they are on disk.
+    pub(super) fn is_asynchronous(&self) -> bool {
+        self.setting("index.translog.durability").is_some_and(|durability| durability != "request")
+    }
+
+    fn is_closed(&self) -> bool {
+        self.setting("index.verified_before_close") == Some("true")
+    }
+
+    /// Returns the setting that blocks the index, if there is one.
+    fn block(&self) -> Option<&'static str> {
+        BLOCKS.into_iter().find(|name| self.setting(name) == Some("true"))
+    }
+
+    /// Returns what keeps the index from being written.
+    pub(super) fn fault(&self, index: &str) -> Option<Fault> {
+        if self.is_closed() {
+            return Some(Fault::Closed(index.to_owned()));
+        }
+        let why = self.block()?.to_owned();
+        Some(Fault::Blocked { index: format!("`{index}`"), why })
+    }
+}
+
+/// Returns the request that has an index acknowledge writes only when they are on disk.
+pub(super) fn durable(index: &str) -> Request {
+    Request::put(format!("{index}/_settings"), Some(&json!({ "index.translog.durability": "request" })))
 }
 
 /// Checks that an index has this program's mapping version.
@@ -265,7 +365,7 @@ fn check(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
             format!("PUT /{index}/_mapping {{\"dynamic\": \"strict\"}}"),
         ));
     }
-    if found.setting("index.translog.durability").is_some_and(|durability| durability != "request") {
+    if found.is_asynchronous() {
         return Err(ConnectError::refused(
             format!(
                 "`{index}` acknowledges writes before they are on disk (index.translog.durability is not `request`)"
@@ -273,14 +373,17 @@ fn check(index: &str, found: &IndexInfo) -> Result<(), ConnectError> {
             format!("PUT /{index}/_settings {{\"index.translog.durability\": \"request\"}}"),
         ));
     }
-    for block in ["read_only", "read_only_allow_delete", "write", "read", "metadata"] {
-        let name = format!("index.blocks.{block}");
-        if found.setting(&name) == Some("true") {
-            return Err(ConnectError::refused(
-                format!("`{index}` is blocked ({name}); a full disk does that too"),
-                format!("make room on the disk, then PUT /{index}/_settings {{\"{name}\": null}}"),
-            ));
-        }
+    if found.is_closed() {
+        return Err(ConnectError::refused(
+            format!("the index `{index}` is closed"),
+            format!("open it: POST /{index}/_open"),
+        ));
+    }
+    if let Some(name) = found.block() {
+        return Err(ConnectError::refused(
+            format!("`{index}` is blocked ({name}); a full disk does that too"),
+            format!("make room on the disk, then PUT /{index}/_settings {{\"{name}\": null}}"),
+        ));
     }
     Ok(())
 }

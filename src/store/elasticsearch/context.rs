@@ -8,6 +8,7 @@ use super::bulk::{self, ItemOutcome, Lines, Part};
 use super::indices::Indices;
 use super::locate::Locator;
 use super::nodes::{CallError, Nodes};
+use super::standing::Standing;
 use super::unreadable::Unreadable;
 use super::write_id::{RecentWrites, WriteIdSource};
 use crate::clock::SystemClock;
@@ -16,6 +17,7 @@ use crate::clock::SystemClock;
 pub(super) struct Context {
     pub(super) nodes: Nodes,
     pub(super) indices: Indices,
+    pub(super) standing: Standing,
     pub(super) ids: WriteIdSource,
     pub(super) clock: SystemClock,
     pub(super) recent: RecentWrites,
@@ -38,8 +40,13 @@ pub(super) struct Sent {
 
 impl Context {
     /// Sends a bulk to the index behind `alias` in as many requests as its bytes need, and returns the answer to each
-    /// item. What is too long for one request is halved, so that an item that is too long by itself fails alone.
+    /// item. Nothing is sent to an index that is known to be out of order. What is too long for one request is halved,
+    /// so that an item that is too long by itself fails alone.
     pub(super) async fn send(&self, alias: &str, lines: Lines, deadline: Instant) -> Vec<Sent> {
+        if let Some(fault) = self.standing.fault(alias) {
+            let outcome = ItemOutcome::Withheld(fault);
+            return vec![Sent { outcome, maybe_repeated: false }; lines.count()];
+        }
         let mut sent = Vec::new();
         let mut parts = lines.into_parts();
         parts.reverse();
@@ -63,6 +70,9 @@ impl Context {
                 Err(CallError { message, maybe_received: true }) => (vec![ItemOutcome::Unsure(message); count], false),
                 Err(CallError { message, .. }) => (vec![ItemOutcome::NotDone(message); count], false),
             };
+        if outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::OutOfOrder(_))) {
+            self.standing.sound_alarm();
+        }
         Some(outcomes.into_iter().map(|outcome| Sent { outcome, maybe_repeated }).collect())
     }
 

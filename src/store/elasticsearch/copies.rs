@@ -44,7 +44,12 @@ pub(super) async fn remove(shared: &Context, copies: &[Copy], deadline: Instant)
             ItemOutcome::Done(_) => swept.removed += 1,
             // The copy has another version, or is gone already.
             ItemOutcome::Conflict => {}
-            ItemOutcome::NotDone(_) | ItemOutcome::Invalid(_) | ItemOutcome::Denied(_) | ItemOutcome::Unsure(_) => {
+            ItemOutcome::NotDone(_)
+            | ItemOutcome::Invalid(_)
+            | ItemOutcome::Denied(_)
+            | ItemOutcome::OutOfOrder(_)
+            | ItemOutcome::Withheld(_)
+            | ItemOutcome::Unsure(_) => {
                 swept.left.insert(copy.id.clone());
             }
         }

@@ -1,7 +1,8 @@
 //! The definitions of the indices: their mappings from `mappings/`, with the configured settings filled in.
 //!
 //! The indices of jobs, bodies and records are reached through an alias each, so that one can be exchanged for another
-//! later. Each also has a template, so that no index with such a name can come to be with another mapping.
+//! later. Each also has a template, so that no index with such a name can come to be with another mapping, nor by a
+//! write alone where the server lets a template forbid that.
 
 use serde_json::{Value, json};
 
@@ -59,12 +60,12 @@ impl Definitions<'_> {
         if kind != Kind::Archive {
             template["aliases"] = json!({});
         }
-        Ok(json!({
+        Ok(self.flavour.without_auto_creation(json!({
             "index_patterns": [name, format!("{name}-*")],
             "priority": TEMPLATE_PRIORITY,
             "template": template,
             "_meta": { "leasehold": { "version": MAPPING_VERSION } },
-        }))
+        })))
     }
 }
 

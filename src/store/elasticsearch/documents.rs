@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::conditional::CurrentDocument;
 use super::document::{Decoded, decode};
+use super::fault::Cause;
 use super::indices::Indices;
 use super::nodes::{Nodes, Request};
 use super::tombstone::{self, Tombstone};
@@ -80,11 +81,18 @@ impl<'a> RawDocument<'a> {
     /// Returns the document's source; `None` when there is no such document.
     pub(super) fn source(&self) -> Result<Option<&'a RawValue>, StoreError> {
         match self.error {
-            // A month whose index is missing has no documents.
-            Some(error) if error.get().contains(NO_INDEX) => Ok(None),
-            Some(error) => Err(StoreError::Unavailable(format!("`{}` cannot be read: {error}", self.id))),
+            Some(error) => {
+                let fault = serde_json::from_str::<Cause>(error.get()).ok().and_then(|cause| cause.fault());
+                let unavailable = || StoreError::Unavailable(format!("`{}` cannot be read: {error}", self.id));
+                Err(fault.map_or_else(unavailable, StoreError::from))
+            }
             None => Ok(self.source),
         }
+    }
+
+    /// Returns whether there is no such document because its month has no index.
+    fn is_of_missing_month(&self, indices: &Indices) -> bool {
+        indices.month_of(&self.index).is_some() && self.error.is_some_and(|error| error.get().contains(NO_INDEX))
     }
 
     /// Returns the document's version, for an index that is the only place of its kind.
@@ -97,13 +105,19 @@ impl<'a> RawDocument<'a> {
 
     /// Returns the job or tombstone, with the version of the place it lies in; `None` when there is no such document.
     pub(super) fn stored(&self, indices: &Indices) -> Result<Option<Stored<'a>>, StoreError> {
+        if self.is_of_missing_month(indices) {
+            return Ok(None);
+        }
         let Some(source) = self.source()? else { return Ok(None) };
         let version = Version { place: indices.place_of(&self.index)?, ..self.version()? };
-        let corrupt = |error| StoreError::Corrupt(format!("job `{}`: {error}", self.id));
+        let unreadable = |error: serde_json::Error| StoreError::Unreadable {
+            what: format!("job `{}`", self.id),
+            why: error.to_string(),
+        };
         if tombstone::is_tombstone(source) {
-            return Ok(Some(Stored::Tombstone(tombstone::decode(source, version).map_err(corrupt)?)));
+            return Ok(Some(Stored::Tombstone(tombstone::decode(source, version).map_err(unreadable)?)));
         }
-        let Decoded { job, write_id, previous_write_id } = decode(source).map_err(corrupt)?;
+        let Decoded { job, write_id, previous_write_id } = decode(source).map_err(unreadable)?;
         let document = CurrentDocument { version, source, write_id, previous_write_id };
         Ok(Some(Stored::Job(Box::new(Present { document, job }))))
     }

@@ -37,6 +37,16 @@ impl Flavour {
     }
 }
 
+impl Flavour {
+    /// Has a template forbid that a write to a name of its pattern makes the index. OpenSearch does not know this.
+    pub(super) fn without_auto_creation(self, mut template: Value) -> Value {
+        if self == Self::Elasticsearch {
+            template["allow_auto_create"] = json!(false);
+        }
+        template
+    }
+}
+
 /// The server as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {

@@ -9,7 +9,7 @@
 //!
 //! - the server: [`connect`] (the start and its checks), [`indices`], [`definition`] and [`migrate`] (what the indices
 //!   are, and how older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`] (requests,
-//!   deadlines, second tries);
+//!   deadlines, second tries), `fault` and `standing` (indices that are not as they should be);
 //! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what
 //!   a lost answer means, and what is done then), `unreadable` (documents of other versions);
 //! - the way of a write: `writer`, `caller`, `intake`, `batch`, `task`, `bulk`, `bodies` and `cleaning`, which share a
@@ -38,6 +38,7 @@ mod definition;
 mod document;
 mod documents;
 mod error;
+mod fault;
 mod flavour;
 mod health;
 mod indices;
@@ -52,6 +53,7 @@ mod reader;
 mod records;
 mod resolution;
 mod search;
+mod standing;
 mod stats;
 mod task;
 mod tombstone;
@@ -67,6 +69,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use error::ConnectError;
 pub use migrate::Migration;
@@ -111,6 +114,7 @@ pub struct ElasticsearchStore {
     mover: Mover,
     read_timeout: Duration,
     closed: AtomicBool,
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl ElasticsearchStore {
@@ -122,13 +126,14 @@ impl ElasticsearchStore {
         options.check()?;
         let indices = options.indices()?;
         let nodes = options.nodes()?;
-        let server = connect::prepare(&nodes, &indices, &options).await?;
+        let (server, standing) = connect::prepare(&nodes, &indices, &options).await?;
         tracing::info!(server = %server.flavour, version = server.version, "connected to the store");
         let definitions = Definitions { flavour: server.flavour, indices: &indices, options: &options };
         let mover = Mover::new(&definitions)?;
         let context = Arc::new(Context {
             nodes,
             indices,
+            standing,
             ids: WriteIdSource::new(),
             clock: SystemClock::default(),
             recent: RecentWrites::default(),
@@ -136,7 +141,10 @@ impl ElasticsearchStore {
             request_timeout: options.request_timeout,
             write_timeout: options.write_timeout,
         });
+        let watched = Arc::clone(&context);
+        let watch = async move { watched.standing.keep_watch(&watched.nodes, watched.request_timeout).await };
         Ok(Self {
+            _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
             writer: Writer::start(Arc::clone(&context), options.write_queue, options.bulks_in_flight),
             reader: Reader::start(Arc::clone(&context), options.read_queue, options.read_timeout),
             records: Records::new(Arc::clone(&context)),
@@ -149,12 +157,30 @@ impl ElasticsearchStore {
         })
     }
 
-    fn scope(&self) -> Result<Scope<'_>, StoreError> {
+    fn is_open(&self) -> Result<(), StoreError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::Unavailable("it is closed".to_owned()));
         }
-        let Context { nodes, indices, .. } = &*self.context;
-        Ok(Scope { nodes, index: &indices.jobs, deadline: Instant::now() + self.read_timeout })
+        Ok(())
+    }
+
+    /// Returns the scope of reads of the index behind `alias`.
+    fn scope<'a>(&'a self, alias: &'a str) -> Result<Scope<'a>, StoreError> {
+        self.is_open()?;
+        self.context.standing.is_there(alias)?;
+        Ok(Scope { nodes: &self.context.nodes, index: alias, deadline: Instant::now() + self.read_timeout })
+    }
+
+    fn jobs(&self) -> Result<Scope<'_>, StoreError> {
+        self.scope(&self.context.indices.jobs)
+    }
+
+    /// Passes the result of a read on, and sounds the alarm when it tells of an index that is out of order.
+    fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if matches!(result, Err(StoreError::OutOfOrder(_))) {
+            self.context.standing.sound_alarm();
+        }
+        result
     }
 }
 
@@ -171,28 +197,29 @@ impl Store for ElasticsearchStore {
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
-        self.reader.get(ids).await
+        self.jobs()?;
+        self.heard(self.reader.get(ids).await)
     }
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
-        let scope = self.scope()?;
-        bodies::read(scope.nodes, &self.context.indices.bodies, references, scope.deadline).await
+        let scope = self.scope(&self.context.indices.bodies)?;
+        self.heard(bodies::read(scope.nodes, scope.index, references, scope.deadline).await)
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
         let Context { indices, recent, unreadable, .. } = &*self.context;
-        search::search(self.scope()?, indices, search, recent, unreadable).await
+        self.heard(search::search(self.jobs()?, indices, search, recent, unreadable).await)
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        stats::count(self.scope()?, &self.context.indices, filter, by).await
+        self.heard(stats::count(self.jobs()?, &self.context.indices, filter, by).await)
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
         if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
             return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
         }
-        stats::stats(self.scope()?, &self.context.indices, request, MAX_ROWS).await
+        self.heard(stats::stats(self.jobs()?, &self.context.indices, request, MAX_ROWS).await)
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
@@ -200,28 +227,27 @@ impl Store for ElasticsearchStore {
     }
 
     async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        let scope = self.scope()?;
-        self.records.get(key, scope.deadline).await
+        let scope = self.scope(&self.context.indices.records)?;
+        self.heard(self.records.get(key, scope.deadline).await)
     }
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
-        let scope = self.scope()?;
-        self.records.list(kind, scope.deadline).await
+        let scope = self.scope(&self.context.indices.records)?;
+        self.heard(self.records.list(kind, scope.deadline).await)
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
-        self.scope()?;
+        self.is_open()?;
         self.audit.append(&self.context, entries, self.read_timeout).await
     }
 
     async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {
-        let scope = self.scope()?;
-        let Indices { jobs, records, .. } = &self.context.indices;
+        let (scope, records) = (self.jobs()?, &self.context.indices.records);
         let target = match what {
             Refresh::Records => records.clone(),
             Refresh::Jobs(filter) => search::index_for(filter, &self.context.indices),
         };
-        if target != *records && target != *jobs {
+        if target != *records && target != scope.index {
             // A search must not find the copy in the archive of a job that has left it.
             self.writer.cleared(self.read_timeout).await;
         }
@@ -231,7 +257,7 @@ impl Store for ElasticsearchStore {
     }
 
     async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
-        self.scope()?;
+        self.jobs()?;
         self.mover.step(&self.context, now, limit).await
     }
 
@@ -247,16 +273,21 @@ impl Store for ElasticsearchStore {
         self.context.unreadable.lately()
     }
 
+    fn out_of_order(&self) -> Option<String> {
+        self.context.standing.faults()
+    }
+
     fn inline_limit(&self) -> usize {
         INLINE_LIMIT
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
-        let scope = self.scope()?;
-        let deadline = scope.deadline.min(Instant::now() + READY_TIMEOUT);
-        let Indices { jobs, bodies, records, .. } = &self.context.indices;
+        self.is_open()?;
+        let Context { nodes, indices: Indices { jobs, bodies, records, .. }, standing, .. } = &*self.context;
+        let deadline = Instant::now() + READY_TIMEOUT.min(self.read_timeout);
+        standing.check(nodes, deadline).await?;
         let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
-        let reply = scope.nodes.try_call(&request, deadline).await.map_err(|error| error.message);
+        let reply = nodes.try_call(&request, deadline).await.map_err(|error| error.message);
         let body = reply.and_then(Reply::success).map_err(StoreError::Unavailable)?;
         let health: Value = serde_json::from_slice(&body)
             .map_err(|error| StoreError::Unavailable(format!("not an answer about health: {error}")))?;

@@ -33,6 +33,7 @@ use super::definition::Definitions;
 use super::document::WriteIds;
 use super::documents::{RawDocument, Stored, mget_of, parse_mget};
 use super::error::ConnectError;
+use super::fault::Fault;
 use super::indices::Kind;
 use super::nodes::Request;
 use super::search::{Page, Scope, page};
@@ -306,6 +307,10 @@ impl Pass<'_> {
                 | ItemOutcome::Invalid(why)
                 | ItemOutcome::Denied(why)
                 | ItemOutcome::Unsure(why) => obstacle = Some(why),
+                ItemOutcome::OutOfOrder(Fault::Missing(_)) => {
+                    obstacle = Some(format!("the index `{index}` was removed; the next run makes it anew"));
+                }
+                ItemOutcome::OutOfOrder(fault) | ItemOutcome::Withheld(fault) => obstacle = Some(fault.to_string()),
             }
         }
         if let Some(why) = obstacle {

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::fault;
 use super::health::{Health, pick};
 use crate::store::StoreError;
 
@@ -94,6 +95,15 @@ impl Reply {
     /// once.
     pub(super) fn is_there_already(&self) -> bool {
         self.status == 400 && String::from_utf8_lossy(&self.body).contains("resource_already_exists_exception")
+    }
+
+    /// Returns the body of a successful answer.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfOrder`] when an index is at fault; otherwise [`StoreError::Unavailable`].
+    pub(super) fn body(self) -> Result<Bytes, StoreError> {
+        let fault = fault::of_answer(self.status, &self.body);
+        self.success().map_err(|why| fault.map_or(StoreError::Unavailable(why), StoreError::from))
     }
 
     /// Returns the body of a successful answer.
@@ -224,7 +234,7 @@ impl Nodes {
 
     /// Sends `request` as [`Nodes::call`] does and returns the body of a successful answer.
     pub(super) async fn body(&self, request: &Request, deadline: Instant) -> Result<Bytes, StoreError> {
-        self.call(request, deadline).await?.success().map_err(StoreError::Unavailable)
+        self.call(request, deadline).await?.body()
     }
 
     /// Sends `request` as [`Nodes::call`] does and parses the body of a successful answer as JSON.
@@ -283,6 +293,8 @@ impl Nodes {
 fn judge(node: &str, reply: Reply) -> (Try, bool) {
     let message = |reply: &Reply| format!("{node}: {}", reason(reply.status, &reply.body));
     match reply.status {
+        // What an index's state forbids, it forbids on every node and every time.
+        429 if fault::of_answer(429, &reply.body).is_some() => (Try::Answered(reply), false),
         // The node rejected the request before doing anything.
         429 => (Try::NotDone(message(&reply)), false),
         // A search without its shards: every node would say the same.

@@ -18,7 +18,7 @@ use super::context::{Context, Sent};
 use super::document::{BodyForm, WriteIds, present};
 use super::documents::{RawDocument, mget, parse_mget};
 use super::resolution::Condition;
-use super::search::{Scope, page};
+use super::search::{Page, Scope, page};
 use super::write_id::{KnownWrite, RecentWrites, WriteId};
 use crate::job::{Json, RecordName};
 use crate::store::record::too_many;
@@ -52,7 +52,7 @@ struct Present<'a> {
 
 fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a>>, StoreError> {
     let Some(source) = document.source()? else { return Ok(None) };
-    let corrupt = |error: String| StoreError::Corrupt(format!("the record `{}`: {error}", document.id));
+    let corrupt = |why: String| StoreError::Unreadable { what: format!("the record `{}`", document.id), why };
     let stored: RecordDocument<'_> = serde_json::from_str(source.get()).map_err(|error| corrupt(error.to_string()))?;
     let text = stored
         .body_text
@@ -191,7 +191,7 @@ impl Records {
         let Scope { nodes, index, .. } = self.scope(deadline);
         let reply = match mget(nodes, index, &[&task.id], deadline).await {
             Ok(reply) => reply,
-            Err(error) => return task.course.blocked(error.to_string()),
+            Err(error) => return task.course.failed_to_read(error),
         };
         let documents = parse_mget(&reply, 1);
         match documents.and_then(|documents| documents.first().map(read).transpose()) {
@@ -202,7 +202,7 @@ impl Records {
                 task.course.on_read_back(document, false, || record);
             }
             Err(error @ StoreError::Corrupt(_)) => task.course.decide(Err(WriteError::Refused(error))),
-            Err(error) => task.course.blocked(error.to_string()),
+            Err(error) => task.course.failed_to_read(error),
         }
     }
 
@@ -231,23 +231,24 @@ impl Records {
     pub(super) async fn list(&self, kind: RecordKind, deadline: Instant) -> Result<Vec<Record>, StoreError> {
         let scope = self.scope(deadline);
         let mut records: Vec<Record> = Vec::new();
+        let mut after = None;
         // Ends: every round adds a page, or is the last.
         while records.len() <= MAX_RECORDS {
             let mut body = page(&json!({ "bool": { "filter": [{ "term": { "kind": kind.as_str() } }] } }), PAGE);
             body["sort"] = json!([{ "name": "asc" }]);
-            if let Some(last) = records.last() {
-                body["search_after"] = json!([last.key.name.as_str()]);
+            if let Some(after) = after {
+                body["search_after"] = after;
             }
-            let read_page = |hits: &[RawDocument<'_>]| {
-                let found = hits.iter().map(read).collect::<Result<Vec<_>, StoreError>>()?;
-                Ok(found.into_iter().flatten().map(|found| self.take(found)).collect::<Vec<_>>())
+            let read = |hit: &RawDocument<'_>| {
+                let found = self.context.unreadable.passed_over(&hit.id, read(hit))?;
+                Ok(found.map(|found| self.take(found)))
             };
-            let page = scope.hits(&body, read_page).await?;
-            let found = page.len();
-            records.extend(page);
-            if found < PAGE && records.len() <= MAX_RECORDS {
+            let Page { hits, last, found } = scope.page(&body, read).await?;
+            records.extend(found);
+            if hits < PAGE && records.len() <= MAX_RECORDS {
                 return Ok(records);
             }
+            after = last;
         }
         Err(too_many(kind))
     }

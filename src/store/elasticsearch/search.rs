@@ -22,6 +22,10 @@ use crate::store::{Place, StoreError, Versioned};
 /// The most hits that one request may ask for (the server's `index.max_result_window`).
 pub(super) const MAX_PAGE: usize = 10_000;
 
+/// The parameter with which a pattern stands for closed indices too: a search over them fails, where without it they
+/// would pass for ones without documents.
+const WITH_CLOSED: &str = "expand_wildcards=open,closed";
+
 /// Returns the indices to search for a filter: jobs that have not ended are all in the live index.
 pub(super) fn index_for(filter: &Filter, indices: &Indices) -> String {
     let in_query = || filter.query.as_ref().is_some_and(|query| query.expression.bounds(query.now).only_live());
@@ -181,7 +185,8 @@ impl Scope<'_> {
     /// Runs one search and returns its answer. Half an answer is an error: a list with jobs missing looks like one
     /// without.
     pub(super) async fn search(&self, body: &Value) -> Result<bytes::Bytes, StoreError> {
-        self.nodes.body(&self.request("allow_partial_search_results=false", body)?, self.deadline).await
+        let parameters = format!("allow_partial_search_results=false&{WITH_CLOSED}");
+        self.nodes.body(&self.request(&parameters, body)?, self.deadline).await
     }
 }
 
@@ -228,10 +233,19 @@ impl Scope<'_> {
         body: &Value,
         read: impl FnOnce(&[RawDocument<'_>]) -> T,
     ) -> Result<(T, bool), StoreError> {
-        let request = self.request("allow_partial_search_results=true", body)?;
-        let reply = self.nodes.try_call(&request, self.deadline).await?.success().map_err(StoreError::Unavailable)?;
-        let reply: SearchReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
-        Ok((read(&reply.hits.hits), reply.shards.is_whole() && !reply.timed_out))
+        let partial = "allow_partial_search_results=true";
+        let mut answer = self.within_reach(&format!("{partial}&{WITH_CLOSED}"), body).await;
+        let is_open = !matches!(answer, Err(StoreError::OutOfOrder(_)));
+        if !is_open {
+            answer = self.within_reach(partial, body).await;
+        }
+        let answer = answer?;
+        let reply: SearchReply = serde_json::from_slice(&answer).map_err(|error| unreadable(&error))?;
+        Ok((read(&reply.hits.hits), is_open && reply.shards.is_whole() && !reply.timed_out))
+    }
+
+    async fn within_reach(&self, parameters: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
+        self.nodes.try_call(&self.request(parameters, body)?, self.deadline).await?.body()
     }
 }
 

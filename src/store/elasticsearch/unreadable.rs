@@ -42,10 +42,14 @@ impl Unreadable {
     /// Returns what was read of the document `id`; for a document that cannot be read, `None`.
     ///
     /// # Errors
-    /// Errors other than [`StoreError::Corrupt`], which are not the document's.
-    fn passed_over<T>(&self, id: &str, read: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+    /// Errors that are not the document's.
+    pub(super) fn passed_over<T>(
+        &self,
+        id: &str,
+        read: Result<Option<T>, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
         match read {
-            Err(StoreError::Corrupt(why)) => {
+            Err(StoreError::Corrupt(why) | StoreError::Unreadable { why, .. }) => {
                 self.note(id, &why, Instant::now());
                 Ok(None)
             }
@@ -98,8 +102,9 @@ mod tests {
     fn what_is_told_apart_is_bounded_and_other_errors_are_passed_on() {
         let unreadable = Unreadable::default();
         for number in 0..2 * MAX_KNOWN {
-            let read = Err::<Option<u32>, _>(StoreError::Corrupt("no".to_owned()));
-            assert!(matches!(unreadable.passed_over(&number.to_string(), read), Ok(None)));
+            let id = number.to_string();
+            let read = Err::<Option<u32>, _>(StoreError::Unreadable { what: id.clone(), why: "no".to_owned() });
+            assert!(matches!(unreadable.passed_over(&id, read), Ok(None)));
         }
         assert_eq!(unreadable.lately(), MAX_KNOWN);
         let read = Err::<Option<u32>, _>(StoreError::Unavailable("away".to_owned()));

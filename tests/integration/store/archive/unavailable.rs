@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::Job;
-use leasehold::query::Filter;
 use leasehold::query::stats::StatsRequest;
+use leasehold::query::{Filter, Search, Sort};
 use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::{Archived, Store, StoreError, Write, WriteError};
 use reqwest::Method;
@@ -20,6 +20,7 @@ use crate::store::sample::counted;
 on_both!(
     a_month_that_is_away_holds_up_nobody_who_does_not_need_it,
     counts_and_statistics_without_a_month_are_refused,
+    a_closed_month_is_not_taken_for_one_without_jobs,
     a_month_that_is_away_keeps_no_job_of_another_month_from_being_moved,
     a_page_of_jobs_that_cannot_be_moved_is_passed_over,
     a_copy_that_cannot_be_removed_keeps_its_own_tombstone_only,
@@ -28,20 +29,27 @@ on_both!(
     a_live_job_is_confirmed_before_its_old_copy_goes,
 );
 
-/// A month long past, and a moment in it.
-const PAST: &str = "archive-2020.01";
-const IN_PAST: &str = "2020-01-15T00:00:00Z";
 /// More steps than the mover needs for what is here.
 const STEPS: usize = 10;
 
 impl Site {
-    /// The name of the month in which jobs of the test end.
+    /// The name of the index of the month in which jobs of the test end.
     pub(super) fn month(&self) -> String {
-        format!("{{prefix}}archive-{}", self.now.to_rfc3339()[..7].replace('-', "."))
+        month_of(self.now)
+    }
+
+    /// A moment in the month before that.
+    fn in_past(&self) -> Timestamp {
+        self.now.minus(10 * 24 * HOUR)
+    }
+
+    /// The name of the index of the month before.
+    fn past(&self) -> String {
+        month_of(self.in_past())
     }
 
     async fn set(&self, index: &str, settings: Value) {
-        self.do_at(Method::PUT, &format!("{{prefix}}{index}/_settings"), Some(settings)).await;
+        self.do_at(Method::PUT, &format!("{index}/_settings"), Some(settings)).await;
     }
 
     /// Makes the past month such that no node may hold it.
@@ -50,23 +58,23 @@ impl Site {
             "number_of_replicas": 0,
             "routing.allocation.require._name": "nobody",
         } } });
-        let path = format!("{{prefix}}{PAST}?wait_for_active_shards=0");
+        let path = format!("{}?wait_for_active_shards=0", self.past());
         self.do_at(Method::PUT, &path, Some(settings)).await;
     }
 
     async fn bring_past_month_back(&self) {
-        self.set(PAST, json!({ "index.routing.allocation.require._name": null })).await;
-        let health = self.ask(&format!("_cluster/health/{{prefix}}{PAST}?wait_for_status=yellow&timeout=30s")).await;
+        self.set(&self.past(), json!({ "index.routing.allocation.require._name": null })).await;
+        let health = self.ask(&format!("_cluster/health/{}?wait_for_status=yellow&timeout=30s", self.past())).await;
         assert_eq!(health["timed_out"], false, "{health}");
     }
 
     async fn let_past_month_be_written(&self, is_writable: bool) {
-        self.set(PAST, json!({ "index.blocks.write": !is_writable })).await;
+        self.set(&self.past(), json!({ "index.blocks.write": !is_writable })).await;
     }
 
     /// A job that ended in the past month.
     fn ended_in_past(&self, name: &str) -> Arc<Job> {
-        let then = Timestamp::parse_rfc3339(IN_PAST).expect("a time");
+        let then = self.in_past();
         end(&submit(name, plain_spec(), then, then), then)
     }
 
@@ -98,6 +106,11 @@ impl Site {
     async fn refresh_live(&self) {
         self.do_at(Method::POST, "{prefix}jobs/_refresh", None).await;
     }
+}
+
+/// The name of the index of the month of `time`.
+fn month_of(time: Timestamp) -> String {
+    format!("{{prefix}}archive-{}", time.to_rfc3339()[..7].replace('-', "."))
 }
 
 async fn a_month_that_is_away_holds_up_nobody_who_does_not_need_it(site: Site) {
@@ -137,6 +150,43 @@ async fn counts_and_statistics_without_a_month_are_refused(site: Site) {
     store.count(&Filter::default(), &[]).await.expect_err("a month is missing");
     let everything = StatsRequest::default();
     store.stats(&everything).await.expect_err("a month is missing");
+}
+
+async fn a_closed_month_is_not_taken_for_one_without_jobs(site: Site) {
+    let old = site.moved(&site.ended_in_past("old")).await;
+    let removed = site.moved(&site.ended_in_past("removed")).await;
+    site.archive(3).await;
+    let new = site.ended("new");
+    site.create(&new).await;
+    site.do_at(Method::POST, &format!("{}/_close", site.past()), None).await;
+
+    let again = Write::Create { job: Arc::clone(&old.job), bodies: vec![] };
+    let answers = [
+        site.write(again).await.map(|_| ()),
+        site.write(Write::Remove { job: removed.job, expected: removed.version }).await.map(|_| ()),
+    ];
+    for answer in answers {
+        let refused = answer.expect_err("the month is closed");
+        assert!(matches!(&refused, WriteError::Refused(_)) && refused.to_string().contains("is closed"), "{refused}");
+    }
+    let everything = Search { filter: Filter::default(), sort: Sort::default(), after: None, limit: 10 };
+    let refused = [
+        site.store.get(&[id("old")]).await.map(|_| ()),
+        site.store.search(&everything).await.map(|_| ()),
+        site.store.count(&Filter::default(), &[]).await.map(|_| ()),
+    ];
+    for answer in refused {
+        let refused = answer.expect_err("the month is closed").to_string();
+        assert!(refused.contains("is closed"), "{refused}");
+    }
+    // Who does not need the month goes on.
+    for hours in [5, 7] {
+        site.steps(hours, 10).await;
+    }
+    site.do_at(Method::POST, &format!("{}/_open", site.past()), None).await;
+    site.bring_past_month_back().await;
+    assert!(site.get(&id("new")).await.is_some_and(|found| is_moved(&found)));
+    site.holds(&[&old.job, &new, &site.ended_in_past("removed")]).await;
 }
 
 async fn a_month_that_is_away_keeps_no_job_of_another_month_from_being_moved(site: Site) {
@@ -219,7 +269,7 @@ async fn a_job_is_not_moved_again_while_an_old_copy_of_it_is_left(site: Site) {
     for hours in [1, 3, 5] {
         site.archive(hours).await;
     }
-    let long_ago = Filter { finished_at_most: Timestamp::parse_rfc3339(IN_PAST).ok(), ..Filter::default() };
+    let long_ago = Filter { finished_at_most: Some(site.in_past()), ..Filter::default() };
     for found in site.search(long_ago).await {
         let removal = Write::Remove { job: found.job, expected: found.version };
         let _kept_or_not = site.write(removal).await;
@@ -238,7 +288,7 @@ async fn a_change_of_an_old_copy_meets_the_later_one(site: Site) {
     site.archive(3).await;
     let again = retried(&old.job, site.now);
     let retry = Write::Replace { job: again.clone(), expected: old.version, bodies: vec![] };
-    let copy = site.ask(&format!("{{prefix}}{PAST}/_doc/a")).await["_source"].clone();
+    let copy = site.ask(&format!("{}/_doc/a", site.past())).await["_source"].clone();
     let version = site.write(retry).await.expect("it is written under its version");
     let done = end(&again, site.now);
     let finish = Write::Replace { job: done.clone(), expected: version, bodies: vec![] };
@@ -247,9 +297,9 @@ async fn a_change_of_an_old_copy_meets_the_later_one(site: Site) {
         site.archive(hours).await;
     }
     // As a restored snapshot would have it.
-    site.do_at(Method::PUT, &format!("{{prefix}}{PAST}/_doc/a?refresh=true"), Some(copy)).await;
+    site.do_at(Method::PUT, &format!("{}/_doc/a?refresh=true", site.past()), Some(copy)).await;
 
-    let long_ago = Filter { finished_at_most: Timestamp::parse_rfc3339(IN_PAST).ok(), ..Filter::default() };
+    let long_ago = Filter { finished_at_most: Some(site.in_past()), ..Filter::default() };
     let found = site.search(long_ago).await.pop().expect("the old copy");
     let removal = Write::Remove { job: found.job, expected: found.version };
     match site.write(removal).await {
