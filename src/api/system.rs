@@ -37,7 +37,7 @@ pub(crate) async fn livez(State(app): State<App>) -> Answer {
 #[utoipa::path(get, path = "/readyz", tag = "server",
     responses(
         (status = 200, description = "The server can serve requests", body = Health),
-        (status = 503, description = "`store_unavailable`, `store_out_of_order` or `shutting_down`; `detail` says why, where that is known"),
+        (status = 503, description = "`store_unavailable`, `store_out_of_order` or `shutting_down`; see its `detail`"),
     ))]
 pub(crate) async fn readyz(State(app): State<App>) -> Answer {
     if app.shutdown.is_cancelled() {

@@ -16,6 +16,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -68,6 +69,35 @@ impl Counts {
     /// How many answers were spoiled in all.
     pub(crate) fn spoiled(&self) -> u64 {
         self.swallowed + self.delayed + self.reset + self.cut
+    }
+}
+
+/// The requests that a proxy keeps back.
+#[derive(Clone)]
+pub(crate) struct Held {
+    start: &'static str,
+    /// How many of them have no answer yet.
+    count: Arc<watch::Sender<usize>>,
+    released: CancellationToken,
+}
+
+impl Held {
+    /// Waits until a request is kept back.
+    pub(crate) async fn any(&self) {
+        self.count.subscribe().wait_for(|count| *count > 0).await.expect("the sender is ours");
+    }
+
+    /// Passes on what was kept back, also for clients that have given up, and waits until the server has answered it.
+    pub(crate) async fn release(&self) {
+        self.released.cancel();
+        self.count.subscribe().wait_for(|count| *count == 0).await.expect("the sender is ours");
+    }
+
+    /// Keeps a request back until it is released; returns what to tell that it was answered.
+    async fn keep(self) -> impl FnOnce() {
+        self.count.send_modify(|count| *count += 1);
+        self.released.cancelled().await;
+        move || self.count.send_modify(|count| *count -= 1)
     }
 }
 
@@ -126,6 +156,13 @@ impl FaultProxy {
         self.plan.lock().longest = bytes;
     }
 
+    /// Keeps back every request that starts with `start` from now on.
+    pub(crate) fn hold(&self, start: &'static str) -> Held {
+        let held = Held { start, count: Arc::new(watch::Sender::new(0)), released: CancellationToken::new() };
+        self.plan.lock().held = Some(held.clone());
+        held
+    }
+
     /// What it did so far.
     pub(crate) fn counts(&self) -> Counts {
         self.plan.lock().counts
@@ -174,6 +211,7 @@ struct Plan {
     longest: usize,
     /// Cancelled by the first request that is not let through.
     cut_off: CancellationToken,
+    held: Option<Held>,
 }
 
 impl Plan {
@@ -192,6 +230,7 @@ impl Plan {
             allowed: None,
             longest: MAX_MESSAGE_BYTES,
             cut_off: CancellationToken::new(),
+            held: None,
         }
     }
 
@@ -263,9 +302,17 @@ async fn pass_on(client: TcpStream, upstream: &str, plan: &Mutex<Plan>) -> io::R
             client.write_all(TOO_LONG).await?;
             continue;
         }
+        let held = plan.lock().held.clone().filter(|held| request.bytes.starts_with(held.start.as_bytes()));
+        let answered = match held {
+            Some(held) => Some(held.keep().await),
+            None => None,
+        };
         server.write_all(&request.bytes).await?;
         let kind = Kind::Answer { to_head: request.bytes.starts_with(b"HEAD ") };
         let Some(answer) = Message::read(&mut server, kind).await? else { return Ok(()) };
+        if let Some(answered) = answered {
+            answered();
+        }
         let fault = plan.lock().next(&request.first_line());
         match fault {
             None => client.write_all(&answer.bytes).await?,

@@ -45,6 +45,11 @@ impl Month {
         Self(year * 12 + month - 1)
     }
 
+    /// Returns the month that was so many months before.
+    pub(super) fn minus(self, months: u32) -> Self {
+        Self(self.0.saturating_sub(months))
+    }
+
     /// Parses a month as [`Month`] displays it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (year, month) = text.split_once('.')?;

@@ -15,8 +15,8 @@
 //! - the way of a write: `writer`, `caller`, `intake`, `batch`, `task`, `bulk`, `bodies` and `cleaning`, which share a
 //!   `context`;
 //! - reads: `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's);
-//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`] and
-//!   [`mover`];
+//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`], [`months`]
+//!   and [`mover`];
 //! - beside the jobs: [`records`] and `audit`.
 //!
 //! The store's promises: a write is acknowledged only on the server's own acknowledgement of that write or of one more
@@ -46,6 +46,7 @@ mod intake;
 pub mod kql;
 mod locate;
 mod migrate;
+mod months;
 mod mover;
 mod nodes;
 mod options;

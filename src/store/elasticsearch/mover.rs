@@ -10,7 +10,9 @@
 //! - the job is no longer what was copied: the copy is stale and goes;
 //! - a copy whose job came back to life before its tombstone was written is found by the job's history ([`sweep`]).
 //!
-//! A job of which a stale copy may be left is not moved: later, nothing would say which of its copies is the job.
+//! A job of which a stale copy may be left is not moved: later, nothing would say which of its copies is the job. One
+//! that is moved long after its end goes to a later month's index than its own ([`months`]), so the copy that an
+//! interrupted move may have left is looked for first.
 //!
 //! What cannot be done stands in nobody's way. Each task goes over its documents from page to page with a cursor and
 //! begins anew after the last page; a month that fails is left alone until then, and what failed is counted and told.
@@ -35,7 +37,8 @@ use super::documents::{RawDocument, Stored, mget_of, parse_mget};
 use super::error::ConnectError;
 use super::fault::Fault;
 use super::indices::Kind;
-use super::nodes::Request;
+use super::locate::Copies;
+use super::months::{self, Months};
 use super::search::{Page, Scope, page};
 use super::tombstone::{self, Destination, TombstoneDocument};
 use super::write_id::WriteId;
@@ -57,10 +60,7 @@ pub(super) struct Mover {
     pub(super) tombstone_after: Duration,
     /// The longest time that one of a step's tasks may take.
     pub(super) timeout: Duration,
-    /// The definition of a month's index.
-    month: Value,
-    /// The months whose indices are known to exist.
-    months: Mutex<HashSet<Month>>,
+    months: Months,
     /// The months to which jobs could not be moved since the last pass over all settled jobs has begun.
     unwell: Mutex<HashSet<Month>>,
     came_back: Cursor,
@@ -88,8 +88,7 @@ impl Mover {
             move_after: options.move_after,
             tombstone_after: options.tombstone_after,
             timeout: options.write_timeout / TASKS,
-            month: definitions.of(Kind::Archive)?,
-            months: Mutex::default(),
+            months: Months::new(definitions.of(Kind::Archive)?),
             unwell: Mutex::default(),
             came_back: Cursor::default(),
             tombstones: Cursor::default(),
@@ -117,7 +116,7 @@ impl Mover {
         }
         if !archived.more {
             self.unwell.lock().clear();
-            if let Err(error) = pass().drop_empty_months().await {
+            if let Err(error) = self.months.look_after(shared, now, pass().deadline).await {
                 archived.obstacle.get_or_insert(error.to_string());
             }
         }
@@ -200,10 +199,11 @@ impl Pass<'_> {
 
     /// Moves a page of settled jobs, month by month.
     async fn move_settled(&self, archived: &mut Archived) -> Result<(), StoreError> {
-        let (found, is_full) = self.find_settled().await?;
+        let (mut found, is_full) = self.find_settled().await?;
         archived.more |= is_full;
         let came_back: Vec<&JobId> = found.iter().filter(|moving| moving.came_back).map(|moving| &moving.id).collect();
-        let left = self.sweep_or_leave(&came_back, archived).await;
+        let mut left = self.sweep_or_leave(&came_back, archived).await;
+        left.append(&mut self.place_late(&mut found, archived).await);
         let mut by_month: BTreeMap<Month, Vec<Moving>> = BTreeMap::new();
         for moving in found {
             if left.contains(&moving.id) {
@@ -223,6 +223,30 @@ impl Pass<'_> {
             archived.left += jobs.len() - (archived.moved - before);
         }
         Ok(())
+    }
+
+    /// Gives jobs whose months are no longer written to another one, which is that of their copy when an interrupted
+    /// move has left one. Returns the jobs of which one may be out of reach.
+    async fn place_late(&self, found: &mut [Moving], archived: &mut Archived) -> BTreeSet<JobId> {
+        let oldest = months::oldest_written(self.now);
+        let late: Vec<&JobId> = found.iter().filter(|job| job.month < oldest).map(|job| &job.id).collect();
+        if late.is_empty() {
+            return BTreeSet::new();
+        }
+        let (copies, is_whole) =
+            self.shared.locator(self.deadline).copies_within_reach(&late).await.unwrap_or_else(|error| {
+                archived.obstacle.get_or_insert(error.to_string());
+                (Copies::default(), false)
+            });
+        let mut left = BTreeSet::new();
+        for job in found.iter_mut().filter(|job| job.month < oldest) {
+            match copies.get(&job.id).and_then(|months| months.iter().max()) {
+                Some(month) => job.month = *month,
+                None if is_whole => job.month = oldest,
+                None => drop(left.insert(job.id.clone())),
+            }
+        }
+        left
     }
 
     async fn find_settled(&self) -> Result<(Vec<Moving>, bool), StoreError> {
@@ -254,7 +278,7 @@ impl Pass<'_> {
 
     /// Moves jobs that ended in one month.
     async fn move_to(&self, month: Month, jobs: &[Moving], archived: &mut Archived) -> Result<(), StoreError> {
-        self.make_month(month).await?;
+        self.mover.months.make(self.shared, month, self.deadline).await?;
         for chunk in chunks(jobs, MAX_PAGE, |moving| moving.source.get().len()) {
             self.move_chunk(month, chunk, archived).await?;
         }
@@ -315,7 +339,7 @@ impl Pass<'_> {
         }
         if let Some(why) = obstacle {
             // The index may be gone.
-            self.mover.months.lock().remove(&month);
+            self.mover.months.forget(month);
             if copied.is_empty() && there.is_empty() {
                 return Err(StoreError::Unavailable(why));
             }
@@ -366,73 +390,6 @@ impl Pass<'_> {
     async fn send(&self, lines: Lines) -> Vec<ItemOutcome> {
         let sent = self.shared.send(&self.shared.indices.jobs, lines, self.deadline).await;
         sent.into_iter().map(|sent| sent.outcome).collect()
-    }
-
-    /// Makes a month's index if it is missing. The request has the whole definition, so that it does not depend on the
-    /// template.
-    async fn make_month(&self, month: Month) -> Result<(), StoreError> {
-        if self.mover.months.lock().contains(&month) {
-            return Ok(());
-        }
-        let index = self.shared.indices.of_month(month);
-        let request = Request::put(index.clone(), Some(&self.mover.month));
-        if self.shared.nodes.make(&request, self.deadline).await? {
-            tracing::info!(index, "created the index");
-        }
-        self.mover.months.lock().insert(month);
-        Ok(())
-    }
-
-    /// Removes the indices of past months that have no job left.
-    async fn drop_empty_months(&self) -> Result<(), StoreError> {
-        for month in self.empty_months().await? {
-            self.drop_if_empty(month).await?;
-        }
-        Ok(())
-    }
-
-    async fn empty_months(&self) -> Result<Vec<Month>, StoreError> {
-        let what = "filter_path=indices.*.primaries.docs.count";
-        let path = format!("{}/_stats/docs?{what}", self.shared.indices.months());
-        let stats = self.json(Request::get(path)).await?;
-        let this_month = Month::of(self.now);
-        let empty = |(index, stats): (&String, &Value)| {
-            let month = self.shared.indices.month_of(index)?;
-            let is_empty = stats["primaries"]["docs"]["count"] == 0;
-            (is_empty && month < this_month).then_some(month)
-        };
-        Ok(stats["indices"].as_object().map(|indices| indices.iter().filter_map(empty).collect()).unwrap_or_default())
-    }
-
-    /// Removes a month's index unless it has a job. The index is closed to writes before the last check: later writes
-    /// fail, and earlier ones are seen.
-    async fn drop_if_empty(&self, month: Month) -> Result<(), StoreError> {
-        let index = self.shared.indices.of_month(month);
-        self.mover.months.lock().remove(&month);
-        let closed = self.json(Request::put(format!("{index}/_block/write"), None)).await;
-        let is_empty = match closed {
-            Ok(_) => self.is_empty(&index).await,
-            Err(error) => Err(error),
-        };
-        if let Ok(true) = is_empty {
-            self.json(Request::delete(index.clone())).await?;
-            tracing::info!(index, "removed the index of a month without jobs");
-            return Ok(());
-        }
-        let open = json!({ "index.blocks.write": null });
-        self.json(Request::put(format!("{index}/_settings"), Some(&open))).await?;
-        is_empty.map(|_| ())
-    }
-
-    async fn is_empty(&self, index: &str) -> Result<bool, StoreError> {
-        copies::refresh(self.shared, index, self.deadline).await?;
-        let count = self.json(Request::get(format!("{index}/_count"))).await?;
-        let shards = &count["_shards"];
-        Ok(count["count"] == 0 && shards["failed"] == 0 && shards["successful"] == shards["total"])
-    }
-
-    async fn json(&self, request: Request) -> Result<Value, StoreError> {
-        self.shared.nodes.json(&request, self.deadline).await
     }
 }
 

@@ -260,6 +260,10 @@ impl Nodes {
     }
 
     async fn call_once(&self, request: &Request, deadline: Instant) -> Try {
+        if Instant::now() >= deadline {
+            // A process that was paused must not do now what it meant to do then.
+            return Try::NotDone("there was no time left to send it".to_owned());
+        }
         let index = pick(&mut self.health.lock(), self.turn.fetch_add(1, Ordering::Relaxed), std::time::Instant::now());
         let client = &self.clients[index];
         let until = deadline.min(Instant::now() + self.request_timeout);

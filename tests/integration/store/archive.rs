@@ -5,6 +5,7 @@ mod indices;
 mod interrupted;
 pub(crate) mod migrated;
 mod model;
+mod removed;
 mod unavailable;
 mod unreadable;
 
@@ -415,7 +416,7 @@ async fn the_index_of_a_past_month_goes_with_its_last_job(site: Site) {
     let job = site.ended("a");
     site.create(&job).await;
     site.archive(1).await;
-    let months = 24 * 40;
+    let months = 24 * 100;
     site.archive(months).await;
     site.holds(&[&job]).await;
     let found = site.get(&job.id).await.expect("the job");
