@@ -11,6 +11,9 @@ use crate::program::{Started, is_alive, leasehold, lines, run, until};
 
 const SLOTS: usize = 3;
 
+/// A command that goes on until it is let go, or its test has ended: nobody ends it when `leasehold run` is killed.
+const HELD_UP: &str = "until test -f go || ! test -f jobs.jsonl; do sleep 0.1; done";
+
 fn start(directory: &Path, flags: &[&str]) -> Started {
     Started::of(&mut leasehold(directory, ["run", "jobs.jsonl", "--json"].iter().chain(flags)))
 }
@@ -78,7 +81,7 @@ fn of_a_changed_file_new_lines_run_and_jobs_of_removed_lines_are_cancelled() {
     let place = tempfile::tempdir().expect("a directory");
     let ran = place.path().join("ran");
     let job = |name: &str| format!("echo {name} >> ran");
-    let first = "echo first >> ran; test -f go || sleep 600".to_owned();
+    let first = format!("echo first >> ran; {HELD_UP}");
     write_jobs(place.path(), &[first.clone(), job("gone"), job("kept")]);
     let mut running = start(place.path(), &["--slots", "1"]);
     until("the first job runs", || lines(&ran) == ["first"]);
@@ -136,7 +139,7 @@ fn the_first_signal_waits_for_what_runs_and_the_second_does_not() {
 fn two_runs_of_one_list_do_not_run_at_once() {
     let place = tempfile::tempdir().expect("a directory");
     let ran = place.path().join("ran");
-    write_jobs(place.path(), &["echo x >> ran; sleep 600".to_owned()]);
+    write_jobs(place.path(), &[format!("echo x >> ran; {HELD_UP}")]);
     let _running = start(place.path(), &[]);
     until("the first runs", || lines(&ran).len() == 1);
     let said = run(place.path(), ["run", "jobs.jsonl"]).expect(1).stderr();
