@@ -34,6 +34,10 @@ const ROOM_FILE: &str = "leasehold.room";
 const DATABASE: &str = "store";
 const UNFINISHED_DATABASE: &str = "store.new";
 
+/// How the names begin of what may be in a directory before there is a store: parts of one, the marker of a run, hidden
+/// files, and what a file system puts at its root.
+const OWN_NAMES: [&str; 6] = ["leasehold.", "store", "audit", "run.json", ".", "lost+found"];
+
 /// How much room there must be for a store to be opened, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
 
@@ -51,6 +55,9 @@ impl Directory {
     pub(super) fn hold(path: &Path) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
         create_durably(path).map_err(failed("create"))?;
+        if let Some(entry) = foreign_entry(path).map_err(failed("look into"))? {
+            return Err(OpenError::Foreign { directory: path.to_owned(), entry });
+        }
         warn_if_open_to_others(path).map_err(failed("look at"))?;
         let mut lock = own_file()
             .read(true)
@@ -155,6 +162,20 @@ impl Directory {
     fn write_format(&self) -> io::Result<()> {
         write_whole(&self.path.join(FORMAT_FILE), format!("{FORMAT}\n").as_bytes())
     }
+}
+
+/// Returns the name of a file of something else in a directory that no store was ever in.
+fn foreign_entry(directory: &Path) -> io::Result<Option<String>> {
+    if directory.join(FORMAT_FILE).try_exists()? {
+        return Ok(None);
+    }
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !OWN_NAMES.iter().any(|own| name.starts_with(own)) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 /// Takes a lock, or says who has it.

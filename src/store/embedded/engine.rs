@@ -61,8 +61,12 @@ impl Engine {
 
     /// Writes the seal of the store anew, where it has changed.
     pub(super) fn checkpoint(&self) -> io::Result<()> {
-        let seq_no = self.published.read().last.seq_no;
-        self.disk.checkpoint(seq_no)
+        self.disk.checkpoint(self.last_write())
+    }
+
+    /// Returns the number of the last write.
+    pub(super) fn last_write(&self) -> u64 {
+        self.published.read().last.seq_no
     }
 
     /// Closes the database.

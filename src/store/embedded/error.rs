@@ -21,6 +21,17 @@ pub enum OpenError {
         /// The id of that process, if it is known.
         holder: Option<u32>,
     },
+    /// The directory has files of something else, and none of a store.
+    #[error(
+        "the data directory {} has no store in it, but other files, such as `{entry}`: choose an empty one",
+        directory.display()
+    )]
+    Foreign {
+        /// The data directory.
+        directory: PathBuf,
+        /// One of the files.
+        entry: String,
+    },
     /// Another version wrote the directory, in a format that this one does not read.
     #[error(
         "the data directory {} has format {found}, and this version reads format {known} only: use the version that \

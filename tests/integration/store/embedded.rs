@@ -200,6 +200,21 @@ fn a_database_without_a_format_is_refused() {
 }
 
 #[test]
+fn a_folder_of_something_else_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    fs::write(directory.path().join(".hidden"), "").expect("writable");
+    fs::write(directory.path().join("thesis.tex"), "").expect("writable");
+    let refusal = refusal(directory.path());
+    assert!(refusal.to_string().contains("such as `thesis.tex`: choose an empty one"), "{refusal}");
+    assert_eq!(fs::read_dir(directory.path()).expect("readable").count(), 2);
+    fs::remove_file(directory.path().join("thesis.tex")).expect("removable");
+    drop(open(directory.path()));
+    // What is put beside a store later is nobody's concern.
+    fs::write(directory.path().join("notes"), "").expect("writable");
+    drop(open(directory.path()));
+}
+
+#[test]
 fn a_creation_that_was_cut_short_is_begun_anew() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let unfinished = directory.path().join("store.new");
