@@ -19,9 +19,9 @@ const RESERVE_PARTS: usize = 2;
 /// What a connection can be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// All calls.
+    /// The connection may make all calls.
     Regular,
-    /// One call of an operator or a probe.
+    /// The connection may make one call of an operator or a probe.
     Reserved,
 }
 

@@ -67,7 +67,7 @@ pub(super) struct StoreArgs {
 pub(super) enum EngineSettings {
     /// Those of the embedded store.
     Embedded {
-        /// The data directory.
+        /// The path of the data directory.
         data_dir: PathBuf,
     },
     /// Those of Elasticsearch.

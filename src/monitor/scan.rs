@@ -113,7 +113,7 @@ impl Scans {
     /// Runs a scan once, for as long as it may act: every decision on a job asks anew.
     ///
     /// # Errors
-    /// Those of [`Scans::run_once`].
+    /// The errors of [`Scans::run_once`].
     pub async fn run_while(&self, scan: Scan, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
         match scan {
             Scan::Watch | Scan::Recovery => self.watch(scan, now, may_act).await,

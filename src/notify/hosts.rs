@@ -26,7 +26,7 @@ const REMEMBERED: usize = 10_000;
 
 /// What a delivery may do.
 pub(super) enum Admission {
-    /// Call the host.
+    /// Call the host, which holds this place until the call has ended.
     Call(Call),
     /// Be put off: the host has as many calls as it may.
     Later(Duration),

@@ -21,7 +21,7 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts the thread.
+    /// Starts the thread, which ends by itself when the engine is gone.
     pub(super) fn start(engine: Weak<Engine>) -> std::io::Result<Self> {
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let thread = thread::Builder::new().name("store-seal".to_owned()).spawn({

@@ -148,7 +148,7 @@ impl Directory {
         written.and(fs::remove_file(&path))
     }
 
-    /// Writes the seal.
+    /// Writes the seal durably, and whole or not at all.
     pub(super) fn write_seal(&self, seal: &Seal) -> io::Result<()> {
         write_whole(&Seal::path(&self.path), &seal.encode()?)
     }

@@ -69,7 +69,7 @@ impl Engine {
         self.published.read().last.seq_no
     }
 
-    /// Closes the database.
+    /// Closes the database and seals it as it is then.
     ///
     /// # Errors
     /// The errors of [`Disk::close`].

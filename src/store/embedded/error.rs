@@ -16,7 +16,7 @@ pub enum OpenError {
         holder.map_or_else(|| "another process".to_owned(), |pid| format!("the process {pid}"))
     )]
     InUse {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// The id of that process, if it is known.
         holder: Option<u32>,
@@ -27,7 +27,7 @@ pub enum OpenError {
         directory.display()
     )]
     Foreign {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// One of the files.
         entry: String,
@@ -39,7 +39,7 @@ pub enum OpenError {
         directory.display()
     )]
     UnknownFormat {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// The format of the directory.
         found: u32,
@@ -54,13 +54,13 @@ pub enum OpenError {
         advice(directory)
     )]
     NoFormat {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
     },
     /// Files of the directory are damaged. None of what they hold was changed.
     #[error("the data directory {} is damaged: {} ({})", directory.display(), listed(damages), advice(directory))]
     Damaged {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// What is damaged; at least one.
         damages: Vec<Damage>,
@@ -68,7 +68,7 @@ pub enum OpenError {
     /// The directory holds something that this program does not write.
     #[error("the data directory {} is damaged: {what} ({})", directory.display(), advice(directory))]
     Corrupt {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// A description of what is damaged, and how.
         what: String,
@@ -78,7 +78,7 @@ pub enum OpenError {
     Io {
         /// The operation that failed.
         doing: &'static str,
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -89,7 +89,7 @@ pub enum OpenError {
         directory.display()
     )]
     Full {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -101,7 +101,7 @@ pub enum OpenError {
         advice(directory)
     )]
     Database {
-        /// The data directory.
+        /// The path of the data directory.
         directory: PathBuf,
         /// The error of the database.
         source: fjall::Error,
