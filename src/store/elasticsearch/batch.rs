@@ -281,7 +281,7 @@ async fn find_known(shared: &Context, locator: &Locator<'_>, asking: &mut [&mut 
     Ok(())
 }
 
-/// Remembers the accepted writes, answers the callers of decided ones, and has cleared away what these leave behind.
+/// Remembers the accepted writes, has what they leave behind cleared away, and answers the callers of decided ones.
 fn settle(way: &Way, batch: &mut Batch) {
     let mut leftovers = Leftovers::default();
     for task in batch.tasks_mut() {
@@ -298,10 +298,11 @@ fn settle(way: &Way, batch: &mut Batch) {
         _ => None,
     });
     way.context.recent.remember(written);
+    // Before the answers: a caller who has one and waits for what is being cleared away waits for this as well.
+    way.cleaner.clear(&way.context, leftovers);
     for Entry { task, caller, index, .. } in &mut batch.entries {
         if let Some(answer) = task.take_answer() {
             caller.answer(*index, answer);
         }
     }
-    way.cleaner.clear(&way.context, leftovers);
 }
