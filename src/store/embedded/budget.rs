@@ -2,26 +2,32 @@
 
 use std::time::{Duration, Instant};
 
+use tokio_util::sync::CancellationToken;
+
 use crate::store::StoreError;
 
 /// How many jobs are judged between two looks at the clock.
 const JOBS_BETWEEN_CHECKS: usize = 64;
 
-/// The time that a query has left.
-#[derive(Clone, Copy)]
+/// The time that a query has left. It has none once nobody waits for the answer.
+#[derive(Clone)]
 pub(super) struct Budget {
     limit: Duration,
     until: Instant,
+    is_abandoned: CancellationToken,
 }
 
 impl Budget {
-    /// Creates a budget that begins now.
-    pub(super) fn of(limit: Duration) -> Self {
-        Self { limit, until: Instant::now() + limit }
+    /// Creates a budget that begins now, for a query that ends early when the token is cancelled.
+    pub(super) fn of(limit: Duration, is_abandoned: CancellationToken) -> Self {
+        Self { limit, until: Instant::now() + limit, is_abandoned }
     }
 
-    /// Checks that time is left.
+    /// Checks that time is left and that somebody waits.
     pub(super) fn check(&self) -> Result<(), StoreError> {
+        if self.is_abandoned.is_cancelled() {
+            return Err(StoreError::Unavailable("the caller has gone".to_owned()));
+        }
         if Instant::now() < self.until { Ok(()) } else { Err(StoreError::QueryTooSlow { limit: self.limit }) }
     }
 
@@ -30,3 +36,6 @@ impl Budget {
         if number.is_multiple_of(JOBS_BETWEEN_CHECKS) { self.check() } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests;

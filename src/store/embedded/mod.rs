@@ -61,6 +61,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::job::{BodyRef, JobId, Json};
 use crate::query::stats::{Stats, StatsRequest};
@@ -177,8 +178,11 @@ impl EmbeddedStore {
         let places = if is_indexed { &self.indexed_scans } else { &self.scans };
         let place = timeout(self.query_time, Arc::clone(places).acquire_owned()).await;
         let place = place.map_err(|_| StoreError::Overloaded { retry_after: QUERY_AGAIN_AFTER })?;
-        let limit = self.query_time;
-        self.on_thread(place.map_err(|_| closed())?, move |engine| read(engine, Budget::of(limit))).await
+        let (limit, is_abandoned) = (self.query_time, CancellationToken::new());
+        // A caller who goes away drops this future, while the thread goes on until it looks at its budget.
+        let _caller = is_abandoned.clone().drop_guard();
+        let read = move |engine: &Engine| read(engine, Budget::of(limit, is_abandoned));
+        self.on_thread(place.map_err(|_| closed())?, read).await
     }
 
     /// Reads or writes the disk on a thread that may block, and then frees the permit.
@@ -254,7 +258,7 @@ impl Store for EmbeddedStore {
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
         let Some(wanted) = Narrowed::of(&search.filter) else { return Ok(Vec::new()) };
         if scan::is_indexed(&wanted, search.sort) {
-            let budget = Budget::of(self.query_time);
+            let budget = Budget::of(self.query_time, CancellationToken::new());
             return self.in_memory(|engine| scan::search(engine, &wanted, search, budget))?;
         }
         let search = search.clone();

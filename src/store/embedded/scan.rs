@@ -187,7 +187,7 @@ impl Moment {
             blocks: &self.blocks,
             in_memory: &self.heads,
             wanted,
-            budget: self.budget,
+            budget: self.budget.clone(),
         }
     }
 }
