@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold::query::Filter;
-use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{Refresh, Store};
 use tempfile::TempDir;
 
 use crate::servers;
+use crate::store::elasticsearch::{connect, patient};
 
 /// A store and what it stands on, which ends when this is dropped.
 #[async_trait]
@@ -52,11 +52,7 @@ pub(crate) async fn embedded() -> Box<dyn Engine> {
 /// A store on the tests' Elasticsearch, under a prefix of its own.
 pub(crate) async fn elasticsearch() -> Box<dyn Engine> {
     let server = servers::elasticsearch().await;
-    let options = ElasticsearchOptions {
-        urls: vec![server.url().to_owned()],
-        index_prefix: servers::fresh_prefix("manager"),
-        ..ElasticsearchOptions::default()
-    };
-    let store = crate::store::elasticsearch::connect(options).await;
+    let options = patient(server.url(), &servers::fresh_prefix("manager"));
+    let store = connect(options).await;
     Box::new(Kept::<()> { store: Arc::new(store), _keeps: () })
 }

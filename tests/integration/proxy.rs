@@ -145,10 +145,15 @@ impl FaultProxy {
         plan.cut_off = CancellationToken::new();
     }
 
-    /// Waits until a request was not let through, since [`Self::allow`] said how many are.
+    /// Waits until a request was not let through, since [`Self::allow`] said how many are, and the server has answered
+    /// those that were: after that, nothing changes there by what the client did.
     pub(crate) async fn cut_off(&self) {
-        let cut_off = self.plan.lock().cut_off.clone();
+        let (cut_off, mut passing) = {
+            let plan = self.plan.lock();
+            (plan.cut_off.clone(), plan.passing.subscribe())
+        };
         cut_off.cancelled().await;
+        passing.wait_for(|count| *count == 0).await.expect("the sender is the plan's");
     }
 
     /// Answers every longer request with 413 from now on, as a proxy with a bound of its own does. It does not pass it on.
@@ -211,7 +216,18 @@ struct Plan {
     longest: usize,
     /// Cancelled by the first request that is not let through.
     cut_off: CancellationToken,
+    /// How many requests were let through and have no answer yet.
+    passing: Arc<watch::Sender<usize>>,
     held: Option<Held>,
+}
+
+/// A request on its way: it was let through and has no answer yet.
+struct Passing(Arc<watch::Sender<usize>>);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Plan {
@@ -230,23 +246,23 @@ impl Plan {
             allowed: None,
             longest: MAX_MESSAGE_BYTES,
             cut_off: CancellationToken::new(),
+            passing: Arc::new(watch::Sender::new(0)),
             held: None,
         }
     }
 
-    /// Whether one more request is let through.
-    fn lets_through(&mut self) -> bool {
+    /// Lets one more request through, if it may.
+    fn let_through(&mut self) -> Option<Passing> {
         match &mut self.allowed {
             Some(0) => {
                 self.cut_off.cancel();
-                false
+                return None;
             }
-            Some(requests) => {
-                *requests -= 1;
-                true
-            }
-            None => true,
+            Some(requests) => *requests -= 1,
+            None => {}
         }
+        self.passing.send_modify(|count| *count += 1);
+        Some(Passing(Arc::clone(&self.passing)))
     }
 
     fn next(&mut self, first_line: &str) -> Option<Fault> {
@@ -295,9 +311,7 @@ async fn pass_on(client: TcpStream, upstream: &str, plan: &Mutex<Plan>) -> io::R
     server.set_nodelay(true)?;
     let (mut client, mut server) = (BufReader::new(client), BufReader::new(server));
     while let Some(request) = Message::read(&mut client, Kind::Request).await? {
-        if !plan.lock().lets_through() {
-            return Ok(());
-        }
+        let Some(passing) = plan.lock().let_through() else { return Ok(()) };
         if request.bytes.len() > plan.lock().longest {
             client.write_all(TOO_LONG).await?;
             continue;
@@ -310,6 +324,7 @@ async fn pass_on(client: TcpStream, upstream: &str, plan: &Mutex<Plan>) -> io::R
         server.write_all(&request.bytes).await?;
         let kind = Kind::Answer { to_head: request.bytes.starts_with(b"HEAD ") };
         let Some(answer) = Message::read(&mut server, kind).await? else { return Ok(()) };
+        drop(passing);
         if let Some(answered) = answered {
             answered();
         }

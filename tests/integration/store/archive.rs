@@ -20,7 +20,7 @@ use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use leasehold::store::{Archived, Place, Store, Version, Versioned, Write, WriteError};
 
 use super::conflict;
-use super::elasticsearch::connect;
+use super::elasticsearch::{connect, patient};
 use super::sample::{id, plain_spec, queue, submit};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers::{self, SearchServer};
@@ -30,14 +30,20 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// How many jobs one step moves at most.
 const STEP: usize = 100;
 
-/// Makes a test of each case for each server.
+/// Makes a test of each case for each server, with a store as [`Site::on`] opens it, or `in_haste`.
 macro_rules! on_both {
+    (in_haste: $($case:ident),* $(,)?) => {
+        $crate::store::archive::on_both!(@in_haste $($case)*);
+    };
     ($($case:ident),* $(,)?) => {
+        $crate::store::archive::on_both!(@on $($case)*);
+    };
+    (@$open:ident $($case:ident)*) => {
         mod on_elasticsearch {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $case() {
-                    super::$case(crate::store::archive::Site::on(crate::servers::elasticsearch().await).await).await;
+                    super::$case(crate::store::archive::Site::$open(crate::servers::elasticsearch().await).await).await;
                 }
             )*
         }
@@ -45,7 +51,7 @@ macro_rules! on_both {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $case() {
-                    super::$case(crate::store::archive::Site::on(crate::servers::opensearch().await).await).await;
+                    super::$case(crate::store::archive::Site::$open(crate::servers::opensearch().await).await).await;
                 }
             )*
         }
@@ -72,6 +78,8 @@ pub(crate) struct Site {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) mortal: ElasticsearchStore,
     pub(crate) proxy: FaultProxy,
+    /// What the stores were opened with.
+    options: ElasticsearchOptions,
     url: String,
     prefix: String,
     /// When jobs of the test end: after now, so that what the store marks with the time itself is before it, and some
@@ -80,17 +88,28 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// With stores that wait long for a server that is slow.
     pub(crate) async fn on(server: &SearchServer) -> Self {
-        let prefix = servers::fresh_prefix("archive");
-        let url = server.url().to_owned();
-        let store: Arc<dyn Store> = Arc::new(connect(options(&url, &prefix)).await);
-        let (mortal, proxy) = mortal(&url, &prefix).await;
-        Self { store, mortal, proxy, url, prefix, now: early_next_month() }
+        Self::with(options(server.url(), &servers::fresh_prefix("archive"))).await
+    }
+
+    /// With stores that wait for what is away as long as they do by default.
+    pub(crate) async fn in_haste(server: &SearchServer) -> Self {
+        let ElasticsearchOptions { request_timeout, read_timeout, write_timeout, .. } = ElasticsearchOptions::default();
+        let patient = options(server.url(), &servers::fresh_prefix("archive"));
+        Self::with(ElasticsearchOptions { request_timeout, read_timeout, write_timeout, ..patient }).await
+    }
+
+    async fn with(options: ElasticsearchOptions) -> Self {
+        let (url, prefix) = (options.urls[0].clone(), options.index_prefix.clone());
+        let store: Arc<dyn Store> = Arc::new(connect(options.clone()).await);
+        let (mortal, proxy) = mortal(&options).await;
+        Self { store, mortal, proxy, options, url, prefix, now: early_next_month() }
     }
 
     /// A store of another process that can die at any request.
     pub(crate) async fn mortal(&self) -> (ElasticsearchStore, FaultProxy) {
-        mortal(&self.url, &self.prefix).await
+        mortal(&self.options).await
     }
 
     /// A job that was submitted and ended at `now`.
@@ -197,18 +216,13 @@ fn early_next_month() -> Timestamp {
 }
 
 fn options(url: &str, prefix: &str) -> ElasticsearchOptions {
-    ElasticsearchOptions {
-        urls: vec![url.to_owned()],
-        index_prefix: prefix.to_owned(),
-        // Searches see what was refreshed by a test or by the store itself, and nothing because time has passed.
-        refresh_interval: HOUR,
-        ..ElasticsearchOptions::default()
-    }
+    // Searches see what was refreshed by a test or by the store itself, and nothing because time has passed.
+    ElasticsearchOptions { refresh_interval: HOUR, ..patient(url, prefix) }
 }
 
-async fn mortal(url: &str, prefix: &str) -> (ElasticsearchStore, FaultProxy) {
-    let proxy = FaultProxy::start(url, Faults { one_in: 1, seed: 1, kinds: vec![Fault::Reset] }).await;
-    (connect(options(&proxy.url(), prefix)).await, proxy)
+async fn mortal(options: &ElasticsearchOptions) -> (ElasticsearchStore, FaultProxy) {
+    let proxy = FaultProxy::start(&options.urls[0], Faults { one_in: 1, seed: 1, kinds: vec![Fault::Reset] }).await;
+    (connect(ElasticsearchOptions { urls: vec![proxy.url()], ..options.clone() }).await, proxy)
 }
 
 /// Whether this version lies in the archive.

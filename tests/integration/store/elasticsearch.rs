@@ -1,6 +1,7 @@
 //! The engine on a search server: the same suite on Elasticsearch and on OpenSearch.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::store::Store;
@@ -15,12 +16,20 @@ pub(crate) struct Elasticsearch(Arc<dyn Store>);
 pub(crate) struct OpenSearch(Arc<dyn Store>);
 
 async fn fresh(server: &SearchServer) -> Arc<dyn Store> {
-    let options = ElasticsearchOptions {
-        urls: vec![server.url().to_owned()],
-        index_prefix: servers::fresh_prefix("store"),
+    Arc::new(connect(patient(server.url(), &servers::fresh_prefix("store"))).await)
+}
+
+/// Options with which nothing fails because a busy machine, or its disk, stands still for some seconds. For tests of
+/// what is slow or away the usual ones do.
+pub(crate) fn patient(url: &str, prefix: &str) -> ElasticsearchOptions {
+    ElasticsearchOptions {
+        urls: vec![url.to_owned()],
+        index_prefix: prefix.to_owned(),
+        request_timeout: Duration::from_secs(30),
+        read_timeout: Duration::from_secs(120),
+        write_timeout: Duration::from_secs(180),
         ..ElasticsearchOptions::default()
-    };
-    Arc::new(connect(options).await)
+    }
 }
 
 /// Opens a store as a server does: one whose nodes are slow to answer, or to make its indices, is asked again.

@@ -5,7 +5,7 @@ use leasehold::store::{RecordKind, Store, Write, WriteError};
 use reqwest::Method;
 use serde_json::json;
 
-use super::{Site, id, on_both, options};
+use super::{Site, id, on_both};
 use crate::store::elasticsearch::connect;
 use crate::store::records;
 
@@ -22,7 +22,7 @@ on_both!(
 
 impl Site {
     async fn refusal(&self) -> String {
-        let refused = ElasticsearchStore::connect(options(&self.url, &self.prefix)).await;
+        let refused = ElasticsearchStore::connect(self.options.clone()).await;
         let refused = refused.expect_err("it is refused");
         assert!(!refused.is_transient(), "{refused}");
         refused.to_string()
@@ -59,7 +59,7 @@ async fn a_start_does_not_make_a_lost_index_anew_while_the_archive_has_jobs(site
     let (index, alias) = (format!("{}jobs-000001", site.prefix), format!("{}jobs", site.prefix));
     assert!(refusal.contains(&format!("PUT /{index} {{\"aliases\":{{\"{alias}\":{{}}}}}}")), "{refusal}");
     site.do_at(Method::PUT, &index, Some(json!({ "aliases": { alias: {} } }))).await;
-    let store = connect(options(&site.url, &site.prefix)).await;
+    let store = connect(site.options.clone()).await;
     let found = store.get(&[id("a")]).await.expect("the store can be read").remove(0);
     assert_eq!(found.map(|found| found.job), Some(job));
 }
@@ -74,7 +74,7 @@ async fn a_start_does_not_make_a_lost_index_anew_while_there_are_records(site: S
 
 async fn a_first_start_that_ended_half_way_is_taken_up(site: Site) {
     site.do_at(Method::DELETE, "{prefix}jobs-000001", None).await;
-    let store = connect(options(&site.url, &site.prefix)).await;
+    let store = connect(site.options.clone()).await;
     let write = Write::Create { job: site.ended("a"), bodies: vec![] };
     store.write(vec![write]).await.remove(0).expect("it is made");
 }

@@ -13,11 +13,11 @@ use leasehold::store::{Archived, Store, StoreError, Write, WriteError};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{HOUR, Site, end, id, is_moved, on_both, options, plain_spec, retried, submit};
+use super::{HOUR, Site, end, id, is_moved, on_both, plain_spec, retried, submit};
 use crate::store::elasticsearch::connect;
 use crate::store::sample::counted;
 
-on_both!(
+on_both!(in_haste:
     a_month_that_is_away_holds_up_nobody_who_does_not_need_it,
     counts_and_statistics_without_a_month_are_refused,
     a_closed_month_is_not_taken_for_one_without_jobs,
@@ -115,7 +115,7 @@ fn month_of(time: Timestamp) -> String {
 
 async fn a_month_that_is_away_holds_up_nobody_who_does_not_need_it(site: Site) {
     // One bulk at a time, so that who waits for another waits for long.
-    let options = ElasticsearchOptions { bulks_in_flight: 1, ..options(&site.url, &site.prefix) };
+    let options = ElasticsearchOptions { bulks_in_flight: 1, ..site.options.clone() };
     let store = Arc::new(connect(options).await);
     let mut beating = Arc::new(submit("beating", plain_spec(), site.now, site.now));
     let mut version = site.create(&beating).await;
@@ -145,7 +145,7 @@ async fn a_month_that_is_away_holds_up_nobody_who_does_not_need_it(site: Site) {
 async fn counts_and_statistics_without_a_month_are_refused(site: Site) {
     site.create(&site.ended("a")).await;
     site.make_past_month_away().await;
-    let options = ElasticsearchOptions { read_timeout: Duration::from_secs(1), ..options(&site.url, &site.prefix) };
+    let options = ElasticsearchOptions { read_timeout: Duration::from_secs(1), ..site.options.clone() };
     let store = connect(options).await;
     store.count(&Filter::default(), &[]).await.expect_err("a month is missing");
     let everything = StatsRequest::default();
