@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::extract::Query;
 use super::json::ok;
 use super::lists::{FILTER, FilterParams, filter, parse, values};
-use crate::query::stats::{GroupBy, Histogram, MAX_GROUPINGS, MAX_PERCENTILES, Percent, StatsRequest};
+use crate::query::stats::{GroupBy, Histogram, MAX_GROUPINGS, MAX_PERCENTILES, MAX_SUMS, Percent, StatsRequest, SumOf};
 use crate::query::{Group, GroupField};
 use crate::wire::{CountAnswer, StatsAnswer};
 
@@ -47,7 +47,8 @@ pub(crate) async fn count(call: Call<Read>, query: Query) -> Answer {
 /// interval has a fixed length, such as `30s`, `5m`, `1h` or `1d`, and begins at a whole multiple of it in UTC.
 /// Intervals without jobs are left out, as are jobs without the requested time. Counts, means and maxima are exact,
 /// percentiles are approximate. A wait is the time from when the job was due to its latest attempt; a run time is that
-/// of its last attempt. A request for more than 10,000 rows is refused.
+/// of its last attempt. `sum=resources.gpus` adds up what the jobs need of a resource. A request for more than 10,000
+/// rows is refused.
 #[utoipa::path(get, path = "/v1/jobs/stats", tag = "jobs",
     params(
         FilterParams,
@@ -59,13 +60,20 @@ pub(crate) async fn count(call: Call<Read>, query: Query) -> Answer {
             description = "The time that assigns a job to its interval; `created_at` by default"),
         ("percentiles" = Option<Vec<f64>>, Query, example = json!([50, 95, 99]),
             description = "The percentiles, at most ten; 50, 95 and 99 by default"),
+        ("sum" = Option<Vec<String>>, Query, example = json!(["resources.gpus"]),
+            description = "Adds up these over the jobs, at most ten: `resources.` with a resource's name"),
     ),
     responses((status = 200, description = "The statistics", body = StatsAnswer)))]
 pub(crate) async fn stats(call: Call<Read>, query: Query) -> Answer {
-    query.only(&[&FILTER[..], &["by", "interval", "time", "percentiles"]].concat())?;
+    query.only(&[&FILTER[..], &["by", "interval", "time", "percentiles", "sum"]].concat())?;
     let filter = filter(&call.app, &query)?;
-    let request =
-        StatsRequest { filter, by: grouping(&query)?, over: over(&query)?, percentiles: Some(percentiles(&query)?) };
+    let request = StatsRequest {
+        filter,
+        by: grouping(&query)?,
+        over: over(&query)?,
+        percentiles: Some(percentiles(&query)?),
+        sums: sums(&query)?,
+    };
     let stats = call.app.manager.stats(&request).await?;
     ok(&StatsAnswer::new(&request, stats))
 }
@@ -102,4 +110,12 @@ fn percentiles(query: &Query) -> Result<Vec<Percent>, ApiError> {
         1..=MAX_PERCENTILES => Ok(percentiles),
         _ => Err(ApiError::field("percentiles", format!("must have at most {MAX_PERCENTILES} values"))),
     }
+}
+
+fn sums(query: &Query) -> Result<Vec<SumOf>, ApiError> {
+    let sums: Vec<SumOf> = values(query, "sum")?;
+    if sums.len() > MAX_SUMS {
+        return Err(ApiError::field("sum", format!("must have at most {MAX_SUMS} values")));
+    }
+    Ok(sums)
 }

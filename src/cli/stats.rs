@@ -25,6 +25,7 @@ use crate::wire::{StatsAnswer, StatsFigures};
 Examples:
   leasehold stats 'state: completed' --by queue
   leasehold stats --interval 1h --time finished_at 'finished_at >= now-1d'
+  leasehold stats 'state: running' --by queue --by owner --sum resources.gpus
   leasehold stats --by kind --percentiles 50,99.9 --json")]
 pub(super) struct StatsArgs {
     #[command(flatten)]
@@ -38,6 +39,9 @@ pub(super) struct StatsArgs {
     /// Show these percentiles, at most ten
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "50,95,99")]
     percentiles: Vec<f64>,
+    /// Add up what the jobs need of this resource: resources.gpus; may be given several times
+    #[arg(long, value_name = "FIELD")]
+    sum: Vec<String>,
     #[command(flatten)]
     answer: ClientArgs,
 }
@@ -51,6 +55,7 @@ pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failu
         interval: args.interval,
         time: args.time,
         percentiles: args.percentiles,
+        sums: args.sum,
     };
     args.answer.print(&client.stats(&query).await?, |answer| show(answer, &query))
 }
@@ -65,28 +70,30 @@ fn show(answer: &StatsAnswer, query: &StatsQuery) -> String {
         header.extend(names.iter().map(|name| format!("{what} p{name}")));
         header.push(format!("{what} max"));
     }
+    header.extend(query.sums.iter().cloned());
     let mut rows: Vec<Vec<String>> = Vec::with_capacity(answer.rows.len() + 1);
     for row in &answer.rows {
         let at = over_time.then(|| row.at.map(|at| at.to_rfc3339()).unwrap_or_default());
         let by = query.by.iter().map(|field| value(row.by.get(field)));
-        rows.push(at.into_iter().chain(by).chain(cells(&row.figures, &names)).collect());
+        rows.push(at.into_iter().chain(by).chain(cells(&row.figures, &names, &query.sums)).collect());
     }
     let mut total = vec![String::new(); labels];
     if let Some(first) = total.first_mut() {
         "in all".clone_into(first);
     }
-    total.extend(cells(&answer.total, &names));
+    total.extend(cells(&answer.total, &names, &query.sums));
     rows.push(total);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     table(&header, rows)
 }
 
-fn cells(figures: &StatsFigures, percentiles: &[String]) -> Vec<String> {
+fn cells(figures: &StatsFigures, percentiles: &[String], sums: &[String]) -> Vec<String> {
     let mut cells = vec![figures.count.to_string()];
     for durations in [&figures.wait_ms, &figures.run_time_ms] {
         cells.extend(percentiles.iter().map(|name| millis(durations.percentiles.get(name).copied().flatten())));
         cells.push(millis(durations.max));
     }
+    cells.extend(sums.iter().map(|name| figures.sums.get(name).copied().unwrap_or_default().to_string()));
     cells
 }
 

@@ -49,6 +49,8 @@ pub struct StatsQuery {
     pub time: Option<String>,
     /// The percentiles. Default: 50, 95 and 99.
     pub percentiles: Vec<f64>,
+    /// What is added up over the jobs, such as `resources.gpus`.
+    pub sums: Vec<String>,
 }
 
 /// Selects the running jobs that look orphaned: those that satisfy every part.
@@ -89,7 +91,7 @@ impl StatsQuery {
     /// Adds the parameters to a call.
     pub(super) fn parameters(&self, call: Call) -> Call {
         let call = self.jobs.filter(call).each("by", &self.by).each("percentiles", &self.percentiles);
-        call.each("interval", &self.interval).each("time", &self.time)
+        call.each("interval", &self.interval).each("time", &self.time).each("sum", &self.sums)
     }
 }
 

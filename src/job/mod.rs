@@ -28,7 +28,7 @@ pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RecordName, R
 pub use notice::{Notice, NoticeFormat, NoticeTarget};
 pub use oversight::Recovery;
 pub use retry::RetryPolicy;
-pub use spec::{Fingerprint, JobSpec, OrphanPolicy, Oversight, Priority};
+pub use spec::{Fingerprint, JobSpec, MAX_RESOURCE_NAME, OrphanPolicy, Oversight, Priority, is_resource_name};
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
 pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
 

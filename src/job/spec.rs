@@ -134,6 +134,17 @@ pub struct JobSpec {
     pub fingerprint: Option<Fingerprint>,
 }
 
+/// The longest name of a resource, in bytes.
+pub const MAX_RESOURCE_NAME: usize = 64;
+
+/// Returns whether a resource may have this name: 1 to 64 letters (a-z, A-Z), digits, `_` or `-`. It is a field's name
+/// in the index and in queries, where a dot would part it.
+#[must_use]
+pub fn is_resource_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=MAX_RESOURCE_NAME).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
 impl JobSpec {
     /// The number of attempts of a job whose submission names none.
     pub const DEFAULT_MAX_ATTEMPTS: u32 = 3;

@@ -12,6 +12,8 @@ use crate::job::{Body, EventName, HistoryEntry, Job, JobState, Lease, Orphan, Or
 pub const HISTORY: &str = "history";
 /// The map of labels; `labels.team` is one label.
 pub const LABELS: &str = "labels";
+/// The map of what a job needs; `resources.gpus` is one amount.
+pub const RESOURCES: &str = "resources";
 /// The longest error code, reason or label that a query can find, in UTF-16 units. Longer ones are stored only.
 pub const LONGEST_KEYWORD: usize = 1024;
 
@@ -40,6 +42,8 @@ pub enum FieldType {
     Flag,
     /// A map of keywords.
     Labels,
+    /// A map of whole numbers.
+    Amounts,
     /// A value that is stored and that queries cannot use.
     Kept,
 }
@@ -56,6 +60,7 @@ impl FieldType {
             Self::Number => "number",
             Self::Flag => "boolean",
             Self::Labels => "labels",
+            Self::Amounts => "amounts",
             Self::Kept => "kept",
         }
     }
@@ -85,6 +90,8 @@ pub enum Access {
     History(for<'a> fn(&'a HistoryEntry) -> Option<FieldValue<'a>>),
     /// The values of the field are the labels of the job.
     Labels,
+    /// The values of the field are the amounts of the resources that the job needs.
+    Resources,
     /// Queries cannot use the field.
     None,
 }
@@ -215,7 +222,8 @@ impl Hash for Field {
 
 const KEYWORD: FieldType = FieldType::Keyword { longest: None };
 const BOUNDED: FieldType = FieldType::Keyword { longest: Some(LONGEST_KEYWORD) };
-const LONG: FieldType = FieldType::Integer { least: i64::MIN, most: i64::MAX };
+/// The type of a whole number, as one amount of a resource is.
+pub(super) const LONG: FieldType = FieldType::Integer { least: i64::MIN, most: i64::MAX };
 const SHORT: FieldType = FieldType::Integer { least: i16::MIN as i64, most: i16::MAX as i64 };
 
 use Access::{History, Job as Of};
@@ -272,7 +280,8 @@ pub static FIELDS: &[Field] = &[
     Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())),
         "The number of times the job was ever claimed.", "fence: 0").sortable(),
     Field::kept("retry", "How long the job waits between attempts.", "{\"base_ms\": 1000}"),
-    Field::kept("resources", "What the job needs of a machine.", "{\"memory_mib\": 512}"),
+    Field::new(RESOURCES, FieldType::Amounts, Access::Resources,
+        "What the job needs of a machine; one amount is `resources.` and its name.", "resources.gpus >= 2"),
     Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())),
         "What happens when the lease expires: requeue, fail or flag.", "orphan_policy: flag").sortable().groupable(),
     Field::kept("notify", "The receivers of the job's notifications.", "[{\"url\": \"https://example.org/hook\"}]"),
@@ -370,7 +379,8 @@ fn integer(number: impl Into<i64>) -> Option<FieldValue<'static>> {
     Some(FieldValue::Integer(number.into()))
 }
 
-fn unsigned(number: u64) -> Option<FieldValue<'static>> {
+/// Returns an amount of a resource, or another number, as the index has it; `None` for one that is too large for it.
+pub(super) fn unsigned(number: u64) -> Option<FieldValue<'static>> {
     i64::try_from(number).ok().and_then(integer)
 }
 

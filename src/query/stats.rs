@@ -5,7 +5,7 @@ use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
 
 use super::Filter;
-use super::fields::{Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, fits};
+use super::fields::{Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, RESOURCES, fits};
 use crate::clock::Timestamp;
 use crate::job::Job;
 
@@ -15,6 +15,8 @@ pub const MAX_ROWS: usize = 10_000;
 pub const MAX_GROUPINGS: usize = 8;
 /// The largest number of percentiles in a request.
 pub const MAX_PERCENTILES: usize = 10;
+/// The largest number of sums in a request.
+pub const MAX_SUMS: usize = 10;
 /// The shortest interval, in milliseconds.
 const MIN_INTERVAL_MS: i64 = 1_000;
 /// The longest interval, in milliseconds: ten years.
@@ -173,6 +175,37 @@ impl std::fmt::Display for Percent {
     }
 }
 
+/// A resource whose amounts are added up over jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SumOf {
+    resource: String,
+}
+
+impl SumOf {
+    /// Returns the amount that `job` needs of the resource; zero for a job that needs none.
+    #[must_use]
+    pub fn amount(&self, job: &Job) -> u64 {
+        job.spec.resources.get(&self.resource).copied().unwrap_or(0)
+    }
+
+    /// Returns the name of the field, which is the same in the API and in the index: `resources.gpus`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{RESOURCES}.{}", self.resource)
+    }
+}
+
+impl FromStr for SumOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let resource = text.strip_prefix(RESOURCES).and_then(|rest| rest.strip_prefix('.'));
+        let resource = resource.filter(|resource| !resource.is_empty());
+        let refused = || format!("`{text}` cannot be added up; `{RESOURCES}.` with a resource's name can");
+        resource.map(|resource| Self { resource: resource.to_owned() }).ok_or_else(refused)
+    }
+}
+
 /// A request for statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsRequest {
@@ -184,6 +217,8 @@ pub struct StatsRequest {
     pub over: Option<Histogram>,
     /// The percentiles of the durations; when `None`, jobs are only counted.
     pub percentiles: Option<Vec<Percent>>,
+    /// The resources whose amounts are added up.
+    pub sums: Vec<SumOf>,
 }
 
 impl StatsRequest {
@@ -217,6 +252,8 @@ pub struct Figures {
     pub wait: Durations,
     /// How long the attempts took that ended the jobs.
     pub run_time: Durations,
+    /// The requested sums, in that order. They are exact up to 2^53.
+    pub sums: Vec<f64>,
 }
 
 /// The statistics of one group in one interval.
@@ -278,6 +315,14 @@ mod tests {
         assert!("eror.code".parse::<GroupBy>().is_err_and(|error| error.contains("`error.code`")));
         for wrong in ["id", "labels", "labels.", "payload", "created_at", "history.to"] {
             assert!(wrong.parse::<GroupBy>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_amounts_of_one_resource_are_added_up() {
+        assert!("resources.gpus".parse::<SumOf>().is_ok_and(|sum| sum.name() == "resources.gpus"));
+        for wrong in ["resources", "resources.", "gpus", "labels.gpus", ""] {
+            assert!(wrong.parse::<SumOf>().is_err(), "{wrong}");
         }
     }
 

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::NotifyTarget;
 use crate::clock::Timestamp;
 use crate::executor::TargetUrl;
-use crate::job::{EventName, InvalidName, Json, QueueName};
+use crate::job::{EventName, InvalidName, Json, MAX_RESOURCE_NAME, QueueName, is_resource_name};
 
 /// The longest payload or result, in bytes of its JSON text.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -242,12 +242,16 @@ impl Checks {
         }
     }
 
-    /// Checks resources: how many, and each name.
+    /// Checks resources: how many, and each name and amount, which the index must take.
     pub(crate) fn resources(&mut self, resources: &BTreeMap<String, u64>) {
         self.count("resources", resources.len(), MAX_RESOURCES);
-        for key in resources.keys().take(MAX_RESOURCES) {
-            if let Err(error) = crate::job::Owner::new(key) {
-                self.fault("resources", format!("the name {key:?} {error}"));
+        for (name, amount) in resources.iter().take(MAX_RESOURCES) {
+            if !is_resource_name(name) {
+                let rule = format!("must have 1 to {MAX_RESOURCE_NAME} letters (a-z, A-Z), digits, `_` or `-`");
+                self.fault("resources", format!("the name {name:?} {rule}"));
+            }
+            if i64::try_from(*amount).is_err() {
+                self.fault(format!("resources.{name}"), format!("must be at most {}, not {amount}", i64::MAX));
             }
         }
     }

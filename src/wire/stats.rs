@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::query::stats::{self, GroupBy, Percent, Stats, StatsRequest};
+use crate::query::stats::{self, GroupBy, Percent, Stats, StatsRequest, SumOf};
 
 /// Statistics about jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -41,6 +41,11 @@ pub struct StatsFigures {
     pub wait_ms: Durations,
     /// How long the jobs' last attempts took, in milliseconds.
     pub run_time_ms: Durations,
+    /// The sums that were requested, by name; absent when none was. A job that needs none of a resource adds nothing.
+    /// Sums are exact up to 2^53.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(example = json!({"resources.gpus": 48.0}))]
+    pub sums: BTreeMap<String, f64>,
 }
 
 /// The distribution of a duration over the jobs that have it, in milliseconds.
@@ -62,19 +67,20 @@ impl StatsAnswer {
     /// Returns the answer to a request.
     pub(crate) fn new(request: &StatsRequest, stats: Stats) -> Self {
         let names: Vec<String> = request.by.iter().map(GroupBy::name).collect();
-        let percentiles = request.percentiles.as_deref().unwrap_or_default();
         let row = |row: stats::StatsRow| StatsRow {
             at: row.at,
             by: names.iter().cloned().zip(row.values).collect(),
-            figures: StatsFigures::new(row.figures, percentiles),
+            figures: StatsFigures::new(row.figures, request),
         };
-        Self { total: StatsFigures::new(stats.total, percentiles), rows: stats.rows.into_iter().map(row).collect() }
+        Self { total: StatsFigures::new(stats.total, request), rows: stats.rows.into_iter().map(row).collect() }
     }
 }
 
 impl StatsFigures {
-    fn new(figures: stats::Figures, percentiles: &[Percent]) -> Self {
+    fn new(figures: stats::Figures, request: &StatsRequest) -> Self {
+        let percentiles = request.percentiles.as_deref().unwrap_or_default();
         Self {
+            sums: request.sums.iter().map(SumOf::name).zip(figures.sums).collect(),
             count: figures.count,
             wait_ms: Durations::new(figures.wait, percentiles),
             run_time_ms: Durations::new(figures.run_time, percentiles),

@@ -67,7 +67,8 @@ pub struct SubmitJob {
     pub max_attempts: Option<u64>,
     /// How long the job waits between attempts.
     pub retry: Option<RetryOptions>,
-    /// The resources that the job needs, by name: `cpu_millis`, `memory_mib`, `gpus`, …; at most 32.
+    /// The resources that the job needs, by name: `cpu_millis`, `memory_mib`, `gpus`, …; at most 32. A name has 1 to 64
+    /// letters, digits, `_` or `-`. Queries compare an amount as a number: `resources.gpus >= 2`.
     #[serde(
         default,
         skip_serializing_if = "BTreeMap::is_empty",

@@ -90,6 +90,7 @@ macro_rules! conformance {
                 stats::in_all_by_group_and_over_time,
                 stats::of_the_jobs_that_are_asked_for_only,
                 stats::with_the_percentiles_that_are_asked_for,
+                stats::with_the_sums_that_are_asked_for,
                 stats::of_no_jobs_are_none,
                 stats::in_too_many_rows_are_not_told,
                 stats::by_a_label,

@@ -19,7 +19,11 @@ fn mapping() -> BTreeMap<String, String> {
                 continue;
             }
             let kept = field["enabled"] == false || field["index"] == false;
-            let kind = if kept { "kept" } else { field["type"].as_str().expect("a type") };
+            let kind = match field["type"].as_str().expect("a type") {
+                _ if kept => "kept",
+                "object" if field["dynamic"] == "true" => "amounts",
+                kind => kind,
+            };
             let longest = field["ignore_above"].as_u64().filter(|_| !kept).map(|longest| format!(" {longest}"));
             let list = if nested { " nested" } else { "" };
             fields.insert(name.clone(), format!("{kind}{}{list}", longest.unwrap_or_default()));
@@ -45,7 +49,7 @@ fn mapped(field: &Field) -> String {
         FieldType::Number => "double".to_owned(),
         FieldType::Flag => "boolean".to_owned(),
         FieldType::Labels => format!("flattened {LONGEST_KEYWORD}"),
-        FieldType::Kept => "kept".to_owned(),
+        FieldType::Amounts | FieldType::Kept => field.kind.as_str().to_owned(),
     };
     if field.nested_in().is_some() { format!("{kind} nested") } else { kind }
 }

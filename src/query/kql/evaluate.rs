@@ -7,7 +7,7 @@ use super::plan::{Clause, Piece, Plan, Target, Test, members};
 use super::words::words;
 use crate::clock::Timestamp;
 use crate::job::{HistoryEntry, Job};
-use crate::query::fields::{Access, Field, FieldType, FieldValue, LONGEST_KEYWORD, fits};
+use crate::query::fields::{Access, Field, FieldType, FieldValue, LONG, LONGEST_KEYWORD, fits, unsigned};
 
 /// The job or history entry that a plan is evaluated on.
 #[derive(Clone, Copy)]
@@ -48,6 +48,13 @@ impl Clause {
                     .is_some_and(|text| self.test.accepts(FieldType::Labels, FieldValue::Text(text), now)),
                 Subject::Entry(_) => false,
             },
+            Target::Resource(name) => match subject {
+                Subject::Job(job) => {
+                    let amount = job.spec.resources.get(name).copied().and_then(unsigned);
+                    amount.is_some_and(|amount| self.test.accepts(LONG, amount, now))
+                }
+                Subject::Entry(_) => false,
+            },
             Target::Group(group) => members(group)
                 .into_iter()
                 .filter_map(Field::named)
@@ -74,7 +81,10 @@ fn has_value(field: &Field, subject: Subject<'_>, wanted: &mut dyn FnMut(FieldVa
             job.history.entries().iter().any(|entry| get(entry).is_some_and(&mut indexed))
         }
         (Access::Labels, Subject::Job(job)) => job.spec.labels.values().any(|text| indexed(FieldValue::Text(text))),
-        (Access::Job(_) | Access::Labels, Subject::Entry(_)) | (Access::None, _) => false,
+        (Access::Resources, Subject::Job(job)) => {
+            job.spec.resources.values().any(|amount| unsigned(*amount).is_some_and(&mut indexed))
+        }
+        (Access::Job(_) | Access::Labels | Access::Resources, Subject::Entry(_)) | (Access::None, _) => false,
     }
 }
 

@@ -10,7 +10,8 @@ use super::error::KqlError;
 use super::number::Decimal;
 use super::pattern::Pattern;
 use super::words::{Part, parts, small_letters, words};
-use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, closest};
+use crate::job::is_resource_name;
+use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, LONG, RESOURCES, closest};
 
 /// The largest number of field tests in one query; a field that is named twice counts twice.
 pub const MAX_CLAUSES: usize = 1_024;
@@ -44,7 +45,7 @@ pub enum Plan {
 /// One test of one field.
 #[derive(Clone, Debug)]
 pub struct Clause {
-    /// The field, label or group that is tested.
+    /// The field, label, resource or group that is tested.
     pub target: Target,
     /// The condition that a value must satisfy.
     pub test: Test,
@@ -53,13 +54,15 @@ pub struct Clause {
     pub in_any_entry: bool,
 }
 
-/// The field, label or group that a clause tests.
+/// The field, label, resource or group that a clause tests.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// Tests this field.
     Field(&'static Field),
     /// Tests the label with this name.
     Label(String),
+    /// Tests the amount of the resource with this name.
+    Resource(String),
     /// Tests the fields whose names begin with this one and a dot: `lease`.
     Group(String),
 }
@@ -266,6 +269,12 @@ impl Binder<'_> {
         let within = scope.map(|list| format!("{list}.")).unwrap_or_default();
         if let Value::Pattern(pattern) = &name.value {
             let mut pieces = pattern.pieces().to_vec();
+            for (map, one) in [(LABELS, "team"), (RESOURCES, "gpus")] {
+                if pieces[0].strip_prefix(map).is_some_and(|rest| rest.starts_with('.')) {
+                    let problem = format!("the name of one of the `{map}` cannot have wildcards");
+                    return Err(self.error(name, problem).suggesting(format!("name one, such as `{map}.{one}`")));
+                }
+            }
             pieces[0].insert_str(0, &within);
             let fits = |field: &&Field| {
                 field.is_searchable() && Pattern::new(pieces.clone()).is_some_and(|name| name.matches(field.name))
@@ -287,6 +296,10 @@ impl Binder<'_> {
             && !label.is_empty()
         {
             return Ok(Named::One(Target::Label(label.to_owned())));
+        }
+        if let Some(resource) = full.strip_prefix(RESOURCES).and_then(|rest| rest.strip_prefix('.')) {
+            let is_name = is_resource_name(resource);
+            return Ok(if is_name { Named::One(Target::Resource(resource.to_owned())) } else { Named::Unknown });
         }
         let inside_of = |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
         if FIELDS.iter().any(|kept| !kept.is_searchable() && (kept.name == full || inside_of(kept.name, &full))) {
@@ -330,14 +343,17 @@ impl Binder<'_> {
                 Some(_) => Err(Wrong::new("a label has no order, it can only be compared with `:`")),
                 None => label(value),
             },
-            Target::Field(field) => self.field(field, operator, value),
+            Target::Resource(name) => self.value(&format!("{RESOURCES}.{name}"), LONG, operator, value),
+            Target::Field(field) => self.value(field.name, field.kind, operator, value),
         }
     }
 
-    fn field(&self, field: &Field, operator: Option<Operator>, value: &Value) -> Result<Test, Wrong> {
-        let wrong = |what: &str| Wrong::new(format!("`{}` is {what}", field.name));
-        match (field.kind, operator, value) {
+    /// Returns the test of `value` for a field of this name and type.
+    fn value(&self, name: &str, kind: FieldType, operator: Option<Operator>, value: &Value) -> Result<Test, Wrong> {
+        let wrong = |what: &str| Wrong::new(format!("`{name}` is {what}"));
+        match (kind, operator, value) {
             (FieldType::Kept, ..) => Err(wrong("kept with the job and cannot be searched")),
+            (FieldType::Amounts, ..) => Err(wrong("a map of numbers").suggesting(format!("write `{name}.gpus`"))),
             (FieldType::Keyword { .. } | FieldType::Text | FieldType::Labels, Some(operator), value) => {
                 Ok(Test::Compare { operator, bound: written(value) })
             }
@@ -359,7 +375,7 @@ impl Binder<'_> {
             }
             (FieldType::Integer { .. } | FieldType::Number, operator, value) => {
                 let number = Decimal::parse(&written(value)).ok_or_else(|| wrong("a number"))?;
-                Ok(within_type(field.kind, operator, number).unwrap_or_else(|| Test::Number {
+                Ok(within_type(kind, operator, number).unwrap_or_else(|| Test::Number {
                     operator,
                     value: value.clone(),
                     number,

@@ -17,6 +17,10 @@ fn available() -> Job {
     let spec = JobSpec {
         priority: Priority::new(-5).expect("a priority"),
         owner: Some(Owner::new("team a").expect("an owner")),
+        resources: [("gpus", 2), ("memory_mib", 512), ("huge", u64::MAX)]
+            .into_iter()
+            .map(|(name, amount)| (name.to_owned(), amount))
+            .collect(),
         labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>(),
         ..JobSpec::new(QueueName::new("reports").expect("a queue"), Kind::new("Render").expect("a kind"))
     };
@@ -113,6 +117,20 @@ fn labels_are_found_by_their_names_and_all_together() {
     );
     holds(&job, &["labels.team: b*", "labels: *otte*", "labels.team: *", "labels: *", "labels.team: red b*", "blue"]);
     fails(&job, &["labels.team: red", "labels.a: dotted", "labels.team: Blue", "labels: bl", "labels.nope: *"]);
+}
+
+#[test]
+fn amounts_of_resources_are_compared_as_numbers() {
+    let job = available();
+    holds(&job, &["resources.gpus: 2", "resources.gpus >= 2", "resources.memory_mib > 99", "resources.gpus: (1 or 2)"]);
+    holds(&job, &["resources: *", "resources.gpus: *", "not resources.tpus: *", "resources.gpus < 1e30"]);
+    fails(&job, &["resources.gpus > 2", "resources.gpus: 2.5", "resources.tpus: 0", "resources.tpus < 1", "2"]);
+    // What the index cannot hold it does not find.
+    fails(&job, &["resources.huge: *", "resources.a.b: 1", "resources.\\*: 2"]);
+    assert!(refusal("resources.gpus: many").contains("`resources.gpus` is a number"));
+    assert!(refusal("resources.*: 2").contains("name one, such as `resources.gpus`"));
+    assert!(refusal("labels.t*: blue").contains("name one, such as `labels.team`"));
+    assert!(refusal("resources: 2").contains("`resources` is a map of numbers"), "{}", refusal("resources: 2"));
 }
 
 #[test]

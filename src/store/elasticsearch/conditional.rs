@@ -22,6 +22,11 @@ const LONGEST_ROUND_BACKOFF: Duration = Duration::from_secs(1);
 /// saw.)
 const SUPERSEDED: Version = Version { place: Place::Superseded, primary_term: 1, seq_no: i64::MAX.unsigned_abs() };
 
+/// The part of the server's reason for refusing a document that would add more fields to its index than the index may
+/// have. Only the names of resources add fields.
+const TOO_MANY_FIELDS: &str = "Limit of total fields";
+const NO_MORE_NAMES: &str = "the index takes no more names of resources; use one that jobs had before, or a label";
+
 /// One write of a document that is read as `T`.
 pub(super) struct ConditionalWrite<T> {
     condition: Condition,
@@ -188,6 +193,9 @@ impl<T> ConditionalWrite<T> {
             ItemOutcome::Unsure(obstacle) => {
                 self.maybe_applied = true;
                 self.obstacle = obstacle;
+            }
+            ItemOutcome::Invalid(reason) if !self.maybe_applied && reason.contains(TOO_MANY_FIELDS) => {
+                self.decide(Err(WriteError::Refused(StoreError::Unsupported(NO_MORE_NAMES))));
             }
             ItemOutcome::Invalid(reason) if !self.maybe_applied => {
                 let message = format!("the index does not take {what} ({reason}); is its mapping the program's?");

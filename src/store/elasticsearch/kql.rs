@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
-use crate::query::fields::{FIELDS, HISTORY, LABELS};
+use crate::query::fields::{FIELDS, HISTORY, LABELS, RESOURCES};
 use crate::query::kql::ast::{self, Operator};
 use crate::query::kql::date::is_epoch;
 use crate::query::kql::pattern::Pattern;
@@ -78,6 +78,7 @@ fn clause(clause: &Clause, times: Times) -> Value {
     let field = match &clause.target {
         Target::Field(field) => field.name.to_owned(),
         Target::Label(label) => format!("{LABELS}.{label}"),
+        Target::Resource(resource) => format!("{RESOURCES}.{resource}"),
         Target::Group(group) => group.clone(),
     };
     let is_keyword = matches!(&clause.target, Target::Field(field) if field.name != LABELS);

@@ -1,6 +1,8 @@
 //! Counts and statistics of jobs, by aggregations over stored fields: counts are exact, percentiles are the server's
 //! estimates (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests", 2019).
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -8,7 +10,7 @@ use super::indices::Indices;
 use super::search::{Scope, Shards, complete, index_for, query, unreadable};
 use crate::clock::Timestamp;
 use crate::query::fields::Field;
-use crate::query::stats::{Durations, Figures, GroupBy, Percent, Stats, StatsRequest, StatsRow};
+use crate::query::stats::{Durations, Figures, GroupBy, Stats, StatsRequest, StatsRow, SumOf};
 use crate::query::{Filter, Group, GroupField};
 use crate::store::StoreError;
 
@@ -74,6 +76,14 @@ struct Measures {
     wait_percentiles: Option<Percentiles>,
     run_time: Option<Basics>,
     run_time_percentiles: Option<Percentiles>,
+    /// The sums, by their names in the request ([`sum`]).
+    #[serde(flatten)]
+    sums: HashMap<String, Sum>,
+}
+
+#[derive(Deserialize)]
+struct Sum {
+    value: f64,
 }
 
 #[derive(Deserialize)]
@@ -155,7 +165,7 @@ fn body(request: &StatsRequest, after: Option<&Value>) -> Value {
     if let Some(over) = &request.over {
         parts.push(json!({ "exists": { "field": over.field() } }));
     }
-    let measures = request.percentiles.as_deref().map(measures).unwrap_or_default();
+    let measures = measures(request);
     let mut aggregations = if after.is_none() { measures.clone() } else { Map::new() };
     if request.has_rows() {
         let mut composite = json!({ "size": ROWS_PER_PAGE, "sources": sources(request) });
@@ -190,9 +200,16 @@ fn place(index: usize) -> String {
     format!("by{index}")
 }
 
-fn measures(percentiles: &[Percent]) -> Map<String, Value> {
+/// Returns the name of a sum in the request and the answer. It is generated, as that of a group's value is.
+fn sum(index: usize) -> String {
+    format!("sum{index}")
+}
+
+fn measures(request: &StatsRequest) -> Map<String, Value> {
+    let adding = |(index, of): (usize, &SumOf)| (sum(index), json!({ "sum": { "field": of.name() } }));
+    let mut measures: Map<String, Value> = request.sums.iter().enumerate().map(adding).collect();
+    let Some(percentiles) = &request.percentiles else { return measures };
     let percents: Vec<f64> = percentiles.iter().map(|percent| percent.get()).collect();
-    let mut measures = Map::new();
     for (name, field) in [("wait", WAIT), ("run_time", RUN_TIME)] {
         measures.insert(name.to_owned(), json!({ "stats": { "field": field } }));
         if !percents.is_empty() {
@@ -216,7 +233,9 @@ fn row(bucket: Bucket, request: &StatsRequest) -> StatsRow {
 
 fn figures(count: u64, measures: Measures, request: &StatsRequest) -> Figures {
     let requested = request.percentiles.as_ref().map_or(0, Vec::len);
+    let sums = (0..request.sums.len()).map(|index| measures.sums.get(&sum(index)).map_or(0.0, |sum| sum.value));
     Figures {
+        sums: sums.collect(),
         count,
         wait: durations(measures.wait, measures.wait_percentiles, requested),
         run_time: durations(measures.run_time, measures.run_time_percentiles, requested),
@@ -234,13 +253,14 @@ fn durations(basics: Option<Basics>, percentiles: Option<Percentiles>, requested
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::stats::Histogram;
+    use crate::query::stats::{Histogram, Percent};
 
     fn request() -> StatsRequest {
         StatsRequest {
             by: vec!["queue".parse().expect("a group"), "labels.a[b]".parse().expect("a group")],
             over: Some(Histogram::over("finished_at", "1h".parse().expect("an interval")).expect("a time")),
             percentiles: Some(Percent::usual()),
+            sums: vec!["resources.gpus".parse().expect("a resource"), "resources.a".parse().expect("a resource")],
             ..StatsRequest::default()
         }
     }
@@ -269,6 +289,8 @@ mod tests {
             "run_time_percentiles": { "values": [
                 { "key": 50.0, "value": null }, { "key": 95.0, "value": null }, { "key": 99.0, "value": null },
             ] },
+            "sum0": { "value": 12.0 },
+            "sum1": { "value": 0.0 },
         });
         let row = row(serde_json::from_value(bucket).expect("a bucket"), &request());
         assert_eq!(row.at, Some(Timestamp::from_millis(3_600_000)));
@@ -276,6 +298,7 @@ mod tests {
         assert_eq!((row.figures.count, row.figures.wait.count, row.figures.wait.mean), (3, 2, Some(2.0)));
         assert_eq!(row.figures.wait.percentiles, [Some(1.5), Some(3.0), Some(3.0)]);
         assert_eq!((row.figures.run_time.mean, row.figures.run_time.max), (None, None));
+        assert_eq!(row.figures.sums, [12.0, 0.0]);
     }
 
     #[test]

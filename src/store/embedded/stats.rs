@@ -48,7 +48,7 @@ struct Tallies<'r> {
 
 impl<'r> Tallies<'r> {
     fn of(request: &'r StatsRequest) -> Self {
-        Self { request, total: Tally::default(), rows: HashMap::new(), bytes: 0 }
+        Self { request, total: Tally::of(request), rows: HashMap::new(), bytes: 0 }
     }
 
     fn add(&mut self, job: &Job) {
@@ -57,11 +57,11 @@ impl<'r> Tallies<'r> {
         if at == Some(None) {
             return;
         }
-        let measured = self.request.percentiles.is_some();
-        self.bytes += self.total.add(job, measured);
+        self.bytes += self.total.add(job, self.request);
         if self.request.has_rows() {
             let values = self.request.by.iter().map(|by| by.value(job)).collect();
-            self.bytes += self.rows.entry((at.flatten(), values)).or_default().add(job, measured);
+            let row = self.rows.entry((at.flatten(), values)).or_insert_with(|| Tally::of(self.request));
+            self.bytes += row.add(job, self.request);
         }
     }
 
@@ -79,18 +79,26 @@ impl<'r> Tallies<'r> {
 }
 
 /// The values of the jobs of a row.
-#[derive(Default)]
 struct Tally {
     count: u64,
     wait: Values,
     run_time: Values,
+    sums: Box<[u128]>,
 }
 
 impl Tally {
+    fn of(request: &StatsRequest) -> Self {
+        let sums = vec![0; request.sums.len()].into();
+        Self { count: 0, wait: Values::default(), run_time: Values::default(), sums }
+    }
+
     /// Adds a job. Returns the additional bytes that this takes.
-    fn add(&mut self, job: &Job, measured: bool) -> usize {
+    fn add(&mut self, job: &Job, request: &StatsRequest) -> usize {
         self.count += 1;
-        if !measured {
+        for (sum, of) in self.sums.iter_mut().zip(&request.sums) {
+            *sum += u128::from(of.amount(job));
+        }
+        if request.percentiles.is_none() {
             return 0;
         }
         let wait = job.wait().map_or(0, |wait| self.wait.add(wait));
@@ -99,7 +107,8 @@ impl Tally {
 
     fn figures(self, percentiles: Option<&[Percent]>) -> Figures {
         let durations = |values: Values| percentiles.map(|wanted| values.durations(wanted)).unwrap_or_default();
-        Figures { count: self.count, wait: durations(self.wait), run_time: durations(self.run_time) }
+        let sums = self.sums.iter().map(|sum| *sum as f64).collect();
+        Figures { count: self.count, wait: durations(self.wait), run_time: durations(self.run_time), sums }
     }
 }
 

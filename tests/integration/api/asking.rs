@@ -7,7 +7,7 @@ use leasehold::api::Limits;
 use leasehold::client::{ClientError, CountQuery, Export, JobQuery, StatsQuery};
 use leasehold::job::{Actor, Kind, QueueName};
 use leasehold::manager::NewJob;
-use leasehold::wire::{BulkChange, BulkFilter, CompleteJob, SubmitJob};
+use leasehold::wire::{BulkChange, BulkFilter, CompleteJob, StatsRow, SubmitJob};
 use serde_json::Value;
 
 use super::server::{SOON, Server, Setup, WORKER, json, problem, value};
@@ -56,6 +56,7 @@ async fn figures_are_told_in_all_by_group_and_over_time() {
         interval: Some("1d".to_owned()),
         time: Some("created_at".to_owned()),
         percentiles: vec![50.0, 99.9],
+        sums: vec![],
     };
     let stats = client.stats(&query).await.expect("figures");
     assert_eq!((stats.total.count, stats.total.wait_ms.count, stats.total.run_time_ms.count), (4, 3, 3));
@@ -75,6 +76,7 @@ async fn figures_are_told_in_all_by_group_and_over_time() {
         ("interval=1h&time=queue", "time"),
         ("time=created_at", "time"),
         ("percentiles=101", "percentiles"),
+        ("sum=gpus", "sum"),
         ("kql=stat%3Arunning", "kql"),
         ("sort=queue", "sort"),
     ] {
@@ -119,6 +121,34 @@ async fn jobs_are_counted_by_any_groupable_field() {
     let by = vec!["labels.team".to_owned(), "queue".to_owned()];
     let counted = client.count(&CountQuery { by, jobs: asked("priority: 1") }).await.expect("a count");
     assert_eq!((counted.total, counted.groups.len()), (2, 2));
+}
+
+#[tokio::test]
+async fn what_jobs_need_is_searched_and_added_up_as_numbers() {
+    let server = Server::start().await;
+    let client = server.client();
+    for (queue, owner, gpus) in [("a", "x", 1), ("a", "x", 4), ("a", "y", 8), ("b", "x", 16)] {
+        let resources = [("gpus".to_owned(), gpus), ("memory_mib".to_owned(), 512)].into();
+        let job = SubmitJob { owner: Some(owner.to_owned()), resources, ..SubmitJob::new(queue, "k") };
+        client.submit(&job).await.expect("submitted");
+    }
+    client.submit(&SubmitJob::new("b", "k")).await.expect("submitted");
+    let found = client.jobs(&asked("resources.gpus >= 4 and resources.gpus < 10")).await.expect("a page");
+    assert_eq!(found.items.len(), 2);
+
+    let query = StatsQuery {
+        by: vec!["queue".to_owned(), "owner".to_owned()],
+        sums: vec!["resources.gpus".to_owned()],
+        ..StatsQuery::default()
+    };
+    let stats = client.stats(&query).await.expect("figures");
+    assert_eq!(stats.total.sums, [("resources.gpus".to_owned(), 29.0)].into());
+    let sum = |queue: &str, owner: Option<&str>| {
+        let of = |row: &&StatsRow| row.by["queue"].as_deref() == Some(queue) && row.by["owner"].as_deref() == owner;
+        stats.rows.iter().find(of).expect("a row").figures.sums["resources.gpus"]
+    };
+    assert_eq!([sum("a", Some("x")), sum("a", Some("y")), sum("b", Some("x")), sum("b", None)], [5.0, 8.0, 16.0, 0.0]);
+    assert!(client.stats(&StatsQuery::default()).await.expect("figures").total.sums.is_empty());
 }
 
 #[tokio::test]

@@ -145,6 +145,13 @@ async fn submissions_with_wrong_fields() {
         wrong("65 labels", &format!(r#""labels": {{{}}}"#, many(65, "\"x\"")), "labels"),
         wrong("33 resources", &format!(r#""resources": {{{}}}"#, many(33, "1")), "resources"),
         wrong("a negative resource", r#""resources": {"gpus": -1}"#, "resources.gpus"),
+        wrong("a resource with a dot", r#""resources": {"gpu.memory": 1}"#, "resources"),
+        wrong("a resource without a name", r#""resources": {"": 1}"#, "resources"),
+        wrong(
+            "more of a resource than a number holds",
+            r#""resources": {"gpus": 9223372036854775808}"#,
+            "resources.gpus",
+        ),
         wrong("a payload 101 levels deep", &deep, "payload"),
         wrong("a payload 250,000 levels deep", &bomb, "payload"),
     ])

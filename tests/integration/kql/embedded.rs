@@ -48,6 +48,7 @@ const INDEXED: &[&str] = &[
 /// A question that none of them answers.
 const UNINDEXED: &[&str] = &[
     "labels.team: blue",
+    "resources.gpus >= 5",
     "error.message: memory",
     "history: { to: running }",
     "priority > 0",

@@ -30,6 +30,7 @@ pub(super) const MESSAGES: &[&str] = &[
     "漢字 カタカナ error 🦀",
     "AND then NOT one OR two",
 ];
+pub(super) const RESOURCES: &[&str] = &["gpus", "memory_mib"];
 pub(super) const LABELS: &[(&str, &[&str])] = &[
     ("team", &["blue", "red", "bl ue", ""]),
     ("a.b", &["dotted", "blue"]),
@@ -93,6 +94,12 @@ impl Dice {
         if self.below(20) == 0 {
             labels.insert("long".to_owned(), "x".repeat(1_024 + self.below(2)));
         }
+        let mut resources = BTreeMap::new();
+        for name in RESOURCES {
+            if let Some(amount) = self.perhaps(|dice| dice.one(&[0, 1, 5, 10, 60_000, i64::MAX as u64])) {
+                resources.insert((*name).to_owned(), amount);
+            }
+        }
         JobSpec {
             queue: QueueName::new(self.one(QUEUES)).expect("a queue"),
             kind: Kind::new(self.one(KINDS)).expect("a kind"),
@@ -103,7 +110,7 @@ impl Dice {
             timeout: self.perhaps(Self::duration),
             max_attempts: 1 + self.below(3) as u32,
             retry: RetryPolicy::default(),
-            resources: BTreeMap::new(),
+            resources,
             oversight: Oversight {
                 orphan_policy: self.perhaps(|dice| dice.one(&OrphanPolicy::ALL)),
                 ..Oversight::default()

@@ -151,7 +151,7 @@ fn asks_for_parts_of_labels(plan: &Plan) -> bool {
     let in_part = |clause: &Clause| match &clause.target {
         Target::Field(field) => field.name == LABELS && !matches!(clause.test, Test::Equals(_)),
         Target::Label(name) => name == "long",
-        Target::Group(_) => false,
+        Target::Resource(_) | Target::Group(_) => false,
     };
     match plan {
         Plan::All | Plan::Nothing => false,

@@ -8,12 +8,12 @@ use std::time::Duration;
 use leasehold::clock::Timestamp;
 use leasehold::job::{Job, JobError, JobSpec};
 use leasehold::store::elasticsearch::ElasticsearchOptions;
-use leasehold::store::{AuditEntry, Store, Write, WriteResult};
+use leasehold::store::{AuditEntry, Store, StoreError, Write, WriteError, WriteResult};
 use serde_json::{Value, json};
 
 use super::Engine;
-use super::elasticsearch::{Elasticsearch, connect};
-use super::sample::{NOW, at, counted, plain_spec, submit, submitted};
+use super::elasticsearch::{Elasticsearch, connect, patient};
+use super::sample::{NOW, at, counted, id, plain_spec, submit, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers::{self, SearchServer};
 
@@ -21,6 +21,8 @@ use crate::servers::{self, SearchServer};
 const JOBS: usize = 1_000;
 /// The longest error, in bytes.
 const ERROR: usize = 64 * 1024;
+/// How many names of resources an index takes at least.
+const NAMES: usize = 100;
 /// A bound of something between the store and the server, in bytes.
 const BOUND: usize = 256 * 1024;
 
@@ -109,4 +111,36 @@ async fn what_something_on_the_way_finds_too_long_goes_in_pieces_and_only_what_i
 
     let failed: Vec<usize> = (0..answers.len()).filter(|answer| answers[*answer].is_err()).collect();
     assert_eq!(failed, [3], "{:?}", refused(answers));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_names_of_resources_than_the_index_takes_are_refused_on_elasticsearch() {
+    more_names_of_resources_than_the_index_takes_are_refused(servers::elasticsearch().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_names_of_resources_than_the_index_takes_are_refused_on_opensearch() {
+    more_names_of_resources_than_the_index_takes_are_refused(servers::opensearch().await).await;
+}
+
+async fn more_names_of_resources_than_the_index_takes_are_refused(server: &SearchServer) {
+    let store = connect(patient(server.url(), &servers::fresh_prefix("names"))).await;
+    let write = async |id: &str, names: std::ops::Range<usize>| {
+        let resources = names.map(|name| (format!("resource-{name}"), 1)).collect();
+        let job = submit(id, JobSpec { resources, ..plain_spec() }, at(0), at(0));
+        store.write(vec![Write::Create { job: Arc::new(job), bodies: vec![] }]).await.remove(0)
+    };
+    // As many as the documentation promises, and then more than there is room for.
+    for some in 0..NAMES / 10 {
+        write(&format!("job-{some}"), 10 * some..10 * some + 10).await.expect("there is room");
+    }
+    let refused = write("too-many", NAMES..NAMES + 200).await.expect_err("there is no room");
+    assert!(
+        matches!(&refused, WriteError::Refused(StoreError::Unsupported(why)) if why.contains("names of resources")),
+        "{refused:?}"
+    );
+    write("known", 0..10).await.expect("these are known");
+    write("none", 0..0).await.expect("it has none");
+    let found = store.get(&["job-3", "too-many", "known"].map(id)).await.expect("the store can be read");
+    assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
 }

@@ -30,6 +30,7 @@ fn life(number: u64) -> Job {
         queue: queue(["alpha", "beta", "gamma / δ"][number as usize % 3]),
         priority: Priority::new((number % 7) as i64 - 3).expect("a priority"),
         labels,
+        resources: if number.is_multiple_of(4) { [("gpus".to_owned(), number)].into() } else { BTreeMap::new() },
         max_attempts: 1 + number as u32 % 2,
         ..plain_spec()
     };
@@ -183,6 +184,20 @@ pub(crate) async fn with_the_percentiles_that_are_asked_for(engine: &impl Engine
     assert_eq!((none.percentiles.len(), none.count, none.mean), (0, told.count, told.mean));
     let counted = reckoned(engine, &StatsRequest { percentiles: None, ..request(&["queue"], None) }).await;
     assert_eq!((counted.total.count, counted.total.wait.count, counted.rows.len()), (JOBS, 0, 3));
+}
+
+pub(crate) async fn with_the_sums_that_are_asked_for(engine: &impl Engine) {
+    let jobs = lives_in(engine).await;
+    let sums = ["resources.nobodys", "resources.gpus"].map(|name| name.parse().expect("a resource"));
+    let asked = StatsRequest { sums: sums.to_vec(), percentiles: None, ..request(&["queue", "owner"], None) };
+    let told = reckoned(engine, &asked).await;
+    let sum = |jobs: &[&Job]| jobs.iter().filter_map(|job| job.spec.resources.get("gpus")).sum::<u64>() as f64;
+    let (rows, all) = expected(&jobs, &asked);
+    assert!(sum(&all) > 0.0 && told.rows.len() == 3, "{told:?}");
+    assert_eq!(told.total.sums, [0.0, sum(&all)]);
+    for row in told.rows {
+        assert_eq!(row.figures.sums, [0.0, sum(&rows[&(None, row.values.clone())])], "{:?}", row.values);
+    }
 }
 
 pub(crate) async fn of_no_jobs_are_none(engine: &impl Engine) {
