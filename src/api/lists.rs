@@ -45,7 +45,8 @@ pub(crate) struct FilterParams {
     kind: Option<Vec<String>>,
     /// Selects only jobs that belong to these owners
     owner: Option<Vec<String>>,
-    /// Selects only jobs that this KQL query matches
+    /// Selects only jobs that this KQL query matches: at most 16 KiB, which compare fields with values at most 1024
+    /// times; each value counts, once for each field that it is compared with
     #[param(example = "state: running and not owner: team-a")]
     kql: Option<String>,
     /// The time zone of the query's days and of its times without a zone; UTC by default

@@ -43,7 +43,13 @@ pub(crate) async fn readyz(State(app): State<App>) -> Answer {
     if app.shutdown.is_cancelled() {
         return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
     }
-    app.manager.ready().await?;
+    app.manager.ready().await.map_err(|error| match error {
+        // This check says what is wrong in words for everybody.
+        StoreError::Unavailable(ref why) => {
+            ApiError::new(Code::StoreUnavailable, error.to_string()).caused_by(why.as_str())
+        }
+        error => error.into(),
+    })?;
     healthy()
 }
 

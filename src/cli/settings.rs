@@ -37,6 +37,7 @@ use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
 use super::server::ServerArgs;
 use crate::api::access::Token;
+use crate::job::strict::Strict;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
 
@@ -106,7 +107,11 @@ impl Settings {
         let Some(file) = file else { return Ok(Self::default()) };
         let wrong = |what: String| Failure::Usage(format!("the settings file {}: {what}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-        toml::from_str(&text).map_err(|error| wrong(error.to_string()))
+        Self::parse(&text).map_err(|error| wrong(error.to_string()))
+    }
+
+    fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        Self::deserialize(Strict(toml::Deserializer::parse(text)?))
     }
 
     /// Returns the data directory of the embedded store: a flag over these.
@@ -177,8 +182,16 @@ mod tests {
     #[test]
     fn a_misspelt_key_is_refused_and_named() {
         for text in ["lisetn = \"127.0.0.1:1\"", "[worker]\nslot = 3", "[[tokens]]\nname = \"a\"\nrole = []"] {
-            let error = toml::from_str::<Settings>(text).expect_err("a key nobody knows").to_string();
+            let error = Settings::parse(text).expect_err("a key nobody knows").to_string();
             assert!(error.contains("unknown field"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_value_where_a_table_belongs_is_refused_without_the_names_of_types() {
+        for text in ["worker = 3", "monitor = \"1m\"", "notify = []", "tokens = [\"a\"]", "client = [[]]"] {
+            let error = Settings::parse(text).expect_err("no table").to_string();
+            assert!(error.contains("expected an object") && !error.contains("struct"), "{text}: {error}");
         }
     }
 
@@ -186,7 +199,7 @@ mod tests {
     fn every_setting_is_read() {
         let text = "listen = \"127.0.0.1:7400\"\nstore = \"elasticsearch\"\nelasticsearch_url = [\"http://a:9200\"]\n\
                     [worker]\nqueues = [\"a\"]\nlease = \"5m\"\n[client]\nserver = \"http://b\"";
-        let settings: Settings = toml::from_str(text).expect("good settings");
+        let settings = Settings::parse(text).expect("good settings");
         assert_eq!(settings.worker.lease.map(|lease| lease.0.as_secs()), Some(300));
         assert_eq!(settings.client.server.as_deref(), Some("http://b"));
     }

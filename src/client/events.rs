@@ -13,7 +13,7 @@ use super::error::ClientError;
 use super::sse::{Message, Parser, TooLong};
 use super::transport::{Call, Client, Repeat};
 use crate::clock::Timestamp;
-use crate::job::EventName;
+use crate::job::{EventName, strict};
 use crate::store::recent::RecentMap;
 use crate::wire::JobEvent;
 
@@ -193,7 +193,7 @@ impl Following {
             "live" => self.ready.push_back(EventMessage::Live),
             name if name.parse::<EventName>().is_ok() => {
                 let event: JobEvent =
-                    serde_json::from_str(&message.data).map_err(|error| not_understood(&error.to_string()))?;
+                    strict::from_slice(message.data.as_bytes()).map_err(|error| not_understood(&error.to_string()))?;
                 let key = (event.job.id.clone(), event.number);
                 if self.delivered.get(&key).is_none() {
                     self.delivered.insert(key, ());

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::ClientError;
+use crate::job::strict;
 use crate::wire::Problem;
 
 /// How long connecting may take.
@@ -119,7 +120,7 @@ impl Client {
     /// Sends the call, repeats it where that is right, and reads the JSON answer.
     pub(super) async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
         let answer = self.send_raw(call).await?;
-        serde_json::from_slice(&answer).map_err(|error| decode_error(StatusCode::OK, &error))
+        strict::from_slice(&answer).map_err(|error| decode_error(StatusCode::OK, &error))
     }
 
     /// Sends and repeats the call like [`Self::send`], and returns an answer that is not JSON.
@@ -248,7 +249,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> ClientError {
-    match serde_json::from_slice::<Problem>(body) {
+    match strict::from_slice::<Problem>(body) {
         Ok(problem) => ClientError::Problem { problem: Box::new(problem), retry_after },
         Err(error) => decode_error(status, &error),
     }
@@ -256,4 +257,37 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> Cl
 
 fn decode_error(status: StatusCode, error: &serde_json::Error) -> ClientError {
     ClientError::Decode { status: status.as_u16(), message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::client::JobQuery;
+
+    /// Answers a call of a client with this JSON, and returns what the client says to it.
+    async fn told(answer: &'static str) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let _read = stream.read(&mut [0; 4096]).await.expect("a request");
+            let length = answer.len();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{answer}");
+            stream.write_all(answer.as_bytes()).await.expect("an open connection");
+        });
+        let client = Client::new(&url, None).expect("a client");
+        let error = client.jobs(&JobQuery::default()).await.expect_err("no list of jobs");
+        server.await.expect("it answered");
+        error.to_string()
+    }
+
+    #[tokio::test]
+    async fn what_is_no_answer_of_the_api_is_named_without_the_names_of_types() {
+        for answer in ["[]", "\"hello\"", "{\"items\": [7]}"] {
+            let said = told(answer).await;
+            assert!(said.contains("expected an object") && !said.contains("struct"), "{answer}: {said}");
+        }
+    }
 }

@@ -299,7 +299,7 @@ pub trait Store: Send + Sync + 'static {
     /// Checks that the store can serve now.
     ///
     /// # Errors
-    /// [`StoreError`] says why it cannot.
+    /// [`StoreError`] says why it cannot, in words that are fit for every caller: they name no host and no path.
     async fn ready(&self) -> Result<(), StoreError>;
 
     /// Finishes the writes already handed over and closes the store; later calls are refused.

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-/// The longest number, in bytes.
-const MAX_DIGITS: usize = 30;
+/// The longest number, in characters; also the largest exponent.
+pub(super) const MAX_DIGITS: usize = 30;
 
 /// A decimal number as it was written, exact: for a comparison with whole numbers it is never rounded.
 #[derive(Clone, Copy, Debug, PartialEq)]

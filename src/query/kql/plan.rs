@@ -7,14 +7,14 @@
 use super::ast::{Literal, Node, Operator, Value};
 use super::date::{Moment, Zone};
 use super::error::KqlError;
-use super::number::Decimal;
+use super::number::{Decimal, MAX_DIGITS};
 use super::pattern::Pattern;
 use super::words::{Part, parts, small_letters, words};
 use crate::job::is_resource_name;
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, LONG, RESOURCES, closest};
 
-/// The largest number of field tests in one query; a field that is named twice counts twice.
-pub const MAX_CLAUSES: usize = 1_024;
+/// The largest number of comparisons in one query. Each value counts once for each field that it is compared with.
+pub const MAX_COMPARISONS: usize = 1_024;
 
 /// A query, bound to the fields that it tests.
 #[derive(Clone, Debug)]
@@ -149,14 +149,14 @@ pub enum Piece {
 
 /// Binds `node` to the fields that it names.
 pub(super) fn bind(query: &str, node: &Node, zone: Zone) -> Result<Plan, KqlError> {
-    let mut binder = Binder { query, zone, clauses: 0 };
+    let mut binder = Binder { query, zone, comparisons: 0 };
     binder.node(node, None)
 }
 
 struct Binder<'q> {
     query: &'q str,
     zone: Zone,
-    clauses: usize,
+    comparisons: usize,
 }
 
 /// The fields that a name stands for.
@@ -204,9 +204,11 @@ impl Binder<'_> {
     }
 
     fn count(&mut self, literal: &Literal, more: usize) -> Result<(), KqlError> {
-        self.clauses += more;
-        if self.clauses > MAX_CLAUSES {
-            return Err(self.error(literal, format!("the query asks more than {MAX_CLAUSES} fields")));
+        self.comparisons += more;
+        if self.comparisons > MAX_COMPARISONS {
+            let problem = format!("the query compares fields with values more than {MAX_COMPARISONS} times");
+            let advice = "each value counts, once for each field that it is compared with";
+            return Err(self.error(literal, problem).suggesting(advice));
         }
         Ok(())
     }
@@ -369,12 +371,19 @@ impl Binder<'_> {
             (FieldType::Date, operator, value) => {
                 let text = written(value);
                 let moment = Moment::parse(&text, self.zone).ok_or_else(|| {
-                    wrong("a time").suggesting("such as \"2030-01-31T08:00:00Z\", 2030-01-31, now-15m or now/d")
+                    wrong("a time from the year 1 to 9999")
+                        .suggesting("such as \"2030-01-31T08:00:00Z\", 2030-01-31, now-15m or now/d")
                 })?;
                 Ok(Test::Time { operator, text, moment })
             }
             (FieldType::Integer { .. } | FieldType::Number, operator, value) => {
-                let number = Decimal::parse(&written(value)).ok_or_else(|| wrong("a number"))?;
+                let number = Decimal::parse(&written(value)).ok_or_else(|| {
+                    let range = match kind {
+                        FieldType::Integer { least, most } => format!("a number from {least} to {most}"),
+                        _ => "a number".to_owned(),
+                    };
+                    wrong(&range).suggesting(format!("such as 5, -0.5 or 1e3, in at most {MAX_DIGITS} characters"))
+                })?;
                 Ok(within_type(kind, operator, number).unwrap_or_else(|| Test::Number {
                     operator,
                     value: value.clone(),

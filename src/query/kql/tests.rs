@@ -157,9 +157,15 @@ fn a_field_that_cannot_be_asked_is_refused_with_advice() {
     assert!(refusal("lists: { a: b }").contains("is not a list"));
     assert!(refusal("history: { history: { a: b } }").contains("is not a list"));
     let cases = [
-        ("priority: high", "`priority` is a number", 11),
-        ("priority: 1*", "`priority` is a number", 11),
-        ("run_at > soon", "`run_at` is a time", 10),
+        ("priority: high", "`priority` is a number from -32768 to 32767", 11),
+        ("priority: 1*", "`priority` is a number from -32768 to 32767", 11),
+        ("priority > 1e99", "`priority` is a number from -32768 to 32767", 12),
+        ("fence: 1e99", "`fence` is a number from -9223372036854775808 to 9223372036854775807", 8),
+        ("progress.percent: 1e99", "`progress.percent` is a number", 19),
+        ("run_at > soon", "`run_at` is a time from the year 1 to 9999", 10),
+        ("run_at > 10000-01-01", "`run_at` is a time from the year 1 to 9999", 10),
+        ("run_at < 99999999999999999", "`run_at` is a time from the year 1 to 9999", 10),
+        ("run_at < now+9000y", "`run_at` is a time from the year 1 to 9999", 10),
         ("owner: null", "write `not field: *`", 8),
         ("labels.size > 5", "a label has no order", 15),
         ("labels.size: *5", "only stand at the end", 14),
@@ -184,9 +190,15 @@ fn what_is_too_long_or_too_deep_or_too_wide_is_refused() {
     let deep = |levels: usize| format!("{}a{}", "not (".repeat(levels), ")".repeat(levels));
     assert!(Expression::parse(&deep(MAX_DEPTH)).is_ok());
     assert!(refusal(&deep(MAX_DEPTH + 1)).contains("levels"));
-    let wide = |clauses: usize| format!("id: ({})", vec!["a"; clauses].join(" or "));
-    assert!(Expression::parse(&wide(plan::MAX_CLAUSES)).is_ok());
-    assert!(refusal(&wide(plan::MAX_CLAUSES + 1)).contains("1024"));
+    let wide = |values: usize| format!("id: ({})", vec!["a"; values].join(" or "));
+    assert!(Expression::parse(&wide(plan::MAX_COMPARISONS)).is_ok());
+    let said = refusal(&wide(plan::MAX_COMPARISONS + 1));
+    assert!(said.contains("compares fields with values more than 1024 times"), "{said}");
+    assert!(said.contains("once for each field that it is compared with"), "{said}");
+    // Ten fields are compared with each of these words.
+    let anywhere = |values: usize| vec!["a"; values].join(" or ");
+    assert!(Expression::parse(&anywhere(102)).is_ok());
+    assert!(refusal(&anywhere(103)).contains("1024"));
 }
 
 #[test]

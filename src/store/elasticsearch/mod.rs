@@ -82,7 +82,7 @@ use self::definition::Definitions;
 use self::flavour::Flavour;
 use self::indices::Indices;
 use self::mover::Mover;
-use self::nodes::{Reply, Request};
+use self::nodes::Request;
 use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
@@ -286,12 +286,16 @@ impl Store for ElasticsearchStore {
         self.is_open()?;
         let Context { nodes, indices: Indices { jobs, bodies, records, .. }, standing, .. } = &*self.context;
         let deadline = Instant::now() + READY_TIMEOUT.min(self.read_timeout);
-        standing.check(nodes, deadline).await?;
+        // What the nodes say is in the log, by their names.
+        let unanswered = |error| match error {
+            StoreError::Unavailable(_) => StoreError::Unavailable("its nodes do not answer as they should".to_owned()),
+            error => error,
+        };
+        standing.check(nodes, deadline).await.map_err(unanswered)?;
         let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
-        let reply = nodes.try_call(&request, deadline).await.map_err(|error| error.message);
-        let body = reply.and_then(Reply::success).map_err(StoreError::Unavailable)?;
-        let health: Value = serde_json::from_slice(&body)
-            .map_err(|error| StoreError::Unavailable(format!("not an answer about health: {error}")))?;
+        let reply = nodes.try_call(&request, deadline).await.map_err(|error| unanswered(error.into()))?;
+        let health: Value = serde_json::from_slice(&reply.body().map_err(unanswered)?)
+            .map_err(|_| StoreError::Unavailable("its nodes answer with something else than health".to_owned()))?;
         if health["status"] == "red" {
             return Err(StoreError::Unavailable("a part of the index is missing (its health is red)".to_owned()));
         }

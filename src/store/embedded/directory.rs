@@ -194,8 +194,8 @@ fn take(mut lock: File, path: &Path) -> Result<File, OpenError> {
 
 /// Returns the format of a directory, if it says one.
 fn format_of(directory: &Path) -> Result<Option<u32>, OpenError> {
-    match fs::read_to_string(directory.join(FORMAT_FILE)) {
-        Ok(text) => match text.trim().parse() {
+    match fs::read(directory.join(FORMAT_FILE)) {
+        Ok(bytes) => match String::from_utf8_lossy(&bytes).trim().parse() {
             Ok(format) => Ok(Some(format)),
             Err(_) => Err(OpenError::NoFormat { directory: directory.to_owned() }),
         },

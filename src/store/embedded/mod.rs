@@ -332,7 +332,11 @@ impl Store for EmbeddedStore {
         if let Some(reason) = self.queue.closed() {
             return Err(reason);
         }
-        self.on_disk(&self.lookups, |engine| engine.disk.check()).await
+        let checked = self.on_disk(&self.lookups, |engine| engine.disk.check()).await;
+        checked.map_err(|error| {
+            tracing::warn!(%error, "the database takes no writes");
+            StoreError::Unavailable("its database takes no writes; the log says why".to_owned())
+        })
     }
 
     async fn close(&self) {

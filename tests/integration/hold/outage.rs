@@ -31,6 +31,10 @@ async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itsel
 
     proxy.go_down().await;
     until("a server that is not ready", async || readiness(&server).await == StatusCode::SERVICE_UNAVAILABLE).await;
+    let answer = reqwest::get(format!("{}/readyz", server.url())).await.expect("the server answers");
+    let told: Value = answer.json().await.expect("JSON");
+    let detail = told["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("its nodes do not answer") && !detail.contains("127.0.0.1"), "{told}");
     let refused = submit(&server).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(refused.headers().contains_key("retry-after"), "{refused:?}");

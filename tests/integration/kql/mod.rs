@@ -222,7 +222,7 @@ async fn opensearch_and_the_evaluator_find_the_same_jobs() {
 async fn the_deepest_and_the_widest_query_can_be_asked() {
     let comparison = Comparison::on(servers::elasticsearch().await.url(), seed()).await;
     let deep = format!("{}*actor: *{}", "not (".repeat(MAX_DEPTH), ")".repeat(MAX_DEPTH));
-    let wide = format!("id: ({})", vec!["x*"; plan::MAX_CLAUSES].join(" or "));
+    let wide = format!("id: ({})", vec!["x*"; plan::MAX_COMPARISONS].join(" or "));
     let wild = format!("error.message: {}z", "a*".repeat(MAX_PATTERN / 2 - 1));
     for query in [deep, wide, wild] {
         let expression = Expression::parse(&query).unwrap_or_else(|error| panic!("{}", error.render()));

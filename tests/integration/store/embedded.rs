@@ -189,10 +189,10 @@ fn a_database_without_a_format_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     drop(open(directory.path()));
     let format = directory.path().join("leasehold.format");
-    for damage in [None, Some(""), Some("one")] {
+    for damage in [None, Some(&b""[..]), Some(b"one"), Some(b"\xff")] {
         match damage {
             None => fs::remove_file(&format).expect("removable"),
-            Some(text) => fs::write(&format, text).expect("writable"),
+            Some(bytes) => fs::write(&format, bytes).expect("writable"),
         }
         let refusal = refusal(directory.path());
         assert!(matches!(refusal, OpenError::NoFormat { .. }), "{refusal}");
