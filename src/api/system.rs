@@ -77,7 +77,10 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(call: Call<Read>) -> Response {
     let manager = &call.app.manager;
+    let flag = |is_raised: bool| if is_raised { 1.0 } else { 0.0 };
     ::metrics::gauge!("leasehold_claims_waiting").set(manager.waiting_claims() as f64);
+    ::metrics::gauge!("leasehold_store_out_of_order").set(flag(manager.out_of_order().is_some()));
+    ::metrics::gauge!("leasehold_store_stopped").set(flag(manager.stopped().is_some()));
     let mut text = call.app.metrics.render();
     if let Some(survey) = manager.survey().latest {
         text += &of_queues(&manager.surveyed_queues(), survey.at, &manager.workers_by_queue());

@@ -82,6 +82,8 @@ async fn a_server_on_a_full_disk_says_so_everywhere_and_what_to_do() {
     let (_, health) = ask(&url, "/v1/health").await.expect("the server answers");
     assert_eq!(health["status"], "error", "{health}");
     assert!(says_what_to_do(&health["reasons"].to_string()), "{health}");
+    let metrics = reqwest::get(format!("{url}/metrics")).await.expect("the server answers").text().await.expect("text");
+    assert!(metrics.lines().any(|line| line == "leasehold_store_stopped 1"), "{metrics}");
     let read = ask(&url, &format!("/v1/jobs/{}", accepted[0])).await.expect("the server answers");
     assert_eq!(read.0, StatusCode::OK, "reads go on: {}", read.1);
 

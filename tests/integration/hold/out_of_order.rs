@@ -103,6 +103,14 @@ impl Site {
         let (_, health) = self.get("/v1/health").await;
         assert_eq!(health["status"], "error", "{health}");
         assert!(health["reasons"].to_string().contains(why), "{health}");
+        assert_eq!(self.flag().await.as_deref(), Some("1"));
+    }
+
+    /// The value of the metric that tells of a store out of order.
+    async fn flag(&self) -> Option<String> {
+        let answer = reqwest::get(format!("{}/metrics", self.server.url())).await.expect("the server answers");
+        let text = answer.text().await.expect("a text");
+        text.lines().find_map(|line| line.strip_prefix("leasehold_store_out_of_order ")).map(str::to_owned)
     }
 
     /// Waits until the server does what it is asked again, and asserts that it is well.
@@ -115,6 +123,7 @@ impl Site {
         assert_eq!(self.get("/readyz").await.0, StatusCode::OK);
         let (_, health) = self.get("/v1/health").await;
         assert!(!health["reasons"].to_string().contains("index"), "{health}");
+        assert_eq!(self.flag().await.as_deref(), Some("0"));
     }
 }
 
