@@ -61,6 +61,9 @@ pub(super) struct StoreArgs {
     /// How long after its end a job is moved from Elasticsearch's live index to the archive [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) archive_after: Option<Duration>,
+    /// The longest time that the store may work on a list, a count or statistics, at least 100ms [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(super) query_time: Option<Duration>,
 }
 
 /// The settings of the chosen store.
@@ -69,6 +72,8 @@ pub(super) enum EngineSettings {
     Embedded {
         /// The path of the data directory.
         data_dir: PathBuf,
+        /// The longest time that a query may take; `None` for the default.
+        query_time: Option<Duration>,
     },
     /// Those of Elasticsearch.
     Elasticsearch(ElasticsearchSettings),
@@ -81,6 +86,7 @@ pub(super) struct ElasticsearchSettings {
     pub(super) ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
     pub(super) archive_after: Option<Duration>,
+    pub(super) query_time: Option<Duration>,
 }
 
 impl EngineSettings {
@@ -96,15 +102,17 @@ impl EngineSettings {
 /// Opens the store that the settings name.
 pub(super) async fn open(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
     match settings {
-        EngineSettings::Embedded { data_dir } => embedded(&data_dir).await,
+        EngineSettings::Embedded { data_dir, query_time } => embedded(&data_dir, query_time).await,
         EngineSettings::Elasticsearch(settings) => elasticsearch(settings).await,
     }
 }
 
 /// Opens the embedded store in a directory.
-pub(super) async fn embedded(directory: &Path) -> Result<Arc<dyn Store>, Failure> {
+pub(super) async fn embedded(directory: &Path, query_time: Option<Duration>) -> Result<Arc<dyn Store>, Failure> {
     let directory = directory.to_owned();
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(directory, &EmbeddedOptions::default())).await;
+    let defaults = EmbeddedOptions::default();
+    let options = EmbeddedOptions { query_time: query_time.unwrap_or(defaults.query_time), ..defaults };
+    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(directory, &options)).await;
     let store = opened.map_err(Failure::failed)?.map_err(Failure::failed)?;
     Ok(Measured::around(Arc::new(store)))
 }
@@ -133,6 +141,7 @@ pub(super) fn elasticsearch_options(settings: ElasticsearchSettings) -> Result<E
         certificate_authority: settings.ca.map(read).transpose()?,
         index_prefix: settings.index_prefix.unwrap_or(defaults.index_prefix),
         move_after: settings.archive_after.unwrap_or(defaults.move_after),
+        query_time: settings.query_time.unwrap_or(defaults.query_time),
         ..ElasticsearchOptions::default()
     })
 }

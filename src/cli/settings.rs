@@ -25,6 +25,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use serde::Deserialize;
@@ -40,6 +41,8 @@ use crate::api::access::Token;
 use crate::job::strict::Strict;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
+/// The least that a query may be given: in less, none could be answered.
+const LEAST_QUERY_TIME: Duration = Duration::from_millis(100);
 
 /// The settings of the file. An unknown key is refused: most likely it is misspelt.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -53,6 +56,7 @@ pub(super) struct Settings {
     pub(super) elasticsearch_ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
     pub(super) archive_after: Option<DurationSetting>,
+    pub(super) query_time: Option<DurationSetting>,
     pub(super) insecure: Option<bool>,
     pub(super) no_monitor: Option<bool>,
     pub(super) max_connections: Option<u32>,
@@ -124,12 +128,19 @@ impl Settings {
     pub(super) fn engine(self, flags: StoreArgs) -> Result<EngineSettings, Failure> {
         let store = flags.store.or(self.store);
         let data_dir = flags.data_dir.or(self.data_dir);
+        let query_time = flags.query_time.or(self.query_time.map(|setting| setting.0));
+        if query_time.is_some_and(|time| time < LEAST_QUERY_TIME) {
+            return Err(Failure::Usage(
+                "`query_time` (--query-time, LEASEHOLD_QUERY_TIME) is at least 100ms".to_owned(),
+            ));
+        }
         let elasticsearch = ElasticsearchSettings {
             urls: Some(flags.elasticsearch_url).filter(|urls| !urls.is_empty()).or(self.elasticsearch_url),
             api_key: flags.elasticsearch_api_key.or(self.elasticsearch_api_key),
             ca: flags.elasticsearch_ca.or(self.elasticsearch_ca),
             index_prefix: flags.index_prefix.or(self.index_prefix),
             archive_after: flags.archive_after.or(self.archive_after.map(|setting| setting.0)),
+            query_time,
         };
         let given = [
             ("data_dir", StoreKind::Embedded, data_dir.is_some()),
@@ -144,7 +155,9 @@ impl Settings {
             return Err(Failure::Usage(not_chosen(name, of, store)));
         }
         Ok(match chosen {
-            StoreKind::Embedded => EngineSettings::Embedded { data_dir: data_dir.unwrap_or_else(default_data_dir) },
+            StoreKind::Embedded => {
+                EngineSettings::Embedded { data_dir: data_dir.unwrap_or_else(default_data_dir), query_time }
+            }
             StoreKind::Elasticsearch => EngineSettings::Elasticsearch(elasticsearch),
         })
     }

@@ -8,7 +8,7 @@ use reqwest::Response;
 
 use super::error::ClientError;
 use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
-use super::transport::{Client, Repeat};
+use super::transport::{Call, Client, Repeat};
 use crate::job::{JobId, Json};
 use crate::wire::{
     AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob,
@@ -20,6 +20,10 @@ use crate::wire::{
 /// How long the server works on a bulk change before it answers with a cursor, including the page that it is
 /// processing.
 const MANY_TAKE: Duration = Duration::from_secs(30);
+
+/// How long a server works on a query before it refuses it, and how long the query may wait for its turn before, unless
+/// the server's settings say otherwise.
+const QUERIES_TAKE: Duration = Duration::from_secs(60);
 
 /// The silence after which an export counts as failed.
 const EXPORT_SILENCE: Duration = Duration::from_secs(120);
@@ -66,12 +70,17 @@ impl Client {
         self.send(call.query("wait_ms", &wait.as_millis().to_string()).waiting(wait)).await
     }
 
+    /// Makes a call that the server may take as long for as for a query.
+    fn query_call(&self, segments: &[&str]) -> Call {
+        self.call(Method::GET, segments, Repeat::Safe).waiting(QUERIES_TAKE)
+    }
+
     /// Returns a page of the jobs that match.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn jobs(&self, query: &JobQuery) -> Result<Page<Job>, ClientError> {
-        self.send(query.page(self.call(Method::GET, &["v1", "jobs"], Repeat::Safe))).await
+        self.send(query.page(self.query_call(&["v1", "jobs"]))).await
     }
 
     /// Returns a page of the jobs that match, with these fields only.
@@ -79,8 +88,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn job_parts(&self, query: &JobQuery, fields: &[String]) -> Result<Page<Json>, ClientError> {
-        let call = self.call(Method::GET, &["v1", "jobs"], Repeat::Safe);
-        self.send(query.page(call).each("fields", fields)).await
+        self.send(query.page(self.query_call(&["v1", "jobs"])).each("fields", fields)).await
     }
 
     /// Streams all jobs that match, one per line of JSON, with these fields, or with all when none is named. The
@@ -107,7 +115,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn count(&self, query: &CountQuery) -> Result<CountAnswer, ClientError> {
-        let call = query.jobs.filter(self.call(Method::GET, &["v1", "jobs", "count"], Repeat::Safe));
+        let call = query.jobs.filter(self.query_call(&["v1", "jobs", "count"]));
         self.send(call.each("by", &query.by)).await
     }
 
@@ -116,7 +124,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn stats(&self, query: &StatsQuery) -> Result<StatsAnswer, ClientError> {
-        self.send(query.parameters(self.call(Method::GET, &["v1", "jobs", "stats"], Repeat::Safe))).await
+        self.send(query.parameters(self.query_call(&["v1", "jobs", "stats"]))).await
     }
 
     /// Claims jobs. With a `request_id`, the call is repeated after a lost answer and gets the same jobs; without one,

@@ -29,6 +29,9 @@ use crate::job::{BodyRef, Job, JobId, Json, NewBody};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
+/// The longest time that a query may take, unless another one is set.
+pub const QUERY_TIME: Duration = Duration::from_secs(30);
+
 /// The version of a stored document. It changes with every write and is never used again, not even when the document is
 /// removed and created anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

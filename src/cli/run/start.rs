@@ -50,7 +50,7 @@ pub(super) async fn start(
     planned: &[Planned],
     retry_failed: bool,
 ) -> Result<(Manager, Started), Failure> {
-    let store = engine::embedded(directory).await?;
+    let store = engine::embedded(directory, None).await?;
     // The store's lock is held from here on: whatever carries this scope is a former start's.
     end_former_processes(scope).await?;
     let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());

@@ -67,7 +67,9 @@ impl Context {
             match self.nodes.call(&part.request(alias, self.request_timeout / 2), deadline).await {
                 Ok(reply) if reply.status == TOO_LONG && count > 1 => return None,
                 Ok(reply) => (bulk::outcomes(reply.status, &reply.body, count), reply.maybe_repeated),
-                Err(CallError { message, maybe_received: true }) => (vec![ItemOutcome::Unsure(message); count], false),
+                Err(CallError { message, maybe_received: true, .. }) => {
+                    (vec![ItemOutcome::Unsure(message); count], false)
+                }
                 Err(CallError { message, .. }) => (vec![ItemOutcome::NotDone(message); count], false),
             };
         if outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::OutOfOrder(_))) {

@@ -14,7 +14,7 @@
 //!   a lost answer means, and what is done then), `unreadable` (documents of other versions);
 //! - the way of a write: `writer`, `caller`, `intake`, `batch`, `task`, `bulk`, `bodies` and `cleaning`, which share a
 //!   `context`;
-//! - reads: `reader`, `search`, `stats` and [`kql`] (Kibana's query language as the server's);
+//! - reads: `reader`, `search`, `query_time`, `stats` and [`kql`] (Kibana's query language as the server's);
 //! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`], [`months`]
 //!   and [`mover`];
 //! - beside the jobs: [`records`] and `audit`.
@@ -50,6 +50,7 @@ mod months;
 mod mover;
 mod nodes;
 mod options;
+mod query_time;
 mod reader;
 mod records;
 mod resolution;
@@ -83,6 +84,7 @@ use self::flavour::Flavour;
 use self::indices::Indices;
 use self::mover::Mover;
 use self::nodes::Request;
+use self::query_time::QueryTime;
 use self::reader::Reader;
 use self::records::Records;
 use self::search::Scope;
@@ -114,6 +116,7 @@ pub struct ElasticsearchStore {
     audit: Audit,
     mover: Mover,
     read_timeout: Duration,
+    query_time: Duration,
     closed: AtomicBool,
     _watch: AbortOnDropHandle<()>,
 }
@@ -154,6 +157,7 @@ impl ElasticsearchStore {
             context,
             flavour: server.flavour,
             read_timeout: options.read_timeout,
+            query_time: options.query_time,
             closed: AtomicBool::new(false),
         })
     }
@@ -169,11 +173,18 @@ impl ElasticsearchStore {
     fn scope<'a>(&'a self, alias: &'a str) -> Result<Scope<'a>, StoreError> {
         self.is_open()?;
         self.context.standing.is_there(alias)?;
-        Ok(Scope { nodes: &self.context.nodes, index: alias, deadline: Instant::now() + self.read_timeout })
+        let deadline = Instant::now() + self.read_timeout;
+        Ok(Scope { nodes: &self.context.nodes, index: alias, deadline, time: None })
     }
 
     fn jobs(&self) -> Result<Scope<'_>, StoreError> {
         self.scope(&self.context.indices.jobs)
+    }
+
+    /// Returns the scope of a read of jobs, which takes as long as a query may if `is_query`.
+    fn jobs_for(&self, is_query: bool) -> Result<Scope<'_>, StoreError> {
+        let time = is_query.then(|| QueryTime::of(self.query_time, self.context.request_timeout));
+        Ok(Scope { time, ..self.jobs()? })
     }
 
     /// Passes the result of a read on, and sounds the alarm when it tells of an index that is out of order.
@@ -209,18 +220,19 @@ impl Store for ElasticsearchStore {
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
         let Context { indices, recent, unreadable, .. } = &*self.context;
-        self.heard(search::search(self.jobs()?, indices, search, recent, unreadable).await)
+        let scope = self.jobs_for(search.filter.query.is_some())?;
+        self.heard(search::search(scope, indices, search, recent, unreadable).await)
     }
 
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
-        self.heard(stats::count(self.jobs()?, &self.context.indices, filter, by).await)
+        self.heard(stats::count(self.jobs_for(filter.query.is_some())?, &self.context.indices, filter, by).await)
     }
 
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError> {
         if self.flavour == Flavour::OpenSearch && request.by.iter().any(|by| matches!(by, GroupBy::Label(_))) {
             return Err(StoreError::Unsupported("on OpenSearch, jobs cannot be grouped by a label"));
         }
-        self.heard(stats::stats(self.jobs()?, &self.context.indices, request, MAX_ROWS).await)
+        self.heard(stats::stats(self.jobs_for(true)?, &self.context.indices, request, MAX_ROWS).await)
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {

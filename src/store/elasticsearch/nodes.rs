@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::fault;
 use super::health::{Health, pick};
+use super::query_time;
 use crate::store::StoreError;
 
 /// The first wait before a request is sent again, doubled with every further one.
@@ -41,43 +42,53 @@ pub(super) struct Request {
     content_type: &'static str,
     /// Whether the request takes as long as what it asks for, so that a slow answer says nothing of the node.
     is_search: bool,
+    /// How long a node may take to answer; `None` for as long as it may for most requests.
+    patience: Option<Duration>,
 }
 
 impl Request {
+    fn new(method: Method, path: String, body: Option<Bytes>) -> Self {
+        Self { method, path, body, content_type: JSON, is_search: false, patience: None }
+    }
+
     /// Creates a request without a body. `path` includes the query.
     pub(super) fn get(path: String) -> Self {
-        Self { method: Method::Get, path, body: None, content_type: JSON, is_search: false }
+        Self::new(Method::Get, path, None)
     }
 
     /// Creates a request that posts an empty body.
     pub(super) fn command(path: String) -> Self {
-        Self { method: Method::Post, path, body: None, content_type: JSON, is_search: false }
+        Self::new(Method::Post, path, None)
     }
 
     /// Creates a request that puts a JSON body, or an empty one.
     pub(super) fn put(path: String, body: Option<&Value>) -> Self {
-        let body = body.map(|body| body.to_string().into());
-        Self { method: Method::Put, path, body, content_type: JSON, is_search: false }
+        Self::new(Method::Put, path, body.map(|body| body.to_string().into()))
     }
 
     /// Creates a request that deletes the resource at its path.
     pub(super) fn delete(path: String) -> Self {
-        Self { method: Method::Delete, path, body: None, content_type: JSON, is_search: false }
+        Self::new(Method::Delete, path, None)
     }
 
     /// Creates a request that posts a JSON body.
-    pub(super) fn post(path: String, body: Vec<u8>) -> Self {
-        Self { method: Method::Post, path, body: Some(body.into()), content_type: JSON, is_search: false }
+    pub(super) fn post(path: String, body: impl Into<Bytes>) -> Self {
+        Self::new(Method::Post, path, Some(body.into()))
     }
 
     /// Creates a search, which posts a JSON body.
-    pub(super) fn search(path: String, body: Vec<u8>) -> Self {
+    pub(super) fn search(path: String, body: Bytes) -> Self {
         Self { is_search: true, ..Self::post(path, body) }
     }
 
     /// Creates a request that posts lines of JSON.
     pub(super) fn lines(path: String, body: Bytes) -> Self {
-        Self { method: Method::Post, path, body: Some(body), content_type: "application/x-ndjson", is_search: false }
+        Self { content_type: "application/x-ndjson", ..Self::post(path, body) }
+    }
+
+    /// Lets a node take this long to answer the request.
+    pub(super) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience: Some(patience), ..self }
     }
 }
 
@@ -95,6 +106,11 @@ impl Reply {
     /// once.
     pub(super) fn is_there_already(&self) -> bool {
         self.status == 400 && String::from_utf8_lossy(&self.body).contains("resource_already_exists_exception")
+    }
+
+    /// Returns whether the server ended a search because its time was over.
+    pub(super) fn is_out_of_time(&self) -> bool {
+        self.status >= 400 && query_time::is_over(&self.body)
     }
 
     /// Returns the body of a successful answer.
@@ -122,6 +138,8 @@ pub(super) struct CallError {
     pub(super) message: String,
     /// Whether a try may have arrived.
     pub(super) maybe_received: bool,
+    /// Whether [`Nodes::call`] ended with a node that did not answer in time.
+    pub(super) is_silence: bool,
 }
 
 impl From<CallError> for StoreError {
@@ -167,6 +185,8 @@ enum Try {
     NotDone(String),
     /// The request may have been done and is worth another try. Holds the reason.
     Unknown(String),
+    /// As [`Try::Unknown`], since the node has not answered in time.
+    Silent(String),
 }
 
 impl Nodes {
@@ -194,10 +214,12 @@ impl Nodes {
         let mut maybe_received = false;
         let mut tries = 0_usize;
         loop {
-            let message = match self.call_once(request, deadline).await {
+            let tried = self.call_once(request, deadline).await;
+            let is_silence = matches!(tried, Try::Silent(_));
+            let message = match tried {
                 Try::Answered(reply) => return Ok(Reply { maybe_repeated: maybe_received, ..reply }),
                 Try::NotDone(message) => message,
-                Try::Unknown(message) => {
+                Try::Unknown(message) | Try::Silent(message) => {
                     maybe_received = true;
                     message
                 }
@@ -210,7 +232,7 @@ impl Nodes {
                 Duration::ZERO
             };
             if Instant::now() + wait >= deadline {
-                return Err(CallError { message, maybe_received });
+                return Err(CallError { message, maybe_received, is_silence });
             }
             sleep(wait).await;
         }
@@ -221,12 +243,14 @@ impl Nodes {
     /// # Errors
     /// [`CallError`] when no node gave a final answer.
     pub(super) async fn try_call(&self, request: &Request, deadline: Instant) -> Result<Reply, CallError> {
-        let mut failed = CallError { message: String::new(), maybe_received: false };
+        let mut failed = CallError { message: String::new(), maybe_received: false, is_silence: false };
         for _ in 0..self.clients.len() {
             match self.call_once(request, deadline).await {
                 Try::Answered(reply) => return Ok(Reply { maybe_repeated: failed.maybe_received, ..reply }),
                 Try::NotDone(message) => failed.message = message,
-                Try::Unknown(message) => failed = CallError { message, maybe_received: true },
+                Try::Unknown(message) | Try::Silent(message) => {
+                    failed = CallError { message, maybe_received: true, ..failed };
+                }
             }
         }
         Err(failed)
@@ -266,19 +290,19 @@ impl Nodes {
         }
         let index = pick(&mut self.health.lock(), self.turn.fetch_add(1, Ordering::Relaxed), std::time::Instant::now());
         let client = &self.clients[index];
-        let until = deadline.min(Instant::now() + self.request_timeout);
+        let until = deadline.min(Instant::now() + request.patience.unwrap_or(self.request_timeout));
         let (outcome, fault) = match timeout_at(until, client.send(request)).await {
             Ok(Ok(reply)) => judge(&client.name, reply),
             Ok(Err(error)) => (failure(&client.name, &error), true),
             // With less than its full time, or asked for much, a node that did not answer is not to blame.
             Err(_) => {
                 let is_to_blame = until < deadline && !request.is_search;
-                (Try::Unknown(format!("{}: no answer in time", client.name)), is_to_blame)
+                (Try::Silent(format!("{}: no answer in time", client.name)), is_to_blame)
             }
         };
         let mut health = self.health.lock();
         match &outcome {
-            Try::NotDone(message) | Try::Unknown(message) if fault => {
+            Try::NotDone(message) | Try::Unknown(message) | Try::Silent(message) if fault => {
                 metrics::counter!("leasehold_store_node_failures_total").increment(1);
                 if health[index].failed(std::time::Instant::now()) {
                     tracing::warn!(node = client.name, "a node of the store has failed: {message}");
@@ -287,7 +311,7 @@ impl Nodes {
             Try::Answered(_) if health[index].answered() => {
                 tracing::info!(node = client.name, "a node of the store answers again");
             }
-            Try::Answered(_) | Try::NotDone(_) | Try::Unknown(_) => {}
+            Try::Answered(_) | Try::NotDone(_) | Try::Unknown(_) | Try::Silent(_) => {}
         }
         outcome
     }
@@ -299,6 +323,8 @@ fn judge(node: &str, reply: Reply) -> (Try, bool) {
     match reply.status {
         // What an index's state forbids, it forbids on every node and every time.
         429 if fault::of_answer(429, &reply.body).is_some() => (Try::Answered(reply), false),
+        // What the server had not found in the time that it was given, it has not found in as much time again.
+        429 | 502..=504 if reply.is_out_of_time() => (Try::Answered(reply), false),
         // The node rejected the request before doing anything.
         429 => (Try::NotDone(message(&reply)), false),
         // A search without its shards: every node would say the same.
@@ -445,8 +471,8 @@ mod tests {
         });
         let nodes = Nodes { request_timeout: Duration::from_millis(50), ..nodes(&[&address]) };
         for (request, is_live) in [
-            (Request::search("jobs/_search".to_owned(), Vec::new()), true),
-            (Request::post("jobs/_mget".to_owned(), Vec::new()), false),
+            (Request::search("jobs/_search".to_owned(), Bytes::new()), true),
+            (Request::post("jobs/_mget".to_owned(), Bytes::new()), false),
         ] {
             let deadline = Instant::now() + Duration::from_secs(5);
             nodes.try_call(&request, deadline).await.expect_err("nobody answers");

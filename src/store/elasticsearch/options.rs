@@ -10,6 +10,7 @@ use percent_encoding::percent_decode_str;
 use super::error::ConnectError;
 use super::indices::Indices;
 use super::nodes::{Access, Nodes};
+use crate::store::QUERY_TIME;
 
 /// The longest index prefix: an index's name has at most 255 bytes.
 const MAX_PREFIX: usize = 200;
@@ -32,6 +33,9 @@ pub struct ElasticsearchOptions {
     pub request_timeout: Duration,
     /// The longest time that a read may take, retries included.
     pub read_timeout: Duration,
+    /// The longest time that a query in Kibana's language or for statistics may take. Other searches are answered by
+    /// the indices, and have `read_timeout`.
+    pub query_time: Duration,
     /// The longest time that a write may take, retries included, before it fails or is reported as unknown.
     pub write_timeout: Duration,
     /// The most writes that may wait in each lane. A write counts once more for every 4 KiB of its document and its
@@ -67,6 +71,7 @@ impl Default for ElasticsearchOptions {
             index_prefix: "leasehold-".to_owned(),
             request_timeout: Duration::from_secs(5),
             read_timeout: Duration::from_secs(20),
+            query_time: QUERY_TIME,
             write_timeout: Duration::from_secs(30),
             write_queue: 50_000,
             read_queue: 50_000,

@@ -134,7 +134,7 @@ impl Records {
     }
 
     fn scope(&self, deadline: Instant) -> Scope<'_> {
-        Scope { nodes: &self.context.nodes, index: &self.context.indices.records, deadline }
+        Scope { nodes: &self.context.nodes, index: &self.context.indices.records, deadline, time: None }
     }
 
     /// Applies a write and returns when it is decided, at the latest at its deadline.

@@ -1,7 +1,9 @@
 //! Searches: the query language's part for [`Filter`] and [`Sort`].
 
 use std::collections::HashSet;
+use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -10,6 +12,7 @@ use super::documents::{Present, RawDocument, remember};
 use super::indices::Indices;
 use super::kql;
 use super::nodes::{Nodes, Request};
+use super::query_time::QueryTime;
 use super::tombstone;
 use super::unreadable::Unreadable;
 use super::write_id::RecentWrites;
@@ -153,6 +156,9 @@ pub(super) struct Scope<'a> {
     pub(super) nodes: &'a Nodes,
     pub(super) index: &'a str,
     pub(super) deadline: Instant,
+    /// The time that a query may take, however long most requests may; `None` for a search that the indices answer by
+    /// themselves, to which the deadline applies.
+    pub(super) time: Option<QueryTime>,
 }
 
 /// One page of a search.
@@ -177,17 +183,42 @@ impl<T> Page<T> {
 }
 
 impl Scope<'_> {
-    fn request(&self, parameters: &str, body: &Value) -> Result<Request, StoreError> {
-        let body = serde_json::to_vec(body).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        Ok(Request::search(format!("{}/_search?{parameters}", self.index), body))
+    fn request(&self, parameters: &str, body: &Bytes) -> Request {
+        Request::search(format!("{}/_search?{parameters}", self.index), body.clone())
     }
 
     /// Runs one search and returns its answer. Half an answer is an error: a list with jobs missing looks like one
     /// without.
-    pub(super) async fn search(&self, body: &Value) -> Result<bytes::Bytes, StoreError> {
-        let parameters = format!("allow_partial_search_results=false&{WITH_CLOSED}");
-        self.nodes.body(&self.request(&parameters, body)?, self.deadline).await
+    pub(super) async fn search(&self, body: &Value) -> Result<Bytes, StoreError> {
+        let body = bytes_of(body)?;
+        let whole = format!("allow_partial_search_results=false&{WITH_CLOSED}");
+        let Some(time) = self.time else {
+            return self.nodes.body(&self.request(&whole, &body), self.deadline).await;
+        };
+        let left = time.left()?;
+        let patience = left + time.grace();
+        let within = format!("{whole}&timeout={}ms", left.as_millis().max(1));
+        let request = self.request(&within, &body).with_patience(patience);
+        match self.nodes.call(&request, Instant::now() + patience).await {
+            Ok(reply) if reply.is_out_of_time() => Err(time.too_slow()),
+            Ok(reply) => reply.body(),
+            // It may be at work on the query where it does not look at its clock.
+            Err(error) if error.is_silence && time.left().is_err() && self.is_answered(time.grace()).await => {
+                Err(time.too_slow())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
+
+    /// Returns whether the server answers a request that takes no time.
+    async fn is_answered(&self, within: Duration) -> bool {
+        let request = Request::get("_cluster/health?filter_path=status".to_owned());
+        self.nodes.try_call(&request, Instant::now() + within).await.is_ok()
+    }
+}
+
+fn bytes_of(body: &Value) -> Result<Bytes, StoreError> {
+    serde_json::to_vec(body).map(Bytes::from).map_err(|error| StoreError::Corrupt(error.to_string()))
 }
 
 /// Checks that a search's answer is about every shard. A shard of which no copy is there is not among the failed.
@@ -244,8 +275,8 @@ impl Scope<'_> {
         Ok((read(&reply.hits.hits), is_open && reply.shards.is_whole() && !reply.timed_out))
     }
 
-    async fn within_reach(&self, parameters: &str, body: &Value) -> Result<bytes::Bytes, StoreError> {
-        self.nodes.try_call(&self.request(parameters, body)?, self.deadline).await?.body()
+    async fn within_reach(&self, parameters: &str, body: &Value) -> Result<Bytes, StoreError> {
+        self.nodes.try_call(&self.request(parameters, &bytes_of(body)?), self.deadline).await?.body()
     }
 }
 

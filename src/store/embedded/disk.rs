@@ -40,7 +40,7 @@ use super::state::FinishedCount;
 use super::{records, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
 use crate::store::record::too_many;
-use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Versioned};
+use crate::store::{MAX_RECORDS, QUERY_TIME, Record, RecordKey, RecordKind, StoreError, Versioned};
 
 /// The options that a store is opened with.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct EmbeddedOptions {
 
 impl Default for EmbeddedOptions {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, block_jobs: 4_096, query_time: Duration::from_secs(30) }
+        Self { cache_bytes: 64 << 20, block_jobs: 4_096, query_time: QUERY_TIME }
     }
 }
 

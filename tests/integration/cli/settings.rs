@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::program::{Server, Started, leasehold, run};
+use crate::program::{DEADLINE, Engine, Server, Started, leasehold, run};
+use crate::servers;
 
 #[test]
 fn a_flag_goes_over_the_environment_and_that_over_the_file() {
@@ -114,4 +115,58 @@ fn a_setting_of_the_store_that_is_not_chosen_is_refused_wherever_it_is_given() {
     fs::write(place.path().join("s.toml"), "elasticsearch_ca = \"ca.pem\"\n").expect("written");
     refused(&["serve"], None, &["elasticsearch_ca", add]);
     refused(&["monitor"], None, &["elasticsearch_ca", add]);
+}
+
+#[test]
+fn a_time_in_which_no_query_can_be_answered_is_refused_wherever_it_is_given() {
+    let place = tempfile::tempdir().expect("a directory");
+    fs::write(place.path().join("s.toml"), "query_time = \"0\"\n").expect("written");
+    let flag: &[&str] = &["serve", "--query-time", "99ms"];
+    for (arguments, variable) in
+        [(flag, None), (&["serve"], Some(("LEASEHOLD_QUERY_TIME", "0s"))), (&["serve", "--config", "s.toml"], None)]
+    {
+        let said = Started::of(leasehold(place.path(), arguments).envs(variable)).end().expect(2).stderr();
+        assert!(said.contains("query_time") && said.contains("100ms"), "{said}");
+    }
+}
+
+/// A query that costs much for every job, of more jobs than can be tried in the least time that can be set.
+async fn a_query_may_take_as_long_as_the_setting_says(engine: Engine) {
+    const JOBS: usize = 10_000;
+    let place = tempfile::tempdir().expect("a directory");
+    let server = Server::start_as("serve", &["--query-time", "100ms"], engine, &place.path().join("log")).await;
+    let job = |number| format!("{{\"id\":\"job-{number}\",\"queue\":\"q\",\"kind\":\"k\"}}\n");
+    let call = reqwest::Client::new().post(format!("{}/v1/jobs/bulk", server.url()));
+    let jobs: String = (0..JOBS).map(job).collect();
+    let submitted = call.header("content-type", "application/x-ndjson").body(jobs).send().await.expect("an answer");
+    assert_eq!(submitted.status(), 200);
+    let get = |path: String| {
+        let url = format!("{}{path}", server.url());
+        async move {
+            let answer = reqwest::get(url).await.expect("an answer");
+            (answer.status().as_u16(), answer.json::<serde_json::Value>().await.expect("JSON"))
+        }
+    };
+    let deadline = std::time::Instant::now() + DEADLINE;
+    while get("/v1/jobs/count?queue=q".to_owned()).await.1["total"] != JOBS {
+        assert!(std::time::Instant::now() < deadline, "the jobs were not found in time");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let patterns: Vec<String> = (0..800).map(|number| format!("id:*{number}z*")).collect();
+    let (status, problem) = get(format!("/v1/jobs?kql={}", patterns.join("%20or%20"))).await;
+    assert_eq!((status, &problem["code"]), (422, &serde_json::json!("query_too_slow")), "{problem}");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("longer than 0.1 s")), "{problem}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn embedded_a_query_may_take_as_long_as_the_setting_says() {
+    let place = tempfile::tempdir().expect("a directory");
+    a_query_may_take_as_long_as_the_setting_says(Engine::Embedded(place.path().join("data"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elasticsearch_a_query_may_take_as_long_as_the_setting_says() {
+    let urls = vec![servers::elasticsearch().await.url().to_owned()];
+    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("query-time") };
+    a_query_may_take_as_long_as_the_setting_says(engine).await;
 }

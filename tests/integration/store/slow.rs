@@ -1,4 +1,4 @@
-//! Queries of the embedded engine that take long: they are bounded.
+//! Queries that take long: they are bounded on each engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,14 @@ use std::time::Duration;
 use leasehold::job::{Job, State};
 use leasehold::query::kql::Expression;
 use leasehold::query::{Filter, GroupField, Query, Search, Sort};
+use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{Store, StoreError, Write};
 use tempfile::TempDir;
 
+use super::elasticsearch::connect;
 use super::sample::{at, in_state, submitted};
+use crate::servers::{self, SearchServer};
 
 const JOBS: usize = 8_000;
 
@@ -19,11 +22,29 @@ async fn full_store(query_time: Duration) -> (EmbeddedStore, TempDir) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let options = EmbeddedOptions { block_jobs: 500, query_time, ..EmbeddedOptions::default() };
     let store = EmbeddedStore::open(directory.path(), &options).expect("the store can be opened");
+    fill(&store).await;
+    (store, directory)
+}
+
+/// Opens a store with as many finished jobs on a search server.
+async fn full_server(server: &SearchServer, query_time: Duration) -> ElasticsearchStore {
+    let options = ElasticsearchOptions {
+        urls: vec![server.url().to_owned()],
+        index_prefix: servers::fresh_prefix("slow"),
+        query_time,
+        ..ElasticsearchOptions::default()
+    };
+    let store = connect(options).await;
+    fill(&store).await;
+    crate::engines::refresh(&store).await;
+    store
+}
+
+async fn fill(store: &dyn Store) {
     let expired = |number| in_state(&submitted(&format!("job-{number}")), State::Expired { finished_at: at(1) });
     let jobs: Vec<Arc<Job>> = (0..JOBS).map(expired).collect();
     let writes = jobs.into_iter().map(|job| Write::Create { job, bodies: vec![] }).collect();
     assert!(store.write(writes).await.iter().all(Result::is_ok));
-    (store, directory)
 }
 
 /// A query that costs much for every job and matches none.
@@ -42,4 +63,41 @@ async fn a_query_that_takes_too_long_is_ended() {
     assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
     let refused = store.count(&search.filter, &[GroupField::Queue]).await;
     assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
+}
+
+/// A query that the server is still at when its time is over is refused for good.
+async fn a_server_ends_a_query_that_takes_too_long(server: &SearchServer) {
+    let store = full_server(server, Duration::from_millis(100)).await;
+    let search = hostile();
+    let refused = store.search(&search).await;
+    assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
+    let refused = store.count(&search.filter, &[GroupField::Queue]).await;
+    assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
+}
+
+/// The time of one request is no bound for a query.
+async fn a_server_is_given_the_time_that_a_query_may_take(server: &SearchServer) {
+    let store = full_server(server, Duration::from_secs(300)).await;
+    let found = store.search(&hostile()).await.expect("found in its time");
+    assert!(found.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elasticsearch_ends_a_query_that_takes_too_long() {
+    a_server_ends_a_query_that_takes_too_long(servers::elasticsearch().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opensearch_ends_a_query_that_takes_too_long() {
+    a_server_ends_a_query_that_takes_too_long(servers::opensearch().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elasticsearch_is_given_the_time_that_a_query_may_take() {
+    a_server_is_given_the_time_that_a_query_may_take(servers::elasticsearch().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opensearch_is_given_the_time_that_a_query_may_take() {
+    a_server_is_given_the_time_that_a_query_may_take(servers::opensearch().await).await;
 }

@@ -84,13 +84,16 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
 pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failure> {
     let run: u32 = rand::random();
     let settings = match args.store {
-        StoreKind::Embedded => EngineSettings::Embedded { data_dir: args.data_dir.clone().unwrap_or(fresh) },
+        StoreKind::Embedded => {
+            EngineSettings::Embedded { data_dir: args.data_dir.clone().unwrap_or(fresh), query_time: None }
+        }
         StoreKind::Elasticsearch => EngineSettings::Elasticsearch(ElasticsearchSettings {
             urls: Some(args.elasticsearch_url.clone()).filter(|urls| !urls.is_empty()),
             api_key: None,
             ca: None,
             index_prefix: Some(format!("leasehold-bench-{run:08x}-")),
             archive_after: None,
+            query_time: None,
         }),
     };
     engine::open(settings).await
