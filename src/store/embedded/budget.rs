@@ -14,18 +14,23 @@ const JOBS_BETWEEN_CHECKS: usize = 64;
 pub(super) struct Budget {
     limit: Duration,
     until: Instant,
-    is_abandoned: CancellationToken,
+    is_abandoned: Option<CancellationToken>,
 }
 
 impl Budget {
-    /// Creates a budget that begins now, for a query that ends early when the token is cancelled.
-    pub(super) fn of(limit: Duration, is_abandoned: CancellationToken) -> Self {
-        Self { limit, until: Instant::now() + limit, is_abandoned }
+    /// Creates a budget that begins now.
+    pub(super) fn of(limit: Duration) -> Self {
+        Self { limit, until: Instant::now() + limit, is_abandoned: None }
+    }
+
+    /// Has the budget end early when the token is cancelled.
+    pub(super) fn unless(self, is_abandoned: CancellationToken) -> Self {
+        Self { is_abandoned: Some(is_abandoned), ..self }
     }
 
     /// Checks that time is left and that somebody waits.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        if self.is_abandoned.is_cancelled() {
+        if self.is_abandoned.as_ref().is_some_and(CancellationToken::is_cancelled) {
             return Err(StoreError::Unavailable("the caller has gone".to_owned()));
         }
         if Instant::now() < self.until { Ok(()) } else { Err(StoreError::QueryTooSlow { limit: self.limit }) }

@@ -181,7 +181,7 @@ impl EmbeddedStore {
         let (limit, is_abandoned) = (self.query_time, CancellationToken::new());
         // A caller who goes away drops this future, while the thread goes on until it looks at its budget.
         let _caller = is_abandoned.clone().drop_guard();
-        let read = move |engine: &Engine| read(engine, Budget::of(limit, is_abandoned));
+        let read = move |engine: &Engine| read(engine, Budget::of(limit).unless(is_abandoned));
         self.on_thread(place.map_err(|_| closed())?, read).await
     }
 
@@ -258,7 +258,7 @@ impl Store for EmbeddedStore {
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
         let Some(wanted) = Narrowed::of(&search.filter) else { return Ok(Vec::new()) };
         if scan::is_indexed(&wanted, search.sort) {
-            let budget = Budget::of(self.query_time, CancellationToken::new());
+            let budget = Budget::of(self.query_time);
             return self.in_memory(|engine| scan::search(engine, &wanted, search, budget))?;
         }
         let search = search.clone();
