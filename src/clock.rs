@@ -3,6 +3,8 @@
 //! Nothing below the services reads a clock. Transitions and the store's state machine get `now` as an argument, so
 //! that tests choose it and a replay gives the same answer.
 
+mod compared;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,6 +14,8 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
+
+pub use compared::{ComparedClock, GOOD_FOR, Reading};
 
 /// A point in time, to the millisecond. In JSON it is RFC 3339 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]
@@ -110,10 +114,26 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+/// How far a clock may be from the store's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// How far it may be behind.
+    pub behind: Duration,
+    /// How far it may be ahead.
+    pub ahead: Duration,
+    /// Whether it is certainly further off than the clocks of two machines may differ.
+    pub is_too_far: bool,
+}
+
 /// A source of the current time for services.
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
+
+    /// Returns how far this clock may be from the store's; `None` when nobody compares the two.
+    fn offset(&self) -> Option<Offset> {
+        None
+    }
 }
 
 /// The machine's wall clock, which never runs backwards within the process: after a backward jump it stands still

@@ -155,6 +155,11 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_subscriptions_switched_off_total", Counter,
         "Subscriptions switched off since their receiver is gone"),
 
+    metric("leasehold_clock_offset_seconds", Gauge,
+        "How far this machine's clock was ahead of the store's when they were last compared"),
+    metric("leasehold_clock_off", Gauge,
+        "1 while this machine's clock is further from the store's than clocks may differ; its monitor then ends no job"),
+
     labelled("leasehold_store_operations_total", Counter, ("operation", IN_USE),
         "Operations of the store, by operation and outcome: ok, conflict, refused or unknown"),
     labelled("leasehold_store_operation_duration_seconds", Histogram(&ANSWERS), ("operation", IN_USE),

@@ -68,6 +68,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         stopped: manager.stopped(),
         out_of_order: manager.out_of_order(),
         unreadable: manager.unreadable(),
+        clock_is_off: manager.clock_is_off(),
     };
     ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), store, manager.now()))
 }
@@ -79,6 +80,7 @@ pub(crate) async fn metrics(call: Call<Read>) -> Response {
     let manager = &call.app.manager;
     let flag = |is_raised: bool| if is_raised { 1.0 } else { 0.0 };
     ::metrics::gauge!("leasehold_claims_waiting").set(manager.waiting_claims() as f64);
+    ::metrics::gauge!("leasehold_clock_off").set(flag(manager.clock_is_off().is_some()));
     ::metrics::gauge!("leasehold_store_out_of_order").set(flag(manager.out_of_order().is_some()));
     ::metrics::gauge!("leasehold_store_stopped").set(flag(manager.stopped().is_some()));
     let mut text = call.app.metrics.render();

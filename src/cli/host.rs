@@ -3,11 +3,13 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::engine::{self, EngineSettings, StoreArgs};
 use super::failure::{ExitStatus, Failure};
@@ -20,10 +22,11 @@ use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, ComparedClock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
 use crate::store::Store;
+use crate::store::time::keep_compared;
 use crate::worker::{Stop, StopListener};
 
 /// How many connections may wait to be accepted; the system may allow fewer.
@@ -91,6 +94,18 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Returns this machine's clock. Where clocks may differ by `skew`, it is compared with the store's until the handle is
+/// dropped.
+fn clock(store: &Arc<dyn Store>, skew: Duration) -> (Arc<dyn Clock>, Option<AbortOnDropHandle<()>>) {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    if store.is_exclusive() || skew.is_zero() {
+        return (clock, None);
+    }
+    let compared = Arc::new(ComparedClock::new(clock, skew));
+    let comparing = tokio::spawn(keep_compared(Arc::clone(&compared), Arc::clone(store)));
+    (compared, Some(AbortOnDropHandle::new(comparing)))
+}
+
 impl Host {
     /// Starts the log, checks the settings and who may reach the process, and listens to signals; `stopping` is logged
     /// at the first.
@@ -141,7 +156,7 @@ impl Host {
             // The process was stopped while it waited for the store.
             () = self.gently.reached(Stop::Drain) => return Ok(()),
         };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let (clock, _comparing) = clock(&store, self.oversight.skew(store.is_exclusive()));
         let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), ManagerConfig::default());
         let cannot = |error: io::Error| Failure::Failed(format!("cannot listen on {}: {error}", self.listen));
         let listener = listen(self.listen).map_err(cannot)?;

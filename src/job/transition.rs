@@ -42,6 +42,8 @@ pub struct Claim {
     pub request_id: Option<RequestId>,
     /// How long the lease lasts without a heartbeat.
     pub term: Duration,
+    /// How far the clock that shows `now` may be behind others. The lease lasts as much longer.
+    pub margin: Duration,
 }
 
 /// How an attempt failed.
@@ -187,7 +189,7 @@ impl Job {
             request_id: claim.request_id.clone(),
             acquired_at: now,
             heartbeat_at: now,
-            expires_at: now.plus(claim.term),
+            expires_at: now.plus(claim.term + claim.margin),
             term: claim.term,
         };
         let mut claimed = self.clone();
@@ -201,16 +203,22 @@ impl Job {
         Ok(claimed)
     }
 
-    /// Renews the lease for its term from `now` on, stores the progress if there is any, and removes an orphan flag. A
-    /// heartbeat is no transition, so the history does not show it.
+    /// Renews the lease for its term and the `margin` (see [`Claim::margin`]) from `now` on, stores the progress if there
+    /// is any, and removes an orphan flag. A heartbeat is no transition, so the history does not show it.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].
-    pub fn heartbeat(&self, proof: &LeaseProof, progress: Option<Progress>, now: Timestamp) -> Result<Self, Refusal> {
+    pub fn heartbeat(
+        &self,
+        proof: &LeaseProof,
+        progress: Option<Progress>,
+        margin: Duration,
+        now: Timestamp,
+    ) -> Result<Self, Refusal> {
         let running = self.held_by(proof)?;
         let mut running = running.clone();
         running.lease.heartbeat_at = now.max(running.lease.heartbeat_at);
-        running.lease.expires_at = now.plus(running.lease.term).max(running.lease.expires_at);
+        running.lease.expires_at = now.plus(running.lease.term + margin).max(running.lease.expires_at);
         running.orphan = None;
         if progress.is_some() {
             running.progress = progress;
@@ -230,12 +238,13 @@ impl Job {
         &self,
         worker_id: &WorkerId,
         request_id: Option<&RequestId>,
+        margin: Duration,
         now: Timestamp,
     ) -> Result<Self, Refusal> {
         let lost = || Refusal::LeaseLost { state: self.state.name(), fence: self.fence };
         let lease = self.lease().filter(|lease| lease.request_id.as_ref() == request_id).ok_or_else(lost)?;
         let proof = LeaseProof { worker_id: worker_id.clone(), fence: self.fence };
-        self.heartbeat(&proof, None, now.max(lease.heartbeat_at.plus(Duration::from_millis(1))))
+        self.heartbeat(&proof, None, margin, now.max(lease.heartbeat_at.plus(Duration::from_millis(1))))
     }
 
     /// Moves the job `running → completed`. A late completion is accepted as long as its fence is the current one, even

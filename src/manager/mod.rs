@@ -40,7 +40,7 @@ pub use work::bulk::{
 };
 pub use work::claim::Claimed;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Offset, Timestamp};
 use crate::store::Store;
 use admin::queue_settings::QueueSettingsCache;
 use dispatch::{Dispatch, DispatchConfig};
@@ -157,6 +157,30 @@ impl Manager {
     #[must_use]
     pub fn out_of_order(&self) -> Option<String> {
         self.shared.store.out_of_order()
+    }
+
+    /// Returns how far this manager's clock may be from the store's; `None` when nobody compares the two.
+    #[must_use]
+    pub fn clock_offset(&self) -> Option<Offset> {
+        self.shared.clock.offset()
+    }
+
+    /// Returns that this machine's clock is further from the store's than clocks may differ; `None` when it is not.
+    #[must_use]
+    pub fn clock_is_off(&self) -> Option<String> {
+        let offset = self.clock_offset().filter(|offset| offset.is_too_far)?;
+        let (way, by) =
+            if offset.ahead > offset.behind { ("ahead of", offset.ahead) } else { ("behind", offset.behind) };
+        let by = by.as_secs_f64();
+        Some(format!(
+            "the clock of this machine is {by:.1} s {way} the store's, more than clocks may differ (`--clock-skew-ms`): \
+             its monitor takes no job from a worker, and ends none, until one of the two is set right"
+        ))
+    }
+
+    /// Returns how much longer than its term a lease lasts that this manager writes.
+    fn lease_margin(&self) -> Duration {
+        self.clock_offset().map_or(Duration::ZERO, |offset| offset.behind)
     }
 
     /// Returns the time by this manager's clock.

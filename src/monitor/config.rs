@@ -75,7 +75,9 @@ const SHARED_TERM: Duration = Duration::from_secs(3);
 const OWN_TERM: Duration = Duration::from_secs(60);
 
 impl MonitorConfig {
-    pub(super) fn skew(&self, own_store: bool) -> Duration {
+    /// Returns how far the clocks of two machines may differ.
+    #[must_use]
+    pub fn skew(&self, own_store: bool) -> Duration {
         self.clock_skew.unwrap_or(if own_store { Duration::ZERO } else { SHARED_SKEW })
     }
 

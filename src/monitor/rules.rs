@@ -3,11 +3,14 @@
 //! Times in a job were written by the clock of the machine on which its manager ran. So an action that takes something
 //! away – a lease, an attempt, the chance to start – waits for as long as two clocks may differ. A flag takes nothing
 //! away, and a heartbeat removes it.
+//!
+//! A lease needs less waiting where this clock is compared with the store's: the machine that wrote it has let it last as
+//! much longer as its clock may be behind, so that this one waits only for as long as its own may be ahead.
 
 use std::time::Duration;
 
 use super::config::MonitorConfig;
-use crate::clock::Timestamp;
+use crate::clock::{Offset, Timestamp};
 use crate::job::{Actor, Change, Job, OrphanPolicy, Recovery, Refusal, Running, State};
 
 /// The times by which jobs are judged.
@@ -15,6 +18,10 @@ use crate::job::{Actor, Change, Job, OrphanPolicy, Recovery, Refusal, Running, S
 pub struct Rules {
     orphan_grace: Duration,
     clock_skew: Duration,
+    /// How long after its end a lease may still run by another clock.
+    lease_skew: Duration,
+    /// Whether this clock is too far off to take anything away.
+    clock_is_off: bool,
     heartbeat_stale: Option<Duration>,
 }
 
@@ -22,16 +29,35 @@ impl Rules {
     /// Makes the rules of a configuration, for a store that only this process writes to, or for a shared one.
     #[must_use]
     pub fn of(config: &MonitorConfig, own_store: bool) -> Self {
+        let clock_skew = config.skew(own_store);
         Self {
             orphan_grace: config.orphan_grace,
-            clock_skew: config.skew(own_store),
+            clock_skew,
+            lease_skew: clock_skew,
+            clock_is_off: false,
             heartbeat_stale: config.heartbeat_stale,
+        }
+    }
+
+    /// Returns the same rules for a clock that may be so far from the store's; `None` for one that is not compared.
+    #[must_use]
+    pub fn by_clock(&self, offset: Option<Offset>) -> Self {
+        match offset {
+            None => self.clone(),
+            Some(Offset { ahead, is_too_far, .. }) => {
+                Self { lease_skew: ahead.min(self.clock_skew), clock_is_off: is_too_far, ..self.clone() }
+            }
         }
     }
 
     /// Returns how long after its end a lease counts as expired, whichever clock wrote it.
     #[must_use]
-    pub fn grace(&self) -> Duration {
+    pub fn lease_grace(&self) -> Duration {
+        self.orphan_grace.max(self.lease_skew)
+    }
+
+    /// Returns how long after its time limit an attempt is ended, whichever clock wrote its start.
+    fn grace(&self) -> Duration {
         self.orphan_grace.max(self.clock_skew)
     }
 
@@ -78,7 +104,7 @@ pub fn decide(job: &Job, now: Timestamp, rules: &Rules) -> Option<Action> {
     match &job.state {
         State::Available => {
             let is_too_late = job.start_deadline().is_some_and(|deadline| deadline.plus(rules.clock_skew) <= now);
-            is_too_late.then_some(Action::Expire)
+            (is_too_late && !rules.clock_is_off).then_some(Action::Expire)
         }
         State::Running(running) => decide_running(job, running, now, rules),
         State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => None,
@@ -91,10 +117,11 @@ fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -
         return None;
     }
     let lease = &running.lease;
-    if lease.expires_at.plus(rules.grace()) <= now {
+    if lease.expires_at.plus(rules.lease_grace()) <= now && !rules.clock_is_off {
         return Some(Action::Recover);
     }
-    if job.times_out_at(running).is_some_and(|limit| limit.plus(rules.grace()) <= now) {
+    let is_too_long = job.times_out_at(running).is_some_and(|limit| limit.plus(rules.grace()) <= now);
+    if is_too_long && !rules.clock_is_off {
         return Some(Action::TimeOut);
     }
     let unflagged = running.orphan.is_none();
@@ -129,7 +156,7 @@ impl Action {
         let written = |job: Job| Change::To(Box::new(job));
         match self {
             Self::Expire => job.expire(&actor(), now).map(written),
-            Self::Recover => job.recover(&actor(), &Recovery { grace: rules.grace(), policy, chance }, now),
+            Self::Recover => job.recover(&actor(), &Recovery { grace: rules.lease_grace(), policy, chance }, now),
             Self::TimeOut => job.time_out(&actor(), chance, now).map(written),
             Self::MarkOverdue => job.mark_overdue(&actor(), now),
             Self::Flag(suspicion) => job.flag_orphan(&actor(), &suspicion.evidence(job)?, false, now),

@@ -156,9 +156,14 @@ impl Scans {
         Ok(report)
     }
 
+    /// Returns the rules, as this machine's clock is now.
+    fn rules_now(&self) -> Rules {
+        self.rules.by_clock(self.manager.clock_offset())
+    }
+
     /// Returns the action that this scan takes on a job now.
     fn due(&self, scan: Scan, job: &Job, now: Timestamp) -> Option<Action> {
-        decide(job, now, &self.rules).filter(|action| scan.does(*action))
+        decide(job, now, &self.rules_now()).filter(|action| scan.does(*action))
     }
 
     /// Returns the orphan policy of a job. Its own policy takes precedence over its queue's.
@@ -194,7 +199,7 @@ impl Scans {
                 decided.lock().remove(&job.id);
                 return Ok(Change::Already);
             };
-            let change = action.apply(job, &self.rules, self.policy(job), rand::random(), now)?;
+            let change = action.apply(job, &self.rules_now(), self.policy(job), rand::random(), now)?;
             match &change {
                 Change::To(_) => decided.lock().insert(job.id.clone(), action),
                 Change::Already => decided.lock().remove(&job.id),

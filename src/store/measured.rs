@@ -125,6 +125,10 @@ impl Store for Measured {
         read("archive", self.0.archive(now, limit)).await
     }
 
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        read("time", self.0.time()).await
+    }
+
     fn has_realtime_search(&self) -> bool {
         self.0.has_realtime_search()
     }

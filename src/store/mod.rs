@@ -15,6 +15,7 @@ pub mod embedded;
 pub mod measured;
 pub mod recent;
 pub mod record;
+pub mod time;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -277,6 +278,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns whether nobody but this process writes to the store.
     fn is_exclusive(&self) -> bool;
+
+    /// Returns the time by the store's own clock; `None` for a store that has none.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store does not answer.
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(None)
+    }
 
     /// Returns how many documents this store met in the last minutes and could not read. Searches and the archive pass
     /// them over; a read by id fails.

@@ -58,7 +58,7 @@ pub enum HealthStatus {
     Error,
 }
 
-/// What the store says of itself.
+/// What is known of the store without asking it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreHealth {
     /// Why it takes no more writes until the process is started again, and what can be done.
@@ -67,6 +67,8 @@ pub(crate) struct StoreHealth {
     pub(crate) out_of_order: Option<String>,
     /// The number of documents that cannot be read.
     pub(crate) unreadable: usize,
+    /// How far its clock and this machine's differ, when they differ too far.
+    pub(crate) clock_is_off: Option<String>,
 }
 
 /// How fast jobs reach workers and end.
@@ -185,7 +187,7 @@ impl ServerHealth {
 fn judge(
     insights: &Insights,
     survey: &SurveyState,
-    StoreHealth { stopped, out_of_order, unreadable }: StoreHealth,
+    StoreHealth { stopped, out_of_order, unreadable, clock_is_off }: StoreHealth,
     now: Timestamp,
 ) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
@@ -197,6 +199,9 @@ fn judge(
     }
     if let Some(since) = survey.failing_since {
         found.push((HealthStatus::Error, format!("the store has not let its jobs be counted since {since}")));
+    }
+    if let Some(how) = clock_is_off {
+        found.push((HealthStatus::Error, how));
     }
     if unreadable > 0 {
         let what = "a later version wrote them, or somebody changed them; the log names them";

@@ -131,7 +131,7 @@ async fn live_once(store: &EmbeddedStore, id: JobId) {
     let expected = version.expect("a new job is created");
     say(&job, expected);
 
-    let claim = Claim { worker_id: worker(), request_id: None, term: Duration::from_secs(60) };
+    let claim = Claim { worker_id: worker(), request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
     let running = Arc::new(job.claim(&claim, now()).expect("due"));
     let version = write_one(store, Write::Replace { job: Arc::clone(&running), expected, bodies: vec![] }).await;
     let expected = version.expect("the version is current");

@@ -35,7 +35,7 @@ fn job(max_attempts: u32, timeout: Option<Duration>, expires_at: Option<Timestam
 }
 
 fn claim_by(name: &str) -> Claim {
-    Claim { worker_id: worker(name), request_id: None, term: TERM }
+    Claim { worker_id: worker(name), request_id: None, term: TERM, margin: Duration::ZERO }
 }
 
 fn failure(code: &str) -> Failure {
@@ -90,13 +90,15 @@ fn a_heartbeat_prolongs_the_lease_takes_the_orphans_flag_off_and_is_no_transitio
     let (job, proof) = running(3);
     let flagged = changed(job.flag_orphan(&Actor::system("monitor"), "silent", false, at(70_000)));
     let progress = Progress { percent: Some(40.0), message: None };
-    let beating = flagged.heartbeat(&proof, Some(progress.clone()), at(80_000)).expect("the holder is heard, late");
+    let beating = flagged
+        .heartbeat(&proof, Some(progress.clone()), Duration::ZERO, at(80_000))
+        .expect("the holder is heard, late");
     let State::Running(running) = &beating.state else { panic!("runs on: {:?}", beating.state) };
     assert_eq!(running.lease.expires_at, at(140_000));
     assert_eq!((&running.orphan, &running.progress), (&None, &Some(progress.clone())));
     assert_eq!(beating.history, flagged.history);
 
-    let silent_on_progress = beating.heartbeat(&proof, None, at(81_000)).expect("heard");
+    let silent_on_progress = beating.heartbeat(&proof, None, Duration::ZERO, at(81_000)).expect("heard");
     let State::Running(running) = &silent_on_progress.state else { panic!("runs on") };
     assert_eq!(running.progress, Some(progress));
 }
@@ -107,14 +109,15 @@ fn a_claim_that_is_delivered_again_has_another_lease_whatever_the_clock_says() {
     let claim = Claim { request_id: Some(named("call")), ..claim_by("w") };
     let claimed = job(3, None, None).claim(&claim, at(10)).expect("claimed");
     for now in [0, 10, 11, 50_000] {
-        let again = claimed.deliver_again(&worker("w"), Some(&named("call")), at(now)).expect("the same claim");
+        let again =
+            claimed.deliver_again(&worker("w"), Some(&named("call")), Duration::ZERO, at(now)).expect("the same claim");
         let (first, second) = (claimed.lease().expect("a lease"), again.lease().expect("a lease"));
         assert!(second.heartbeat_at > first.heartbeat_at && second.expires_at > first.expires_at, "{second:?}");
         assert_eq!((again.fence, again.attempt, &again.history), (claimed.fence, claimed.attempt, &claimed.history));
     }
     let lost = Refusal::LeaseLost { state: JobState::Running, fence: Fence::new(1) };
     for (who, name) in [("other", Some(named("call"))), ("w", Some(named("next"))), ("w", None)] {
-        assert_eq!(claimed.deliver_again(&worker(who), name.as_ref(), at(20)), Err(lost.clone()));
+        assert_eq!(claimed.deliver_again(&worker(who), name.as_ref(), Duration::ZERO, at(20)), Err(lost.clone()));
     }
 }
 
@@ -131,7 +134,7 @@ fn a_worker_whose_job_was_given_to_another_is_refused_and_the_other_is_heard() {
     let waiting = changed(job.recover(&Actor::system("monitor"), &recovery(0), at(60_000)));
     let taken = waiting.claim(&claim_by("other"), at(90_000)).expect("claimed anew");
     let lost = Refusal::LeaseLost { state: JobState::Running, fence: Fence::new(2) };
-    assert_eq!(taken.heartbeat(&old, None, at(90_001)), Err(lost.clone()));
+    assert_eq!(taken.heartbeat(&old, None, Duration::ZERO, at(90_001)), Err(lost.clone()));
     assert_eq!(taken.complete(&old, &Body::Empty, at(90_001)), Err(lost.clone()));
     assert_eq!(taken.fail(&old, &failure("exit"), at(90_001)), Err(lost.clone()));
     assert_eq!(taken.release(&old, "late", at(90_001)), Err(lost));
@@ -322,7 +325,7 @@ fn the_first_flag_of_a_silent_job_stays() {
 fn a_sign_of_life_takes_the_flag_off_and_a_held_job_is_looked_at_again() {
     let (job, proof) = running(3);
     let held = changed(job.flag_orphan(&Actor::system("monitor"), "silent", true, at(60_000)));
-    let beating = held.heartbeat(&proof, None, at(60_001)).expect("heard");
+    let beating = held.heartbeat(&proof, None, Duration::ZERO, at(60_001)).expect("heard");
     assert_eq!(beating.running().expect("running").orphan, None);
     assert!(held.watch_at() < Some(at(60_000)), "it is overdue, and that is yet to be said");
     let told = changed(held.mark_overdue(&Actor::system("monitor"), at(60_000)));
@@ -353,7 +356,7 @@ fn a_job_is_looked_at_no_later_than_anything_can_be_done_with_it() {
     assert_eq!(running.watch_at(), Some(at(30_000)), "when it becomes overdue");
     let overdue = changed(running.mark_overdue(&Actor::system("monitor"), at(30_000)));
     assert_eq!(overdue.watch_at(), Some(at(30_000)), "half its lease has passed in silence");
-    let beating = overdue.heartbeat(&proof, None, at(30_001)).expect("heard");
+    let beating = overdue.heartbeat(&proof, None, Duration::ZERO, at(30_001)).expect("heard");
     assert_eq!(beating.watch_at(), Some(at(60_001)));
     let mut told = changed(beating.complete(&proof, &Body::Empty, at(31_000)));
     assert_eq!((told.watch_at(), told.is_settled()), (None, true));
@@ -399,7 +402,7 @@ fn a_lost_job_whose_end_was_asked_for_is_cancelled() {
 fn an_attempt_ends_at_its_time_limit_even_while_its_worker_beats() {
     let limited = job(2, Some(Duration::from_secs(90)), None).claim(&claim_by("w"), at(0)).expect("claimed");
     let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence };
-    let beating = limited.heartbeat(&proof, None, at(89_000)).expect("heard");
+    let beating = limited.heartbeat(&proof, None, Duration::ZERO, at(89_000)).expect("heard");
     let monitor = Actor::system("monitor");
     assert_eq!(beating.time_out(&monitor, 1.0, at(89_999)), Err(Refusal::NotYet));
     let ended = beating.time_out(&monitor, 1.0, at(90_000)).expect("timed out");

@@ -280,8 +280,12 @@ impl Manager {
     /// can no longer be claimed are dropped.
     fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<(Versioned, Arc<Job>)> {
         let now = self.shared.clock.now();
-        let claim =
-            Claim { worker_id: request.worker_id.clone(), request_id: request.request_id.clone(), term: request.lease };
+        let claim = Claim {
+            worker_id: request.worker_id.clone(),
+            request_id: request.request_id.clone(),
+            term: request.lease,
+            margin: self.lease_margin(),
+        };
         let mut decided = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let job = match candidate.job.claim(&claim, now) {

@@ -129,8 +129,9 @@ impl Manager {
 
     /// Renews the leases of this claim among the jobs `ids`, and returns their jobs.
     async fn renew_claim(&self, request: &ClaimRequest, ids: &[JobId]) -> Result<Vec<Versioned>, ManagerError> {
+        let margin = self.lease_margin();
         let renew = |_, job: &Job, now| {
-            let renewed = job.deliver_again(&request.worker_id, request.request_id.as_ref(), now)?;
+            let renewed = job.deliver_again(&request.worker_id, request.request_id.as_ref(), margin, now)?;
             Ok(Change::To(Box::new(renewed)))
         };
         if ids.is_empty() {

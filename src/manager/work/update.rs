@@ -180,11 +180,12 @@ impl Manager {
         self.shared.observe.insight.heard_of(worker, beats.len(), self.shared.clock.now());
         self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
         let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
+        let margin = self.lease_margin();
         let results = self
             .update(&ids, |index, job, now| {
                 let beat = &beats[index];
                 let proof = LeaseProof { worker_id: worker.clone(), fence: beat.fence };
-                job.heartbeat(&proof, beat.progress.clone(), now).map(|job| Change::To(Box::new(job)))
+                job.heartbeat(&proof, beat.progress.clone(), margin, now).map(|job| Change::To(Box::new(job)))
             })
             .await;
         results

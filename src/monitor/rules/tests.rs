@@ -14,7 +14,8 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 fn rules(grace: u64, skew: u64) -> Rules {
-    Rules { orphan_grace: Duration::from_secs(grace), clock_skew: Duration::from_secs(skew), heartbeat_stale: None }
+    let (orphan_grace, clock_skew) = (Duration::from_secs(grace), Some(Duration::from_secs(skew)));
+    Rules::of(&MonitorConfig { orphan_grace, clock_skew, ..MonitorConfig::default() }, false)
 }
 
 /// A job that is expected to take 100 s and may take 300 s, and is to be started within 50 s.
@@ -35,13 +36,15 @@ fn proof() -> LeaseProof {
 }
 
 fn running(policy: Option<OrphanPolicy>) -> Job {
-    let claim = Claim { worker_id: proof().worker_id, request_id: None, term: TERM };
+    let claim = Claim { worker_id: proof().worker_id, request_id: None, term: TERM, margin: Duration::ZERO };
     job(policy).claim(&claim, at(0)).expect("claimed")
 }
 
 /// The job after its worker has sent heartbeats until `until`, one every 20 s.
 fn beating(job: &Job, until: u64) -> Job {
-    (20..=until).step_by(20).fold(job.clone(), |job, second| job.heartbeat(&proof(), None, at(second)).expect("held"))
+    (20..=until)
+        .step_by(20)
+        .fold(job.clone(), |job, second| job.heartbeat(&proof(), None, Duration::ZERO, at(second)).expect("held"))
 }
 
 fn apply(action: Action, job: &Job, rules: &Rules, now: Timestamp) -> Job {
@@ -83,7 +86,7 @@ fn a_slow_job_is_told_overdue_once_and_left_alone_as_long_as_its_worker_beats() 
     let mut job = beating(&running(None), 80);
     let mut done = Vec::new();
     for second in (100..300).step_by(20) {
-        job = job.heartbeat(&proof(), None, at(second)).expect("held");
+        job = job.heartbeat(&proof(), None, Duration::ZERO, at(second)).expect("held");
         let (watched, now_done) = watched(job, &rules(2, 0), second..=second + 19);
         job = watched;
         done.extend(now_done);
@@ -99,7 +102,7 @@ fn a_job_past_its_expected_runtime_whose_heartbeat_is_stale_is_flagged_before_it
     for evidence in ["worker w", &at(80).to_rfc3339(), &at(140).to_rfc3339(), &at(100).to_rfc3339(), "60000 ms"] {
         assert!(reason.contains(evidence), "{evidence} is missing: {reason}");
     }
-    let beats_again = job.heartbeat(&proof(), None, at(121)).expect("held");
+    let beats_again = job.heartbeat(&proof(), None, Duration::ZERO, at(121)).expect("held");
     assert_eq!(beats_again.orphan(), None);
     assert_eq!(decide(&beats_again, at(122), &rules(2, 0)), None);
 }

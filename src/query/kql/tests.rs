@@ -30,7 +30,12 @@ fn available() -> Job {
 
 fn running() -> Job {
     let worker_id = WorkerId::new("w-1").expect("a worker");
-    let claim = Claim { worker_id, request_id: None, term: std::time::Duration::from_secs(60) };
+    let claim = Claim {
+        worker_id,
+        request_id: None,
+        term: std::time::Duration::from_secs(60),
+        margin: std::time::Duration::ZERO,
+    };
     available().claim(&claim, now()).expect("it is due")
 }
 

@@ -17,7 +17,7 @@
 //! - reads: `reader`, `search`, `query_time`, `stats` and [`kql`] (Kibana's query language as the server's);
 //! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`], [`months`]
 //!   and [`mover`];
-//! - beside the jobs: [`records`] and `audit`.
+//! - beside the jobs: [`records`], `audit` and `time` (what time it is by the nodes' clocks).
 //!
 //! The store's promises: a write is acknowledged only on the server's own acknowledgement of that write or of one more
 //! with the same content; an outcome that cannot be determined is *unknown*, never *failed*; nothing is sent that would
@@ -58,6 +58,7 @@ mod search;
 mod standing;
 mod stats;
 mod task;
+mod time;
 mod tombstone;
 mod unreadable;
 mod write_id;
@@ -272,6 +273,11 @@ impl Store for ElasticsearchStore {
     async fn archive(&self, now: Timestamp, limit: usize) -> Result<Archived, StoreError> {
         self.jobs()?;
         self.mover.step(&self.context, now, limit).await
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.is_open()?;
+        time::read(&self.context.nodes, Instant::now() + self.read_timeout).await.map(Some)
     }
 
     fn has_realtime_search(&self) -> bool {

@@ -1,11 +1,12 @@
 //! Machines whose clocks do not agree: one writes leases and deadlines, another judges them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use leasehold::clock::{Clock, ManualClock};
+use leasehold::clock::{Clock, ComparedClock, ManualClock, Timestamp};
 use leasehold::job::{JobSpec, JobState};
-use leasehold::manager::NewJob;
+use leasehold::manager::{Manager, ManagerConfig, NewJob};
 use leasehold::monitor::{MonitorConfig, Report, Scan, Scans};
 
 use super::{LEASE, Site, cases, config, manager, new_job, spec};
@@ -19,6 +20,9 @@ const DEADLINE: Duration = Duration::from_secs(30);
 cases! {
     a_monitor_whose_clock_is_ahead_takes_nothing_away_early_and_without_the_margin_it_would,
     a_monitor_whose_clock_is_behind_takes_nothing_away_early_and_all_of_it_in_the_end,
+    machines_that_compare_their_clocks_wait_no_longer_than_these_differ,
+    a_clock_that_jumps_after_it_was_compared_ends_no_lease_early,
+    a_monitor_whose_clock_is_too_far_off_takes_nothing_away,
 }
 
 /// A monitor on another machine.
@@ -97,4 +101,127 @@ async fn a_monitor_whose_clock_is_behind_takes_nothing_away_early_and_all_of_it_
     monitor.advance(Duration::from_millis(1));
     assert_eq!(took_away(&monitor.look(&monitor.careful).await), (1, 0, 1));
     assert_eq!(site.job(&claimed.job.id).await.state.name(), JobState::Available);
+}
+
+/// How far clocks may be apart where they are compared: much further than they are.
+const ALLOWED: Duration = Duration::from_secs(50);
+/// What remains uncertain of clocks that were compared less than a minute ago.
+const SLACK: Duration = Duration::from_millis(200);
+
+/// A machine with a clock of its own that it compares with the store's.
+struct Machine {
+    wall: Arc<ManualClock>,
+    /// The milliseconds by its monotonic clock.
+    passed: Arc<AtomicU64>,
+    clock: Arc<ComparedClock>,
+}
+
+impl Machine {
+    fn with_clock_at(time: Timestamp) -> Self {
+        let (wall, passed) = (Arc::new(ManualClock::at(time)), Arc::new(AtomicU64::new(0)));
+        let (start, millis) = (Instant::now(), Arc::clone(&passed));
+        let monotonic = move || start + Duration::from_millis(millis.load(Ordering::SeqCst));
+        let clock = ComparedClock::timed_by(Arc::clone(&wall) as Arc<dyn Clock>, ALLOWED, Arc::new(monotonic));
+        Self { wall, passed, clock: Arc::new(clock) }
+    }
+
+    fn advance(&self, by: Duration) {
+        self.wall.advance(by);
+        self.stand_still(by);
+    }
+
+    /// Time passes, which the machine's clock does not show: what a jump back looks like.
+    fn stand_still(&self, by: Duration) {
+        self.passed.fetch_add(u64::try_from(by.as_millis()).expect("a short time"), Ordering::SeqCst);
+    }
+
+    fn manager(&self, site: &Site) -> Manager {
+        let config = ManagerConfig { poll_interval: Duration::from_millis(50), ..ManagerConfig::default() };
+        Manager::start(Arc::clone(&site.store), Arc::clone(&self.clock) as Arc<dyn Clock>, config)
+    }
+}
+
+/// A machine whose clock is 4 s behind the store's writes the leases, one whose clock is 3 s ahead judges them.
+struct Compared {
+    site: Site,
+    writer: Machine,
+    judge: Machine,
+    scans: Scans,
+    judging: Manager,
+}
+
+impl Compared {
+    fn on(site: Site) -> Self {
+        let now = site.clock.now();
+        let writer = Machine::with_clock_at(now.minus(Duration::from_secs(4)));
+        let judge = Machine::with_clock_at(now.plus(Duration::from_secs(3)));
+        let config = MonitorConfig { orphan_grace: Duration::ZERO, clock_skew: Some(ALLOWED), ..config() };
+        let judging = judge.manager(&site);
+        let scans = Scans::new(judging.clone(), &config, false);
+        let site = Site { manager: writer.manager(&site), ..site };
+        let this = Self { site, writer, judge, scans, judging };
+        this.compare();
+        this
+    }
+
+    fn compare(&self) {
+        for machine in [&self.writer, &self.judge] {
+            machine.clock.compare(machine.clock.read(), self.site.clock.now());
+        }
+    }
+
+    /// So much time passes everywhere, and clocks are compared as often as they should be.
+    fn advance(&self, by: Duration) {
+        for _ in 0..4 {
+            self.site.clock.advance(by / 4);
+            self.writer.advance(by / 4);
+            self.judge.advance(by / 4);
+            self.compare();
+        }
+    }
+
+    async fn recovered(&self) -> usize {
+        self.site.engine.settle().await;
+        let report = self.scans.run_once(Scan::Recovery, self.judge.clock.now()).await.expect("the scan runs");
+        assert!(report.fault.is_none(), "{report:?}");
+        report.recovered()
+    }
+}
+
+async fn machines_that_compare_their_clocks_wait_no_longer_than_these_differ(site: Site) {
+    let machines = Compared::on(site);
+    machines.site.submit_and_claim(new_job()).await;
+    machines.advance(LEASE);
+    assert_eq!(machines.recovered().await, 0);
+    machines.advance(SLACK);
+    assert_eq!(machines.recovered().await, 1);
+}
+
+async fn a_clock_that_jumps_after_it_was_compared_ends_no_lease_early(site: Site) {
+    let machines = Compared::on(site);
+    let (jump, rest) = (Duration::from_secs(20), Duration::from_secs(10));
+    let claimed = machines.site.submit_and_claim(new_job()).await;
+    machines.advance(LEASE - rest);
+    machines.judge.wall.advance(jump);
+    assert_eq!(machines.recovered().await, 0);
+
+    // The writer's clock does not show the 20 s that pass before it renews the lease.
+    machines.site.clock.advance(jump);
+    machines.judge.advance(jump);
+    machines.writer.stand_still(jump);
+    machines.site.beat(&claimed).await;
+    machines.advance(LEASE);
+    assert_eq!(machines.recovered().await, 0);
+    machines.advance(SLACK);
+    assert_eq!(machines.recovered().await, 1);
+}
+
+async fn a_monitor_whose_clock_is_too_far_off_takes_nothing_away(site: Site) {
+    let machines = Compared::on(site);
+    machines.site.submit_and_claim(new_job()).await;
+    machines.judge.wall.advance(ALLOWED);
+    machines.advance(2 * LEASE);
+    assert_eq!(machines.recovered().await, 0);
+    let said = machines.judging.clock_is_off();
+    assert!(said.as_deref().is_some_and(|said| said.contains("53.") && said.contains("ahead")), "{said:?}");
 }

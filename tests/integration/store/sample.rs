@@ -67,7 +67,12 @@ pub(crate) fn submit(name: &str, spec: JobSpec, run_at: Timestamp, now: Timestam
 
 /// The job after a claim.
 pub(crate) fn claimed(job: &Job) -> Arc<Job> {
-    let claim = Claim { worker_id: worker("worker-1"), request_id: None, term: Duration::from_secs(60) };
+    let claim = Claim {
+        worker_id: worker("worker-1"),
+        request_id: None,
+        term: Duration::from_secs(60),
+        margin: Duration::ZERO,
+    };
     Arc::new(job.claim(&claim, job.run_at).expect("an available job can be claimed"))
 }
 

@@ -312,7 +312,12 @@ pub(crate) async fn dispatch_order_is_priority_then_due_time_then_id(engine: &im
 pub(crate) async fn a_search_sees_the_latest_version_only(engine: &impl Engine) {
     let job = Arc::new(submit("a", plain_spec(), at(0), at(0)));
     let first = create(engine, &job).await;
-    let claim = Claim { worker_id: worker("w"), request_id: Some(request("r")), term: Duration::from_secs(1) };
+    let claim = Claim {
+        worker_id: worker("w"),
+        request_id: Some(request("r")),
+        term: Duration::from_secs(1),
+        margin: Duration::ZERO,
+    };
     let running = Arc::new(job.claim(&claim, at(0)).expect("due"));
     let second = replace(engine, &running, first).await.expect("the version is current");
     let of_request = all(Filter { request_id: Some(request("r")), ..Filter::default() });

@@ -42,7 +42,12 @@ fn life(number: u64) -> Job {
     if number.is_multiple_of(10) {
         return job;
     }
-    let claim = Claim { worker_id: worker("worker-1"), request_id: None, term: Duration::from_secs(60) };
+    let claim = Claim {
+        worker_id: worker("worker-1"),
+        request_id: None,
+        term: Duration::from_secs(60),
+        margin: Duration::ZERO,
+    };
     let started = due.plus(wait);
     let running = job.claim(&claim, started).expect("a due job can be claimed");
     let proof = LeaseProof { worker_id: worker("worker-1"), fence: running.fence };

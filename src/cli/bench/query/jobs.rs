@@ -79,7 +79,7 @@ fn job(number: u32, created_at: Timestamp, is_live: bool) -> Job {
         return submitted;
     }
     let worker_id = valid(WorkerId::new(format!("worker-{}", one_of(WORKERS, number, 3))));
-    let claim = Claim { worker_id: worker_id.clone(), request_id: None, term: SPAN };
+    let claim = Claim { worker_id: worker_id.clone(), request_id: None, term: SPAN, margin: Duration::ZERO };
     let running = valid(submitted.claim(&claim, started_at));
     if is_live {
         return running;

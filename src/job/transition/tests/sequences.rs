@@ -99,10 +99,10 @@ impl Run {
         match request {
             Request::Claim { worker: number, term_ms } => {
                 let term = Duration::from_millis(*term_ms);
-                let claim = Claim { worker_id: worker(name(*number)), request_id: None, term };
+                let claim = Claim { worker_id: worker(name(*number)), request_id: None, term, margin: Duration::ZERO };
                 job.claim(&claim, now).map(written)
             }
-            Request::Heartbeat(shown) => job.heartbeat(&self.proof(*shown), None, now).map(written),
+            Request::Heartbeat(shown) => job.heartbeat(&self.proof(*shown), None, Duration::ZERO, now).map(written),
             Request::Complete(shown, result) => job.complete(&self.proof(*shown), &text(&result.to_string()), now),
             Request::Fail { shown, retryable, retry_after_ms, chance } => {
                 let retry_after = retry_after_ms.map(Duration::from_millis);

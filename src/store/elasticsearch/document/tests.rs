@@ -36,7 +36,12 @@ pub(in super::super) fn available(payload: Body) -> Job {
 }
 
 fn running() -> Job {
-    let claim = Claim { worker_id: name("w1"), request_id: Some(name("r1")), term: Duration::from_secs(60) };
+    let claim = Claim {
+        worker_id: name("w1"),
+        request_id: Some(name("r1")),
+        term: Duration::from_secs(60),
+        margin: Duration::ZERO,
+    };
     available(Body::Empty).claim(&claim, at(1_900_000_000_500)).expect("a claim")
 }
 
