@@ -158,7 +158,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_clock_offset_seconds", Gauge,
         "How far this machine's clock was ahead of the store's when they were last compared"),
     metric("leasehold_clock_off", Gauge,
-        "1 while this machine's clock is further from the store's than clocks may differ; its monitor then ends no job"),
+        "1 while this machine's clock is further from the store's than clocks may differ; its monitor ends no job"),
 
     labelled("leasehold_store_operations_total", Counter, ("operation", IN_USE),
         "Operations of the store, by operation and outcome: ok, conflict, refused or unknown"),

@@ -1,8 +1,8 @@
 //! A clock that is compared with the store's, so that processes on several machines know how far their clocks differ.
 //!
 //! Two machines never compare their clocks with each other. Each knows within which bounds its own is off from the
-//! store's: who writes a lease lets it last as much longer as its clock may be behind, and who judges it waits as long as
-//! its clock may be ahead. So no lease ends early by the store's clock, whichever two machines are involved.
+//! store's: who writes a lease lets it last as much longer as its clock may be behind, and who judges it waits as long
+//! as its clock may be ahead. So no lease ends early by the store's clock, whichever two machines are involved.
 //!
 //! A comparison stays good while the machine's clock jumps: the time since then is measured by the monotonic clock, so
 //! that a jump shows as a difference from the store's clock at once.

@@ -203,8 +203,8 @@ impl Job {
         Ok(claimed)
     }
 
-    /// Renews the lease for its term and the `margin` (see [`Claim::margin`]) from `now` on, stores the progress if there
-    /// is any, and removes an orphan flag. A heartbeat is no transition, so the history does not show it.
+    /// Renews the lease for its term and the `margin` (see [`Claim::margin`]) from `now` on, stores the progress if
+    /// there is any, and removes an orphan flag. A heartbeat is no transition, so the history does not show it.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`].

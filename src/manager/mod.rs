@@ -173,8 +173,9 @@ impl Manager {
             if offset.ahead > offset.behind { ("ahead of", offset.ahead) } else { ("behind", offset.behind) };
         let by = by.as_secs_f64();
         Some(format!(
-            "the clock of this machine is {by:.1} s {way} the store's, more than clocks may differ (`--clock-skew-ms`): \
-             its monitor takes no job from a worker, and ends none, until one of the two is set right"
+            "the clock of this machine is {by:.1} s {way} the store's, more than clocks may differ \
+             (`--clock-skew-ms`): its monitor takes no job from a worker, and ends none, until one of the two is set \
+             right"
         ))
     }
 

@@ -4,8 +4,8 @@
 //! away – a lease, an attempt, the chance to start – waits for as long as two clocks may differ. A flag takes nothing
 //! away, and a heartbeat removes it.
 //!
-//! A lease needs less waiting where this clock is compared with the store's: the machine that wrote it has let it last as
-//! much longer as its clock may be behind, so that this one waits only for as long as its own may be ahead.
+//! A lease needs less waiting where this clock is compared with the store's: the machine that wrote it has let it last
+//! as much longer as its clock may be behind, so that this one waits only for as long as its own may be ahead.
 
 use std::time::Duration;
 

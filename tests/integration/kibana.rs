@@ -16,13 +16,14 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use leasehold::query::fields::Field;
 use leasehold::query::kql::Expression;
 use leasehold::store::Store as _;
-use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, kql};
+use leasehold::store::elasticsearch::kql;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::program::{leasehold, run};
 use crate::servers;
+use crate::store::elasticsearch::{connect, patient};
 
 const OBJECTS: &str = include_str!("../../deploy/kibana/leasehold.ndjson");
 /// What the job index is called in the file.
@@ -140,12 +141,7 @@ fn a_formula_says_what_its_parts_do() {
 async fn index() -> (String, reqwest::Client) {
     let prefix = servers::fresh_prefix("kibana");
     let url = servers::elasticsearch().await.url();
-    let options = ElasticsearchOptions {
-        urls: vec![url.to_owned()],
-        index_prefix: prefix.clone(),
-        ..ElasticsearchOptions::default()
-    };
-    let store = ElasticsearchStore::connect(options).await.expect("the store is reached");
+    let store = connect(patient(url, &prefix)).await;
     store.close().await;
     let view = of_type("index-pattern").remove(0);
     let title = text(&view["attributes"]["title"]);

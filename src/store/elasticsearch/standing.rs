@@ -6,6 +6,7 @@
 //! was exchanged is never in order: the jobs and versions that this process knows are not in it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,6 +20,15 @@ use crate::store::StoreError;
 
 /// The time between two looks at indices of which one is not in order.
 const PERIOD: Duration = Duration::from_secs(1);
+/// A look at the indices.
+#[derive(Debug, Default)]
+struct Look {
+    /// Its number in the order in which looks begin.
+    number: u64,
+    /// What was wrong with each alias.
+    faults: BTreeMap<String, Fault>,
+}
+
 /// What a look asks for.
 const WANTED: &str =
     "blocks,metadata.indices.*.state,metadata.indices.*.aliases,metadata.indices.*.settings.index.uuid";
@@ -28,8 +38,10 @@ const WANTED: &str =
 pub(super) struct Standing {
     /// The identity that the index behind each alias had.
     opened: BTreeMap<String, String>,
-    /// What was wrong with each alias when it was last looked at.
-    faults: Mutex<BTreeMap<String, Fault>>,
+    /// How many looks have begun.
+    looks: AtomicU64,
+    /// The last look of which the answer is known.
+    last: Mutex<Look>,
     alarm: Notify,
 }
 
@@ -82,12 +94,12 @@ struct Identity {
 impl Standing {
     /// Creates the standing of indices in order, with the identity of each by its alias.
     pub(super) fn new(opened: BTreeMap<String, String>) -> Self {
-        Self { opened, faults: Mutex::default(), alarm: Notify::new() }
+        Self { opened, looks: AtomicU64::new(0), last: Mutex::default(), alarm: Notify::new() }
     }
 
     /// Returns what is known to be wrong with the index behind `alias`.
     pub(super) fn fault(&self, alias: &str) -> Option<Fault> {
-        self.faults.lock().get(alias).cloned()
+        self.last.lock().faults.get(alias).cloned()
     }
 
     /// Checks that the index behind `alias` is not known to be gone or exchanged: another one in its place has none of
@@ -104,7 +116,7 @@ impl Standing {
 
     /// Returns all that is known to be wrong, in sentences.
     pub(super) fn faults(&self) -> Option<String> {
-        let faults: Vec<String> = self.faults.lock().values().map(ToString::to_string).collect();
+        let faults: Vec<String> = self.last.lock().faults.values().map(ToString::to_string).collect();
         (!faults.is_empty()).then(|| faults.join("; "))
     }
 
@@ -123,6 +135,23 @@ impl Standing {
         }
     }
 
+    /// Takes note of a look, unless one that began later is known already.
+    fn note(&self, look: Look) {
+        let mut last = self.last.lock();
+        if look.number < last.number {
+            return;
+        }
+        let before = std::mem::replace(&mut *last, look);
+        for (alias, fault) in &last.faults {
+            if before.faults.get(alias) != Some(fault) {
+                tracing::error!("the store is out of order: {fault}");
+            }
+        }
+        if last.faults.is_empty() && !before.faults.is_empty() {
+            tracing::info!("the store is in order again");
+        }
+    }
+
     /// Looks at the indices.
     ///
     /// # Errors
@@ -131,21 +160,14 @@ impl Standing {
     pub(super) async fn check(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
         let aliases: Vec<&str> = self.opened.keys().map(String::as_str).collect();
         let path = format!("_cluster/state/metadata,blocks/{}?filter_path={WANTED}", aliases.join(","));
+        let number = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
         let reply = nodes.try_call(&Request::get(path), deadline).await?;
         let body = reply.success().map_err(StoreError::Unavailable)?;
         let state: State = serde_json::from_slice(&body)
             .map_err(|error| StoreError::Unavailable(format!("not an answer about indices: {error}")))?;
         let found = self.judge(&state);
         let first = found.values().next().cloned();
-        let before = std::mem::replace(&mut *self.faults.lock(), found.clone());
-        for (alias, fault) in &found {
-            if before.get(alias) != Some(fault) {
-                tracing::error!("the store is out of order: {fault}");
-            }
-        }
-        if found.is_empty() && !before.is_empty() {
-            tracing::info!("the store is in order again");
-        }
+        self.note(Look { number, faults: found });
         match first {
             Some(fault) => {
                 self.sound_alarm();

@@ -138,10 +138,19 @@ async fn more_bodies_than_the_server_can_hold_are_refused_and_room_comes_back() 
 
 /// A server that anybody but one may only probe, with the tokens of a worker and an operator.
 async fn crowded() -> (Server, TcpStream) {
-    let token =
-        |name: &'static str, role| Token { name: Actor::system(name), roles: [role].into(), sha256: token_hash(name) };
-    let access = Access::new(vec![token("worker", Role::Work), token("operator", Role::Admin)]).expect("tokens");
-    let limits = Limits { connections: 1, ..Limits::default() };
+    crowded_within(Limits::default().read_within).await
+}
+
+/// Such a server, whose clients have this long to read.
+async fn crowded_within(read_within: Duration) -> (Server, TcpStream) {
+    let token = |name: &'static str, roles: &[Role]| Token {
+        name: Actor::system(name),
+        roles: roles.iter().copied().collect(),
+        sha256: token_hash(name),
+    };
+    let tokens = vec![token("worker", &[Role::Work, Role::Read]), token("operator", &[Role::Admin])];
+    let access = Access::new(tokens).expect("tokens");
+    let limits = Limits { connections: 1, read_within, ..Limits::default() };
     let server = Server::start_with(Setup { access, limits, ..Setup::default() }).await;
     let mut first = TcpStream::connect(server.address()).await.expect("connected");
     let claim = waiting_claim("q").replace("host:", "authorization: Bearer worker\r\nhost:");
@@ -172,19 +181,19 @@ async fn a_connection_more_than_are_allowed_is_refused_but_for_operators_and_pro
 #[tokio::test]
 async fn a_connection_beyond_the_reserve_is_refused_before_it_says_anything() {
     let (server, _first) = crowded().await;
+    // More than there are places in the reserve, all at once.
     let mut silent = Vec::new();
-    let refused = loop {
-        let mut stream = TcpStream::connect(server.address()).await.expect("connected");
-        let mut text = [0; 512];
-        // A connection that has a place hears nothing.
-        match timeout(Duration::from_millis(50), stream.read(&mut text)).await {
-            Ok(read) => break String::from_utf8_lossy(&text[..read.expect("an answer")]).into_owned(),
-            Err(_) => silent.push(stream),
-        }
-    };
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(server.address()).await.expect("connected"));
+    }
+    let mut text = [0; 512];
+    let last = silent.last_mut().expect("a connection");
+    let read = timeout(SOON, last.read(&mut text)).await.expect("in time").expect("an answer");
+    let refused = String::from_utf8_lossy(&text[..read]).into_owned();
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\"code\":\"overloaded\""), "{refused}");
     assert!(refused.contains("retry-after: 1\r\n"), "{refused}");
-    assert!(silent.len() > 10, "there is a reserve");
+    // One that has a place of the reserve hears nothing, until it loses it.
+    assert!(!silent[0].try_read(&mut text).is_ok_and(|read| read > 0), "there is a reserve");
     // It is not held for long by those who say nothing.
     let http = reqwest::Client::new();
     let deadline = std::time::Instant::now() + 2 * SOON;
@@ -213,7 +222,7 @@ async fn over_http_2(server: &Server, path: &str) -> (http::StatusCode, impl Fut
 
 #[tokio::test]
 async fn a_client_that_only_answers_pings_loses_its_place() {
-    let limits = Limits { head_within: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { head_within: Duration::from_secs(2), ..Limits::default() };
     let server = Server::start_with(short(limits)).await;
     let (status, ended) = over_http_2(&server, "/livez").await;
     assert_eq!(status, 200);
@@ -236,16 +245,31 @@ async fn a_client_without_a_right_to_anything_loses_its_place_at_once() {
 
 #[tokio::test]
 async fn a_client_that_reads_nothing_loses_its_place() {
-    let limits = Limits { read_within: Duration::from_millis(300), ..Limits::default() };
-    let server = Server::start_with(short(limits)).await;
-    let payload = Some(super::server::json(&format!("\"{}\"", "x".repeat(900_000))));
-    let job = server.client().submit(&SubmitJob { payload, ..SubmitJob::new("q", "k") }).await.expect("submitted");
-    let mut stream = TcpStream::connect(server.address()).await.expect("connected");
     const CALLS: usize = 40;
+    let (server, first) = crowded_within(Duration::from_millis(300)).await;
+    let payload = Some(super::server::json(&format!("\"{}\"", "x".repeat(900_000))));
+    let job = SubmitJob { payload, ..SubmitJob::new("other", "k") };
+    let job = server.client_with(Some("operator")).submit(&job).await.expect("submitted");
+    drop(first);
     let request = written("GET", &format!("/v1/jobs/{}", job.id), "");
-    stream.write_all(request.repeat(CALLS).as_bytes()).await.expect("sent");
+    let request = request.replace("host:", "authorization: Bearer worker\r\nhost:");
+    let deadline = std::time::Instant::now() + SOON;
+    // It is answered as soon as it has the only place.
+    let mut stream = loop {
+        let mut stream = TcpStream::connect(server.address()).await.expect("connected");
+        stream.write_all(request.repeat(CALLS).as_bytes()).await.expect("sent");
+        let mut start = [0; 12];
+        if stream.peek(&mut start).await.is_ok() && start == *b"HTTP/1.1 200" {
+            break stream;
+        }
+        assert!(std::time::Instant::now() < deadline, "it gets no place");
+    };
+    let as_worker = || server.client_with(Some("worker"));
     // The server's patience begins when neither side's buffers take more.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    while as_worker().claim(&claim("q")).await.is_err() {
+        assert!(std::time::Instant::now() < deadline + SOON, "it has its place still");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let answers = rest(&mut stream).await.len();
     assert!(answers > 0 && answers < CALLS * 900_000, "{answers} bytes");
 }

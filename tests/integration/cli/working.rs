@@ -69,7 +69,8 @@ fn a_stopped_worker_gives_its_job_back_unharmed() {
 #[test]
 fn a_result_outlives_a_server_that_was_killed_meanwhile() {
     let mut bed = Bed::start();
-    let _worker = bed.worker(&[]);
+    // Its lease outlasts the time for which the server is away.
+    let _worker = Started::of(leasehold(bed.path(), ["worker"]).env("LEASEHOLD_SERVER", bed.server.url()));
     let id = bed.submit(&[], "echo $$ >> pids; while ! test -f go; do sleep 0.02; done; echo done > done; echo 42");
     until("the job runs", || lines(&bed.path().join("pids")).len() == 1);
     bed.server.kill();

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::load::Load;
-use crate::program::{Engine, Server};
+use crate::program::{DEADLINE, Engine, Server};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::seed;
 use crate::servers::{self, Cluster};
@@ -119,7 +119,13 @@ impl Site {
         self.lies(false);
         load.stop_submitting();
         load.finish(submitters, workers).await;
-        assert_eq!(count(&self.servers[0]).await, load.ledger.submissions(), "every job is there once");
+        let deadline = Instant::now() + DEADLINE;
+        // A count is of what searches see, which may be as of a moment ago.
+        while count(&self.servers[0]).await < Some(load.ledger.submissions()) {
+            assert!(Instant::now() < deadline, "not every job is there");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(count(&self.servers[0]).await, Some(load.ledger.submissions()), "every job is there once");
         let often = |trouble: &Trouble| (*trouble, made.iter().filter(|made| *made == trouble).count());
         let made: Vec<(Trouble, usize)> = troubles.iter().map(often).collect();
         println!("{} jobs, {} refused completions, {made:?}", load.ledger.completions(), load.ledger.refusals());
@@ -158,11 +164,11 @@ impl Site {
     }
 }
 
-/// The number of jobs, as the server counts them.
-async fn count(server: &Server) -> usize {
+/// The number of jobs, as the server counts them; `None` when it cannot count them now.
+async fn count(server: &Server) -> Option<usize> {
     let answer = reqwest::get(format!("{}/v1/jobs/count", server.url())).await.expect("the server answers");
     let answer: Value = answer.json().await.expect("JSON");
-    answer["total"].as_u64().and_then(|total| usize::try_from(total).ok()).expect("a number")
+    answer["total"].as_u64().and_then(|total| usize::try_from(total).ok())
 }
 
 fn submitter(load: &Load, name: usize) -> JoinHandle<()> {

@@ -20,8 +20,8 @@ const ONE_CLOCK: [&str; 2] = ["--clock-skew-ms", "0"];
 
 const JOBS: usize = 500;
 const WORKERS: usize = 5;
-const LEASE_MS: u64 = 5_000;
-const LEASE: Duration = Duration::from_millis(LEASE_MS);
+/// Long enough for a victim to be heard of while the others still claim, also on a machine that stalls.
+const LEASE_MS: u64 = 12_000;
 /// A worker that is well is heard of so often.
 const BEAT_EVERY: Duration = Duration::from_millis(1_500);
 /// Longer than anything here takes on a busy machine.
@@ -197,13 +197,19 @@ async fn inherit(site: &Site, name: &str, owners: &Owners, completed: &Mutex<usi
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elasticsearch() {
     jobs_outlive_their_workers(Site::with_monitors().await, async |site| {
-        let mut leading = None;
-        for (index, monitor) in site.monitors.iter().enumerate() {
-            if monitor.counter("leasehold_monitor_leader").await > 0.0 {
-                assert_eq!(leading.replace(index), None, "two monitors lead");
+        // Each shows whether it leads as of its last step, so that for a moment none may show it, or both.
+        let mut leading = Vec::new();
+        until("one monitor leads", async || {
+            leading.clear();
+            for (index, monitor) in site.monitors.iter().enumerate() {
+                if monitor.counter("leasehold_monitor_leader").await > 0.0 {
+                    leading.push(index);
+                }
             }
-        }
-        site.monitors.remove(leading.expect("a monitor leads")).kill();
+            leading.len() == 1
+        })
+        .await;
+        site.monitors.remove(leading[0]).kill();
     })
     .await;
 }
@@ -315,6 +321,8 @@ async fn a_slow_job_is_never_released(site: Site) {
     let command = "echo $LEASEHOLD_FENCE >> started; while test -e started && ! test -e go; do sleep 0.05; done";
     site.submit("job", command, json!({"expected_runtime_ms": 500})).await;
     let heartbeat = async || site.job("job").await["lease"]["heartbeat_at"].as_str().map(str::to_owned);
+    // Where the machine stalls, a heartbeat may come late, and flag and its removal with it.
+    let told = |job: &Value| told(job).into_iter().filter(|(event, _)| event != "orphaned").collect::<Vec<_>>();
     until("the alert", async || told(&site.job("job").await).len() == 2).await;
     // Long enough for it to be released several times over, if it were.
     let mut beats = 0;
@@ -353,6 +361,7 @@ async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_the_emb
 }
 
 async fn a_job_runs_elsewhere(site: Site) {
+    const LEASE: Duration = Duration::from_secs(5);
     let mut victim = site.worker("victim", "5s");
     let command = "echo $LEASEHOLD_FENCE >> started; test $LEASEHOLD_FENCE != 1 || exec sleep 60";
     site.submit("job", command, json!({})).await;

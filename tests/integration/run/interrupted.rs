@@ -26,7 +26,11 @@ fn killed_again_and_again_a_run_loses_nothing_and_repeats_only_what_ran_at_a_kil
     const KILLS: usize = 4;
     let place = tempfile::tempdir().expect("a directory");
     let log = place.path().join("log");
-    let job = |number| format!("echo begin {number} >> log; sleep 0.05; echo end {number} >> log");
+    // The last jobs wait for the last kill, so that no run comes to its end before.
+    let job = |number| {
+        let turn = if number < JOBS - 15 { "sleep 0.05" } else { HELD_UP };
+        format!("echo begin {number} >> log; {turn}; echo end {number} >> log")
+    };
     write_jobs(place.path(), &(0..JOBS).map(job).collect::<Vec<_>>());
     let ends = || lines(&log).into_iter().filter(|line| line.starts_with("end")).count();
     for kill in 1..=KILLS {
@@ -35,6 +39,7 @@ fn killed_again_and_again_a_run_loses_nothing_and_repeats_only_what_ran_at_a_kil
         running.child().kill().expect("killed");
         assert_eq!(running.end().code(), None, "it ended by itself before it was killed");
     }
+    std::fs::write(place.path().join("go"), "").expect("written");
     let summary = run_jobs(place.path(), &["--slots", "3"]).json(0);
     let done = number(&summary, "completed") + number(&summary, "completed_before");
     assert_eq!((done, number(&summary, "failed"), number(&summary, "left")), (JOBS as u64, 0, 0));
