@@ -1,6 +1,7 @@
 //! What must hold, shown on whole servers: raced, killed, cut off from their store.
 
 mod chaos;
+mod duplicates;
 mod faults;
 mod kill;
 mod later_version;
@@ -9,3 +10,4 @@ mod out_of_order;
 mod outage;
 mod race;
 mod recovery;
+mod site;

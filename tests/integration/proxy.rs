@@ -20,6 +20,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::servers::ports;
+
 /// The largest message that is passed on, in bytes; more than Elasticsearch takes.
 const MAX_MESSAGE_BYTES: usize = 128 * 1024 * 1024;
 
@@ -113,7 +115,8 @@ impl FaultProxy {
     /// Starts a proxy to the server at `upstream`, such as `http://127.0.0.1:9200`, on a free loopback port.
     pub(crate) async fn start(upstream: &str, faults: Faults) -> Self {
         let upstream = upstream.trim_start_matches("http://").trim_end_matches('/').to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        // Not one that the system gives to outgoing connections: nobody is to take it while the proxy is down.
+        let listener = TcpListener::bind(("127.0.0.1", ports::free())).await.expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
         let plan = Arc::new(Mutex::new(Plan::new(faults)));
         let accepting = Some(tokio::spawn(accept(listener, upstream.clone(), plan.clone())));
@@ -504,7 +507,8 @@ mod tests {
             .route("/chunks", get(chunks))
             .route("/nothing", get(async || axum::http::StatusCode::NO_CONTENT))
             .with_state(seen.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        // Not one that the system gives to outgoing connections: nobody is to take it while the proxy is down.
+        let listener = TcpListener::bind(("127.0.0.1", ports::free())).await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         tokio::spawn(async move { axum::serve(listener, router).await });
         (url, seen)

@@ -5,21 +5,19 @@
 
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
-use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::load::Load;
-use crate::program::{DEADLINE, Engine, Server};
-use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::program::{DEADLINE, Server};
 use crate::seed;
 use crate::servers::{self, Cluster};
+
+use super::site::{ONE_CLOCK, Site, Trouble};
 
 /// For how long, in seconds.
 const SECONDS: &str = "LEASEHOLD_CHAOS_SECONDS";
@@ -27,7 +25,6 @@ const SECONDS: &str = "LEASEHOLD_CHAOS_SECONDS";
 const NODES: &str = "LEASEHOLD_CHAOS_NODES";
 const SHORT: Duration = Duration::from_secs(15);
 
-const MANAGERS: usize = 3;
 const SUBMITTERS: usize = 3;
 const WORKERS: usize = 8;
 /// A submitter's pause after each job, so that there are no more jobs than can be looked at one by one afterwards.
@@ -38,130 +35,57 @@ const LATE_MS: std::ops::Range<u64> = 0..4_000;
 /// The time between two troubles, and how long those last that end by themselves.
 const QUIET_MS: std::ops::Range<u64> = 100..2_000;
 const TROUBLE_MS: std::ops::Range<u64> = 300..4_000;
-/// One answer of the store in so many is spoiled.
-const ONE_IN: u32 = 25;
-/// All processes are on one machine, which has one clock.
-const ONE_CLOCK: [&str; 2] = ["--clock-skew-ms", "0"];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    Kill,
-    Stop,
-    Freeze,
-    Outage,
-    NodeKilled,
-}
-
-/// The servers, and what is between them and their store.
-struct Site {
-    servers: Vec<Server>,
-    /// Those of each server, one for each node of the store.
-    proxies: Vec<Vec<FaultProxy>>,
-    cluster: Option<Cluster>,
-    random: StdRng,
-    _place: TempDir,
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_the_embedded_store_whatever_happens() {
-    let place = TempDir::new().expect("a directory");
-    let engine = Engine::Embedded(place.path().join("data"));
-    let server = Server::start_as("serve", &ONE_CLOCK, engine, &place.path().join("server.log")).await;
-    let random = StdRng::seed_from_u64(seed::any());
-    let site = Site { servers: vec![server], proxies: Vec::new(), cluster: None, random, _place: place };
-    site.keeps_promises(&[Trouble::Kill, Trouble::Stop, Trouble::Freeze]).await;
+    let seed = seed::any();
+    keeps_promises(Site::embedded().await, seed, &[Trouble::Kill, Trouble::Stop, Trouble::Freeze]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_by_three_managers_on_elasticsearch_whatever_happens() {
     let seed = seed::any();
     let cluster = if std::env::var_os(NODES).is_some() { Some(Cluster::start(3).await) } else { None };
-    let urls = match &cluster {
-        Some(cluster) => cluster.urls(),
-        None => vec![servers::elasticsearch().await.url().to_owned()],
-    };
-    let (place, prefix) = (TempDir::new().expect("a directory"), servers::fresh_prefix("chaos"));
-    let (mut managers, mut proxies) = (Vec::new(), Vec::new());
-    for number in 0..MANAGERS {
-        let kinds = vec![Fault::Swallow, Fault::Reset, Fault::Cut, Fault::Delay(Duration::from_millis(700))];
-        let faults = Faults { one_in: ONE_IN, seed: seed.wrapping_add(number as u64), kinds };
-        let own = join_all(urls.iter().map(|url| FaultProxy::start(url, faults.clone()))).await;
-        let engine = Engine::Elasticsearch { urls: own.iter().map(FaultProxy::url).collect(), prefix: prefix.clone() };
-        let log = place.path().join(format!("server-{number}.log"));
-        managers.push(Server::start_as("serve", &ONE_CLOCK, engine, &log).await);
-        proxies.push(own);
-    }
     let mut troubles = vec![Trouble::Kill, Trouble::Stop, Trouble::Freeze, Trouble::Outage];
     troubles.extend(cluster.is_some().then_some(Trouble::NodeKilled));
-    let random = StdRng::seed_from_u64(seed);
-    Site { servers: managers, proxies, cluster, random, _place: place }.keeps_promises(&troubles).await;
+    let site = Site::before_elasticsearch(seed, cluster).await;
+    let site = site.with_managers(&servers::fresh_prefix("chaos"), &ONE_CLOCK).await;
+    keeps_promises(site, seed, &troubles).await;
 }
 
-impl Site {
-    /// Makes one trouble after the other under load, and looks whether every promise was kept.
-    async fn keeps_promises(mut self, troubles: &[Trouble]) {
-        let seconds = std::env::var(SECONDS).map(|text| Duration::from_secs(text.parse().expect("seconds")));
-        let until = Instant::now() + seconds.unwrap_or(SHORT);
-        let load = Load::on(self.servers.iter().map(Server::url).collect()).with_short_leases();
-        let submitters = (0..SUBMITTERS).map(|name| submitter(&load, name)).collect();
-        let workers = (0..WORKERS).map(|name| careless_worker(&load, name, self.random.random())).collect();
-        self.lies(true);
-        let mut made = Vec::new();
-        while Instant::now() < until || troubles.iter().any(|trouble| !made.contains(trouble)) {
-            tokio::time::sleep(Duration::from_millis(self.random.random_range(QUIET_MS))).await;
-            let missing = troubles.iter().find(|trouble| !made.contains(trouble));
-            let next = if Instant::now() < until { troubles.choose(&mut self.random) } else { missing };
-            let Some(trouble) = next.copied() else { break };
-            self.make(trouble).await;
-            made.push(trouble);
-        }
-        // What was promised is looked at over a good network: the promises were made over the bad one.
-        self.lies(false);
-        load.stop_submitting();
-        load.finish(submitters, workers).await;
-        let deadline = Instant::now() + DEADLINE;
-        // A count is of what searches see, which may be as of a moment ago.
-        while count(&self.servers[0]).await < Some(load.ledger.submissions()) {
-            assert!(Instant::now() < deadline, "not every job is there");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        assert_eq!(count(&self.servers[0]).await, Some(load.ledger.submissions()), "every job is there once");
-        let often = |trouble: &Trouble| (*trouble, made.iter().filter(|made| *made == trouble).count());
-        let made: Vec<(Trouble, usize)> = troubles.iter().map(often).collect();
-        println!("{} jobs, {} refused completions, {made:?}", load.ledger.completions(), load.ledger.refusals());
+/// Makes one trouble after the other under load, and looks whether every promise was kept.
+async fn keeps_promises(mut site: Site, seed: u64, troubles: &[Trouble]) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let seconds = std::env::var(SECONDS).map(|text| Duration::from_secs(text.parse().expect("seconds")));
+    let until = Instant::now() + seconds.unwrap_or(SHORT);
+    let load = Load::on(site.servers.iter().map(Server::url).collect()).with_short_leases();
+    let submitters = (0..SUBMITTERS).map(|name| submitter(&load, name)).collect();
+    let workers = (0..WORKERS).map(|name| careless_worker(&load, name, random.random())).collect();
+    site.lie(true);
+    let mut made = Vec::new();
+    while Instant::now() < until || troubles.iter().any(|trouble| !made.contains(trouble)) {
+        tokio::time::sleep(Duration::from_millis(random.random_range(QUIET_MS))).await;
+        let missing = troubles.iter().find(|trouble| !made.contains(trouble));
+        let next = if Instant::now() < until { troubles.choose(&mut random) } else { missing };
+        let Some(trouble) = next.copied() else { break };
+        let lasts = Duration::from_millis(random.random_range(TROUBLE_MS));
+        site.make(trouble, random.random_range(0..usize::MAX), lasts).await;
+        made.push(trouble);
     }
-
-    fn lies(&self, on: bool) {
-        self.proxies.iter().flatten().for_each(|proxy| proxy.inject(on));
+    // What was promised is looked at over a good network: the promises were made over the bad one.
+    site.lie(false);
+    load.stop_submitting();
+    load.finish(submitters, workers).await;
+    let deadline = Instant::now() + DEADLINE;
+    // A count is of what searches see, which may be as of a moment ago.
+    while count(&site.servers[0]).await < Some(load.ledger.submissions()) {
+        assert!(Instant::now() < deadline, "not every job is there");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
-
-    async fn make(&mut self, trouble: Trouble) {
-        let lasts = Duration::from_millis(self.random.random_range(TROUBLE_MS));
-        let victim = self.random.random_range(0..self.servers.len());
-        match trouble {
-            Trouble::Kill => self.servers[victim].kill_and_restart().await,
-            Trouble::Stop => self.servers[victim].stop_and_restart().await,
-            Trouble::Freeze => {
-                self.servers[victim].signal(Signal::SIGSTOP);
-                tokio::time::sleep(lasts).await;
-                self.servers[victim].signal(Signal::SIGCONT);
-            }
-            Trouble::Outage => {
-                join_all(self.proxies[victim].iter_mut().map(FaultProxy::go_down)).await;
-                tokio::time::sleep(lasts).await;
-                join_all(self.proxies[victim].iter_mut().map(FaultProxy::come_up)).await;
-            }
-            Trouble::NodeKilled => {
-                let cluster = self.cluster.as_mut().expect("a cluster of its own");
-                let nodes = cluster.urls().len();
-                let node = self.random.random_range(0..nodes);
-                cluster.kill(node).await;
-                tokio::time::sleep(lasts).await;
-                cluster.restart(node).await;
-                cluster.wait_until_green(node, nodes).await;
-            }
-        }
-    }
+    assert_eq!(count(&site.servers[0]).await, Some(load.ledger.submissions()), "every job is there once");
+    let often = |trouble: &Trouble| (*trouble, made.iter().filter(|made| *made == trouble).count());
+    let made: Vec<(Trouble, usize)> = troubles.iter().map(often).collect();
+    println!("{} jobs, {} refused completions, {made:?}", load.ledger.completions(), load.ledger.refusals());
 }
 
 /// The number of jobs, as the server counts them; `None` when it cannot count them now.
