@@ -9,7 +9,7 @@ use super::extract::{JobPath, JsonBody, Query};
 use super::jobs::job_as_written;
 use super::json::ok;
 use super::lists::{decode_cursor, encode_cursor, page_of, parse, values};
-use crate::job::{Actor, Then};
+use crate::job::{Actor, JobId, Kind, Owner, QueueName, Then, WorkerId};
 use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
 use crate::wire::admin::Ordered;
@@ -23,10 +23,10 @@ const CHANGES_WITHIN: Duration = Duration::from_secs(10);
 /// The latest changes may be missing for a moment.
 #[utoipa::path(get, path = "/v1/admin/orphans", tag = "admin",
     params(
-        ("queue" = Option<Vec<String>>, Query, description = "Selects jobs of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Selects jobs of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Selects jobs of these owners"),
-        ("worker" = Option<String>, Query, description = "Selects jobs whose lease this worker holds"),
+        ("queue" = Option<Vec<QueueName>>, Query, max_items = 100, description = "Selects jobs of these queues"),
+        ("kind" = Option<Vec<Kind>>, Query, max_items = 100, description = "Selects jobs of these kinds"),
+        ("owner" = Option<Vec<Owner>>, Query, max_items = 100, description = "Selects jobs of these owners"),
+        ("worker" = Option<WorkerId>, Query, description = "Selects jobs whose lease this worker holds"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
             description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
@@ -53,7 +53,7 @@ pub(crate) async fn orphans(call: Call<Admin>, query: Query) -> Answer {
 /// fence.
 #[utoipa::path(post, path = "/v1/admin/jobs/{id}/release", operation_id = "admin_release", tag = "admin",
     request_body = AdminRelease,
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`not_running` or `fence_moved`"),

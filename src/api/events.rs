@@ -20,8 +20,10 @@ use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::values;
 use crate::clock::Timestamp;
+use crate::job::{EventName, JobId, Kind, Owner, QueueName};
 use crate::manager::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem};
 use crate::wire::JobEvent;
+use crate::wire::event::{EventMessage, GAP, LIVE, NO_DATA};
 
 /// The header that names the last message that a client received.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -45,18 +47,18 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 /// or their queue are named.
 #[utoipa::path(get, path = "/v1/events", tag = "jobs",
     params(
-        ("event" = Option<Vec<String>>, Query, description = "Selects these events"),
-        ("queue" = Option<Vec<String>>, Query, description = "Selects jobs of these queues"),
-        ("kind" = Option<Vec<String>>, Query, description = "Selects jobs of these kinds"),
-        ("owner" = Option<Vec<String>>, Query, description = "Selects jobs of these owners"),
-        ("job" = Option<Vec<String>>, Query, description = "Selects these jobs, by id"),
-        ("since" = Option<String>, Query, description = "Begins with the events of this time; with the present \
+        ("event" = Option<Vec<EventName>>, Query, max_items = 100, description = "Selects these events"),
+        ("queue" = Option<Vec<QueueName>>, Query, max_items = 100, description = "Selects jobs of these queues"),
+        ("kind" = Option<Vec<Kind>>, Query, max_items = 100, description = "Selects jobs of these kinds"),
+        ("owner" = Option<Vec<Owner>>, Query, max_items = 100, description = "Selects jobs of these owners"),
+        ("job" = Option<Vec<JobId>>, Query, max_items = 100, description = "Selects these jobs, by id"),
+        ("since" = Option<Timestamp>, Query, description = "Begins with the events of this time; with the present \
             when neither this nor an id is given"),
         ("last_event_id" = Option<String>, Query, description = "The same as the header, which takes precedence"),
         ("Last-Event-ID" = Option<String>, Header, description = "Continues after the message with this id"),
     ),
     responses(
-        (status = 200, description = "The events, until the server ends", body = JobEvent,
+        (status = 200, description = "The events, until the server ends", body = EventMessage,
             content_type = "text/event-stream"),
         (status = 503, description = "`overloaded`: the server has as many open streams as it can"),
     ))]
@@ -127,14 +129,14 @@ impl Streaming {
 }
 
 fn message(item: &FeedItem) -> Event {
-    let of_stream = |id: &EventId, name: &str| Event::default().id(id.to_string()).event(name).data("{}");
+    let of_stream = |id: &EventId, name: &str| Event::default().id(id.to_string()).event(name).data(NO_DATA);
     match item {
         FeedItem::Event(id, event) => {
             let data = serde_json::to_string(&JobEvent::from(event)).unwrap_or_default();
             Event::default().id(id.to_string()).event(event.entry.event.as_str()).data(data)
         }
-        FeedItem::Gap(id) => of_stream(id, "gap"),
-        FeedItem::Live(id) => of_stream(id, "live"),
+        FeedItem::Gap(id) => of_stream(id, GAP),
+        FeedItem::Live(id) => of_stream(id, LIVE),
     }
 }
 

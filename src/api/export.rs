@@ -27,8 +27,8 @@ use crate::job::Body as JobBody;
 use crate::manager::Manager;
 use crate::query::{Search, Sort};
 use crate::store::Versioned;
-use crate::wire::Job;
 use crate::wire::job::JobAnswer;
+use crate::wire::selected::SelectedJob;
 
 /// The number of jobs that are read together.
 const PAGE: usize = 200;
@@ -50,11 +50,12 @@ const NDJSON: &str = "application/x-ndjson";
     params(
         FilterParams,
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order, as for a list"),
-        ("fields" = Option<Vec<String>>, Query, example = json!(["id", "labels.team"]),
+        ("fields" = Option<Vec<String>>, Query, max_items = 100, example = json!(["id", "labels.team"]),
             description = "Selects only these fields of each job, with dots for nested ones"),
     ),
     responses(
-        (status = 200, description = "The jobs, one per line", body = Job, content_type = "application/x-ndjson"),
+        (status = 200, description = "The jobs, one per line", body = Vec<SelectedJob>,
+            content_type = "application/x-ndjson"),
         (status = 503, description = "`overloaded`: the server runs as many exports as it can"),
     ))]
 pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {

@@ -14,11 +14,14 @@ use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
 use super::items::{in_order, only, sort_out};
 use super::json::{json, ok, with_body};
 use super::trim::Fields;
+use crate::job::{IdempotencyKey, JobId};
 use crate::manager::{NewJob, Submitted};
 use crate::notify::SubscriptionError;
 use crate::store::{Place, Version, Versioned};
 use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use crate::wire::job::JobAnswer;
+use crate::wire::selected::SelectedJob;
+use crate::wire::submit::SubmitLines;
 use crate::wire::{BulkAnswer, ChangeReason, Explanation, Job, SubmitItem, SubmitJob};
 
 /// The header with the key under which a submission can be repeated.
@@ -31,7 +34,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 ///
 /// Under a client's `id`, or with an `Idempotency-Key` header, the same request again returns the first job.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The client's key for this submission")),
+    params(("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "The client's key for this submission")),
     responses(
         (status = 201, description = "Submitted", body = Job, headers(("Location" = String, description = "The job"))),
         (status = 200, description = "Submitted before; the job as it is now", body = Job),
@@ -67,7 +70,7 @@ fn take_key(job: &mut SubmitJob, headers: &HeaderMap) -> Result<(), ApiError> {
 ///
 /// Each line is a submission of its own: a refused one does not affect the others. Empty lines are ignored.
 #[utoipa::path(post, path = "/v1/jobs/bulk", tag = "jobs",
-    request_body(content = SubmitJob, content_type = "application/x-ndjson", description = "One job per line"),
+    request_body(content = SubmitLines, content_type = "application/x-ndjson", description = "One job per line"),
     responses(
         (status = 200, description = "An item for each line, in order", body = BulkAnswer<SubmitItem>),
         (status = 413, description = "`body_too_large`"),
@@ -113,14 +116,15 @@ fn refused_item(error: ApiError) -> SubmitItem {
 /// With `wait_ms` the answer comes once the job has ended, or when the time is up.
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
     params(
-        ("id" = String, Path, description = "The job's id"),
+        ("id" = JobId, Path, description = "The job's id"),
         ("wait_ms" = Option<u64>, Query, description = "The longest wait for its end", maximum = 60_000),
-        ("fields" = Option<Vec<String>>, Query, example = json!(["state", "result"]),
+        ("fields" = Option<Vec<String>>, Query, max_items = 100, example = json!(["state", "result"]),
             description = "Selects only these fields of the job, with dots for nested ones"),
         ("If-None-Match" = Option<String>, Header, description = "The `ETag` of the version that the client has"),
     ),
     responses(
-        (status = 200, description = "The job", body = Job, headers(("ETag" = String, description = "Its version"))),
+        (status = 200, description = "The job", body = SelectedJob,
+            headers(("ETag" = String, description = "Its version"))),
         (status = 304, description = "The client's version is the latest"),
     ))]
 pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query, headers: HeaderMap) -> Answer {
@@ -149,7 +153,7 @@ pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query, he
 /// The reasons come as sentences, the most important first, each with a stable `code` and the facts that it rests on.
 /// Workers that call another server are not known to this one.
 #[utoipa::path(get, path = "/v1/jobs/{id}/explain", tag = "jobs",
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses((status = 200, description = "The explanation", body = Explanation)))]
 pub(crate) async fn explain(call: Call<Read>, JobPath(id): JobPath, query: Query) -> Answer {
     query.only(&[])?;
@@ -179,7 +183,7 @@ fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
 /// A waiting job is cancelled at once. A running job is requested to stop: the answer to its worker's next heartbeat
 /// says so.
 #[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<ChangeReason>,
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`already_final`"),
@@ -196,7 +200,7 @@ pub(crate) async fn cancel(
 
 /// Retries a failed, cancelled or expired job, with all its attempts.
 #[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs", request_body = Option<ChangeReason>,
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`not_retryable`"),

@@ -14,11 +14,13 @@ use super::error::ApiError;
 use super::extract::Query;
 use super::json::ok;
 use super::trim::Fields;
+use crate::job::{JobState, Kind, Owner, QueueName};
 use crate::manager::ManagerError;
 use crate::query::kql::{Expression, Zone};
 use crate::query::{Cursor, Filter, Search, Sort, SortKey};
 use crate::store::Versioned;
-use crate::wire::{Job, JobAnswer, Page};
+use crate::wire::selected::SelectedJob;
+use crate::wire::{JobAnswer, Page};
 
 /// The default number of jobs on a page.
 const DEFAULT_LIMIT: u64 = 100;
@@ -38,13 +40,17 @@ pub(crate) const FILTER: [&str; 6] = ["state", "queue", "kind", "owner", "kql", 
 #[expect(dead_code, reason = "read for its description alone")]
 pub(crate) struct FilterParams {
     /// Selects only jobs in these states
-    state: Option<Vec<String>>,
+    #[param(max_items = 100)]
+    state: Option<Vec<JobState>>,
     /// Selects only jobs in these queues; without it, none in the system's own
-    queue: Option<Vec<String>>,
+    #[param(max_items = 100)]
+    queue: Option<Vec<QueueName>>,
     /// Selects only jobs of these kinds
-    kind: Option<Vec<String>>,
+    #[param(max_items = 100)]
+    kind: Option<Vec<Kind>>,
     /// Selects only jobs that belong to these owners
-    owner: Option<Vec<String>>,
+    #[param(max_items = 100)]
+    owner: Option<Vec<Owner>>,
     /// Selects only jobs that this KQL query matches: at most 16 KiB, which compare fields with values at most 1024
     /// times; each value counts, once for each field that it is compared with
     #[param(example = "state: running and not owner: team-a")]
@@ -69,13 +75,14 @@ pub(crate) struct FilterParams {
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order: any field that \
             `GET /v1/fields` calls sortable, smallest first; a leading `-` turns it round. Jobs without the field come \
             last in either"),
-        ("fields" = Option<Vec<String>>, Query, example = json!(["id", "lease.worker_id", "labels.team"]),
+        ("fields" = Option<Vec<String>>, Query, max_items = 100,
+            example = json!(["id", "lease.worker_id", "labels.team"]),
             description = "Selects only these fields of each job, with dots for nested ones"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
             description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
     ),
-    responses((status = 200, description = "A page of jobs", body = Page<Job>)))]
+    responses((status = 200, description = "A page of jobs", body = Page<SelectedJob>)))]
 pub(crate) async fn list(call: Call<Read>, query: Query) -> Answer {
     query.only(&[&FILTER[..], &["sort", "fields", "limit", "cursor"]].concat())?;
     let (filter, fields) = (filter(&call.app, &query)?, Fields::of(&query)?);

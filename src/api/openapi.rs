@@ -1,9 +1,12 @@
 //! The API's own description, gathered from the handlers and rounded off with what all of them have in common.
 
 use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::schema::SchemaType;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
-use utoipa::openapi::{Components, Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{
+    Components, Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder, Schema, Type,
+};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::error::PROBLEM_JSON;
@@ -40,7 +43,7 @@ pub(crate) fn base() -> OpenApi {
     OpenApiBuilder::new().info(info).tags(Some(tags)).components(Some(components)).build()
 }
 
-/// Adds the common refusals and the required token to every operation.
+/// Adds the common refusals and the required token to every operation, and says what may be left out but not null.
 pub(crate) fn round_off(openapi: &mut OpenApi) {
     for (path, item) in &mut openapi.paths.paths {
         let public = PUBLIC.contains(&path.as_str());
@@ -48,16 +51,17 @@ pub(crate) fn round_off(openapi: &mut OpenApi) {
             let has_id = path.contains("{id}");
             let has_body = operation.request_body.is_some();
             let refusals = [
-                ("400", has_body || !public, "The request cannot be read"),
+                ("400", true, "The request cannot be read"),
                 ("401", !public, "A valid token is needed"),
-                ("403", !public, "The token lacks the role"),
+                ("403", true, "The token lacks the role, or the request comes from another site"),
                 ("404", has_id, "There is none of this id"),
                 ("408", has_body, "The body did not come in time"),
                 ("413", has_body, "The body is too long"),
                 ("415", has_body, "The body has the wrong content type"),
                 ("422", !public, "A field is wrong"),
+                ("431", true, "The headers are too long"),
                 ("500", true, "The server failed"),
-                ("503", !public, "Try again later"),
+                ("503", true, "Try again later"),
             ];
             for (status, _, text) in refusals.into_iter().filter(|(_, applies, _)| *applies) {
                 let refusal = || RefOr::T(ResponseBuilder::new().description(text).build());
@@ -71,8 +75,54 @@ pub(crate) fn round_off(openapi: &mut OpenApi) {
                     response.content.insert(PROBLEM_JSON.to_owned(), RefOr::T(problem));
                 }
             }
+            optional_schemas(operation).for_each(never_null);
             let token = SecurityRequirement::new("bearer", [] as [&str; 0]);
             operation.security = Some(if public { Vec::new() } else { vec![token] });
+        }
+    }
+}
+
+/// Returns the schemas of an operation's parameters and bodies. They may be missing where their type is an option.
+fn optional_schemas(operation: &mut Operation) -> impl Iterator<Item = &mut RefOr<Schema>> {
+    let parameters = operation.parameters.iter_mut().flatten().filter_map(|parameter| match parameter {
+        RefOr::T(parameter) => parameter.schema.as_mut(),
+        RefOr::Ref(_) => None,
+    });
+    let body = operation.request_body.as_mut().and_then(|body| match body {
+        RefOr::T(body) => Some(body.content.values_mut()),
+        RefOr::Ref(_) => None,
+    });
+    let bodies = body.into_iter().flatten().filter_map(|content| match content {
+        RefOr::T(content) => content.schema.as_mut(),
+        RefOr::Ref(_) => None,
+    });
+    parameters.chain(bodies)
+}
+
+/// Takes null from the values of a schema.
+fn never_null(schema: &mut RefOr<Schema>) {
+    let is_null = |schema: &RefOr<Schema>| match schema {
+        RefOr::T(Schema::Object(object)) => object.schema_type == SchemaType::Type(Type::Null),
+        _ => false,
+    };
+    match schema {
+        RefOr::T(Schema::Object(object)) => without_null(&mut object.schema_type),
+        RefOr::T(Schema::Array(array)) => without_null(&mut array.schema_type),
+        RefOr::T(Schema::OneOf(choice)) => {
+            choice.items.retain(|item| !is_null(item));
+            if choice.items.len() == 1 {
+                *schema = choice.items.remove(0);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn without_null(schema_type: &mut SchemaType) {
+    if let SchemaType::Array(types) = schema_type {
+        types.retain(|one| *one != Type::Null);
+        if let [only] = &types[..] {
+            *schema_type = SchemaType::Type(only.clone());
         }
     }
 }

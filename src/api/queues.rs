@@ -8,7 +8,7 @@ use crate::job::QueueName;
 use crate::wire::{ChangeQueue, ChangeReason, Page, Queue};
 
 /// A body without fields: `{}`.
-#[derive(Default, serde::Deserialize)]
+#[derive(Default, serde::Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoFields {}
 
@@ -22,7 +22,7 @@ pub(crate) async fn queues(call: Call<Read>, query: Query) -> Answer {
 
 /// Returns a queue, which need not have jobs.
 #[utoipa::path(get, path = "/v1/queues/{name}", tag = "queues",
-    params(("name" = String, Path, description = "The queue's name")),
+    params(("name" = QueueName, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue", body = Queue)))]
 pub(crate) async fn queue(call: Call<Read>, QueuePath(name): QueuePath, query: Query) -> Answer {
     query.only(&[])?;
@@ -34,7 +34,7 @@ pub(crate) async fn queue(call: Call<Read>, QueuePath(name): QueuePath, query: Q
 /// Running jobs go on, submissions are accepted, and waiting workers keep waiting. Every server on the same store
 /// pauses the queue within a second. A second pause changes the reason, and not the time of the pause.
 #[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", request_body = Option<ChangeReason>,
-    params(("name" = String, Path, description = "The queue's name")),
+    params(("name" = QueueName, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn pause_queue(
     call: Call<Admin>,
@@ -47,8 +47,8 @@ pub(crate) async fn pause_queue(
 }
 
 /// Resumes a queue. Waiting workers get its jobs at once.
-#[utoipa::path(post, path = "/v1/queues/{name}/resume", tag = "queues",
-    params(("name" = String, Path, description = "The queue's name")),
+#[utoipa::path(post, path = "/v1/queues/{name}/resume", tag = "queues", request_body = Option<NoFields>,
+    params(("name" = QueueName, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn resume_queue(
     call: Call<Admin>,
@@ -61,7 +61,7 @@ pub(crate) async fn resume_queue(
 
 /// Changes a queue's settings.
 #[utoipa::path(patch, path = "/v1/queues/{name}", tag = "queues", request_body = ChangeQueue,
-    params(("name" = String, Path, description = "The queue's name")),
+    params(("name" = QueueName, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue after the call", body = Queue)))]
 pub(crate) async fn change_queue(
     call: Call<Admin>,

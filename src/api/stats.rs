@@ -20,7 +20,7 @@ const DEFAULT_TIME: &str = "created_at";
 #[utoipa::path(get, path = "/v1/jobs/count", tag = "jobs",
     params(
         FilterParams,
-        ("by" = Option<Vec<String>>, Query, example = json!(["state", "queue"]),
+        ("by" = Option<Vec<String>>, Query, max_items = 8, example = json!(["state", "queue"]),
             description = "Groups by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
                 label's name"),
     ),
@@ -52,15 +52,15 @@ pub(crate) async fn count(call: Call<Read>, query: Query) -> Answer {
 #[utoipa::path(get, path = "/v1/jobs/stats", tag = "jobs",
     params(
         FilterParams,
-        ("by" = Option<Vec<String>>, Query, example = json!(["queue", "state"]),
+        ("by" = Option<Vec<String>>, Query, max_items = 8, example = json!(["queue", "state"]),
             description = "Groups by these: any field that `GET /v1/fields` calls groupable, or `labels.` with a \
                 label's name"),
         ("interval" = Option<String>, Query, example = "1h", description = "The length of an interval"),
         ("time" = Option<String>, Query, example = "finished_at",
             description = "The time that assigns a job to its interval; `created_at` by default"),
-        ("percentiles" = Option<Vec<f64>>, Query, example = json!([50, 95, 99]),
+        ("percentiles" = Option<Vec<f64>>, Query, max_items = 10, example = json!([50, 95, 99]),
             description = "The percentiles, at most ten; 50, 95 and 99 by default"),
-        ("sum" = Option<Vec<String>>, Query, example = json!(["resources.gpus"]),
+        ("sum" = Option<Vec<String>>, Query, max_items = 10, example = json!(["resources.gpus"]),
             description = "Adds up these over the jobs, at most ten: `resources.` with a resource's name"),
     ),
     responses((status = 200, description = "The statistics", body = StatsAnswer)))]

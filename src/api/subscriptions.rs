@@ -10,6 +10,7 @@ use super::call::{Admin, Answer, Call};
 use super::error::{ApiError, Code};
 use super::extract::{JobPath, JsonBody};
 use super::json::{json, ok};
+use crate::job::JobId;
 use crate::notify::{SubscriptionError, Subscriptions};
 use crate::wire::{Page, SigningKey, Subscribe, Subscription};
 
@@ -18,7 +19,11 @@ use crate::wire::{Page, SigningKey, Subscribe, Subscription};
 /// Only this answer has the secret. A receiver that answers 410 is switched off. After any other answer than 2xx the
 /// delivery is retried for hours, and then stays as a failed job in the queue `leasehold.notifications`.
 #[utoipa::path(post, path = "/v1/subscriptions", tag = "notifications", request_body = Subscribe,
-    responses((status = 201, description = "Subscribed", body = Subscription)))]
+    responses(
+        (status = 201, description = "Subscribed", body = Subscription),
+        (status = 404, description = "`no_such_route`: this server does not deal with notifications"),
+        (status = 409, description = "`too_many_subscriptions`"),
+    ))]
 pub(crate) async fn subscribe(call: Call<Admin>, JsonBody(new): JsonBody<Subscribe>) -> Answer {
     let made = subscriptions(&call.app)?.create(&call.caller, new.into_new()?).await?;
     Ok(json(StatusCode::CREATED, &Subscription::with_secret(&made)))
@@ -26,7 +31,10 @@ pub(crate) async fn subscribe(call: Call<Admin>, JsonBody(new): JsonBody<Subscri
 
 /// Lists the subscriptions.
 #[utoipa::path(get, path = "/v1/subscriptions", operation_id = "subscriptions", tag = "notifications",
-    responses((status = 200, description = "The subscriptions", body = Page<Subscription>)))]
+    responses(
+        (status = 200, description = "The subscriptions", body = Page<Subscription>),
+        (status = 404, description = "`no_such_route`: this server does not deal with notifications"),
+    ))]
 pub(crate) async fn list(call: Call<Admin>) -> Answer {
     let all = subscriptions(&call.app)?.all();
     let items: Vec<Subscription> = all.iter().map(|subscription| Subscription::from(&**subscription)).collect();
@@ -35,7 +43,7 @@ pub(crate) async fn list(call: Call<Admin>) -> Answer {
 
 /// Returns a subscription.
 #[utoipa::path(get, path = "/v1/subscriptions/{id}", operation_id = "subscription", tag = "notifications",
-    params(("id" = String, Path, description = "The subscription's id")),
+    params(("id" = JobId, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
 pub(crate) async fn get(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
     let found = subscriptions(&call.app)?.get(id.as_str()).await?;
@@ -44,7 +52,7 @@ pub(crate) async fn get(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
 
 /// Removes a subscription.
 #[utoipa::path(delete, path = "/v1/subscriptions/{id}", tag = "notifications",
-    params(("id" = String, Path, description = "The subscription's id")),
+    params(("id" = JobId, Path, description = "The subscription's id")),
     responses((status = 204, description = "The subscription is removed")))]
 pub(crate) async fn remove(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
     subscriptions(&call.app)?.remove(id.as_str()).await?;
@@ -53,7 +61,7 @@ pub(crate) async fn remove(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
 
 /// Switches a subscription on again.
 #[utoipa::path(post, path = "/v1/subscriptions/{id}/enable", tag = "notifications",
-    params(("id" = String, Path, description = "The subscription's id")),
+    params(("id" = JobId, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
 pub(crate) async fn enable(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
     let changed = subscriptions(&call.app)?.switch_on(id.as_str()).await?;
@@ -65,7 +73,7 @@ pub(crate) async fn enable(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
 /// Messages carry a signature of the new and one of the former secret until the next change, so that the receiver can
 /// switch over at any time.
 #[utoipa::path(post, path = "/v1/subscriptions/{id}/secret", tag = "notifications",
-    params(("id" = String, Path, description = "The subscription's id")),
+    params(("id" = JobId, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription with its new secret", body = Subscription)))]
 pub(crate) async fn change_secret(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
     let changed = subscriptions(&call.app)?.change_secret(id.as_str()).await?;
@@ -74,7 +82,10 @@ pub(crate) async fn change_secret(call: Call<Admin>, JobPath(id): JobPath) -> An
 
 /// Returns the secret that signs the messages to receivers that a job names itself.
 #[utoipa::path(get, path = "/v1/admin/signing-key", tag = "notifications",
-    responses((status = 200, description = "The key", body = SigningKey)))]
+    responses(
+        (status = 200, description = "The key", body = SigningKey),
+        (status = 404, description = "`no_such_route`: this server does not deal with notifications"),
+    ))]
 pub(crate) async fn signing_key(call: Call<Admin>) -> Answer {
     let secret = subscriptions(&call.app)?.signing_key().await?.reveal();
     ok(&SigningKey { secret })

@@ -7,7 +7,7 @@ use super::extract::{BulkBody, JobPath, JsonBody};
 use super::items::{in_order, only, sort_out};
 use super::jobs::job_as_written;
 use super::json::ok;
-use crate::job::WorkerId;
+use crate::job::{JobId, WorkerId};
 use crate::manager::Finish;
 use crate::wire::{
     BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, FailJob, FinishJobs, HeartbeatAnswer,
@@ -29,7 +29,7 @@ pub(crate) async fn claim(call: Call<Work>, JsonBody(claim): JsonBody<ClaimJobs>
 
 /// Prolongs the lease of a job.
 #[utoipa::path(post, path = "/v1/jobs/{id}/heartbeat", tag = "work", request_body = HeartbeatJob,
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The lease is prolonged", body = HeartbeatAnswer),
         (status = 409, description = "`lease_lost`"),
@@ -52,10 +52,16 @@ pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<Heart
     let (beats, refused) = sort_out(beats);
     let answers = call.app.manager.heartbeat(&worker, beats).await;
     let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
-        Ok(answer) => HeartbeatItem { id, status: 200, answer: Some(answer), error: None },
+        Ok(HeartbeatAnswer { lease_expires_at, cancel_requested }) => HeartbeatItem {
+            id,
+            status: 200,
+            lease_expires_at: Some(lease_expires_at),
+            cancel_requested: Some(cancel_requested),
+            error: None,
+        },
         Err(error) => {
             let (status, error) = error.into_item();
-            HeartbeatItem { id, status, answer: None, error: Some(error) }
+            HeartbeatItem { id, status, lease_expires_at: None, cancel_requested: None, error: Some(error) }
         }
     });
     ok(&BulkAnswer { items: items.collect() })
@@ -66,7 +72,7 @@ pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<Heart
 /// The same completion again gets the same answer. A late completion is accepted as long as its fence is the job's
 /// current one.
 #[utoipa::path(post, path = "/v1/jobs/{id}/complete", tag = "work", request_body = CompleteJob,
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),
@@ -80,7 +86,7 @@ pub(crate) async fn complete(call: Call<Work>, JobPath(id): JobPath, JsonBody(do
 ///
 /// The job waits for its next attempt, or fails when the failure is not `retryable` or no attempt is left.
 #[utoipa::path(post, path = "/v1/jobs/{id}/fail", tag = "work", request_body = FailJob,
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),
@@ -91,7 +97,7 @@ pub(crate) async fn fail(call: Call<Work>, JobPath(id): JobPath, JsonBody(failur
 
 /// Gives a job back to its queue: the attempt does not count.
 #[utoipa::path(post, path = "/v1/jobs/{id}/release", tag = "work", request_body = ReleaseJob,
-    params(("id" = String, Path, description = "The job's id")),
+    params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
         (status = 409, description = "`lease_lost`"),

@@ -5,7 +5,7 @@ use super::error::{ApiError, Code};
 use super::extract::{Query, WorkerPath};
 use super::json::ok;
 use super::lists::page;
-use crate::job::JobState;
+use crate::job::{JobState, WorkerId};
 use crate::manager::WorkerStatuses;
 use crate::query::{Direction, Filter, Sort, SortField};
 use crate::wire::{JobAnswer, Page, WorkerJobs, WorkerList};
@@ -22,7 +22,7 @@ pub(crate) async fn workers(call: Call<Read>, query: Query) -> Answer {
 /// Returns a worker with the jobs that it runs.
 #[utoipa::path(get, path = "/v1/workers/{worker_id}", tag = "queues",
     params(
-        ("worker_id" = String, Path, description = "The worker's name"),
+        ("worker_id" = WorkerId, Path, description = "The worker's name"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
             description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),

@@ -16,6 +16,7 @@ use crate::clock::Timestamp;
 use crate::job::{EventName, strict};
 use crate::store::recent::RecentMap;
 use crate::wire::JobEvent;
+use crate::wire::event::{GAP, LIVE};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The silence after which a connection counts as dead: three times the server's interval of keep-alives.
@@ -187,10 +188,10 @@ impl Following {
     /// Handles a message. One of an unknown type is skipped: a later server may send more types.
     fn take(&mut self, message: Message, id: String) -> Result<(), ClientError> {
         match message.event.as_str() {
-            "gap" => self.ready.push_back(EventMessage::Gap),
+            GAP => self.ready.push_back(EventMessage::Gap),
             // Each connection sends this again.
-            "live" if std::mem::replace(&mut self.is_live, true) => {}
-            "live" => self.ready.push_back(EventMessage::Live),
+            LIVE if std::mem::replace(&mut self.is_live, true) => {}
+            LIVE => self.ready.push_back(EventMessage::Live),
             name if name.parse::<EventName>().is_ok() => {
                 let event: JobEvent =
                     strict::from_slice(message.data.as_bytes()).map_err(|error| not_understood(&error.to_string()))?;

@@ -98,8 +98,8 @@ fn lease_beat(beat: &Heartbeat) -> wire::LeaseBeat {
 }
 
 fn beat(item: &wire::HeartbeatItem) -> Beat {
-    match (item.answer, StatusCode::from_u16(item.status)) {
-        (Some(answer), _) => Beat::Held { cancel_requested: answer.cancel_requested },
+    match (item.cancel_requested, StatusCode::from_u16(item.status)) {
+        (Some(cancel_requested), _) => Beat::Held { cancel_requested },
         (None, Ok(StatusCode::CONFLICT | StatusCode::NOT_FOUND)) => Beat::Lost,
         (None, _) => Beat::Undecided,
     }

@@ -1,12 +1,13 @@
 //! The names of the events of a job. Every history entry has one.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::word_enum::words;
 
 words! {
     /// The name of an event of a job.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum EventName: "an event", "events" {
         /// The job was submitted.

@@ -26,11 +26,10 @@ pub struct HistoryEntry {
     /// The job's number of attempts after the transition.
     #[schema(value_type = u32)]
     pub attempt: Attempt,
-    /// The event: `submitted`, `claimed`, `retried`, …
-    #[schema(value_type = String, example = "claimed")]
+    /// The event.
+    #[schema(example = "claimed")]
     pub event: EventName,
     /// The worker, person or part of the system that caused the transition.
-    #[schema(value_type = String)]
     pub actor: Actor,
     /// The reason of the transition, if the states alone do not explain it.
     pub reason: Option<String>,

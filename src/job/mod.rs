@@ -24,11 +24,16 @@ use std::time::Duration;
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
 pub use event::EventName;
 pub use history::{History, HistoryEntry};
-pub use names::{Actor, InvalidName, JobId, Kind, Owner, QueueName, RecordName, RequestId, WorkerId};
-pub use notice::{Notice, NoticeFormat, NoticeTarget};
+pub use names::{
+    Actor, ErrorCode, IdempotencyKey, InvalidName, JobId, Kind, LabelName, Owner, QueueName, RecordName, RequestId,
+    WorkerId,
+};
+pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
 pub use oversight::Recovery;
 pub use retry::RetryPolicy;
-pub use spec::{Fingerprint, JobSpec, MAX_RESOURCE_NAME, OrphanPolicy, Oversight, Priority, is_resource_name};
+pub use spec::{
+    Fingerprint, JobSpec, MAX_RESOURCE_NAME, OrphanPolicy, Oversight, Priority, RESOURCE_NAME_PATTERN, is_resource_name,
+};
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
 pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
 

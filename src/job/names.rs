@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use serde_with::DeserializeFromStr;
-use utoipa::ToSchema;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 /// The longest name, in bytes. Elasticsearch accepts ids of up to 512 bytes; the rest leaves room for prefixes.
 pub const MAX_NAME_BYTES: usize = 256;
@@ -53,12 +54,41 @@ fn check(text: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
+/// Returns the rules of a name for the API's description. The length counts characters there, and bytes in [`check`].
+fn schema(description: &str) -> RefOr<Schema> {
+    let name = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(description.trim()))
+        .min_length(Some(1))
+        .max_length(Some(MAX_NAME_BYTES))
+        .pattern(Some(pattern()));
+    name.into()
+}
+
+/// Returns a regular expression (ECMA-262) that matches what [`check`] accepts, whatever its length.
+fn pattern() -> String {
+    const CONTROL: &str = r"\u0000-\u001F\u007F-\u009F";
+    // The white space of Unicode that is no control character.
+    const BLANK: &str = r" \u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000";
+    let (inner, end, no_dot) =
+        (format!("[^{CONTROL}]"), format!("[^{CONTROL}{BLANK}]"), format!("[^{CONTROL}{BLANK}.]"));
+    // One or two characters that are not only dots, or more.
+    format!(r"^(?:{no_dot}{end}?|\.{no_dot}|{end}{inner}+{end})$")
+}
+
 macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident,)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, DeserializeFromStr, ToSchema)]
-        #[schema(value_type = String, min_length = 1, max_length = 256)]
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {$(
+        $(#[doc = $doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, DeserializeFromStr)]
         pub struct $name(Arc<str>);
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                schema(concat!($($doc),*))
+            }
+        }
+
+        impl ToSchema for $name {}
 
         impl $name {
             /// Checks `text` and makes it a name.
@@ -140,6 +170,12 @@ names! {
     Actor,
     /// The name of a record in the store, unique among the records of its kind.
     RecordName,
+    /// A client's key for one submission, so that a repeated submission finds the same job.
+    IdempotencyKey,
+    /// The name of a label.
+    LabelName,
+    /// The code of a failed attempt's error: a stable word for programs.
+    ErrorCode,
 }
 
 impl JobId {

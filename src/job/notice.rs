@@ -4,7 +4,8 @@
 //! same conditional write, so that no crash can come between the two. The notice stays until it has been handed on.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::Job;
 use super::event::EventName;
@@ -14,7 +15,7 @@ use crate::clock::Timestamp;
 
 words! {
     /// The format of a notification.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum NoticeFormat: "a format", "formats" {
         /// CloudEvents 1.0 as JSON, signed.
@@ -33,18 +34,31 @@ words! {
 #[serde(deny_unknown_fields)]
 pub struct NoticeTarget {
     /// The `http` or `https` URL that is called, at most 2,048 bytes.
-    #[schema(example = "https://example.org/hook")]
+    #[schema(max_length = 2048, example = "https://example.org/hook")]
     pub url: String,
-    /// The events that are notified: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`,
-    /// `retried`. An empty list selects all of them.
+    /// The events that are notified. An empty list selects all of them.
     #[serde(default)]
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<NotifiableEvent>)]
     pub events: Vec<EventName>,
-    /// The format of the call's body: `cloud_events` (the default), `slack` or `alertmanager`.
+    /// The format of the call's body; `cloud_events` by default.
     #[serde(default)]
-    #[schema(value_type = String)]
     pub format: NoticeFormat,
 }
+
+/// An event of [`EventName::NOTIFIABLE`], in the API's description.
+pub struct NotifiableEvent;
+
+impl PartialSchema for NotifiableEvent {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("The name of an event that receivers can be notified of."))
+            .enum_values(Some(EventName::NOTIFIABLE.map(EventName::as_str)))
+            .into()
+    }
+}
+
+impl ToSchema for NotifiableEvent {}
 
 impl NoticeTarget {
     /// Returns whether the receiver is notified of this event.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
 
 use super::body::Json;
 use super::names::{Kind, Owner, QueueName};
@@ -40,7 +41,7 @@ impl Priority {
 
 words! {
     /// What becomes of a job whose lease has expired.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum OrphanPolicy: "an orphan policy", "policies" {
         /// The attempt counts as failed: the job waits for its next one, or fails when none is left.
@@ -136,6 +137,8 @@ pub struct JobSpec {
 
 /// The longest name of a resource, in bytes.
 pub const MAX_RESOURCE_NAME: usize = 64;
+/// A regular expression (ECMA-262) that matches what [`is_resource_name`] accepts, whatever its length.
+pub const RESOURCE_NAME_PATTERN: &str = "^[a-zA-Z0-9_-]+$";
 
 /// Returns whether a resource may have this name: 1 to 64 letters (a-z, A-Z), digits, `_` or `-`. It is a field's name
 /// in the index and in queries, where a dot would part it.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::body::Body;
-use super::names::{RequestId, WorkerId};
+use super::names::{ErrorCode, RequestId, WorkerId};
 use super::retry::millis;
 use super::word_enum::words;
 use crate::clock::Timestamp;
@@ -102,7 +102,7 @@ pub struct Progress {
     pub percent: Option<f64>,
     /// The worker's description of its progress, at most 4 KiB.
     #[serde(default)]
-    #[schema(example = "page 17 of 40")]
+    #[schema(max_length = 4096, example = "page 17 of 40")]
     pub message: Option<String>,
 }
 
@@ -122,10 +122,10 @@ pub struct Orphan {
 #[serde(deny_unknown_fields)]
 pub struct JobError {
     /// The error's code for programs, a stable word such as `exit` or `timeout`; at most 256 bytes.
-    #[schema(example = "exit")]
+    #[schema(value_type = ErrorCode, example = "exit")]
     pub code: String,
     /// The error's description for people, at most 64 KiB.
-    #[schema(example = "the program ended with status 2")]
+    #[schema(max_length = 65_536, example = "the program ended with status 2")]
     pub message: String,
 }
 

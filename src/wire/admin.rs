@@ -9,7 +9,7 @@ use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
 use super::job::{Job, JobAnswer};
 use crate::clock::Timestamp;
-use crate::job::{Actor, InvalidName, JobId, JobState, Then};
+use crate::job::{Actor, InvalidName, JobId, JobState, Kind, Owner, QueueName, Then, WorkerId};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection};
 use crate::query::kql::{Expression, KqlError, Plan, Zone};
 use crate::query::{Filter, Query};
@@ -28,15 +28,15 @@ pub struct BulkFilter {
     pub states: Vec<JobState>,
     /// Selects the jobs of these queues (at most 100).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 100, example = json!(["reports"]))]
+    #[schema(value_type = Vec<QueueName>, max_items = 100, example = json!(["reports"]))]
     pub queues: Vec<String>,
     /// Selects the jobs of these kinds (at most 100).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 100)]
+    #[schema(value_type = Vec<Kind>, max_items = 100)]
     pub kinds: Vec<String>,
     /// Selects the jobs of these owners (at most 100).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 100)]
+    #[schema(value_type = Vec<Owner>, max_items = 100)]
     pub owners: Vec<String>,
     /// Selects the jobs that this KQL query matches.
     #[schema(example = "error.code: timeout and finished_at >= now-1d")]
@@ -46,13 +46,13 @@ pub struct BulkFilter {
     #[schema(example = "Europe/Berlin")]
     pub time_zone: Option<String>,
     /// Selects the running jobs whose lease this worker holds.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(value_type = Option<WorkerId>)]
     pub worker_id: Option<String>,
     /// Selects the jobs that are, or are not, flagged as orphans.
     pub orphaned: Option<bool>,
     /// Selects only these jobs, by id (at most 1,000).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 1000)]
+    #[schema(value_type = Vec<JobId>, max_items = 1000)]
     pub ids: Vec<String>,
     /// Selects every job. Required when no other part of the filter is given.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -228,6 +228,7 @@ pub struct BulkReport<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeFailure {
     /// The job's id.
+    #[schema(value_type = JobId)]
     pub id: String,
     /// Why the job could not be changed.
     pub error: ItemError,

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::job::JobState;
-use crate::manager::HeartbeatAnswer;
+use crate::clock::Timestamp;
+use crate::job::JobId;
 
 /// The answer to a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -23,6 +24,7 @@ pub struct ItemError {
     pub message: String,
     /// The field that is wrong; left out when the problem is not a field's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub field: Option<String>,
 }
 
@@ -35,8 +37,10 @@ pub struct SubmitItem {
     #[schema(example = 201)]
     pub status: u16,
     /// The job's id; left out when there is no job.
+    #[schema(value_type = JobId, required = false)]
     pub id: Option<String>,
     /// Why the submission was refused; left out when it was accepted.
+    #[schema(nullable = false)]
     pub error: Option<ItemError>,
 }
 
@@ -44,15 +48,19 @@ pub struct SubmitItem {
 #[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatItem {
-    /// The job's id.
+    /// The job's id, as the call names it.
     pub id: String,
     /// The status that a single call would have had.
     #[schema(example = 200)]
     pub status: u16,
-    /// The answer to the heartbeat when it was accepted.
-    #[serde(flatten)]
-    pub answer: Option<HeartbeatAnswer>,
+    /// When the lease expires now; left out when the heartbeat was refused.
+    #[schema(nullable = false)]
+    pub lease_expires_at: Option<Timestamp>,
+    /// Whether the worker is requested to stop the attempt; left out when the heartbeat was refused.
+    #[schema(nullable = false)]
+    pub cancel_requested: Option<bool>,
     /// Why the heartbeat was refused; left out when it was accepted.
+    #[schema(nullable = false)]
     pub error: Option<ItemError>,
 }
 
@@ -60,13 +68,15 @@ pub struct HeartbeatItem {
 #[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionItem {
-    /// The job's id.
+    /// The job's id, as the call names it.
     pub id: String,
     /// The status that a single call would have had.
     #[schema(example = 200)]
     pub status: u16,
     /// The state of the job; left out when the call for it was refused.
+    #[schema(nullable = false)]
     pub state: Option<JobState>,
     /// Why the completion or failure was refused; left out when it was accepted.
+    #[schema(nullable = false)]
     pub error: Option<ItemError>,
 }

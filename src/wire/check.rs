@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::NotifyTarget;
 use crate::clock::Timestamp;
 use crate::executor::TargetUrl;
-use crate::job::{EventName, InvalidName, Json, MAX_RESOURCE_NAME, QueueName, is_resource_name};
+use crate::job::{EventName, InvalidName, Json, LabelName, MAX_RESOURCE_NAME, QueueName, is_resource_name};
 
 /// The longest payload or result, in bytes of its JSON text.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -235,7 +235,7 @@ impl Checks {
     pub(crate) fn labels(&mut self, labels: &BTreeMap<String, String>) {
         self.count("labels", labels.len(), MAX_LABELS);
         for (key, value) in labels.iter().take(MAX_LABELS) {
-            if let Err(error) = crate::job::Owner::new(key) {
+            if let Err(error) = LabelName::new(key) {
                 self.fault("labels", format!("the key {key:?} {error}"));
             }
             self.text(&format!("labels.{key}"), value, MAX_LABEL_BYTES);

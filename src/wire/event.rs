@@ -1,11 +1,14 @@
 //! The events of jobs, as the stream sends them.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::schema::AnyOfBuilder;
+use utoipa::openapi::{ObjectBuilder, Type};
+use utoipa::{PartialSchema, ToSchema};
 
+use super::described::{Components, Described, add, reference};
 use super::job::JobState;
 use crate::clock::Timestamp;
-use crate::job::{EventName, Owner};
+use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName};
 use crate::manager;
 
 /// An event of a job. `job.id` and `number` together identify the event for good.
@@ -13,9 +16,8 @@ use crate::manager;
 pub struct JobEvent {
     /// When the event happened.
     pub at: Timestamp,
-    /// What happened: `submitted`, `claimed`, `completed`, `failed`, `retried`, `cancelled`, `cancel_requested`,
-    /// `expired`, `released`, `returned`, `orphaned` or `overdue`.
-    #[schema(value_type = String, example = "completed")]
+    /// What happened.
+    #[schema(example = "completed")]
     pub event: EventName,
     /// The job that the event is about.
     pub job: EventJob,
@@ -26,6 +28,7 @@ pub struct JobEvent {
     /// The job's number of attempts after the event.
     pub attempt: u32,
     /// The worker, person or part of the system that caused the event.
+    #[schema(value_type = Actor)]
     pub actor: String,
     /// Why the event happened; null where the event's name says enough.
     pub reason: Option<String>,
@@ -35,14 +38,16 @@ pub struct JobEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventJob {
     /// The job's id.
+    #[schema(value_type = JobId)]
     pub id: String,
     /// The queue from which workers claim the job.
-    #[schema(example = "reports")]
+    #[schema(value_type = QueueName, example = "reports")]
     pub queue: String,
     /// The kind of work: the name of the handler that runs the job.
-    #[schema(example = "render")]
+    #[schema(value_type = Kind, example = "render")]
     pub kind: String,
     /// The team or person that the job belongs to.
+    #[schema(value_type = Option<Owner>)]
     pub owner: Option<String>,
     /// The state of the job after the event.
     pub state: JobState,
@@ -67,5 +72,51 @@ impl From<&manager::JobEvent> for JobEvent {
             actor: entry.actor.as_str().to_owned(),
             reason: entry.reason.clone(),
         }
+    }
+}
+
+/// The event of the stream itself that says that all events from before its beginning were sent.
+pub(crate) const LIVE: &str = "live";
+/// The event of the stream itself that says that events are missing.
+pub(crate) const GAP: &str = "gap";
+/// The data of the stream's own events.
+pub(crate) const NO_DATA: &str = "{}";
+
+/// A message of the stream, as its client puts it together (WHATWG HTML, section 9.2.6).
+pub(crate) struct EventMessage;
+
+impl PartialSchema for EventMessage {
+    fn schema() -> Described {
+        let text = || ObjectBuilder::new().schema_type(Type::String);
+        let json = || text().content_media_type("application/json");
+        let of_job = json().description(Some("A `JobEvent`.")).content_schema(Some(reference::<JobEvent>()));
+        let of_stream = text().enum_values(Some([LIVE, GAP]));
+        AnyOfBuilder::new()
+            .description(Some("A message of the stream."))
+            .item(message("An event of a job.", reference::<EventName>(), of_job))
+            .item(message("An event of the stream itself.", of_stream, json().enum_values(Some([NO_DATA]))))
+            .into()
+    }
+}
+
+/// Returns the schema of the messages with these events and data.
+fn message(description: &str, event: impl Into<Described>, data: ObjectBuilder) -> ObjectBuilder {
+    let id = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some("The place in the stream, from which a client can go on."));
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some(description))
+        .property("id", id)
+        .required("id")
+        .property("event", event)
+        .required("event")
+        .property("data", data)
+        .required("data")
+}
+
+impl ToSchema for EventMessage {
+    fn schemas(components: &mut Components) {
+        add::<JobEvent>(components);
     }
 }

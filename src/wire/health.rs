@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::clock::{Timestamp, millis};
-use crate::job::JobState;
+use crate::job::{JobState, Kind};
 use crate::manager::{Insights, KindCounts, Quantiles, Survey, SurveyState};
 
 /// A median delay of starts above this is a warning.
@@ -141,6 +141,7 @@ pub struct Capacity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KindLoad {
     /// The kind of the jobs; null for all kinds beyond those listed separately.
+    #[schema(value_type = Option<Kind>)]
     pub kind: Option<String>,
     /// The number of jobs submitted.
     pub submitted: u64,

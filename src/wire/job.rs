@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::{PartialSchema, ToSchema};
 
+use super::described::{Labels, Resources};
 use crate::clock::{Timestamp, millis};
-use crate::job::{self, Body, Json, OrphanPolicy, State};
+use crate::job::{self, Body, JobId, Json, Kind, OrphanPolicy, Owner, QueueName, State, WorkerId};
 pub use crate::job::{HistoryEntry, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy};
 use crate::manager::JobView;
 use crate::store::Versioned;
@@ -23,13 +24,13 @@ pub type Job = JobAnswer<'static>;
 #[schema(as = Job)]
 pub struct JobAnswer<'a> {
     /// The job's id, unique in the installation.
-    #[schema(value_type = String, example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
+    #[schema(value_type = JobId, example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
     pub id: Cow<'a, str>,
     /// The queue from which workers claim the job.
-    #[schema(value_type = String, example = "reports")]
+    #[schema(value_type = QueueName, example = "reports")]
     pub queue: Cow<'a, str>,
     /// The kind of work: the name of the handler that runs the job.
-    #[schema(value_type = String, example = "render")]
+    #[schema(value_type = Kind, example = "render")]
     pub kind: Cow<'a, str>,
     /// The input of the work: any JSON. A list leaves it out when it is stored apart from the job, as long payloads
     /// are.
@@ -42,10 +43,10 @@ pub struct JobAnswer<'a> {
     #[schema(minimum = -100, maximum = 100)]
     pub priority: i8,
     /// The team or person that the job belongs to.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<Owner>)]
     pub owner: Option<Cow<'a, str>>,
     /// The labels that the job can be found by.
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(value_type = Labels)]
     pub labels: Cow<'a, BTreeMap<String, String>>,
     /// The earliest time at which the job can be claimed.
     pub run_at: Timestamp,
@@ -64,10 +65,9 @@ pub struct JobAnswer<'a> {
     /// How long the job waits between attempts.
     pub retry: RetryPolicy,
     /// The resources that the job needs, by name.
-    #[schema(value_type = BTreeMap<String, u64>)]
+    #[schema(value_type = Resources)]
     pub resources: Cow<'a, BTreeMap<String, u64>>,
-    /// What happens when the job's lease expires: `requeue`, `fail` or `flag`. The queue's policy applies when null.
-    #[schema(value_type = Option<String>)]
+    /// What happens when the job's lease expires. The queue's policy applies when null.
     pub orphan_policy: Option<OrphanPolicy>,
     /// The receivers of notifications about the job.
     #[schema(value_type = Vec<NotifyTarget>)]
@@ -114,7 +114,7 @@ pub struct JobAnswer<'a> {
 #[schema(as = Lease)]
 pub struct Lease<'a> {
     /// The worker that holds the lease.
-    #[schema(value_type = String)]
+    #[schema(value_type = WorkerId)]
     pub worker_id: Cow<'a, str>,
     /// The fencing token that the worker sends with every call about this claim.
     pub fence: u64,

@@ -4,11 +4,13 @@
 //! A request with a field that is not listed here is refused. A request becomes a domain type only through its
 //! `into_…` function, which checks every field and names each one that is wrong ([`check`]). A domain type is an
 //! answer itself where both have the same fields, and becomes one through `From` where they differ. The answers of hot
-//! paths are written straight from the domain type, without copies ([`job::JobAnswer`]).
+//! paths are written straight from the domain type, without copies ([`job::JobAnswer`]). What the API's description
+//! says beyond these types is in [`described`] and [`selected`].
 
 pub mod admin;
 pub mod bulk;
 pub mod check;
+pub(crate) mod described;
 pub mod event;
 pub mod fields;
 pub mod health;
@@ -16,6 +18,7 @@ pub mod job;
 pub mod lists;
 pub mod problem;
 pub mod queues;
+pub(crate) mod selected;
 pub mod stats;
 pub mod submit;
 pub mod subscriptions;

@@ -29,7 +29,7 @@ pub struct Problem {
     pub errors: Vec<FieldError>,
     /// The job's current fence, when the request expected another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = 3)]
+    #[schema(nullable = false, example = 3)]
     pub fence: Option<u64>,
     /// The id of the request, as in the `x-request-id` header and in the server's log.
     #[serde(default)]

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::check::{Checks, Invalid};
 use crate::clock::Timestamp;
 use crate::executor::webhook::Secret;
-use crate::job::{EventName, NoticeFormat};
+use crate::job::{Actor, EventName, Kind, NoticeFormat, NotifiableEvent, Owner, QueueName};
 use crate::notify::{self, NewSubscription};
 use crate::query::kql::Expression;
 
@@ -21,24 +21,26 @@ const MAX_NAMES: usize = 100;
 }))]
 pub struct Subscribe {
     /// The `http` or `https` URL that receives the events, at most 2,048 bytes.
+    #[schema(max_length = 2048)]
     pub url: String,
-    /// The events to send: `completed`, `failed`, `cancelled`, `expired`, `orphaned`, `overdue`, `released`, `retried`.
-    /// An empty list selects all of them.
+    /// The events to send. An empty list selects all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<NotifiableEvent>)]
     pub events: Vec<EventName>,
-    /// The format of the messages: `cloud_events` (the default), `slack` or `alertmanager`.
+    /// The format of the messages; `cloud_events` by default.
     #[serde(default)]
-    #[schema(value_type = String)]
     pub format: NoticeFormat,
     /// Selects only the jobs of these queues; all queues when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<QueueName>, max_items = 100)]
     pub queues: Vec<String>,
     /// Selects only the jobs of these kinds; all kinds when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Kind>, max_items = 100)]
     pub kinds: Vec<String>,
     /// Selects only the jobs of these owners; all owners when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Owner>, max_items = 100)]
     pub owners: Vec<String>,
     /// Selects only jobs that satisfy this query in Kibana's language, such as `labels.team: blue and priority > 50`,
     /// when the notification is handed over.
@@ -57,26 +59,30 @@ pub struct Subscription {
     /// The URL that receives the events.
     pub url: String,
     /// The events that are sent; an empty list selects all of them.
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<NotifiableEvent>)]
     pub events: Vec<EventName>,
     /// The format of the messages.
-    #[schema(value_type = String)]
     pub format: NoticeFormat,
     /// The queues whose jobs are selected; all queues when empty.
+    #[schema(value_type = Vec<QueueName>)]
     pub queues: Vec<String>,
     /// The kinds whose jobs are selected; all kinds when empty.
+    #[schema(value_type = Vec<Kind>)]
     pub kinds: Vec<String>,
     /// The owners whose jobs are selected; all owners when empty.
+    #[schema(value_type = Vec<Owner>)]
     pub owners: Vec<String>,
     /// The query that selects the jobs; null when it is all of them.
     pub kql: Option<String>,
     /// The secret that signs the messages. Only the answers to creating a subscription and to changing its secret have
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub secret: Option<String>,
     /// When the subscription was created.
     pub created_at: Timestamp,
     /// The caller who created the subscription.
+    #[schema(value_type = Actor)]
     pub created_by: String,
     /// When the subscription was switched off; null while it is active.
     pub switched_off_at: Option<Timestamp>,

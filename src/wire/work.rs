@@ -11,8 +11,9 @@ use super::check::{
     Checks, Invalid, LEASE_MS, MAX_BULK_ITEMS, MAX_CLAIMED_JOBS, MAX_CLAIMED_QUEUES, MAX_ERROR_BYTES, MAX_RETRY_MS,
     MAX_TEXT_BYTES, MAX_WAIT_MS,
 };
+use super::described::{Resources, UserQueue};
 use super::job::{Job, JobError, Progress};
-use crate::job::{self, Actor, Fence, JobId, Json, Then, WorkerId};
+use crate::job::{self, Actor, ErrorCode, Fence, JobId, Json, RequestId, Then, WorkerId};
 use crate::manager;
 
 /// The default length of a lease, in milliseconds.
@@ -29,10 +30,10 @@ const RELEASED: &str = "released by its worker";
 }))]
 pub struct ClaimJobs {
     /// The worker's name, which no other worker may have.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(value_type = WorkerId)]
     pub worker_id: String,
     /// The queues to claim from; 1 to 64.
-    #[schema(min_items = 1, max_items = 64)]
+    #[schema(value_type = Vec<UserQueue>, min_items = 1, max_items = 64)]
     pub queues: Vec<String>,
     /// The most jobs to claim, up to 1,000. 1 by default.
     #[schema(minimum = 1, maximum = 1000)]
@@ -44,7 +45,7 @@ pub struct ClaimJobs {
         skip_serializing_if = "BTreeMap::is_empty",
         deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
     )]
-    #[schema(example = json!({"memory_mib": 4096}))]
+    #[schema(value_type = Resources, example = json!({"memory_mib": 4096}))]
     pub resources: BTreeMap<String, u64>,
     /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
     #[schema(minimum = 0, maximum = 60_000)]
@@ -54,7 +55,7 @@ pub struct ClaimJobs {
     pub lease_ms: Option<u64>,
     /// The worker's name for this call, another one for each. The same call again returns those jobs of the first
     /// answer that the worker still holds, so that a lost answer loses no time, and takes no others.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(value_type = Option<RequestId>)]
     pub request_id: Option<String>,
     /// Whether this call repeats one with the same `request_id` whose answer was lost. If true, jobs that another
     /// server claimed for it are found too. False by default.
@@ -108,6 +109,7 @@ pub struct ClaimAnswer {
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatJob {
     /// The worker that holds the lease.
+    #[schema(value_type = WorkerId)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -134,6 +136,7 @@ impl HeartbeatJob {
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatJobs {
     /// The worker that holds the leases.
+    #[schema(value_type = WorkerId)]
     pub worker_id: String,
     /// The leases to prolong; at most 1,000.
     #[schema(max_items = 1000)]
@@ -145,6 +148,7 @@ pub struct HeartbeatJobs {
 #[serde(deny_unknown_fields)]
 pub struct LeaseBeat {
     /// The job's id.
+    #[schema(value_type = JobId)]
     pub id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -178,6 +182,7 @@ impl LeaseBeat {
 #[serde(deny_unknown_fields)]
 pub struct CompleteJob {
     /// The worker that ran the job.
+    #[schema(value_type = WorkerId)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -207,6 +212,7 @@ impl CompleteJob {
 #[serde(deny_unknown_fields)]
 pub struct FailJob {
     /// The worker that ran the job.
+    #[schema(value_type = WorkerId)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -238,6 +244,7 @@ impl FailJob {
 #[serde(deny_unknown_fields)]
 pub struct ReleaseJob {
     /// The worker that holds the lease.
+    #[schema(value_type = WorkerId)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -272,6 +279,7 @@ impl ReleaseJob {
 #[serde(deny_unknown_fields)]
 pub struct FinishJobs {
     /// The worker that ran the jobs.
+    #[schema(value_type = WorkerId)]
     pub worker_id: String,
     /// The completions and failures; at most 1,000.
     #[schema(max_items = 1000)]
@@ -284,6 +292,7 @@ pub struct FinishJobs {
 #[serde(deny_unknown_fields)]
 pub struct Completion {
     /// The job's id.
+    #[schema(value_type = JobId)]
     pub id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -402,8 +411,7 @@ impl Checks {
     /// Checks a failure report.
     fn failure(&mut self, error: JobError, retryable: Option<bool>, after_ms: Option<u64>) -> manager::Outcome {
         const AFTER: RangeInclusive<u64> = 0..=MAX_RETRY_MS;
-        // An error code is the worker's own, but it follows the same rules as a name.
-        self.name::<job::Kind>("error.code", &error.code);
+        self.name::<ErrorCode>("error.code", &error.code);
         self.text("error.message", &error.message, MAX_ERROR_BYTES);
         let retry_after: Option<Duration> = after_ms.map(|millis| self.millis("retry_after_ms", millis, AFTER));
         manager::Outcome::Failed { error, retryable: retryable.unwrap_or(true), retry_after }

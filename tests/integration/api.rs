@@ -8,6 +8,7 @@ mod calling;
 mod connections;
 mod description;
 mod events;
+mod exactness;
 mod lives;
 mod observed;
 mod queues;

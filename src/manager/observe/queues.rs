@@ -36,9 +36,8 @@ pub struct Queue {
     pub paused: bool,
     /// When, by whom and why the queue was paused; null when it is not paused.
     pub pause: Option<Pause>,
-    /// What happens to jobs of the queue whose lease expires, unless they have a policy themselves: `requeue`, `fail`
-    /// or `flag`. The installation's policy applies when null.
-    #[schema(value_type = Option<String>)]
+    /// What happens to jobs of the queue whose lease expires, unless they have a policy themselves. The installation's
+    /// policy applies when null.
     pub orphan_policy: Option<OrphanPolicy>,
     /// The number of jobs of the queue in each state.
     #[schema(example = json!({

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::server::Server;
 
-fn document() -> Value {
+pub(super) fn document() -> Value {
     serde_json::from_slice(&openapi_json().expect("a description")).expect("json")
 }
 
-fn operations(document: &Value) -> Vec<(String, String, &Value)> {
+pub(super) fn operations(document: &Value) -> Vec<(String, String, &Value)> {
     let paths = document["paths"].as_object().expect("paths");
     let of = |(path, item): (&String, &'_ Value)| {
         let methods: Vec<String> = item.as_object().expect("operations").keys().cloned().collect();
@@ -25,7 +25,7 @@ fn operations(document: &Value) -> Vec<(String, String, &Value)> {
 }
 
 /// Every `$ref` below `value`.
-fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
+pub(super) fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     match value {
         Value::Object(fields) => {
             if let Some(Value::String(reference)) = fields.get("$ref") {

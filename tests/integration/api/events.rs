@@ -14,7 +14,7 @@ use crate::program::{self, Engine};
 use crate::servers;
 
 /// Reads until the stream has said this, and gives all that it has said.
-async fn read_until(stream: &mut Response, end: &str) -> String {
+pub(super) async fn read_until(stream: &mut Response, end: &str) -> String {
     let mut said = String::new();
     while !said.contains(end) {
         let chunk = timeout(SOON, stream.chunk()).await.expect("in time").expect("the connection holds");

@@ -1,0 +1,108 @@
+//! Types of the API's description alone: what it says of ids, queues, labels and resources that their types in
+//! requests and answers do not.
+
+use serde_json::{Value, json};
+use utoipa::openapi::extensions::Extensions;
+use utoipa::openapi::schema::{AdditionalProperties, AllOfBuilder};
+use utoipa::openapi::{KnownFormat, ObjectBuilder, Ref, RefOr, Schema, SchemaFormat, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::check::{MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, RESERVED_IDS};
+use crate::job::{JobId, LabelName, MAX_RESOURCE_NAME, QueueName, RESOURCE_NAME_PATTERN};
+
+/// The schema of a type.
+pub(crate) type Described = RefOr<Schema>;
+/// The schemas that others refer to, with their names.
+pub(crate) type Components = Vec<(String, Described)>;
+
+/// Returns a reference to the schema of `T`.
+pub(crate) fn reference<T: ToSchema>() -> Ref {
+    Ref::from_schema_name(T::name())
+}
+
+/// Adds the schema of `T`, and of what it refers to, to the components.
+pub(crate) fn add<T: ToSchema>(components: &mut Components) {
+    components.push((T::name().into_owned(), T::schema()));
+    T::schemas(components);
+}
+
+/// Returns the schema of the values of `T` that `not` does not describe.
+fn except<T: ToSchema>(description: &str, not: Value) -> Described {
+    // The builder has no keyword `not`; what it calls extensions stands beside the keywords.
+    let others = ObjectBuilder::new().schema_type(Type::String).extensions(Some(Extensions::from_iter([("not", not)])));
+    AllOfBuilder::new().description(Some(description)).item(reference::<T>()).item(others).into()
+}
+
+/// An id that a client may choose for a job.
+pub(crate) struct NewJobId;
+
+impl PartialSchema for NewJobId {
+    fn schema() -> Described {
+        except::<JobId>("A client's own id for a job.", json!({"enum": RESERVED_IDS}))
+    }
+}
+
+impl ToSchema for NewJobId {
+    fn schemas(components: &mut Components) {
+        add::<JobId>(components);
+    }
+}
+
+/// The name of a queue that clients may submit to or claim from.
+pub(crate) struct UserQueue;
+
+impl PartialSchema for UserQueue {
+    fn schema() -> Described {
+        let internal = format!("^{}", QueueName::INTERNAL.replace('.', r"\."));
+        except::<QueueName>("The name of a queue that is not one of the system's own.", json!({"pattern": internal}))
+    }
+}
+
+impl ToSchema for UserQueue {
+    fn schemas(components: &mut Components) {
+        add::<QueueName>(components);
+    }
+}
+
+/// Returns the schema of a map with these names and values.
+fn by_name(description: &str, max: usize, names: impl Into<Schema>, values: ObjectBuilder) -> Described {
+    ObjectBuilder::new()
+        .description(Some(description))
+        .property_names(Some(names))
+        .additional_properties(Some(AdditionalProperties::RefOr(values.into())))
+        .max_properties(Some(max))
+        .into()
+}
+
+/// The labels of a job.
+pub(crate) struct Labels;
+
+impl PartialSchema for Labels {
+    fn schema() -> Described {
+        let values = ObjectBuilder::new().schema_type(Type::String).max_length(Some(MAX_LABEL_BYTES));
+        by_name("Labels by name, with values of at most 1,024 bytes.", MAX_LABELS, LabelName::schema(), values)
+    }
+}
+
+impl ToSchema for Labels {}
+
+/// The resources that a job needs or a worker offers.
+pub(crate) struct Resources;
+
+impl PartialSchema for Resources {
+    fn schema() -> Described {
+        let names = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .min_length(Some(1))
+            .max_length(Some(MAX_RESOURCE_NAME))
+            .pattern(Some(RESOURCE_NAME_PATTERN));
+        let values = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+            .minimum(Some(0))
+            .maximum(Some(i64::MAX));
+        by_name("Amounts of resources by name.", MAX_RESOURCES, names, values)
+    }
+}
+
+impl ToSchema for Resources {}
