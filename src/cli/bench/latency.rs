@@ -43,7 +43,7 @@ struct Flow {
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
     let jobs = (args.duration.as_secs_f64() * f64::from(args.rate)).ceil().max(1.0) as u32;
     let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
-    let begun = Instant::now();
+    let begun = Instant::now() + head_start(workers);
     let due_at = (0..jobs).map(|number| Some(begun + due_after(args.rate, number))).collect();
     let flow = Flow {
         board: RefCell::new(Scoreboard::new(due_at, "submit", "complete")?),
@@ -56,12 +56,17 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
     let workers = (0..workers).map(|number| work(target, number, &flow));
     tokio::try_join!(pace(args.rate, begun, &flow), try_join_all(submitters), try_join_all(workers))?;
     let server = format!("{}, {} jobs a second", target.what, args.rate);
-    Ok(flow.board.into_inner().report("latency", server, begun + due_after(args.rate, 0)))
+    Ok(flow.board.into_inner().report("latency", server, begun))
 }
 
-/// Returns when a job is to be sent, after the beginning. The first second is left to the workers to start waiting.
+/// Returns when a job is to be sent, after the first.
 fn due_after(rate: u32, number: u32) -> Duration {
-    Duration::from_secs(1) + Duration::from_secs_f64(f64::from(number) / f64::from(rate))
+    Duration::from_secs_f64(f64::from(number) / f64::from(rate))
+}
+
+/// Returns how long so many workers may take to connect and start waiting: a job that comes before would measure that.
+fn head_start(workers: u16) -> Duration {
+    Duration::from_secs(1) + Duration::from_millis(2) * u32::from(workers)
 }
 
 /// Lets each job be sent when it is due.
