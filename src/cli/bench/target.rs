@@ -1,5 +1,7 @@
 //! The server that is measured.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -104,10 +106,11 @@ pub(super) fn this_program() -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Creates a directory that is removed when dropped. Not in /tmp, which may be in memory: syncing would then cost
+/// Creates a directory for this user alone, which is removed when dropped. Not in /tmp, which may be in memory: syncing would then cost
 /// nothing.
 pub(super) fn scratch_directory() -> Result<TempDir, Failure> {
-    let made = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(".");
+    let own = Permissions::from_mode(0o700);
+    let made = tempfile::Builder::new().prefix("leasehold-bench-").permissions(own).tempdir_in(".");
     made.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))
 }
 
