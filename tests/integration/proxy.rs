@@ -112,7 +112,8 @@ pub(crate) struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts a proxy to the server at `upstream`, such as `http://127.0.0.1:9200`, on a free loopback port.
+    /// Starts a proxy to the server at `upstream`, such as `http://127.0.0.1:9200`, on a loopback port that nobody else
+    /// is given: not while the proxy is down, and not when it is gone and a client still calls it.
     pub(crate) async fn start(upstream: &str, faults: Faults) -> Self {
         let upstream = upstream.trim_start_matches("http://").trim_end_matches('/').to_owned();
         // Not one that the system gives to outgoing connections: nobody is to take it while the proxy is down.
@@ -489,6 +490,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     const EVERY_ONE: u32 = 1;
+    /// How long an answer is waited for that comes.
+    const AMPLE: Duration = Duration::from_secs(30);
 
     /// A server that counts what reaches it, and answers with a length, in chunks, or with nothing.
     async fn server() -> (String, Arc<AtomicU64>) {
@@ -521,8 +524,17 @@ mod tests {
     }
 
     async fn echo(http: &reqwest::Client, proxy: &FaultProxy, text: &str) -> reqwest::Result<String> {
+        echo_within(AMPLE, http, proxy, text).await
+    }
+
+    async fn echo_within(
+        time: Duration,
+        http: &reqwest::Client,
+        proxy: &FaultProxy,
+        text: &str,
+    ) -> reqwest::Result<String> {
         let request = http.post(format!("{}/echo", proxy.url())).body(text.to_owned());
-        request.timeout(Duration::from_secs(2)).send().await?.text().await
+        request.timeout(time).send().await?.text().await
     }
 
     #[tokio::test]
@@ -554,10 +566,18 @@ mod tests {
         let mut expected = 0;
         for fault in [Fault::Swallow, Fault::Reset, Fault::Cut] {
             let proxy = proxy(&upstream, EVERY_ONE, &[fault]).await;
-            let spoiled = echo(&http, &proxy, "a body to be cut").await;
+            let time = if fault == Fault::Swallow { Duration::from_secs(2) } else { AMPLE };
+            let spoiled = echo_within(time, &http, &proxy, "a body to be cut").await;
             let error = spoiled.expect_err("the answer is spoiled");
             assert_eq!(error.is_timeout(), fault == Fault::Swallow, "{fault:?}: {error:?}");
             expected += 1;
+            // Who gives up by the clock may do so before the server has answered.
+            let answered = async {
+                while proxy.counts().answers == 0 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            assert!(tokio::time::timeout(AMPLE, answered).await.is_ok(), "{fault:?}: the server has not seen it");
             assert_eq!(seen.load(Ordering::SeqCst), expected, "{fault:?}");
             assert_eq!((proxy.counts().answers, proxy.counts().spoiled()), (1, 1), "{fault:?}");
         }

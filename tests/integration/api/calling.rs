@@ -1,5 +1,6 @@
 //! The client, when calls do not get through.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,6 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 use super::server::{Server, Setup, claim};
+use crate::servers::ports;
 
 /// An address that takes requests and breaks the connection instead of answering, and how many it took.
 async fn breaking() -> (String, Arc<AtomicUsize>) {
@@ -43,9 +45,7 @@ async fn a_call_that_may_have_been_heard_is_sent_again_only_where_that_does_no_h
 
 #[tokio::test]
 async fn a_call_that_was_not_heard_is_sent_again_until_the_server_is_there() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    drop(listener);
+    let address = SocketAddr::from(([127, 0, 0, 1], ports::free()));
     let client = Client::new(&format!("http://{address}"), None).expect("a client").with_max_retries(20);
     let patient = client.clone();
     let calling = tokio::spawn(async move { patient.retry("x", None).await });

@@ -1,5 +1,6 @@
 //! Connections that break, stall or speak otherwise than expected, and how the server ends.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::server::{SOON, Server, Setup, claim, eventually};
+use crate::servers::ports;
 
 /// A request as it is written to the connection.
 fn written(method: &str, path: &str, body: &str) -> String {
@@ -303,8 +305,10 @@ async fn http_2_without_tls_is_understood_and_a_call_given_up_takes_no_job() {
 
 #[tokio::test]
 async fn a_server_told_to_end_answers_who_waits_and_accepts_nobody_else() {
-    let server = Server::start().await;
-    let (client, address) = (server.client(), server.address());
+    // At a port that nobody else is given when the server has ended.
+    let address = SocketAddr::from(([127, 0, 0, 1], ports::free()));
+    let server = Server::start_at(Setup::default(), address).await;
+    let client = server.client();
     let (waiter, wish) = (client.clone(), ClaimJobs { wait_ms: Some(60_000), ..claim("q") });
     let waiting = tokio::spawn(async move { waiter.claim(&wish).await });
     eventually("the claim waits", || server.manager.waiting_claims() == 1).await;
