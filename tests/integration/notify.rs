@@ -56,7 +56,8 @@ impl Site {
     }
 
     async fn configured(&self, manager: &Manager, policy: TargetPolicy, config: NotifyConfig) -> Notifier {
-        let executor = HttpExecutor::new(policy, Limits::default()).expect("an executor");
+        let limits = Limits { max_timeout: config.timeout, ..Limits::default() };
+        let executor = HttpExecutor::new(policy, limits).expect("an executor");
         let config = NotifyConfig { period: Duration::from_millis(100), ..config };
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         Notifier::start(manager.clone(), self.engine.store(), clock, executor, config).await.expect("it starts")
@@ -293,7 +294,7 @@ async fn jobs_are_selected_by_their_owner_and_by_a_query(site: Site) {
 
 async fn a_receiver_that_never_answers_keeps_no_other_from_being_told(site: Site) {
     let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
-    let config = NotifyConfig { concurrency: 4, timeout: Duration::from_secs(60), ..NotifyConfig::default() };
+    let config = NotifyConfig { concurrency: 4, timeout: Duration::from_secs(3_600), ..NotifyConfig::default() };
     let notifier = site.configured(&site.manager, policy, config).await;
     // Calls are accepted by the system and never read.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");

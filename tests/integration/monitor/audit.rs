@@ -11,13 +11,13 @@ use leasehold::job::{JobId, JobSpec, Kind, Owner, QueueName};
 use leasehold::manager::{Manager, NewJob, Outcome};
 use leasehold::monitor::{Auditor, Report};
 use leasehold::store::Store;
-use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{PATIENCE, caller, claim, manager, worker};
 use crate::servers::{self, SearchServer};
+use crate::store::elasticsearch::{connect, patient};
 
 /// Where the entries can be read.
 enum Kept {
@@ -50,12 +50,7 @@ impl Site {
     async fn on(server: &SearchServer, is_stream: bool) -> Self {
         let prefix = servers::fresh_prefix("audit");
         let (server, name) = (server.url().to_owned(), format!("{prefix}audit"));
-        let options = ElasticsearchOptions {
-            urls: vec![server.clone()],
-            index_prefix: prefix,
-            ..ElasticsearchOptions::default()
-        };
-        let store = crate::store::elasticsearch::connect(options).await;
+        let store = connect(patient(&server, &prefix)).await;
         Self::new(Arc::new(store), Kept::Index { server, name, is_stream, http: reqwest::Client::new() })
     }
 

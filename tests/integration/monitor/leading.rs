@@ -196,7 +196,7 @@ async fn what_was_found_within_the_term_is_left_alone_after_it(site: Site) {
 }
 
 fn quick() -> MonitorConfig {
-    MonitorConfig { term: Some(Duration::from_millis(300)), orphan_grace: Duration::ZERO, ..config() }
+    MonitorConfig { term: Some(TERM), orphan_grace: Duration::ZERO, ..config() }
 }
 
 async fn start(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> (Manager, Monitor) {

@@ -1,7 +1,7 @@
 //! The engine on a search server: the same suite on Elasticsearch and on OpenSearch.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold::store::Store;
@@ -32,15 +32,20 @@ pub(crate) fn patient(url: &str, prefix: &str) -> ElasticsearchOptions {
     }
 }
 
+/// How long it is tried to open a store, and the pause between two tries.
+const OPENED_WITHIN: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Opens a store as a server does: one whose nodes are slow to answer, or to make its indices, is asked again.
 pub(crate) async fn connect(options: ElasticsearchOptions) -> ElasticsearchStore {
-    for _ in 0..20 {
+    let deadline = Instant::now() + OPENED_WITHIN;
+    loop {
         match ElasticsearchStore::connect(options.clone()).await {
             Ok(store) => return store,
-            Err(error) => assert!(error.is_transient(), "{error}"),
+            Err(error) => assert!(error.is_transient() && Instant::now() < deadline, "{error}"),
         }
+        tokio::time::sleep(PAUSE).await;
     }
-    panic!("the store cannot be opened");
 }
 
 #[async_trait]

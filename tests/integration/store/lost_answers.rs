@@ -11,7 +11,7 @@ use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use leasehold::store::{Record, RecordKind, Store, StoreError, Version, Versioned, Write, WriteError};
 use tokio::task::JoinHandle;
 
-use super::elasticsearch::connect;
+use super::elasticsearch::{connect, patient};
 use super::records;
 use super::sample::{counted, json, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
@@ -130,8 +130,14 @@ async fn of_many_replaces_of_one_record_behind_a_bad_network_one_wins() {
 async fn what_was_acknowledged_survives_the_loss_of_the_primary() {
     let cluster = Cluster::start(3).await;
     let prefix = servers::fresh_prefix("lost");
-    let options =
-        ElasticsearchOptions { urls: cluster.urls(), index_prefix: prefix.clone(), ..ElasticsearchOptions::default() };
+    // Reads and writes wait for the election, however long a slow machine takes over it.
+    let options = ElasticsearchOptions {
+        urls: cluster.urls(),
+        index_prefix: prefix.clone(),
+        read_timeout: Duration::from_secs(120),
+        write_timeout: Duration::from_secs(180),
+        ..ElasticsearchOptions::default()
+    };
     let store = connect(options).await;
     cluster.wait_until_green(0, 3).await;
     let (store, written, enough) = (&store, &AtomicUsize::new(0), &AtomicUsize::new(usize::MAX));
@@ -253,12 +259,7 @@ impl Silent {
 async fn behind(kinds: Vec<Fault>) -> (ElasticsearchStore, FaultProxy) {
     let server = servers::elasticsearch().await;
     let proxy = FaultProxy::start(server.url(), Faults { one_in: ONE_IN, seed: seed::any(), kinds }).await;
-    let options = ElasticsearchOptions {
-        urls: vec![proxy.url()],
-        index_prefix: servers::fresh_prefix("lost"),
-        request_timeout: Duration::from_secs(10),
-        ..ElasticsearchOptions::default()
-    };
+    let options = patient(&proxy.url(), &servers::fresh_prefix("lost"));
     // Made in peace, and opened again with less patience.
     let made = connect(options.clone()).await;
     made.close().await;

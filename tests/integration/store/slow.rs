@@ -11,7 +11,7 @@ use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{Store, StoreError, Write};
 use tempfile::TempDir;
 
-use super::elasticsearch::connect;
+use super::elasticsearch::{connect, patient};
 use super::sample::{at, in_state, submitted};
 use crate::servers::{self, SearchServer};
 
@@ -26,14 +26,13 @@ async fn full_store(query_time: Duration) -> (EmbeddedStore, TempDir) {
     (store, directory)
 }
 
+/// Options for a store on a search server, under a prefix of its own.
+fn fresh(server: &SearchServer) -> ElasticsearchOptions {
+    patient(server.url(), &servers::fresh_prefix("slow"))
+}
+
 /// Opens a store with as many finished jobs on a search server.
-async fn full_server(server: &SearchServer, query_time: Duration) -> ElasticsearchStore {
-    let options = ElasticsearchOptions {
-        urls: vec![server.url().to_owned()],
-        index_prefix: servers::fresh_prefix("slow"),
-        query_time,
-        ..ElasticsearchOptions::default()
-    };
+async fn full_server(options: ElasticsearchOptions) -> ElasticsearchStore {
     let store = connect(options).await;
     fill(&store).await;
     crate::engines::refresh(&store).await;
@@ -70,7 +69,8 @@ async fn a_query_that_takes_too_long_is_ended() {
 
 /// A query that the server is still at when its time is over is refused for good.
 async fn a_server_ends_a_query_that_takes_too_long(server: &SearchServer) {
-    let store = full_server(server, Duration::from_millis(100)).await;
+    let options = ElasticsearchOptions { query_time: Duration::from_millis(100), ..fresh(server) };
+    let store = full_server(options).await;
     let search = hostile();
     let refused = store.search(&search).await;
     assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
@@ -80,7 +80,9 @@ async fn a_server_ends_a_query_that_takes_too_long(server: &SearchServer) {
 
 /// The time of one request is no bound for a query.
 async fn a_server_is_given_the_time_that_a_query_may_take(server: &SearchServer) {
-    let store = full_server(server, Duration::from_secs(300)).await;
+    let (request_timeout, query_time) = (Duration::from_secs(5), Duration::from_secs(300));
+    let options = ElasticsearchOptions { request_timeout, query_time, ..fresh(server) };
+    let store = full_server(options).await;
     let found = store.search(&hostile()).await.expect("found in its time");
     assert!(found.is_empty());
 }

@@ -1,7 +1,5 @@
 //! Indices as an earlier version made them, with jobs in them, brought up to date: in one go, in pieces, twice at once.
 
-use std::time::Duration;
-
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::job::{JobId, JobState};
 use leasehold::query::{Filter, Search, Sort};
@@ -134,11 +132,7 @@ async fn a_migration_goes_on_wherever_the_one_before_ended(former: Former) {
         let options = former.make(|_| {}).await;
         let proxy =
             FaultProxy::start(former.server.url(), Faults { one_in: 1, seed: 1, kinds: vec![Fault::Reset] }).await;
-        let through = ElasticsearchOptions {
-            urls: vec![proxy.url()],
-            request_timeout: Duration::from_secs(2),
-            ..options.clone()
-        };
+        let through = ElasticsearchOptions { urls: vec![proxy.url()], ..options.clone() };
         let migration = Migration::plan(through).await.expect("it can be migrated");
         proxy.allow(Some(requests));
         if migration.apply(|_| {}).await.is_err() {
