@@ -20,6 +20,9 @@ pub(crate) trait Interference: Send + Sync + 'static {
     /// Comes before a search.
     async fn before_search(&self, _: &Search) {}
 
+    /// Comes before a write of jobs.
+    async fn before_write(&self, _: &[Write]) {}
+
     /// Whether this write is refused instead of done.
     fn refuses(&self, _: &Write) -> bool {
         false
@@ -62,6 +65,7 @@ impl Engine for InterferedEngine {
 #[async_trait]
 impl<I: Interference> Store for Interfered<I> {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        self.interference.before_write(&writes).await;
         let refused: Vec<bool> = writes.iter().map(|write| self.interference.refuses(write)).collect();
         let done = writes.into_iter().zip(&refused).filter(|(_, refused)| !**refused).map(|(write, _)| write);
         let mut results = self.store.write(done.collect()).await.into_iter();

@@ -8,17 +8,19 @@ async fn small_site(engine: Box<dyn Engine>) -> Site {
 
 async fn drain(site: &Site, expected: usize) -> Vec<Versioned> {
     let mut claimed = Vec::new();
-    until("an empty queue", async || {
-        let more = site.claim(claim(3)).await;
-        if more.is_empty() {
-            // Where searches lag, the queue is looked up again after the poll interval. Not so much later that jobs
-            // which are to stay undue become due meanwhile.
-            site.clock.advance(Duration::from_millis(60));
-        }
-        claimed.extend(more);
-        claimed.len() >= expected
-    })
-    .await;
+    while claimed.len() < expected {
+        let before = claimed.len();
+        until("another job", async || {
+            claimed.extend(site.claim(claim(3)).await);
+            if claimed.len() == before {
+                // Where searches lag, the queue is looked up again after the poll interval. Not so much later that jobs
+                // which are to stay undue become due meanwhile.
+                site.clock.advance(Duration::from_millis(60));
+            }
+            claimed.len() > before
+        })
+        .await;
+    }
     assert!(site.claim(claim(3)).await.is_empty());
     claimed
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::interference::{Interfered, Interference};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
-use crate::store::elasticsearch::connect;
+use crate::store::elasticsearch::{connect, patient};
 
 cases! {
     a_named_claim_finds_its_jobs_again_at_the_next_process,
@@ -110,30 +110,33 @@ async fn elasticsearch_a_claim_that_was_written_and_never_answered_is_given_back
     let server = servers::elasticsearch().await;
     let faults = Faults { one_in: 1, seed: 1, kinds: vec![Fault::Swallow] };
     let proxy = FaultProxy::start(server.url(), faults).await;
+    let clean = patient(server.url(), &servers::fresh_prefix("unknown"));
     let hasty = ElasticsearchOptions {
         urls: vec![proxy.url()],
-        index_prefix: servers::fresh_prefix("unknown"),
         request_timeout: Duration::from_millis(1_000),
         write_timeout: Duration::from_millis(1_500),
-        ..ElasticsearchOptions::default()
+        ..clean.clone()
     };
-    let clean = ElasticsearchOptions { urls: vec![server.url().to_owned()], ..hasty.clone() };
     let clean: Arc<dyn Store> = Arc::new(connect(clean).await);
-    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-    let manager = Manager::start(Arc::new(connect(hasty).await), Arc::clone(&clock) as Arc<dyn Clock>, config());
-    let submitted = manager.submit(&caller(), vec![new_job()]).await.pop().expect("one answer").expect("taken");
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+    // By a manager that waits until it is written.
+    let elsewhere = Manager::start(Arc::clone(&clean), Arc::clone(&clock), config());
+    let submitted = elsewhere.submit(&caller(), vec![new_job()]).await.pop().expect("one answer").expect("taken");
     let id = submitted.job.versioned.job.id.clone();
+    engines::refresh(&*clean).await;
+    let manager = Manager::start(Arc::new(connect(hasty).await), clock, config());
     manager.know_queues().await.expect("listed");
 
-    proxy.inject(true);
+    // The claim's write, and what it is looked up with.
+    proxy.inject_into(&["_bulk", "_mget"]);
     let unknown = manager.claim(claim(1)).await.map(taken);
     assert!(matches!(unknown, Err(ManagerError::Unknown(_))), "{unknown:?}");
     let job = async || clean.get(std::slice::from_ref(&id)).await.expect("read").remove(0).expect("there").job;
-    assert_eq!(job().await.state.name(), JobState::Running, "it was written");
+    until("the claim's write", async || job().await.state.name() == JobState::Running).await;
     proxy.inject(false);
     until("the job's return", async || job().await.state == State::Available).await;
     let job = job().await;
     assert_eq!((job.fence, job.attempt.get()), (Fence::new(1), 0), "the attempt does not count");
-    let again = manager.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.expect("answered");
+    let again = elsewhere.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.expect("answered");
     assert_eq!(taken(again).iter().map(|found| found.job.fence).collect::<Vec<_>>(), [Fence::new(2)]);
 }

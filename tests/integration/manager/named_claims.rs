@@ -5,7 +5,7 @@ use leasehold::store::elasticsearch::ElasticsearchOptions;
 use super::*;
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
-use crate::store::elasticsearch::connect;
+use crate::store::elasticsearch::{connect, patient};
 
 pub(super) async fn a_named_claim_finds_its_jobs_again(site: Site) {
     let id = site.submit(new_job()).await.versioned.job.id.clone();
@@ -69,6 +69,8 @@ pub(super) async fn a_named_claim_that_was_answered_with_none_takes_none(site: S
 /// A manager whose answers from Elasticsearch can be swallowed, and one with a good network.
 struct CutOff {
     proxy: FaultProxy,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
     here: Manager,
     there: Manager,
 }
@@ -78,11 +80,7 @@ impl CutOff {
         let server = servers::elasticsearch().await;
         let faults = Faults { one_in: 1, seed: 2, kinds: vec![Fault::Swallow] };
         let proxy = FaultProxy::start(server.url(), faults).await;
-        let good = ElasticsearchOptions {
-            urls: vec![server.url().to_owned()],
-            index_prefix: servers::fresh_prefix("named"),
-            ..ElasticsearchOptions::default()
-        };
+        let good = patient(server.url(), &servers::fresh_prefix("named"));
         let bad = ElasticsearchOptions {
             urls: vec![proxy.url()],
             request_timeout: Duration::from_secs(2),
@@ -91,18 +89,29 @@ impl CutOff {
         };
         // The clock stands still, so that no decision can rest on it.
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-        let there = Manager::start(Arc::new(connect(good).await), Arc::clone(&clock), config());
-        let here = Manager::start(Arc::new(connect(bad).await), clock, config());
-        Self { proxy, here, there }
+        let store: Arc<dyn Store> = Arc::new(connect(good).await);
+        let there = Manager::start(Arc::clone(&store), Arc::clone(&clock), config());
+        let here = Manager::start(Arc::new(connect(bad).await), Arc::clone(&clock), config());
+        Self { proxy, store, clock, here, there }
     }
 
-    /// Submits a job and claims it without hearing of it.
+    /// Claims a job without hearing of it.
     async fn claim_unheard(&self, request: ClaimRequest) -> JobId {
-        let submitted = self.here.submit(&caller(), vec![new_job()]).await.pop().expect("one answer");
+        let id = self.submit().await;
         // The claim's write, and what it is looked up with.
         self.proxy.inject_into(&["_bulk", "_mget"]);
         let unheard = self.here.claim(request).await.map(taken);
         assert!(matches!(unheard, Err(ManagerError::Unknown(_))), "{unheard:?}");
+        let claimed = async || self.store.get(std::slice::from_ref(&id)).await.expect("read").remove(0).expect("there");
+        until("the claim's write", async || claimed().await.job.state.name() == JobState::Running).await;
+        id
+    }
+
+    /// Submits a job by a third manager, which waits until it is written, so that neither of the two knows of it.
+    async fn submit(&self) -> JobId {
+        let elsewhere = Manager::start(Arc::clone(&self.store), Arc::clone(&self.clock), config());
+        let submitted = elsewhere.submit(&caller(), vec![new_job()]).await.pop().expect("one answer");
+        engines::refresh(&*self.store).await;
         submitted.expect("the job is taken").job.versioned.job.id.clone()
     }
 
