@@ -402,6 +402,10 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::net::TcpSocket;
+
     use super::*;
 
     fn reply(status: u16) -> Reply {
@@ -425,10 +429,11 @@ mod tests {
         Nodes::new(urls, &access).expect("a client")
     }
 
-    /// An address at which nobody listens any more.
-    fn nobody() -> String {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        format!("http://{}", listener.local_addr().expect("an address"))
+    /// An address at which nobody listens, and what keeps it from being given to anybody else.
+    fn nobody() -> (String, TcpSocket) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        (format!("http://{}", socket.local_addr().expect("an address")), socket)
     }
 
     #[tokio::test]
@@ -442,7 +447,8 @@ mod tests {
             let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
             tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.expect("an open connection");
         });
-        let nodes = nodes(&[&nobody(), &up]);
+        let (down, _bound) = nobody();
+        let nodes = nodes(&[&down, &up]);
         let deadline = Instant::now() + Duration::from_secs(5);
 
         let reply = nodes.try_call(&Request::get("x".to_owned()), deadline).await.expect("the second node's answer");
@@ -453,9 +459,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_refused_connection_carried_nothing() {
+        let (address, _bound) = nobody();
+        let nodes = nodes(&[&address]);
         let deadline = Instant::now() + Duration::from_millis(200);
-        let error =
-            nodes(&[&nobody()]).call(&Request::get("x".to_owned()), deadline).await.expect_err("nobody listens");
+        let error = nodes.call(&Request::get("x".to_owned()), deadline).await.expect_err("nobody listens");
         assert!(!error.maybe_received, "{}", error.message);
     }
 
@@ -486,15 +493,20 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
         let server = tokio::spawn(async move {
-            loop {
+            for answer in [b"".as_slice(), b"", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"] {
                 let (mut stream, _) = listener.accept().await.expect("a connection");
                 let mut buffer = [0; 1024];
                 let _read = tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await.expect("a request");
+                tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.expect("an open connection");
             }
         });
-        let deadline = Instant::now() + Duration::from_millis(200);
-        let error = nodes(&[&address]).call(&Request::get("x".to_owned()), deadline).await.expect_err("no answer");
+        let nodes = nodes(&[&address]);
+        let (request, deadline) = (Request::get("x".to_owned()), Instant::now() + Duration::from_secs(60));
+        // One try, and then as many as there have to be.
+        let error = nodes.try_call(&request, deadline).await.expect_err("no answer");
         assert!(error.maybe_received, "{}", error.message);
-        server.abort();
+        let reply = nodes.call(&request, deadline).await.expect("the second try is answered");
+        assert!(reply.maybe_repeated);
+        server.await.expect("the server answered");
     }
 }
