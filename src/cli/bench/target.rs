@@ -106,8 +106,8 @@ pub(super) fn this_program() -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Creates a directory for this user alone, which is removed when dropped. Not in /tmp, which may be in memory: syncing would then cost
-/// nothing.
+/// Creates a directory for this user alone, which is removed when dropped. Not in /tmp, which may be in memory: syncing
+/// would then cost nothing.
 pub(super) fn scratch_directory() -> Result<TempDir, Failure> {
     let own = Permissions::from_mode(0o700);
     let made = tempfile::Builder::new().prefix("leasehold-bench-").permissions(own).tempdir_in(".");
