@@ -379,6 +379,13 @@ fn integer(number: impl Into<i64>) -> Option<FieldValue<'static>> {
     Some(FieldValue::Integer(number.into()))
 }
 
+/// Returns the key that a field's name has in the map `map`, such as `env` of `labels.env` in `labels`; `None` for a
+/// field that is not in it.
+#[must_use]
+pub fn key_in<'a>(map: &str, field: &'a str) -> Option<&'a str> {
+    field.strip_prefix(map)?.strip_prefix('.').filter(|key| !key.is_empty())
+}
+
 /// Returns an amount of a resource, or another number, as the index has it; `None` for one that is too large for it.
 pub(super) fn unsigned(number: u64) -> Option<FieldValue<'static>> {
     i64::try_from(number).ok().and_then(integer)

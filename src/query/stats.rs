@@ -5,9 +5,9 @@ use std::cmp::{Ordering, Reverse};
 use std::str::FromStr;
 
 use super::Filter;
-use super::fields::{Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, RESOURCES, fits};
+use super::fields::{Field, FieldType, FieldValue, LABELS, LONGEST_KEYWORD, RESOURCES, fits, key_in};
 use crate::clock::Timestamp;
-use crate::job::Job;
+use crate::job::{Job, is_resource_name};
 
 /// The largest number of rows in an answer.
 pub const MAX_ROWS: usize = 10_000;
@@ -60,8 +60,7 @@ impl FromStr for GroupBy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let label = text.strip_prefix(LABELS).and_then(|rest| rest.strip_prefix('.'));
-        if let Some(label) = label.filter(|label| !label.is_empty()) {
+        if let Some(label) = key_in(LABELS, text) {
             return Ok(Self::Label(label.to_owned()));
         }
         let groupable = |field: &Field| field.groupable && field.name != LABELS;
@@ -199,8 +198,7 @@ impl FromStr for SumOf {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let resource = text.strip_prefix(RESOURCES).and_then(|rest| rest.strip_prefix('.'));
-        let resource = resource.filter(|resource| !resource.is_empty());
+        let resource = key_in(RESOURCES, text).filter(|resource| is_resource_name(resource));
         let refused = || format!("`{text}` cannot be added up; `{RESOURCES}.` with a resource's name can");
         resource.map(|resource| Self { resource: resource.to_owned() }).ok_or_else(refused)
     }
@@ -321,7 +319,7 @@ mod tests {
     #[test]
     fn the_amounts_of_one_resource_are_added_up() {
         assert!("resources.gpus".parse::<SumOf>().is_ok_and(|sum| sum.name() == "resources.gpus"));
-        for wrong in ["resources", "resources.", "gpus", "labels.gpus", ""] {
+        for wrong in ["resources", "resources.", "resources.a.b", "gpus", "labels.gpus", ""] {
             assert!(wrong.parse::<SumOf>().is_err(), "{wrong}");
         }
     }

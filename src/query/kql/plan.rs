@@ -11,7 +11,7 @@ use super::number::{Decimal, MAX_DIGITS};
 use super::pattern::Pattern;
 use super::words::{Part, parts, small_letters, words};
 use crate::job::is_resource_name;
-use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, LONG, RESOURCES, closest};
+use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, LONG, RESOURCES, closest, key_in};
 
 /// The largest number of comparisons in one query. Each value counts once for each field that it is compared with.
 pub const MAX_COMPARISONS: usize = 1_024;
@@ -294,12 +294,10 @@ impl Binder<'_> {
             }
             return Ok(Named::One(Target::Field(field)));
         }
-        if let Some(label) = full.strip_prefix(LABELS).and_then(|rest| rest.strip_prefix('.'))
-            && !label.is_empty()
-        {
+        if let Some(label) = key_in(LABELS, &full) {
             return Ok(Named::One(Target::Label(label.to_owned())));
         }
-        if let Some(resource) = full.strip_prefix(RESOURCES).and_then(|rest| rest.strip_prefix('.')) {
+        if let Some(resource) = key_in(RESOURCES, &full) {
             let is_name = is_resource_name(resource);
             return Ok(if is_name { Named::One(Target::Resource(resource.to_owned())) } else { Named::Unknown });
         }
