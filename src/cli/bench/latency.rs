@@ -25,6 +25,9 @@ const DEFAULT_WORKERS: u16 = 2000;
 const SUBMITTERS: usize = 64;
 /// How long a claim waits for a job.
 const WAIT_MS: u32 = 2000;
+/// The time from the start of one worker to that of the next. Workers that started at once would all ask again at once
+/// when their first waits end, and for as long as the run lasts.
+const WORKER_EVERY: Duration = Duration::from_millis(2);
 /// How long the last jobs may take to be done.
 const LAST_WITHIN: Duration = Duration::from_secs(60);
 
@@ -66,7 +69,7 @@ fn due_after(rate: u32, number: u32) -> Duration {
 
 /// Returns how long so many workers may take to connect and start waiting: a job that comes before would measure that.
 fn head_start(workers: u16) -> Duration {
-    Duration::from_secs(1) + Duration::from_millis(2) * u32::from(workers)
+    Duration::from_secs(1) + WORKER_EVERY * u32::from(workers)
 }
 
 /// Lets each job be sent when it is due.
@@ -98,6 +101,7 @@ async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), Fa
 async fn work(target: &Target, number: u16, flow: &Flow) -> Result<(), Failure> {
     let worker = format!("{}-{number}", target.queue);
     let claim = claim_body(&worker, &target.queue, 1, WAIT_MS);
+    tokio::time::sleep(WORKER_EVERY * u32::from(number)).await;
     while flow.board.borrow().completions < u64::from(flow.jobs) {
         if flow.give_up_at.get().is_some_and(|until| until < Instant::now()) {
             return Ok(());
