@@ -15,7 +15,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
-pub use compared::{ComparedClock, GOOD_FOR, Reading};
+pub use compared::{ComparedClock, Reading};
 
 /// A point in time, to the millisecond. In JSON it is RFC 3339 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]

@@ -52,7 +52,7 @@ pub enum EventMessage {
     Event {
         /// The message's id, after which another stream can go on: [`EventQuery::last_event_id`].
         id: String,
-        /// The event.
+        /// The event of the job.
         event: Box<JobEvent>,
     },
     /// Events are missing here: more happened than the server keeps.

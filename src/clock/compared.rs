@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::{Clock, Offset, Timestamp, signed_millis};
 
 /// How long a comparison is good for.
-pub const GOOD_FOR: Duration = Duration::from_secs(60);
+const GOOD_FOR: Duration = Duration::from_secs(60);
 /// The share of the time since a comparison by which two monotonic clocks may differ, as one in so many.
 const DRIFT: u32 = 1_000;
 /// What a time cut off to the millisecond may be short of.
@@ -26,21 +26,14 @@ pub struct ComparedClock {
     clock: Arc<dyn Clock>,
     monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
     allowed: Duration,
-    last: Mutex<Option<Comparison>>,
+    /// The store's clock as it was read last.
+    last: Mutex<Option<Reading>>,
 }
 
 /// The time by a clock, which was read between two moments.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     time: Timestamp,
-    after: Instant,
-    before: Instant,
-}
-
-/// The time by the store's clock, which was read between two moments.
-#[derive(Clone, Copy, Debug)]
-struct Comparison {
-    store: Timestamp,
     after: Instant,
     before: Instant,
 }
@@ -63,7 +56,7 @@ impl ComparedClock {
         Self { clock, monotonic, allowed, last: Mutex::new(None) }
     }
 
-    /// Reads the clock.
+    /// Returns the time by this clock, and the moments between which it was read.
     #[must_use]
     pub fn read(&self) -> Reading {
         let after = (self.monotonic)();
@@ -74,21 +67,21 @@ impl ComparedClock {
     /// clock is ahead of it, at the middle of what is possible.
     pub fn compare(&self, sent: Reading, store: Timestamp) -> f64 {
         let answered = self.read();
-        let comparison = Comparison { store, after: sent.after, before: answered.before };
-        *self.last.lock() = Some(comparison);
-        let (least, most) = comparison.ahead_at(answered);
+        let store = Reading { time: store, after: sent.after, before: answered.before };
+        *self.last.lock() = Some(store);
+        let (least, most) = answered.ahead_of(&store);
         (least + most) as f64 / 2_000.0
     }
 }
 
-impl Comparison {
-    /// Returns how many milliseconds a clock is ahead of the store's, at least and at most; less than 0 when it is
-    /// behind.
-    fn ahead_at(&self, reading: Reading) -> (i64, i64) {
-        let longest = reading.before.duration_since(self.after);
-        let shortest = reading.after.saturating_duration_since(self.before);
+impl Reading {
+    /// Returns how many milliseconds this clock is ahead of another one that was read earlier, at least and at most;
+    /// less than 0 when it is behind.
+    fn ahead_of(&self, earlier: &Self) -> (i64, i64) {
+        let longest = self.before.duration_since(earlier.after);
+        let shortest = self.after.saturating_duration_since(earlier.before);
         let slack = longest / DRIFT + RESOLUTION;
-        let ahead = reading.time.as_millis().saturating_sub(self.store.as_millis());
+        let ahead = self.time.as_millis().saturating_sub(earlier.time.as_millis());
         let least = ahead.saturating_sub(signed_millis(longest + slack));
         let most = ahead.saturating_sub(signed_millis(shortest)).saturating_add(signed_millis(slack));
         (least, most)
@@ -103,8 +96,8 @@ impl Clock for ComparedClock {
     fn offset(&self) -> Option<Offset> {
         let (last, reading) = (*self.last.lock(), self.read());
         let good = last.filter(|last| reading.before.duration_since(last.after) <= GOOD_FOR);
-        Some(good.map_or(Offset { behind: self.allowed, ahead: self.allowed, is_too_far: false }, |comparison| {
-            let (least, most) = comparison.ahead_at(reading);
+        Some(good.map_or(Offset { behind: self.allowed, ahead: self.allowed, is_too_far: false }, |store| {
+            let (least, most) = reading.ahead_of(&store);
             let allowed = signed_millis(self.allowed);
             let up = |millis: i64| Duration::from_millis(u64::try_from(millis).unwrap_or(0));
             Offset {

@@ -26,7 +26,7 @@ pub struct HistoryEntry {
     /// The job's number of attempts after the transition.
     #[schema(value_type = u32)]
     pub attempt: Attempt,
-    /// The event.
+    /// The event that caused the transition.
     #[schema(example = "claimed")]
     pub event: EventName,
     /// The worker, person or part of the system that caused the transition.

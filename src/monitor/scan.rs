@@ -137,8 +137,8 @@ impl Scans {
             report.looked_at += page.len();
             pages.passed(&page);
             reached = page.last().and_then(|found| found.job.watch_at());
-            let due: Vec<&Job> =
-                page.iter().map(|found| &*found.job).filter(|job| self.due(scan, job, now).is_some()).collect();
+            let (rules, jobs) = (self.rules_now(), page.iter().map(|found| &*found.job));
+            let due: Vec<&Job> = jobs.filter(|job| Self::due(scan, job, &rules, now).is_some()).collect();
             if !may_act() {
                 return Ok(report);
             }
@@ -161,9 +161,9 @@ impl Scans {
         self.rules.by_clock(self.manager.clock_offset())
     }
 
-    /// Returns the action that this scan takes on a job now.
-    fn due(&self, scan: Scan, job: &Job, now: Timestamp) -> Option<Action> {
-        decide(job, now, &self.rules_now()).filter(|action| scan.does(*action))
+    /// Returns the action that a scan takes on a job now.
+    fn due(scan: Scan, job: &Job, rules: &Rules, now: Timestamp) -> Option<Action> {
+        decide(job, now, rules).filter(|action| scan.does(*action))
     }
 
     /// Returns the orphan policy of a job. Its own policy takes precedence over its queue's.
@@ -195,11 +195,12 @@ impl Scans {
         let decided: Mutex<HashMap<JobId, Action>> = Mutex::default();
         let decide_anew = |job: &Job, now: Timestamp| {
             // The read that this decision rests on may have taken longer than the rest of the term.
-            let Some(action) = self.due(scan, job, now).filter(|_| may_act()) else {
+            let rules = self.rules_now();
+            let Some(action) = Self::due(scan, job, &rules, now).filter(|_| may_act()) else {
                 decided.lock().remove(&job.id);
                 return Ok(Change::Already);
             };
-            let change = action.apply(job, &self.rules_now(), self.policy(job), rand::random(), now)?;
+            let change = action.apply(job, &rules, self.policy(job), rand::random(), now)?;
             match &change {
                 Change::To(_) => decided.lock().insert(job.id.clone(), action),
                 Change::Already => decided.lock().remove(&job.id),
@@ -207,7 +208,7 @@ impl Scans {
             Ok(change)
         };
         let results = self.manager.change_each(&ids, decide_anew).await;
-        let decided = decided.into_inner();
+        let (decided, rules) = (decided.into_inner(), self.rules_now());
         let mut again = Vec::new();
         for (id, result) in ids.into_iter().zip(results) {
             match result {
@@ -215,7 +216,7 @@ impl Scans {
                     if let Some(action) = decided.get(&id) {
                         report.count(*action, self.policy(&written.job));
                     }
-                    if self.due(scan, &written.job, now).is_some() {
+                    if Self::due(scan, &written.job, &rules, now).is_some() {
                         again.push(id);
                     }
                 }

@@ -16,7 +16,7 @@ use crate::manager;
 pub struct JobEvent {
     /// When the event happened.
     pub at: Timestamp,
-    /// What happened.
+    /// The name of the event.
     #[schema(example = "completed")]
     pub event: EventName,
     /// The job that the event is about.

@@ -11,6 +11,7 @@ use leasehold::store::{
     Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Versioned, Write,
     WriteError, WriteResult,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::engines::Engine;
 
@@ -30,6 +31,21 @@ pub(crate) trait Interference: Send + Sync + 'static {
 
     /// Comes after a record was written, before its writer hears of it.
     fn record_is_written(&self) {}
+}
+
+/// Where a call is held up until the test lets it pass.
+#[derive(Default)]
+pub(crate) struct Gate {
+    pub(crate) reached: CancellationToken,
+    pub(crate) open: CancellationToken,
+}
+
+impl Gate {
+    /// Passes the gate once it is open.
+    pub(crate) async fn pass(&self) {
+        self.reached.cancel();
+        self.open.cancelled().await;
+    }
 }
 
 /// A store whose calls a test interferes with.

@@ -20,15 +20,6 @@ use crate::store::StoreError;
 
 /// The time between two looks at indices of which one is not in order.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A look at the indices.
-#[derive(Debug, Default)]
-struct Look {
-    /// Its number in the order in which looks begin.
-    number: u64,
-    /// What was wrong with each alias.
-    faults: BTreeMap<String, Fault>,
-}
-
 /// What a look asks for.
 const WANTED: &str =
     "blocks,metadata.indices.*.state,metadata.indices.*.aliases,metadata.indices.*.settings.index.uuid";
@@ -43,6 +34,15 @@ pub(super) struct Standing {
     /// The last look of which the answer is known.
     last: Mutex<Look>,
     alarm: Notify,
+}
+
+/// A look at the indices.
+#[derive(Debug, Default)]
+struct Look {
+    /// Its number in the order in which looks begin.
+    number: u64,
+    /// What was wrong with each alias.
+    faults: BTreeMap<String, Fault>,
 }
 
 #[derive(Deserialize)]

@@ -3,10 +3,9 @@
 use async_trait::async_trait;
 use leasehold::query::Search;
 use leasehold::store::elasticsearch::ElasticsearchOptions;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::interference::{Interfered, Interference};
+use crate::interference::{Gate, Interfered, Interference};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
 use crate::store::elasticsearch::{connect, patient};
@@ -18,17 +17,13 @@ cases! {
 
 /// Holds up every search for the jobs of one queue that is made for a claim. (A survey asks for the oldest one only.)
 #[derive(Default)]
-struct Gate {
-    reached: CancellationToken,
-    open: CancellationToken,
-}
+struct HeldSearches(Gate);
 
 #[async_trait]
-impl Interference for Gate {
+impl Interference for HeldSearches {
     async fn before_search(&self, search: &Search) {
         if search.filter.queues == [queue()] && search.limit > 1 {
-            self.reached.cancel();
-            self.open.cancelled().await;
+            self.0.pass().await;
         }
     }
 }
@@ -38,18 +33,18 @@ async fn a_claim_that_was_made_anew_while_it_searched_takes_nothing() {
     let site = Site::on(engines::embedded().await, config()).await;
     let id = site.submit(new_job()).await.versioned.job.id.clone();
     site.engine.settle().await;
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(HeldSearches::default());
     let gated = Interfered::around(Arc::clone(&site.store), &gate);
     let manager = Manager::start(gated, Arc::clone(&site.clock) as Arc<dyn Clock>, config());
     let first = {
         let manager = manager.clone();
         tokio::spawn(async move { manager.claim(named("call")).await })
     };
-    gate.reached.cancelled().await;
+    gate.0.reached.cancelled().await;
     // The worker has lost its connection and asks anew, elsewhere this time: nobody reads the first answer any more.
     let elsewhere = ClaimRequest { queues: vec![QueueName::new("other").expect("a name")], ..named("call") };
     assert!(taken(manager.claim(elsewhere).await.expect("answered")).is_empty());
-    gate.open.cancel();
+    gate.0.open.cancel();
     assert!(taken(first.await.expect("no panic").expect("answered")).is_empty());
     let job = site.job(&id).await.versioned.job;
     assert_eq!((job.state.name(), job.fence), (JobState::Available, Fence::default()));

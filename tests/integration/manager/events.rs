@@ -6,23 +6,18 @@ use async_trait::async_trait;
 use leasehold::job::EventName;
 use leasehold::manager::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 use leasehold::store::Write;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::interference::{Interfered, Interference};
+use crate::interference::{Gate, Interfered, Interference};
 
 /// Holds up every write of jobs.
 #[derive(Default)]
-struct Gate {
-    reached: CancellationToken,
-    open: CancellationToken,
-}
+struct HeldWrites(Gate);
 
 #[async_trait]
-impl Interference for Gate {
+impl Interference for HeldWrites {
     async fn before_write(&self, _: &[Write]) {
-        self.reached.cancel();
-        self.open.cancelled().await;
+        self.0.pass().await;
     }
 }
 
@@ -81,7 +76,7 @@ pub(super) async fn every_transition_is_told_once_and_in_order(site: Site) {
 }
 
 pub(super) async fn a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same(site: Site) {
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(HeldWrites::default());
     let gated = Interfered::around(Arc::clone(&site.store), &gate);
     let manager = Manager::start(gated, Arc::clone(&site.clock) as Arc<dyn Clock>, config());
     let site = Site { manager, ..site };
@@ -94,9 +89,9 @@ pub(super) async fn a_write_whose_caller_has_gone_is_published_and_handed_out_al
     let caller = caller();
     tokio::select! {
         _ = site.manager.submit(&caller, vec![new_job()]) => panic!("nothing is written yet"),
-        () = gate.reached.cancelled() => {}
+        () = gate.0.reached.cancelled() => {}
     }
-    gate.open.cancel();
+    gate.0.open.cancel();
     assert_eq!(names(&mut feed, 1).await, [(EventName::Submitted, 1)]);
     let claimed = taken(waiting.await.expect("no panic").expect("the claim is answered"));
     assert_eq!(claimed.len(), 1, "the job is handed out without a search");
