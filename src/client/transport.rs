@@ -33,6 +33,7 @@ pub struct Client {
     base: Url,
     authorization: Option<HeaderValue>,
     max_retries: usize,
+    answer_timeout: Duration,
 }
 
 /// Whether a request that the server may have heard can be repeated.
@@ -73,7 +74,7 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
             .build()?;
-        Ok(Self { http, base, authorization, max_retries: MAX_RETRIES })
+        Ok(Self { http, base, authorization, max_retries: MAX_RETRIES, answer_timeout: ANSWER_TIMEOUT })
     }
 
     /// Returns the same client with calls repeated at most `max_retries` times.
@@ -83,13 +84,21 @@ impl Client {
         self
     }
 
+    /// Returns the same client with this limit for how long an answer may take, beyond the time that the call itself
+    /// waits for.
+    pub(crate) fn with_answer_timeout(mut self, limit: Duration) -> Self {
+        self.answer_timeout = limit;
+        self
+    }
+
     /// Creates a call to the path of these segments, each of which may hold any character.
     pub(super) fn call(&self, method: Method, segments: &[&str], repeat: Repeat) -> Call {
         let mut url = self.base.clone();
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(segments);
         }
-        Call { method, url, headers: HeaderMap::new(), body: None, body_again: None, timeout: ANSWER_TIMEOUT, repeat }
+        let timeout = self.answer_timeout;
+        Call { method, url, headers: HeaderMap::new(), body: None, body_again: None, timeout, repeat }
     }
 
     /// Reads the resource at a path.

@@ -5,6 +5,7 @@ mod asking;
 mod events;
 mod migrate;
 mod queues;
+mod scaling;
 mod settings;
 mod verify;
 mod working;

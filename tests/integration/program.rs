@@ -56,12 +56,17 @@ impl Started {
     }
 
     /// Waits for its end, which must come in time.
-    pub(crate) fn end(mut self) -> Ended {
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(DEADLINE)
+    }
+
+    /// Waits for the end of what may take longer than most.
+    pub(crate) fn end_within(mut self, deadline: Duration) -> Ended {
         let child = self.0.take().expect("not ended yet");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send(child.wait_with_output()));
-        match receiver.recv_timeout(DEADLINE) {
+        match receiver.recv_timeout(deadline) {
             Ok(output) => Ended(output.expect("it can be waited for")),
             Err(_) => {
                 let _ = kill(pid, Signal::SIGKILL);

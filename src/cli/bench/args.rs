@@ -20,17 +20,21 @@ Examples:
   leasehold bench --scenario query --jobs 1000000 --live 100000
   leasehold bench --scenario claims --store elasticsearch
   leasehold bench --store elasticsearch
+  leasehold bench --scenario scaling --elasticsearch-url http://10.0.0.7:9200 --naive
+  leasehold bench --scenario scaling --elasticsearch-home elasticsearch-9.2.4 --nodes 1,3 --output results
+  leasehold bench --scenario model --managers 16,64
   leasehold bench --server http://10.0.0.5:7400 --token lh_…";
 
-/// Measure a server: its throughput, its latencies, its recovery after a worker's death, or its queries
+/// Measure a server: its throughput, its latencies, its recovery after a worker's death, its queries, or how several
+/// servers share one index
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
     /// Which scenario to measure
     #[arg(long, value_enum, default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
-    /// How many jobs there are: submitted (lives, recovery), stored (query) or archived (claims) [default: 200000 for
-    /// lives, 50 for recovery, 1000000 for query and claims]
+    /// How many jobs there are: submitted (lives, recovery, scaling, model), stored (query) or archived (claims)
+    /// [default: 200000 for lives, 50 for recovery, 1000000 for query and claims, 40000 for scaling, 400000 for model]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) jobs: Option<u32>,
     /// How many of the jobs have not ended (query), or how many more have not (claims) [default: 10000]
@@ -39,27 +43,49 @@ pub(crate) struct BenchArgs {
     /// Use this data directory, filled first when it is empty, instead of a temporary one (query)
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     pub(super) data_dir: Option<PathBuf>,
-    /// How many workers run [default: 32 for lives, 2000 for latency]
+    /// How many workers run, of all managers together [default: 32 for lives, 2000 for latency, 16 for scaling; model:
+    /// 8 for each manager]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) workers: Option<u16>,
-    /// How many jobs a worker claims with one call (lives)
+    /// How many jobs a worker claims with one call (lives, scaling, model)
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) batch: u16,
-    /// How many clients submit at the same time (lives)
+    /// How many clients submit at the same time (lives, scaling)
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) submitters: u16,
-    /// How many jobs a client submits with one call (lives)
+    /// How many jobs a client submits with one call (lives, scaling)
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(super) submit_batch: u16,
     /// How many jobs may be submitted and not completed before the clients wait (lives)
     #[arg(long, default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) backlog: u32,
-    /// How many jobs are submitted per second, whether or not the server keeps up (latency)
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(super) rate: u32,
-    /// For how long jobs are submitted (latency)
-    #[arg(long, value_parser = duration::parse, default_value = "10s")]
-    pub(super) duration: Duration,
+    /// How many jobs are submitted per second, whether or not the server keeps up [default: 500 for latency, 50 for
+    /// scaling]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) rate: Option<u32>,
+    /// For how long jobs are submitted at that rate [default: 10s for latency, 5s for scaling]
+    #[arg(long, value_parser = duration::parse)]
+    pub(super) duration: Option<Duration>,
+    /// How many managers there are, one measurement for each number [default: 1,2,4,8 for scaling, 1,2,4,8,16,64 for
+    /// model]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(super) managers: Vec<u16>,
+    /// Measure the textbook protocol beside them: search for one job, take it with a conditional write (scaling)
+    #[arg(long)]
+    pub(super) naive: bool,
+    /// Start Elasticsearch from this unpacked distribution, with data that are removed in the end (scaling)
+    #[arg(long, value_name = "DIR", conflicts_with = "elasticsearch_url")]
+    pub(super) elasticsearch_home: Option<PathBuf>,
+    /// How many nodes of it there are, one measurement for each number [default: 1] (scaling)
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', requires = "elasticsearch_home",
+        value_parser = clap::value_parser!(u16).range(1..=9))]
+    pub(super) nodes: Vec<u16>,
+    /// Write the results, a plot and how they were obtained to this directory (scaling)
+    #[arg(long, value_name = "DIR")]
+    pub(super) output: Option<PathBuf>,
+    /// What chance decides follows from this number (model)
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
     /// How many bytes of payload each job has
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65_536))]
     pub(super) payload_bytes: u32,
@@ -69,9 +95,9 @@ pub(crate) struct BenchArgs {
     /// The access token, where the server requires one
     #[arg(long, hide_env_values = true)]
     pub(super) token: Option<String>,
-    /// The store of the server that is started
-    #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
-    pub(super) store: StoreKind,
+    /// The store of the server that is started [default: embedded; elasticsearch for scaling]
+    #[arg(long, value_enum)]
+    store: Option<StoreKind>,
     /// A node of Elasticsearch for the server that is started (repeatable); indices named `leasehold-bench-…` stay
     /// there
     #[arg(long, value_name = "URL", value_delimiter = ',')]
@@ -90,9 +116,32 @@ impl BenchArgs {
         self.jobs.unwrap_or(DEFAULT_LIVES)
     }
 
-    /// Refuses settings of the store that is not chosen: another store than expected would be measured.
+    /// Returns the store of the server that is started.
+    pub(super) fn store(&self) -> StoreKind {
+        let default = match self.scenario {
+            Scenario::Scaling => StoreKind::Elasticsearch,
+            _ => StoreKind::Embedded,
+        };
+        self.store.unwrap_or(default)
+    }
+
+    /// Refuses settings that the scenario or the store does not have: something else than expected would be measured.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        let wrong = match self.store {
+        use Scenario::{Model, Scaling};
+        let given = [
+            ("--managers", !self.managers.is_empty(), &[Scaling, Model][..]),
+            ("--naive", self.naive, &[Scaling]),
+            ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
+            ("--output", self.output.is_some(), &[Scaling]),
+        ];
+        let misplaced = given.iter().find(|(_, given, scenarios)| *given && !scenarios.contains(&self.scenario));
+        if let Some((flag, ..)) = misplaced {
+            return Err(Failure::Usage(format!("{flag} has no meaning with {}", self.scenario.flag())));
+        }
+        if self.scenario == Scaling {
+            self.check_scaling()?;
+        }
+        let wrong = match self.store() {
             StoreKind::Embedded => (!self.elasticsearch_url.is_empty()).then_some(("--elasticsearch-url", "embedded")),
             StoreKind::Elasticsearch => self.data_dir.is_some().then_some(("--data-dir", "elasticsearch")),
         };
@@ -100,6 +149,36 @@ impl BenchArgs {
             None => Ok(()),
             Some((flag, store)) => Err(Failure::Usage(format!("{flag} has no meaning with `--store {store}`"))),
         }
+    }
+
+    fn check_scaling(&self) -> Result<(), Failure> {
+        if self.server.is_some() {
+            return Err(Failure::Usage(
+                "--server has no meaning with `--scenario scaling`, which starts its own".into(),
+            ));
+        }
+        if self.store() == StoreKind::Embedded {
+            return Err(Failure::Usage(
+                "`--scenario scaling` needs `--store elasticsearch`: an embedded store has one manager".into(),
+            ));
+        }
+        let workers = self.scaling_workers();
+        match self.scaling_managers().iter().find(|managers| **managers > workers) {
+            None => Ok(()),
+            Some(managers) => {
+                Err(Failure::Usage(format!("--workers {workers} are too few: some of {managers} managers have none")))
+            }
+        }
+    }
+
+    /// Returns how many workers the scenario `scaling` has.
+    pub(super) fn scaling_workers(&self) -> u16 {
+        self.workers.unwrap_or(16)
+    }
+
+    /// Returns the numbers of managers that the scenario `scaling` measures.
+    pub(super) fn scaling_managers(&self) -> &[u16] {
+        if self.managers.is_empty() { &[1, 2, 4, 8] } else { &self.managers }
     }
 }
 
@@ -116,6 +195,18 @@ pub(crate) enum Scenario {
     Query,
     /// How much a large archive of generated jobs slows down claims, and lists of live jobs
     Claims,
+    /// How several servers share one Elasticsearch: throughput, conflicts, waits and processor time by their number
+    Scaling,
+    /// A simulation of the same, for more servers and nodes than this machine has room for
+    Model,
+}
+
+impl Scenario {
+    /// Returns the scenario as it is chosen.
+    fn flag(self) -> String {
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
+        format!("`--scenario {}`", name.unwrap_or_default())
+    }
 }
 
 /// Returns a job as one line of JSON. Its payload holds its number and is of about the size asked for.

@@ -219,7 +219,7 @@ fn print_result(
 ) -> Result<(), Failure> {
     let [empty, long] = sides;
     let ratio = long.claims_per_second() / empty.claims_per_second().max(0.001);
-    let what = format!("{} store", args.store.as_str());
+    let what = format!("{} store", args.store().as_str());
     if args.json {
         let side = |side: &Side| -> Value {
             json!({

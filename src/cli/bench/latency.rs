@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::slice;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use super::scoreboard::Scoreboard;
 use super::target::Target;
 use crate::cli::failure::Failure;
 
-const DEFAULT_WORKERS: u16 = 2000;
+const DEFAULT: Steady = Steady { rate: 500, duration: Duration::from_secs(10), workers: 2000 };
 /// How many connections submit.
 const SUBMITTERS: usize = 64;
 /// How long a claim waits for a job.
@@ -42,12 +43,47 @@ struct Flow {
     jobs: u32,
 }
 
+/// A steady load.
+pub(super) struct Steady {
+    /// How many jobs are submitted per second.
+    pub(super) rate: u32,
+    /// For how long they are submitted.
+    pub(super) duration: Duration,
+    /// How many workers wait.
+    pub(super) workers: u16,
+}
+
+impl Steady {
+    /// Returns the load that the arguments ask for; what they do not say is as here.
+    pub(super) fn or(&self, args: &BenchArgs) -> Self {
+        Self {
+            rate: args.rate.unwrap_or(self.rate),
+            duration: args.duration.unwrap_or(self.duration),
+            workers: args.workers.unwrap_or(self.workers),
+        }
+    }
+
+    /// Returns how many jobs are submitted.
+    pub(super) fn jobs(&self) -> u32 {
+        (self.duration.as_secs_f64() * f64::from(self.rate)).ceil().max(1.0) as u32
+    }
+
+    /// Returns when a job is to be sent, after the first.
+    pub(super) fn due_after(&self, number: u32) -> Duration {
+        Duration::from_secs_f64(f64::from(number) / f64::from(self.rate))
+    }
+}
+
 /// Runs the scenario.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
-    let jobs = (args.duration.as_secs_f64() * f64::from(args.rate)).ceil().max(1.0) as u32;
-    let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
-    let begun = Instant::now() + head_start(workers);
-    let due_at = (0..jobs).map(|number| Some(begun + due_after(args.rate, number))).collect();
+    spread(args, slice::from_ref(target), &DEFAULT.or(args)).await
+}
+
+/// Measures servers of one store, over which the clients and the workers are spread.
+pub(super) async fn spread(args: &BenchArgs, targets: &[Target], steady: &Steady) -> Result<Report, Failure> {
+    let jobs = steady.jobs();
+    let begun = Instant::now() + head_start(steady.workers);
+    let due_at = (0..jobs).map(|number| Some(begun + steady.due_after(number))).collect();
     let flow = Flow {
         board: RefCell::new(Scoreboard::new(due_at, "submit", "complete")?),
         due: RefCell::default(),
@@ -55,16 +91,11 @@ pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report,
         give_up_at: Cell::new(None),
         jobs,
     };
-    let submitters = (0..SUBMITTERS).map(|_| submit(args, target, &flow));
-    let workers = (0..workers).map(|number| work(target, number, &flow));
-    tokio::try_join!(pace(args.rate, begun, &flow), try_join_all(submitters), try_join_all(workers))?;
-    let server = format!("{}, {} jobs a second", target.what, args.rate);
+    let submitters = targets.iter().cycle().take(SUBMITTERS).map(|target| submit(args, target, &flow));
+    let workers = targets.iter().cycle().zip(0..steady.workers).map(|(target, number)| work(target, number, &flow));
+    tokio::try_join!(pace(steady, begun, &flow), try_join_all(submitters), try_join_all(workers))?;
+    let server = format!("{}, {} jobs a second", targets[0].what, steady.rate);
     Ok(flow.board.into_inner().report("latency", server, begun))
-}
-
-/// Returns when a job is to be sent, after the first.
-fn due_after(rate: u32, number: u32) -> Duration {
-    Duration::from_secs_f64(f64::from(number) / f64::from(rate))
 }
 
 /// Returns how long so many workers may take to connect and start waiting: a job that comes before would measure that.
@@ -73,9 +104,9 @@ fn head_start(workers: u16) -> Duration {
 }
 
 /// Lets each job be sent when it is due.
-async fn pace(rate: u32, begun: Instant, flow: &Flow) -> Result<(), Failure> {
+async fn pace(steady: &Steady, begun: Instant, flow: &Flow) -> Result<(), Failure> {
     for number in 0..flow.jobs {
-        tokio::time::sleep_until(begun + due_after(rate, number)).await;
+        tokio::time::sleep_until(begun + steady.due_after(number)).await;
         flow.due.borrow_mut().push_back(number);
         flow.due_count.add_permits(1);
     }

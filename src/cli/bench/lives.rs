@@ -21,7 +21,10 @@ const WAIT_MS: u32 = 500;
 const MAX_IDLE: u32 = 120;
 
 /// The state that the clients and workers, all on one thread, share.
-struct Flow {
+pub(super) struct Flow {
+    jobs: u32,
+    /// How many jobs may be submitted and not completed before the clients wait.
+    backlog: u64,
     board: RefCell<Scoreboard>,
     submissions: Cell<u64>,
     /// Notified when jobs were completed.
@@ -38,34 +41,58 @@ struct Body {
 
 /// Runs the scenario.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
-    let bodies = RefCell::new(bulk_bodies(args, &target.queue).into_iter());
+    let flow = Flow::new(args, &target.queue, args.lives(), args.backlog.into())?;
     let begun = Instant::now();
-    let board = Scoreboard::new(vec![None; args.lives() as usize], "submit bulk", "complete batch")?;
-    let flow = Flow { board: RefCell::new(board), submissions: Cell::new(0), room: Notify::new(), bodies };
-    let submitters = (0..args.submitters).map(|_| submit(args, target, &flow));
+    let submitters = (0..args.submitters).map(|_| submit(target, &flow));
     let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
     let workers = (0..workers).map(|number| work(args, target, number, &flow));
     tokio::try_join!(try_join_all(submitters), try_join_all(workers))?;
     Ok(flow.board.into_inner().report("lives", target.what.clone(), begun))
 }
 
-/// Builds every bulk submission, before anything is measured.
-fn bulk_bodies(args: &BenchArgs, queue: &str) -> Vec<Body> {
-    let step = u32::from(args.submit_batch);
-    (0..args.lives().div_ceil(step))
-        .map(|batch| {
-            let (first, end) = (batch * step, args.lives().min((batch + 1) * step));
-            let lines: String = (first..end).map(|number| job_line(queue, number, args.payload_bytes)).collect();
-            Body { first, end, lines: Bytes::from(lines) }
-        })
-        .collect()
+/// Submits all jobs, spread over servers of one store.
+pub(super) async fn fill(args: &BenchArgs, targets: &[Target], jobs: u32) -> Result<Flow, Failure> {
+    let flow = Flow::new(args, &targets[0].queue, jobs, u64::MAX)?;
+    // At least one for each server: what it was given it knows without a search.
+    let submitters = targets.len().max(args.submitters.into());
+    try_join_all(targets.iter().cycle().take(submitters).map(|target| submit(target, &flow))).await?;
+    Ok(flow)
 }
 
-async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), Failure> {
+/// Lets workers that are spread over servers of one store complete all jobs that it was filled with.
+pub(super) async fn drain(args: &BenchArgs, targets: &[Target], workers: u16, flow: Flow) -> Result<Report, Failure> {
+    let begun = Instant::now();
+    let workers = targets.iter().cycle().zip(0..workers).map(|(target, number)| work(args, target, number, &flow));
+    try_join_all(workers).await?;
+    Ok(flow.board.into_inner().report("drain", targets[0].what.clone(), begun))
+}
+
+impl Flow {
+    /// Builds every bulk submission, before anything is measured.
+    fn new(args: &BenchArgs, queue: &str, jobs: u32, backlog: u64) -> Result<Self, Failure> {
+        let step = u32::from(args.submit_batch);
+        let body = |batch| {
+            let (first, end) = (batch * step, jobs.min((batch + 1) * step));
+            let lines: String = (first..end).map(|number| job_line(queue, number, args.payload_bytes)).collect();
+            Body { first, end, lines: Bytes::from(lines) }
+        };
+        let bodies: Vec<Body> = (0..jobs.div_ceil(step)).map(body).collect();
+        Ok(Self {
+            jobs,
+            backlog,
+            board: RefCell::new(Scoreboard::new(vec![None; jobs as usize], "submit bulk", "complete batch")?),
+            submissions: Cell::new(0),
+            room: Notify::new(),
+            bodies: RefCell::new(bodies.into_iter()),
+        })
+    }
+}
+
+async fn submit(target: &Target, flow: &Flow) -> Result<(), Failure> {
     loop {
         // So that what is measured is the way of a job and not the length of a queue that submitters have run ahead
         // with. All are on one thread: nothing is completed between the check and the wait.
-        while flow.submissions.get() >= flow.board.borrow().completions + u64::from(args.backlog) {
+        while flow.submissions.get() >= flow.board.borrow().completions.saturating_add(flow.backlog) {
             flow.room.notified().await;
         }
         let Some(Body { first, end, lines }) = flow.bodies.borrow_mut().next() else { return Ok(()) };
@@ -81,7 +108,7 @@ async fn work(args: &BenchArgs, target: &Target, number: u16, flow: &Flow) -> Re
     let worker = format!("{}-{number}", target.queue);
     let claim = claim_body(&worker, &target.queue, args.batch.into(), WAIT_MS);
     let mut idle = 0;
-    while flow.board.borrow().completions < u64::from(args.lives()) {
+    while flow.board.borrow().completions < u64::from(flow.jobs) {
         let answer = target.claim(&claim).await?;
         let claimed = read::<Claimed<'_>>(&answer)?.jobs;
         if claimed.is_empty() {

@@ -29,6 +29,11 @@ impl Latencies {
         Ok(Self { name, histogram })
     }
 
+    /// Returns the name of the call.
+    pub(super) const fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Adds a latency.
     pub(super) fn record(&mut self, latency: Duration) {
         self.histogram.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(LONGEST).max(1));

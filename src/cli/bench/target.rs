@@ -1,10 +1,12 @@
 //! The server that is measured.
 
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -20,6 +22,8 @@ use crate::worker::shell::remove_settings;
 
 /// How long a server may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(120);
+/// How long one of several may take to answer: a claim may meet thousands of jobs that another one has taken.
+const LOADED_WITHIN: Duration = Duration::from_secs(300);
 /// How long it may take to end.
 const END_WITHIN: Duration = Duration::from_secs(30);
 /// How often the server counts at most, until its searches show the last job.
@@ -51,31 +55,56 @@ impl Target {
         let (url, what, started) = match &args.server {
             Some(url) => (url.clone(), format!("the server at {url}"), None),
             None => {
-                let (url, started) = start(args, run).await?;
-                (url, format!("a server on this machine, {} store", args.store.as_str()), Some(started))
+                let data = scratch_directory()?;
+                let mut options = match args.store() {
+                    StoreKind::Embedded => vec!["--data-dir".into(), data.path().into()],
+                    StoreKind::Elasticsearch => elasticsearch(&args.elasticsearch_url, run),
+                };
+                // Server and workers are on one machine, which has one clock.
+                options.extend(["--clock-skew-ms", "0"].map(OsString::from));
+                let (url, started) = start(&options, data).await?;
+                (url, format!("a server on this machine, {} store", args.store().as_str()), Some(started))
             }
         };
         Ok(Self { client: Client::new(&url, args.token.as_deref())?, url, queue, what, started })
     }
 
-    /// Counts this measurement's completed jobs on the server. Searches may lag, so it counts until all jobs have
-    /// ended.
-    pub(super) async fn completed(&self) -> Result<u64, Failure> {
+    /// Starts servers over one Elasticsearch, in new indices. The first one has the monitor.
+    pub(super) async fn managers(elasticsearch_urls: &[String], count: u16) -> Result<Vec<Self>, Failure> {
+        let run: u32 = rand::random();
+        let queue = format!("bench-{run:08x}");
+        let one = async |options: Vec<OsString>| -> Result<Self, Failure> {
+            let (url, started) = start(&options, scratch_directory()?).await?;
+            let what = "managers on this machine".to_owned();
+            let client = Client::new(&url, None)?.with_answer_timeout(LOADED_WITHIN);
+            Ok(Self { client, url, queue: queue.clone(), what, started: Some(started) })
+        };
+        let mut options = elasticsearch(elasticsearch_urls, run);
+        options.extend(["--clock-skew-ms", "0"].map(OsString::from));
+        // It makes the indices, which the others find.
+        let mut managers = vec![one(options.clone()).await?];
+        options.push("--no-monitor".into());
+        managers.extend(try_join_all((1..count).map(|_| one(options.clone()))).await?);
+        Ok(managers)
+    }
+
+    /// Returns the process of the server, if it was started here.
+    pub(super) fn process(&self) -> Option<u32> {
+        self.started.as_ref()?.server.id()
+    }
+
+    /// Counts this measurement's completed jobs on the server. Searches may lag, and those of one copy of the index
+    /// more than those of another, so it counts until there are as many as expected, or for long enough.
+    pub(super) async fn completed(&self, expected: u64) -> Result<u64, Failure> {
+        let mut completed = 0;
         for _ in 0..MAX_COUNTS {
-            if self.count(&[JobState::Available, JobState::Running]).await? == 0 {
+            completed = self.count(&[JobState::Completed]).await?;
+            if completed >= expected {
                 break;
             }
             tokio::time::sleep(COUNT_EVERY).await;
         }
-        let mut last = None;
-        for _ in 0..MAX_COUNTS {
-            let completed = self.count(&[JobState::Completed]).await?;
-            if last.replace(completed) == Some(completed) {
-                break;
-            }
-            tokio::time::sleep(COUNT_EVERY).await;
-        }
-        Ok(last.unwrap_or_default())
+        Ok(completed)
     }
 
     /// Counts this measurement's jobs in these states.
@@ -114,22 +143,17 @@ pub(super) fn scratch_directory() -> Result<TempDir, Failure> {
     made.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))
 }
 
-async fn start(args: &BenchArgs, run: u32) -> Result<(String, Started), Failure> {
+/// Returns the options of a server with new indices.
+fn elasticsearch(urls: &[String], run: u32) -> Vec<OsString> {
+    let prefix = format!("leasehold-bench-{run:08x}-");
+    let urls = urls.iter().flat_map(|url| ["--elasticsearch-url", url]);
+    ["--store", "elasticsearch", "--index-prefix", &prefix].into_iter().chain(urls).map(OsString::from).collect()
+}
+
+async fn start(options: &[OsString], data: TempDir) -> Result<(String, Started), Failure> {
     let failed = |what: &str| Failure::Failed(what.to_owned());
-    let data = scratch_directory()?;
     let mut command = this_program()?;
-    command.args(["serve", "--listen", "127.0.0.1:0", "--store", args.store.as_str()]);
-    // Server and workers are on one machine, which has one clock.
-    command.args(["--clock-skew-ms", "0"]);
-    match args.store {
-        StoreKind::Embedded => {
-            command.arg("--data-dir").arg(data.path());
-        }
-        StoreKind::Elasticsearch => {
-            command.args(["--index-prefix", &format!("leasehold-bench-{run:08x}-")]);
-            command.args(args.elasticsearch_url.iter().flat_map(|url| ["--elasticsearch-url", url]));
-        }
-    }
+    command.args(["serve", "--listen", "127.0.0.1:0"]).args(options);
     command.env("LEASEHOLD_LOG", "warn").stdout(Stdio::piped());
     let mut server = command.spawn().map_err(|error| failed(&format!("cannot start a server: {error}")))?;
     let output = server.stdout.take().ok_or_else(|| failed("the server has no output"))?;

@@ -27,6 +27,7 @@ pub(crate) mod user;
 mod watchdog;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::OnceCell;
@@ -67,6 +68,15 @@ impl SearchServer {
     fn started(url: String, watched: Watched) -> Self {
         Self { url, ours: true, _watched: Some(watched) }
     }
+}
+
+/// The unpacked distribution of Elasticsearch, and a Java that it runs on.
+///
+/// # Panics
+/// When there is none; it says what to install.
+pub(crate) async fn distribution() -> (PathBuf, PathBuf) {
+    let distribution = node::Distribution::elasticsearch().await;
+    distribution.unwrap_or_else(|why| panic!("no distribution of Elasticsearch: {why}")).into_places()
 }
 
 /// The Elasticsearch that all tests of this process share. Started at the first call.

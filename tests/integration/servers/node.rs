@@ -40,6 +40,11 @@ impl Distribution {
         Ok(Self { home, jdk })
     }
 
+    /// Where it is, and where its Java is.
+    pub(super) fn into_places(self) -> (PathBuf, PathBuf) {
+        (self.home, self.jdk.home)
+    }
+
     /// Starts a node with `settings` on top of those that every node here has.
     pub(super) fn start(
         &self,

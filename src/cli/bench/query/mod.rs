@@ -70,7 +70,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
         let directory = target::scratch_directory()?;
         let store = open(args, directory.path().to_owned()).await?;
         let took = fill(&*store, jobs, args.live.unwrap_or(DEFAULT_LIVE).min(jobs)).await?;
-        (Source::Store { store, _directory: directory }, format!("{} store", args.store.as_str()), took)
+        (Source::Store { store, _directory: directory }, format!("{} store", args.store().as_str()), took)
     };
     let mut answered = Vec::new();
     for question in questions(SystemClock::default().now()) {
@@ -83,7 +83,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
 /// Opens the store that the arguments name; an embedded one in `fresh` if no directory is named.
 pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Store>, Failure> {
     let run: u32 = rand::random();
-    let settings = match args.store {
+    let settings = match args.store() {
         StoreKind::Embedded => {
             EngineSettings::Embedded { data_dir: args.data_dir.clone().unwrap_or(fresh), query_time: None }
         }
