@@ -149,10 +149,10 @@ mod tests {
         }
 
         /// Compares the clock with the store's in a call of 100 ms, in the middle of which the store's clock is read.
-        fn compare(&self, store: Timestamp) {
+        fn compare(&self, store: Timestamp) -> f64 {
             let sent = self.clock.read();
             self.pass(100);
-            self.clock.compare(sent, store.plus(Duration::from_millis(50)));
+            self.clock.compare(sent, store.plus(Duration::from_millis(50)))
         }
 
         fn offset(&self) -> (u128, u128, bool) {
@@ -182,7 +182,8 @@ mod tests {
         // 10 ms for the drift in 10 s.
         assert_eq!(even.offset(), (61, 61, false));
         let ahead = machine(at(3));
-        ahead.compare(at(0));
+        let seconds = ahead.compare(at(0));
+        assert!((seconds - 3.0).abs() < 0.01, "the middle of the bounds: {seconds}");
         assert_eq!(ahead.offset(), (0, 3_051, false));
         let behind = machine(at(0));
         behind.compare(at(3));
@@ -197,6 +198,12 @@ mod tests {
         assert_eq!(forward.offset(), (0, 4_051, false));
         forward.wall.advance(Duration::from_secs(4));
         assert_eq!(forward.offset(), (0, 8_051, true));
+        let at_the_bound = machine(at(0));
+        at_the_bound.compare(at(0));
+        at_the_bound.wall.advance(ALLOWED + Duration::from_millis(51));
+        assert_eq!(at_the_bound.offset(), (0, 5_102, false));
+        at_the_bound.wall.advance(Duration::from_millis(1));
+        assert_eq!(at_the_bound.offset(), (0, 5_103, true));
         let backward = machine(at(0));
         backward.compare(at(0));
         // As the system's clock does after a backward jump, it stands still.

@@ -123,3 +123,22 @@ impl Job {
         self.state.name().is_final() && self.outbox.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_names_no_events_wants_all_that_are_notifiable_and_no_others() {
+        let target = |events: &[EventName]| NoticeTarget {
+            url: String::new(),
+            events: events.into(),
+            format: NoticeFormat::Slack,
+        };
+        let [any, named] = [target(&[]), target(&[EventName::Failed, EventName::Claimed])];
+        for event in EventName::ALL {
+            assert_eq!(any.wants(event), EventName::NOTIFIABLE.contains(&event), "{event:?}");
+            assert_eq!(named.wants(event), event == EventName::Failed, "{event:?}");
+        }
+    }
+}

@@ -185,6 +185,16 @@ mod tests {
         assert_eq!(Priority::new(i64::MIN), None);
     }
 
+    #[test]
+    fn a_resource_is_named_by_letters_digits_and_two_signs() {
+        for name in ["a", "GPU_0", "4-way", &"x".repeat(MAX_RESOURCE_NAME)] {
+            assert!(is_resource_name(name), "{name}");
+        }
+        for name in ["", "a.b", "a b", "\u{e4}", &"x".repeat(MAX_RESOURCE_NAME + 1)] {
+            assert!(!is_resource_name(name), "{name}");
+        }
+    }
+
     fn spec() -> JobSpec {
         JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
     }

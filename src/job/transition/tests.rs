@@ -104,6 +104,16 @@ fn a_heartbeat_prolongs_the_lease_takes_the_orphans_flag_off_and_is_no_transitio
 }
 
 #[test]
+fn a_lease_lasts_as_much_longer_as_the_clock_of_its_writer_may_be_behind() {
+    let margin = Duration::from_secs(2);
+    let claimed = job(3, None, None).claim(&Claim { margin, ..claim_by("w") }, at(0)).expect("claimed");
+    assert_eq!(claimed.lease().map(|lease| (lease.expires_at, lease.term)), Some((at(62_000), TERM)));
+    let proof = LeaseProof { worker_id: worker("w"), fence: claimed.fence };
+    let beating = claimed.heartbeat(&proof, None, margin, at(10_000)).expect("heard");
+    assert_eq!(beating.lease().map(|lease| (lease.expires_at, lease.term)), Some((at(72_000), TERM)));
+}
+
+#[test]
 fn a_claim_that_is_delivered_again_has_another_lease_whatever_the_clock_says() {
     let named = |name: &str| RequestId::new(name).expect("a name");
     let claim = Claim { request_id: Some(named("call")), ..claim_by("w") };
@@ -200,6 +210,9 @@ fn a_failure_again_changes_nothing_and_another_one_is_refused() {
     assert_eq!(waiting.fail(&proof, &failure("exit"), at(2)), Ok(Change::Already));
     let lost = Refusal::LeaseLost { state: JobState::Available, fence: Fence::new(1) };
     assert_eq!(waiting.fail(&proof, &failure("disk"), at(2)), Err(lost.clone()));
+    let mut told_otherwise = failure("exit");
+    told_otherwise.error.message = "with another status".to_owned();
+    assert_eq!(waiting.fail(&proof, &told_otherwise, at(2)), Err(lost.clone()));
     assert_eq!(waiting.release(&proof, "late", at(2)), Err(lost));
 }
 
@@ -374,6 +387,13 @@ fn only_what_somebody_wants_to_hear_of_is_put_into_the_outbox() {
     let numbers: Vec<(u32, EventName)> =
         failed.outbox.iter().map(|notice| (notice.number, notice.entry.event)).collect();
     assert_eq!(numbers, [(3, EventName::Retried)]);
+    let again = failed.claim(&claim_by("w"), at(9_000)).expect("claimed");
+    let proof = LeaseProof { fence: again.fence, ..proof };
+    let mut twice = changed(again.fail(&proof, &failure("exit"), at(9_001)));
+    twice.outbox.clear();
+    twice.announce(&running, |event| event == EventName::Retried);
+    let numbers: Vec<u32> = twice.outbox.iter().map(|notice| notice.number).collect();
+    assert_eq!(numbers, [3, 5], "a notice has its entry's number, also when several are new");
     assert_eq!(failed.notices_handed_on(&[2], at(2)), None);
     assert_eq!(failed.notices_handed_on(&[3], at(2)).expect("it was there").outbox, []);
 }
