@@ -7,10 +7,11 @@ mod compared;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Datelike, Timelike, Utc};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
@@ -76,7 +77,28 @@ impl Timestamp {
     /// Formats the time as RFC 3339 in UTC with milliseconds, as the API and the job index write times.
     #[must_use]
     pub fn to_rfc3339(self) -> String {
-        DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
+        String::from_utf8_lossy(&self.digits()).into_owned()
+    }
+
+    /// Returns the characters of [`Timestamp::to_rfc3339`]. A job has some twenty times, each written several times in
+    /// its life, so this does without a formatter.
+    fn digits(self) -> [u8; 24] {
+        let time = DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default();
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let mut put = |places: Range<usize>, mut number: u32| {
+            for place in places.rev() {
+                text[place] += (number % 10) as u8;
+                number /= 10;
+            }
+        };
+        put(0..4, time.year_ce().1);
+        put(5..7, time.month());
+        put(8..10, time.day());
+        put(11..13, time.hour());
+        put(14..16, time.minute());
+        put(17..19, time.second());
+        put(20..23, time.timestamp_subsec_millis());
+        text
     }
 }
 
@@ -93,14 +115,17 @@ fn signed_millis(duration: Duration) -> i64 {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.to_rfc3339())
+        f.write_str(&String::from_utf8_lossy(&self.digits()))
     }
 }
 
 impl Serialize for Timestamp {
     /// Writes RFC 3339 in human-readable formats, and a number of milliseconds in others.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() { serializer.collect_str(self) } else { serializer.serialize_i64(self.0) }
+        match serializer.is_human_readable() {
+            true => serializer.serialize_str(&String::from_utf8_lossy(&self.digits())),
+            false => serializer.serialize_i64(self.0),
+        }
     }
 }
 
@@ -177,6 +202,18 @@ impl Clock for ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_written_as_chrono_writes_them() {
+        let step = (Timestamp::MAX.0 - Timestamp::MIN.0) / 9_973;
+        let spread = (0..=9_973).map(|number| Timestamp::from_millis(Timestamp::MIN.0 + number * step));
+        for time in spread.chain([-1, 0, 1, 999, 1_709_164_800_000].map(Timestamp::from_millis)).chain([Timestamp::MAX])
+        {
+            let chrono = DateTime::<Utc>::from_timestamp_millis(time.0).expect("a time");
+            let expected = chrono.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+            assert_eq!((time.to_rfc3339(), time.to_string()), (expected.clone(), expected));
+        }
+    }
 
     #[test]
     fn after_a_backward_jump_the_system_clock_stands_still_until_the_machine_has_caught_up() {

@@ -92,13 +92,31 @@ impl Lines {
         action: &Action<'_>,
         document: Option<&(impl Serialize + ?Sized)>,
     ) -> Result<(), StoreError> {
+        self.add_lines(action, |bytes| {
+            document.map_or(Ok(()), |document| {
+                bytes.push(b'\n');
+                serde_json::to_writer(bytes, document)
+            })
+        })
+    }
+
+    /// Adds an action and, as a line of its own, a document that is written as JSON already.
+    pub(super) fn add_written(&mut self, action: &Action<'_>, document: &[u8]) -> Result<(), StoreError> {
+        self.add_lines(action, |bytes| {
+            bytes.push(b'\n');
+            bytes.extend_from_slice(document);
+            Ok(())
+        })
+    }
+
+    fn add_lines(
+        &mut self,
+        action: &Action<'_>,
+        add_document: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
+    ) -> Result<(), StoreError> {
         let start = self.bytes.len();
-        let mut written = serde_json::to_writer(&mut self.bytes, action);
-        if let Some(document) = document {
-            self.bytes.push(b'\n');
-            written = written.and_then(|()| serde_json::to_writer(&mut self.bytes, document));
-        }
-        if let Err(error) = written {
+        let added = serde_json::to_writer(&mut self.bytes, action).and_then(|()| add_document(&mut self.bytes));
+        if let Err(error) = added {
             self.bytes.truncate(start);
             return Err(StoreError::Corrupt(error.to_string()));
         }

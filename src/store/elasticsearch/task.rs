@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::value::{RawValue, to_raw_value};
-
 use super::bulk::{ItemOutcome, Lines};
 use super::conditional::{ConditionalWrite, Content};
 use super::copies::Copy;
@@ -20,6 +18,9 @@ use crate::store::{Place, StoreError, Version, Versioned, Write, WriteError, Wri
 
 /// The greatest age of an id that the manager has just generated, including the time that a write may wait.
 const OWN_ID_AGE: Duration = Duration::from_secs(60);
+
+/// The room in bytes for a document that is being encoded, so that most need no more.
+const TYPICAL_BYTES: usize = 1_536;
 
 /// The approximate length in bytes of the line before a document.
 const ACTION_BYTES: usize = 100;
@@ -57,7 +58,7 @@ pub(super) struct Task {
     form: BodyForm,
     /// The document that is written: the job, or a removed job's tombstone. It is encoded once, and bounds are held by
     /// its true length.
-    document: Box<RawValue>,
+    document: Vec<u8>,
     pub(super) question: Option<Question>,
     /// Whether the bodies that the write brings have been written.
     pub(super) has_stored_bodies: bool,
@@ -92,7 +93,7 @@ impl Task {
         let form = BodyForm::Json;
         let document = encode(&write, ids, form, now).unwrap_or_else(|error| {
             course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
-            RawValue::NULL.to_owned()
+            b"null".to_vec()
         });
         let has_stored_bodies = false;
         Self { write, ids, now, former_bodies, form, document, question, has_stored_bodies, held: false, copy, course }
@@ -100,7 +101,7 @@ impl Task {
 
     /// Returns the length in bytes of the write's lines, without its bodies.
     pub(super) fn document_bytes(&self) -> usize {
-        self.document.get().len() + ACTION_BYTES
+        self.document.len() + ACTION_BYTES
     }
 
     /// Returns the size of the write, with its bodies.
@@ -138,7 +139,7 @@ impl Task {
         let (action, content) = self.course.begin_try(self.write.job().id.as_str());
         match content {
             Content::Again(source) => lines.add(&action, Some(source)),
-            Content::Own => lines.add(&action, Some(&*self.document)),
+            Content::Own => lines.add_written(&action, &self.document),
         }
     }
 
@@ -257,13 +258,18 @@ impl Task {
 }
 
 /// Returns the document of a write.
-fn encode(write: &Write, ids: WriteIds, form: BodyForm, now: Timestamp) -> Result<Box<RawValue>, serde_json::Error> {
+fn encode(write: &Write, ids: WriteIds, form: BodyForm, now: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
+    let mut document = Vec::with_capacity(TYPICAL_BYTES);
     match write {
-        Write::Create { job, .. } | Write::Replace { job, .. } => to_raw_value(&JobDocument::new(job, ids, form)),
+        Write::Create { job, .. } | Write::Replace { job, .. } => {
+            serde_json::to_writer(&mut document, &JobDocument::new(job, ids, form))?;
+        }
         Write::Remove { job, .. } => {
-            to_raw_value(&TombstoneDocument::new(job.id.clone(), Destination::Nowhere, now, ids))
+            let tombstone = TombstoneDocument::new(job.id.clone(), Destination::Nowhere, now, ids);
+            serde_json::to_writer(&mut document, &tombstone)?;
         }
     }
+    Ok(document)
 }
 
 /// Returns whether the manager has just generated the id of a new job: then nobody else can know it, and no archive can
