@@ -155,6 +155,8 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_subscriptions_switched_off_total", Counter,
         "Subscriptions switched off since their receiver is gone"),
 
+    metric("leasehold_managers", Gauge, "Managers that run on this store, this one included, as far as it knows"),
+
     metric("leasehold_clock_offset_seconds", Gauge,
         "How far this machine's clock was ahead of the store's when they were last compared"),
     metric("leasehold_clock_off", Gauge,

@@ -1,9 +1,10 @@
 //! The job: one unit of work, one document.
 //!
-//! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`state`] (each state
-//! with its own data), [`event`] and [`history`] (what happened), [`notice`] (events that receivers are to be notified
-//! of), [`retry`] (backoff), [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no
-//! randomness), and [`oversight`] (what the monitor does to a job, and when it checks the job next).
+//! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`state`] (each
+//! state with its own data), [`event`] and [`history`] (what happened), [`notice`] (events that receivers are to be
+//! notified of), [`retry`] (backoff), [`partition`] (which jobs managers share out together), [`transition`] (every
+//! way from one state to another: pure functions, no I/O, no clock, no randomness), and [`oversight`] (what the
+//! monitor does to a job, and when it checks the job next).
 
 pub mod body;
 pub mod event;
@@ -11,6 +12,7 @@ pub mod history;
 pub mod names;
 pub mod notice;
 pub mod oversight;
+pub mod partition;
 pub mod retry;
 pub mod spec;
 pub mod state;
@@ -30,6 +32,7 @@ pub use names::{
 };
 pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
 pub use oversight::Recovery;
+pub use partition::{Partition, PartitionSet};
 pub use retry::RetryPolicy;
 pub use spec::{
     Fingerprint, JobSpec, MAX_RESOURCE_NAME, OrphanPolicy, Oversight, Priority, RESOURCE_NAME_PATTERN, is_resource_name,

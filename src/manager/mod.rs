@@ -6,12 +6,14 @@
 //! 1. [`request`] – what callers pass in and get back.
 //! 2. [`work`] – how jobs change: submit, claim, update, bulk changes.
 //! 3. [`dispatch`] – where jobs and waiting workers meet, and how candidates come back from the store.
-//! 4. [`admin`] – queue settings, orphans, and what the monitor does.
-//! 5. [`observe`] – live events, workers, statistics, explanations.
-//! 6. [`read`] – one job, its end, lists, counts, queues.
+//! 4. [`members`] – the managers that share a store, and its jobs.
+//! 5. [`admin`] – queue settings, orphans, and what the monitor does.
+//! 6. [`observe`] – live events, workers, statistics, explanations.
+//! 7. [`read`] – one job, its end, lists, counts, queues.
 
 mod admin;
 mod dispatch;
+mod members;
 mod observe;
 mod read;
 pub mod request;
@@ -44,6 +46,7 @@ use crate::clock::{Clock, Offset, Timestamp};
 use crate::store::Store;
 use admin::queue_settings::QueueSettingsCache;
 use dispatch::{Dispatch, DispatchConfig};
+use members::Membership;
 use observe::Observations;
 use read::EndWatchers;
 use work::Work;
@@ -81,6 +84,7 @@ pub(crate) struct ManagerState {
     clock: Arc<dyn Clock>,
     work: Work,
     dispatch: Dispatch,
+    members: Membership,
     queue_settings: QueueSettingsCache,
     observe: Observations,
     end_watchers: EndWatchers,
@@ -105,6 +109,7 @@ impl Manager {
         let shared = Arc::new(ManagerState {
             work: Work::new(!realtime),
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
+            members: Membership::default(),
             queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
             observe: Observations::new(!exclusive, clock.now()),
             end_watchers: EndWatchers::default(),
@@ -114,11 +119,12 @@ impl Manager {
             clock,
         });
         let manager = Self { shared };
-        let [filling, surveying, listing] = [(); 3].map(|()| manager.clone());
+        let [filling, surveying, listing, meeting] = [(); 4].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
         tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
         tasks.spawn(async move { listing.keep_queues_known().await });
+        tasks.spawn(async move { meeting.keep_members_known().await });
         manager
     }
 

@@ -279,6 +279,8 @@ pub static FIELDS: &[Field] = &[
         "The number of claims that count as attempts.", "attempt > 1").sortable().groupable(),
     Field::new("fence", LONG, Of(|job| unsigned(job.fence.get())),
         "The number of times the job was ever claimed.", "fence: 0").sortable(),
+    Field::new("partition", SHORT, Of(|job| integer(job.partition().get())),
+        "The part of all jobs, from 0 to 255, that one manager hands out first.", "partition: 17"),
     Field::kept("retry", "How long the job waits between attempts.", "{\"base_ms\": 1000}"),
     Field::new(RESOURCES, FieldType::Amounts, Access::Resources,
         "What the job needs of a machine; one amount is `resources.` and its name.", "resources.gpus >= 2"),

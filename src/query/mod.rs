@@ -16,7 +16,7 @@ pub use sort::{Direction, Sort, SortField, SortKey, SortValue};
 
 use self::kql::Expression;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobState, Kind, Owner, QueueName, RequestId, State, WorkerId, words};
+use crate::job::{Job, JobState, Kind, Owner, PartitionSet, QueueName, RequestId, State, WorkerId, words};
 
 /// A KQL query with the time that its `now` stands for: the same for all pages of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub struct Filter {
     pub worker_id: Option<WorkerId>,
     /// Selects jobs that run under a lease which this claim request acquired.
     pub request_id: Option<RequestId>,
+    /// Selects available jobs in these partitions.
+    pub available_in: Option<PartitionSet>,
     /// Leaves out the jobs of the system's own queues ([`QueueName::is_internal`]).
     pub without_system: bool,
 }
@@ -88,6 +90,7 @@ impl Filter {
             && self.pending_notices.is_none_or(|pending_notices| job.outbox.is_empty() != pending_notices)
             && self.query.as_ref().is_none_or(|query| query.expression.matches(job, query.now))
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
+            && self.available_in.is_none_or(|set| job.state == State::Available && set.contains(job.partition()))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
 
@@ -108,6 +111,7 @@ impl Filter {
     pub fn only_live(&self) -> bool {
         self.worker_id.is_some()
             || self.request_id.is_some()
+            || self.available_in.is_some()
             || self.watch_at_most.is_some()
             || self.orphaned == Some(true)
             || self.pending_notices == Some(true)

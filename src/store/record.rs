@@ -30,6 +30,8 @@ words! {
         Subscription = "subscription",
         /// A setting of the whole installation.
         Setting = "setting",
+        /// A manager that is running.
+        Manager = "manager",
     }
 }
 
@@ -171,7 +173,10 @@ mod tests {
             assert_eq!(kind.as_str().parse(), Ok(kind));
         }
         let refusal = "job".parse::<RecordKind>().expect_err("no such kind");
-        assert_eq!(refusal, "`job` is not a kind of record; the kinds are lease, queue, subscription, setting");
+        assert_eq!(
+            refusal,
+            "`job` is not a kind of record; the kinds are lease, queue, subscription, setting, manager"
+        );
     }
 
     #[test]

@@ -557,3 +557,4 @@ mod claims;
 mod events;
 mod named_claims;
 mod queues;
+mod sharing;

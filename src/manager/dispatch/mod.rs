@@ -9,8 +9,11 @@
 //! claim whose connection breaks takes no job with it.
 
 mod board;
+mod elsewhere;
+mod lane;
 mod refill;
 mod room;
+mod shares;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,13 +22,15 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::clock::{Clock, Timestamp};
-use crate::job::{Job, JobId, QueueName};
+use crate::job::{Job, JobId, PartitionSet, QueueName};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
-pub(super) use board::DispatchConfig;
-use board::{Board, HORIZON, MOMENT, RESTART, Waiter, WaiterId};
+use board::{Board, Waiter};
+pub(super) use lane::DispatchConfig;
+use lane::{HORIZON, MOMENT, RESTART, WaiterId};
 pub(super) use room::{Resources, Wish, fits};
 use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING};
+pub(super) use shares::{Member, Members};
 
 /// The candidates and the waiting claims. It is cheap to clone, and all clones share one state.
 #[derive(Clone)]
@@ -93,9 +98,12 @@ pub(super) struct Lookup {
     pub(super) later: Option<(Timestamp, Timestamp)>,
     /// The most due jobs, and the most later jobs, to find.
     pub(super) limit: usize,
+    /// The partitions whose jobs are searched for; `None` for all.
+    pub(super) partitions: Option<PartitionSet>,
 }
 
 /// The results of a search of the store.
+#[derive(Default)]
 pub(super) struct LookupResult {
     /// The jobs that are due.
     pub(super) due: Vec<Versioned>,
@@ -223,7 +231,7 @@ impl Dispatch {
         let mut board = self.shared.board.lock();
         board.touch(queues, now);
         let mut needs_lookup = |queue: &QueueName| {
-            !board.paused.contains(queue) && board.lane(queue).needs_lookup(now, &self.shared.config)
+            !board.paused.contains(queue) && board.lane(queue).needs_search(now, &self.shared.config)
         };
         queues.iter().filter(|queue| needs_lookup(queue)).collect()
     }
@@ -256,7 +264,8 @@ impl Dispatch {
             (after, after.plus(HORIZON))
         });
         lane.known_until = later.map_or(lane.known_until, |(_, until)| until.plus(MOMENT));
-        Some(Lookup { now, resume, later, limit: config.capacity.min(config.page) })
+        let partitions = Some(lane.shares.own).filter(|own| !own.is_full());
+        Some(Lookup { now, resume, later, limit: config.capacity.min(config.page), partitions })
     }
 
     /// Ends a search and adds its results, apart from those that `fresh` rejects as outdated.
@@ -309,7 +318,7 @@ impl Dispatch {
         let config = &self.shared.config;
         let lookups: Vec<QueueName> = board
             .waited_for()
-            .filter(|(_, lane)| lane.needs_lookup(now, config))
+            .filter(|(_, lane)| lane.needs_search(now, config))
             .map(|(queue, _)| queue.clone())
             .collect();
         let wake_at = board.next_wake(now, config);

@@ -12,6 +12,7 @@ use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::dispatch::LookupResult;
+use crate::manager::dispatch::elsewhere::LookElsewhere;
 
 /// The most queues that are searched for at once.
 const LOOKUPS_AT_ONCE: usize = 4;
@@ -35,8 +36,45 @@ impl Manager {
     async fn look_up(&self, queue: &QueueName) -> Result<(), StoreError> {
         let lock = self.shared.dispatch.lookup_lock(queue);
         let _one_at_a_time = lock.lock().await;
+        self.look_for_own(queue).await?;
+        match self.shared.dispatch.begin_look_elsewhere(queue) {
+            Some(look) => self.look_elsewhere(queue, &look).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Searches the store for jobs that other managers come first for.
+    async fn look_elsewhere(&self, queue: &QueueName, look: &LookElsewhere) -> Result<(), StoreError> {
+        let filter = Filter {
+            queues: vec![queue.clone()],
+            available_in: Some(look.partitions),
+            run_at_most: Some(look.due_by),
+            ..Filter::default()
+        };
+        let search = Search { filter, sort: look.sort, after: None, limit: look.limit };
+        let found = self.shared.store.search(&search).await?;
+        self.shared.dispatch.end_look_elsewhere(queue, look, found, |hit| self.up_to_date(hit));
+        Ok(())
+    }
+
+    /// Searches the store for any due jobs of these queues, for a claim that does not wait.
+    pub(crate) async fn reach_out(&self, queues: &[QueueName]) -> Result<(), StoreError> {
+        for queue in queues {
+            if let Some(look) = self.shared.dispatch.begin_reach_out(queue) {
+                self.look_elsewhere(queue, &look).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_for_own(&self, queue: &QueueName) -> Result<(), StoreError> {
         let Some(lookup) = self.shared.dispatch.begin_lookup(queue) else { return Ok(()) };
-        let of_queue = Filter { states: vec![JobState::Available], queues: vec![queue.clone()], ..Filter::default() };
+        let of_queue = Filter {
+            states: vec![JobState::Available],
+            queues: vec![queue.clone()],
+            available_in: lookup.partitions,
+            ..Filter::default()
+        };
         let due = Search {
             filter: Filter { run_at_most: Some(lookup.now), ..of_queue.clone() },
             sort: Sort::Dispatch,
@@ -44,6 +82,9 @@ impl Manager {
             limit: lookup.limit,
         };
         let found = async {
+            if lookup.partitions.is_some_and(|own| own.is_empty()) {
+                return Ok(LookupResult::default());
+            }
             let due = self.shared.store.search(&due).await?;
             let later = match lookup.later {
                 None => Vec::new(),

@@ -211,12 +211,12 @@ impl Workers {
         claimants
     }
 
-    /// Counts the workers of each queue that have called within the last two minutes. One that is busy with long jobs
-    /// claims nothing, and sends heartbeats.
-    fn by_queue(&self, now: Timestamp) -> BTreeMap<QueueName, u64> {
+    /// Counts the workers of each queue that have called within this time. One that is busy with long jobs claims
+    /// nothing, and sends heartbeats.
+    pub(crate) fn by_queue(&self, now: Timestamp, within: Duration) -> BTreeMap<QueueName, u64> {
         let mut workers = BTreeMap::new();
         for (_, sighting) in self.sightings.lock().iter() {
-            if now.since(as_of(sighting, now).last_seen_at) <= LATELY {
+            if now.since(as_of(sighting, now).last_seen_at) <= within {
                 sighting.queues.iter().for_each(|queue| *workers.entry(queue.clone()).or_default() += 1);
             }
         }
@@ -242,7 +242,7 @@ impl Manager {
     /// Returns the number of workers of each queue that have called this manager lately.
     #[must_use]
     pub fn workers_by_queue(&self) -> BTreeMap<QueueName, u64> {
-        self.shared.observe.workers.by_queue(self.shared.clock.now())
+        self.shared.observe.workers.by_queue(self.shared.clock.now(), LATELY)
     }
 
     /// Returns the workers that called this manager lately, and those that run jobs.

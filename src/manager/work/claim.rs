@@ -93,6 +93,8 @@ impl Manager {
         let started = Instant::now();
         self.shared.observe.workers.claims(&request, self.shared.clock.now());
         self.know_queues().await?;
+        self.know_members().await?;
+        self.have_workers_for(&request.queues);
         let call = match &request.request_id {
             None => None,
             Some(request_id) => {
@@ -145,6 +147,10 @@ impl Manager {
         }
         self.refresh_candidates(&request.queues).await?;
         if request.wait.is_zero() {
+            if let Some(offer) = dispatch.take(&wish) {
+                return Ok(Some(offer));
+            }
+            self.reach_out(&request.queues).await?;
             return Ok(dispatch.take(&wish));
         }
         let mut waiting = match dispatch.take_or_wait(&wish) {

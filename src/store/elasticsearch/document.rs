@@ -112,6 +112,8 @@ pub(super) struct JobDocument<'a> {
     #[serde(skip_deserializing, skip_serializing_if = "is_zero")]
     pending_notices: usize,
     #[serde(skip_deserializing)]
+    partition: u8,
+    #[serde(skip_deserializing)]
     watch_at: Option<Timestamp>,
     #[serde(skip_deserializing)]
     wait_ms: Option<i64>,
@@ -216,6 +218,7 @@ impl<'a> JobDocument<'a> {
             write_id: Some(ids.own),
             previous_write_id: ids.previous,
             pending_notices: job.outbox.len(),
+            partition: job.partition().get(),
             watch_at: job.watch_at(),
             wait_ms: job.wait().map(millis),
             run_time_ms: job.run_time().map(millis),

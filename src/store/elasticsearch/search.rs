@@ -17,7 +17,7 @@ use super::tombstone;
 use super::unreadable::Unreadable;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
-use crate::job::{JobId, QueueName};
+use crate::job::{JobId, JobState, Partition, QueueName};
 use crate::query::fields::{Field, FieldType};
 use crate::query::{Direction, Filter, Search, Sort, SortKey, SortValue};
 use crate::store::{Place, StoreError, Versioned};
@@ -66,6 +66,13 @@ pub(super) fn query(filter: &Filter) -> Value {
         exists("orphan.flagged_at", filter.orphaned),
         exists("pending_notices", filter.pending_notices),
         filter.query.as_ref().map(|query| kql::compile_at(&query.expression, query.now)),
+        filter.available_in.map(|set| {
+            let partitions: Vec<u8> = set.iter().map(Partition::get).collect();
+            json!({ "bool": { "filter": [
+                { "term": { "state": JobState::Available.as_str() } },
+                { "terms": { "partition": partitions } },
+            ] } })
+        }),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
         // A condition that only live jobs satisfy requires a field that tombstones lack.

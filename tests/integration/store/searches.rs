@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Claim, Job, JobError, JobSpec, JobState, Lease, Notice, Orphan, Priority, Progress, Running, State,
+    Claim, Job, JobError, JobSpec, JobState, Lease, Notice, Orphan, Partition, PartitionSet, Priority, Progress,
+    Running, State,
 };
 use leasehold::query::{Direction, Filter, Query, Search, Sort, SortField, SortKey};
 use leasehold::store::Versioned;
@@ -161,6 +162,10 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     for name in ["request-1", "request-2", "request"] {
         filters.push(Filter { request_id: Some(request(name)), ..Filter::default() });
     }
+    for wanted in [|number| number < 128, |number| number == 17, |_| false] {
+        let set: PartitionSet = Partition::all().filter(|partition| wanted(partition.get())).collect();
+        filters.push(Filter { available_in: Some(set), ..Filter::default() });
+    }
     filters
 }
 
@@ -197,6 +202,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         updated_after: Some(at(990)),
         orphaned: Some(true),
         pending_notices: Some(true),
+        available_in: None,
         query: None,
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),

@@ -1,0 +1,318 @@
+//! The candidates of one queue, and the claims that wait for it.
+//!
+//! Where managers share a store, a lane holds the due jobs of this manager's own partitions, and of the others' only
+//! those that were let in ([`Lane::lets_in`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::shares::Shares;
+use crate::clock::Timestamp;
+use crate::job::{Job, JobId, PartitionSet};
+use crate::query::{Sort, SortKey};
+use crate::store::Versioned;
+
+/// How far ahead of their due time candidates are kept, so that they can be handed out on time without a search.
+pub(super) const HORIZON: Duration = Duration::from_secs(120);
+
+/// How long before the end of its horizon a lane is filled with later candidates, if it has room.
+const HORIZON_MARGIN: Duration = Duration::from_secs(60);
+
+/// The smallest difference between two times.
+pub(super) const MOMENT: Duration = Duration::from_millis(1);
+
+/// How long a search that was cut off is continued before it starts again with the most urgent jobs. A search engine
+/// still returns jobs that were claimed since, so continuing finds more, but misses jobs that others added.
+pub(super) const RESTART: Duration = Duration::from_secs(2);
+
+/// The time between two looks for jobs of others' partitions.
+const ELSEWHERE_EVERY: Duration = Duration::from_secs(1);
+
+/// How much longer a job of another manager's partition must have been due than the own ones, to be handed out here.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Every so many looks for others' jobs are for those of all partitions, not only of those that come to this manager
+/// next: should two managers hang at once, nothing is forgotten.
+const WIDE_LOOK: u32 = 5;
+
+/// How long a lane is kept after the last claim that named its queue.
+pub(super) const LANE_IDLE: Duration = Duration::from_secs(300);
+
+/// The divisor of a lane's capacity that gives its low-water mark: an incomplete lane with fewer due jobs is filled
+/// again.
+const LOW_WATER_PART: usize = 4;
+
+/// The settings of a dispatch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DispatchConfig {
+    /// The most due candidates, and the most later candidates, that a lane keeps.
+    pub(crate) capacity: usize,
+    /// The most candidates that one search returns.
+    pub(crate) page: usize,
+    /// The time between two searches for a lane while claims wait; `None` in an exclusive store, where a lane cannot
+    /// become outdated.
+    pub(crate) poll_interval: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct WaiterId(pub(super) u64);
+
+/// The candidates and waiting claims of one queue.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub(super) due: BTreeMap<SortKey, Versioned>,
+    pub(super) later: BTreeMap<(Timestamp, JobId), Versioned>,
+    pub(super) positions: HashMap<JobId, Position>,
+    pub(super) waiting: BTreeSet<WaiterId>,
+    /// When the store was last searched for the most urgent jobs of this queue.
+    pub(super) looked_up_at: Option<Timestamp>,
+    /// The key after which that search was cut off.
+    pub(super) resume: Option<SortKey>,
+    /// Whether the store may hold due jobs that the lane does not.
+    pub(super) incomplete: bool,
+    /// The key after which due jobs may be missing. New jobs after it are left to the store as well: kept here, they
+    /// would overtake the missing ones.
+    pub(super) frontier: Option<SortKey>,
+    /// The partitions that this manager hands out first.
+    pub(super) shares: Shares,
+    /// The jobs among the due ones that are of others' partitions, as the latest look for such jobs found them.
+    pub(super) foreign: HashSet<JobId>,
+    /// When the store was last searched for jobs of others' partitions, and how often.
+    pub(super) looked_elsewhere: Option<Timestamp>,
+    pub(super) looks_elsewhere: u32,
+    /// The time from which on jobs that become due may be missing.
+    pub(super) known_until: Timestamp,
+    /// When a claim last named the queue, or else when the lane was created.
+    pub(super) last_claim_at: Timestamp,
+    /// Whether a claim has ever named the queue.
+    pub(super) asked: bool,
+    /// The lock that is held while the store is searched for this queue, so that one search serves all its callers.
+    pub(super) lookup: Arc<tokio::sync::Mutex<()>>,
+}
+
+pub(super) enum Position {
+    Due(SortKey),
+    Later(Timestamp),
+}
+
+impl Lane {
+    pub(super) fn add(&mut self, candidate: Versioned, now: Timestamp, capacity: usize) {
+        let id = candidate.job.id.clone();
+        if self.held(&id).is_some_and(|held| held.version >= candidate.version) {
+            return;
+        }
+        self.remove(&id);
+        let run_at = candidate.job.run_at;
+        if run_at > now {
+            // Jobs that are due beyond the horizon are found in the store when their time is near.
+            if run_at >= self.known_until.max(now.plus(HORIZON)) {
+                return;
+            }
+            self.positions.insert(id.clone(), Position::Later(run_at));
+            self.later.insert((run_at, id), candidate);
+            if self.later.len() > capacity
+                && let Some(((dropped_at, dropped), _)) = self.later.pop_last()
+            {
+                self.positions.remove(&dropped);
+                self.known_until = self.known_until.min(dropped_at);
+            }
+            return;
+        }
+        self.insert_due(candidate);
+        if self.due.len() > capacity
+            && let Some((_, dropped)) = self.due.pop_last()
+        {
+            self.positions.remove(&dropped.job.id);
+            self.ends_at(self.due.last_key_value().map(|(key, _)| key.clone()));
+        }
+    }
+
+    /// Adds a job of another's partition, unless due jobs that come before it may be missing.
+    pub(super) fn add_foreign(&mut self, candidate: Versioned, now: Timestamp, capacity: usize) {
+        let key = Sort::Dispatch.key(&candidate.job);
+        if self.frontier.as_ref().is_none_or(|frontier| key <= *frontier) {
+            self.foreign.insert(candidate.job.id.clone());
+            self.add(candidate, now, capacity);
+        }
+    }
+
+    /// Returns whether a job of another's partition that was just written here is handed out here, since a claim waits
+    /// in vain or the own jobs are less urgent. Others would find it by a search only.
+    pub(super) fn wants_at_once(&self, job: &Job, now: Timestamp) -> bool {
+        job.run_at <= now
+            && match self.first_wanted() {
+                None => !self.waiting.is_empty(),
+                Some(own) => job.spec.priority > own.spec.priority,
+            }
+    }
+
+    /// Returns whether a job of another's partition may be handed out before the own ones: it is more urgent than the
+    /// first of them, or has been due for [`PATIENCE`] longer; without own ones that anybody wants, it has been due for
+    /// that long.
+    pub(super) fn lets_in(&self, job: &Job, now: Timestamp) -> bool {
+        let long_due = job.run_at.plus(PATIENCE);
+        match self.first_wanted() {
+            None => long_due <= now,
+            Some(own) if own.spec.priority == job.spec.priority => long_due <= own.run_at,
+            Some(own) => job.spec.priority > own.spec.priority,
+        }
+    }
+
+    /// Returns the first due job; `None` while claims wait, since then they have no room for any of the due ones.
+    pub(super) fn first_wanted(&self) -> Option<&Job> {
+        self.due.first_key_value().map(|(_, first)| &*first.job).filter(|_| self.waiting.is_empty())
+    }
+
+    /// Drops the jobs of others' partitions that were let in.
+    pub(super) fn drop_foreign(&mut self) {
+        for id in std::mem::take(&mut self.foreign) {
+            self.remove(&id);
+        }
+    }
+
+    /// Drops all jobs of others' partitions, and makes the lane one that is to be searched for.
+    pub(super) fn keep_own(&mut self) {
+        self.drop_foreign();
+        let shares = &self.shares;
+        let lost = |candidate: &&Versioned| !shares.has(&candidate.job);
+        let candidates = self.due.values().chain(self.later.values());
+        let lost: Vec<JobId> = candidates.filter(lost).map(|candidate| candidate.job.id.clone()).collect();
+        lost.iter().for_each(|id| self.remove(id));
+        self.unknown();
+    }
+
+    /// Drops all candidates.
+    pub(super) fn forget(&mut self) {
+        self.due.clear();
+        self.later.clear();
+        self.positions.clear();
+        self.foreign.clear();
+        self.unknown();
+    }
+
+    /// Makes the lane one of which nothing is known, apart from the jobs that it holds.
+    fn unknown(&mut self) {
+        (self.looked_up_at, self.looked_elsewhere, self.resume, self.frontier) = (None, None, None, None);
+        self.known_until = Timestamp::MIN;
+    }
+
+    /// Returns whether the store is to be searched for jobs of others' partitions.
+    pub(super) fn needs_look_elsewhere(&self, now: Timestamp) -> bool {
+        !self.shares.foreign.is_empty()
+            && self.looked_elsewhere.is_none_or(|looked_at| now.since(looked_at) >= ELSEWHERE_EVERY)
+    }
+
+    /// Returns the partitions of others to search for jobs now.
+    pub(super) fn elsewhere(&self) -> PartitionSet {
+        let wide = self.shares.next.is_empty() || self.looks_elsewhere % WIDE_LOOK == WIDE_LOOK - 1;
+        if wide { self.shares.foreign } else { self.shares.next }
+    }
+
+    /// Records that due jobs after `last` may be missing.
+    pub(super) fn ends_at(&mut self, last: Option<SortKey>) {
+        self.incomplete = true;
+        if let Some(last) = last
+            && self.frontier.as_ref().is_none_or(|frontier| last < *frontier)
+        {
+            self.frontier = Some(last);
+        }
+    }
+
+    pub(super) fn insert_due(&mut self, candidate: Versioned) {
+        let key = Sort::Dispatch.key(&candidate.job);
+        if self.frontier.as_ref().is_some_and(|frontier| key > *frontier) {
+            self.incomplete = true;
+            return;
+        }
+        self.positions.insert(candidate.job.id.clone(), Position::Due(key.clone()));
+        self.due.insert(key, candidate);
+    }
+
+    pub(super) fn held(&self, id: &JobId) -> Option<&Versioned> {
+        match self.positions.get(id)? {
+            Position::Due(key) => self.due.get(key),
+            Position::Later(run_at) => self.later.get(&(*run_at, id.clone())),
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &JobId) {
+        match self.positions.remove(id) {
+            Some(Position::Due(key)) => {
+                self.due.remove(&key);
+            }
+            Some(Position::Later(run_at)) => {
+                self.later.remove(&(run_at, id.clone()));
+            }
+            None => {}
+        }
+    }
+
+    /// Moves the later candidates that have become due to the due ones.
+    pub(super) fn promote(&mut self, now: Timestamp) {
+        while let Some(entry) = self.later.first_entry() {
+            if entry.key().0 > now {
+                return;
+            }
+            let candidate = entry.remove();
+            self.positions.remove(&candidate.job.id);
+            self.insert_due(candidate);
+        }
+    }
+
+    pub(super) fn needs_lookup(&self, now: Timestamp, config: &DispatchConfig) -> bool {
+        let Some(looked_up_at) = self.looked_up_at else { return true };
+        let low = self.due.len() < (config.capacity / LOW_WATER_PART).max(1);
+        let wants_due = match config.poll_interval {
+            None => self.incomplete && low,
+            // Other processes write too: the lane is searched periodically, and at once only after a cut-off search.
+            Some(interval) => {
+                let age = now.since(looked_up_at);
+                age >= RESTART.max(interval) || (low && (age >= interval || self.resume.is_some()))
+            }
+        };
+        wants_due || self.needs_later(now, config)
+    }
+
+    /// Returns whether any search of the store is due.
+    pub(super) fn needs_search(&self, now: Timestamp, config: &DispatchConfig) -> bool {
+        self.needs_lookup(now, config) || self.needs_look_elsewhere(now)
+    }
+
+    pub(super) fn needs_later(&self, now: Timestamp, config: &DispatchConfig) -> bool {
+        let has_room = self.later.len() <= config.capacity / 2;
+        self.known_until <= now || (has_room && self.known_until <= now.plus(HORIZON_MARGIN))
+    }
+
+    pub(super) fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {
+        if self.needs_search(now, config) {
+            return now;
+        }
+        let mut wake = self.known_until.minus(HORIZON_MARGIN);
+        if wake <= now {
+            // The lane has no room for later candidates yet.
+            wake = self.known_until;
+        }
+        if let Some(((run_at, _), _)) = self.later.first_key_value() {
+            wake = wake.min(*run_at);
+        }
+        if let (Some(interval), Some(looked_up_at)) = (config.poll_interval, self.looked_up_at) {
+            wake = wake.min(looked_up_at.plus(interval));
+        }
+        if let Some(looked_at) = self.looked_elsewhere.filter(|_| !self.shares.foreign.is_empty()) {
+            wake = wake.min(looked_at.plus(ELSEWHERE_EVERY));
+        }
+        wake.max(now)
+    }
+
+    /// Returns the first waiting claim after `passed`.
+    pub(super) fn waiting_after(&self, passed: Option<WaiterId>) -> Option<WaiterId> {
+        let from = passed.map_or(Bound::Unbounded, Bound::Excluded);
+        self.waiting.range((from, Bound::Unbounded)).next().copied()
+    }
+
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        self.waiting.is_empty() && now.since(self.last_claim_at) >= LANE_IDLE
+    }
+}

@@ -1,0 +1,321 @@
+//! The managers of one store: each writes a record of itself again and again, and reads those of the others.
+//!
+//! No clock is compared with another's: a manager counts as running while its record changes. What it takes part in,
+//! the sharing of jobs ([`super::dispatch`]), is a matter of speed alone. Whoever is mistaken about the others meets
+//! conflicts, or lets jobs wait until another takes them; every claim is still a conditional write.
+//!
+//! A manager gives partitions up as soon as it knows of another's workers, and takes them later than it tells of its
+//! own ([`SETTLING`]), so that while workers come and go a partition has no manager for a moment rather than two.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, OnceCell};
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use crate::clock::Timestamp;
+use crate::job::{QueueName, RecordName};
+use crate::manager::Manager;
+use crate::manager::dispatch::{Member, Members};
+use crate::store::record::body;
+use crate::store::{RecordKey, RecordKind, RecordWrite, StoreError, Version, WriteError};
+
+/// The time between two writes of a manager's record.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// The shortest time between two writes, when workers come for a queue that had none.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// How long a record may stay the same until its manager counts as gone: a list may lag by a second or two.
+const SILENCE: Duration = Duration::from_secs(4);
+
+/// How long a record that stays the same is kept.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// How long ago a manager's workers were told of before it goes by them: as long as others take to learn of them.
+const SETTLING: Duration = Duration::from_millis(2_500);
+
+/// The longest time that a manager which stops takes to say so.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// How long ago a worker has called at the most, to count as one of this manager.
+const LATELY: Duration = Duration::from_secs(30);
+
+/// The workers of a manager by queue.
+type Workers = BTreeMap<QueueName, u32>;
+
+/// A manager's record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Beat {
+    /// When it was written, by the manager's own clock. Only people read it.
+    at: Timestamp,
+    /// How many workers the manager has for each queue, roughly ([`roughly`]).
+    workers: Workers,
+}
+
+/// What a manager knows of the others, and they of it.
+pub(super) struct Membership {
+    name: RecordName,
+    state: tokio::sync::Mutex<State>,
+    /// Set once the others are known for the first time.
+    joined: OnceCell<()>,
+    /// The workers of the latest record.
+    told: Mutex<Arc<Workers>>,
+    /// The notification that workers came for a queue that had none.
+    sooner: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// The version of the own record; `None` when it is to be made anew.
+    version: Option<Version>,
+    /// When this manager last knew the others.
+    last: Option<Instant>,
+    /// What was written into the own record, and when.
+    told: VecDeque<(Instant, Arc<Workers>)>,
+    others: HashMap<RecordName, Sighting>,
+}
+
+/// Another manager's record, and when this process first saw this version of it.
+struct Sighting {
+    version: Version,
+    since: Instant,
+    workers: Workers,
+}
+
+impl Default for Membership {
+    fn default() -> Self {
+        Self {
+            name: RecordName::new(Uuid::now_v7().simple().to_string()).expect("hexadecimal digits are a name"),
+            state: tokio::sync::Mutex::default(),
+            joined: OnceCell::new(),
+            told: Mutex::default(),
+            sooner: Notify::new(),
+        }
+    }
+}
+
+impl State {
+    /// Returns the workers that others are sure to know of: for each queue the fewest that were told of lately.
+    fn settled(&self, now: Instant) -> Workers {
+        let mut settled: Option<Workers> = None;
+        for (at, workers) in self.told.iter().rev() {
+            let fewest = |settled: Workers| -> Workers {
+                let least = |(queue, count): (QueueName, u32)| Some((queue.clone(), count.min(*workers.get(&queue)?)));
+                settled.into_iter().filter_map(least).collect()
+            };
+            settled = Some(settled.map_or_else(|| (**workers).clone(), fewest));
+            if now.duration_since(*at) >= SETTLING {
+                return settled.unwrap_or_default();
+            }
+        }
+        // Nothing was told long enough ago.
+        Workers::new()
+    }
+
+    fn tell(&mut self, workers: Arc<Workers>, now: Instant) {
+        self.told.push_back((now, workers));
+        // The latest of those that are older than the time that counts is the last one needed.
+        while self.told.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= SETTLING) {
+            self.told.pop_front();
+        }
+    }
+
+    /// Returns the others that run.
+    fn running(&self, now: Instant) -> Vec<Member> {
+        let running = self.others.iter().filter(|(_, other)| now.duration_since(other.since) < SILENCE);
+        running.map(|(name, other)| Member { name: name.clone(), workers: other.workers.clone() }).collect()
+    }
+}
+
+impl Manager {
+    /// Waits until the other managers are known for the first time: before that, this one would take their jobs.
+    ///
+    /// # Errors
+    /// Returns why the store cannot be told of this manager, or does not tell of the others.
+    pub async fn know_members(&self) -> Result<(), StoreError> {
+        if !self.shared.store.is_exclusive() {
+            self.shared.members.joined.get_or_try_init(|| self.meet()).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the others at once when workers have come for a queue that had none.
+    pub(crate) fn have_workers_for(&self, queues: &[QueueName]) {
+        let members = &self.shared.members;
+        let is_news = || {
+            let told = members.told.lock();
+            queues.iter().any(|queue| !told.contains_key(queue))
+        };
+        if !self.shared.store.is_exclusive() && is_news() {
+            members.sooner.notify_one();
+        }
+    }
+
+    /// Runs the background task that writes the record and reads those of the others.
+    pub(crate) async fn keep_members_known(&self) {
+        let stopping = &self.shared.stopping;
+        let mut failing = false;
+        while !self.shared.store.is_exclusive() && !stopping.is_cancelled() {
+            let met = async {
+                match self.shared.members.joined.initialized() {
+                    true => self.meet().await,
+                    false => self.know_members().await,
+                }
+            };
+            let Some(met) = stopping.run_until_cancelled(met).await else { break };
+            if let Err(error) = &met
+                && !failing
+            {
+                warn!(%error, "cannot tell the other managers of this one; going by what is known of them");
+            }
+            failing = met.is_err();
+            tokio::select! {
+                () = tokio::time::sleep(BEAT) => {}
+                () = self.shared.members.sooner.notified() => tokio::time::sleep(SHORTEST).await,
+                () = stopping.cancelled() => {}
+            }
+        }
+        self.leave().await;
+    }
+
+    /// Writes the own record, reads those of the others, and shares out the queues.
+    async fn meet(&self) -> Result<(), StoreError> {
+        let members = &self.shared.members;
+        let mut state = members.state.lock().await;
+        // A process that was stopped, or a store that was away, for so long: others have taken the jobs meanwhile.
+        let was_away = state.last.is_some_and(|last| last.elapsed() >= SILENCE);
+        if was_away {
+            state.told.clear();
+            self.shared.dispatch.share(Members::new(
+                member(&members.name, Workers::new()),
+                Workers::new(),
+                state.running(Instant::now()),
+            ));
+            self.shared.dispatch.forget();
+        }
+        let workers = Arc::new(self.workers_now());
+        self.write_own(&mut state, &workers).await?;
+        let told = (*workers).clone();
+        state.tell(Arc::clone(&workers), Instant::now());
+        *members.told.lock() = workers;
+        self.read_others(&mut state).await?;
+        let now = Instant::now();
+        state.last = Some(now);
+        let others = state.running(now);
+        metrics::gauge!("leasehold_managers").set((others.len() + 1) as f64);
+        self.shared.dispatch.share(Members::new(member(&members.name, state.settled(now)), told, others));
+        Ok(())
+    }
+
+    /// Returns the workers of this manager: those that called lately, and for the system's own queues one where claims
+    /// come.
+    fn workers_now(&self) -> Workers {
+        let now = self.shared.clock.now();
+        let claimed = self.shared.dispatch.claimed_within(LATELY);
+        let mut workers: Workers = claimed.into_iter().map(|queue| (queue, 1)).collect();
+        for (queue, count) in self.shared.observe.workers.by_queue(now, LATELY) {
+            workers.insert(queue, roughly(count));
+        }
+        workers
+    }
+
+    async fn write_own(&self, state: &mut State, workers: &Workers) -> Result<(), StoreError> {
+        let beat = body(&Beat { at: self.shared.clock.now(), workers: workers.clone() })?;
+        let write = RecordWrite::put(key(&self.shared.members.name), beat, state.version.take());
+        match self.shared.store.write_record(write).await {
+            Ok(version) => state.version = Some(version),
+            // Removed by one that took this manager for gone, or an earlier write whose answer was lost.
+            Err(WriteError::Conflict(current)) => state.version = current.map(|current| current.version),
+            Err(WriteError::Refused(error)) => return Err(error),
+            Err(WriteError::Unknown(why)) => return Err(StoreError::Unavailable(why)),
+        }
+        Ok(())
+    }
+
+    async fn read_others(&self, state: &mut State) -> Result<(), StoreError> {
+        let records = self.shared.store.records(RecordKind::Manager).await?;
+        let now = Instant::now();
+        let known = std::mem::take(&mut state.others);
+        for record in records.into_iter().filter(|record| record.key.name != self.shared.members.name) {
+            let former = known.get(&record.key.name);
+            let since = former.filter(|former| former.version == record.version).map_or(now, |former| former.since);
+            if now.duration_since(since) >= KEPT {
+                debug!(manager = %record.key.name, "removing the record of a manager that is gone");
+                // Who else did it was first, and what cannot be done now is done later.
+                drop(self.shared.store.write_record(record.removal()).await);
+            }
+            // What a later version of the program wrote in another form still says that there is a manager.
+            let workers = record.read::<Beat>().map(|beat| beat.workers).unwrap_or_default();
+            state.others.insert(record.key.name, Sighting { version: record.version, since, workers });
+        }
+        Ok(())
+    }
+
+    /// Removes the own record, so that others take over at once.
+    async fn leave(&self) {
+        let mut state = self.shared.members.state.lock().await;
+        if let Some(expected) = state.version.take() {
+            let removal = RecordWrite::Remove { key: key(&self.shared.members.name), expected };
+            // Without an answer the others learn of it a little later.
+            drop(timeout(PARTING, self.shared.store.write_record(removal)).await);
+        }
+    }
+}
+
+fn member(name: &RecordName, workers: Workers) -> Member {
+    Member { name: name.clone(), workers }
+}
+
+fn key(name: &RecordName) -> RecordKey {
+    RecordKey::new(RecordKind::Manager, name.clone())
+}
+
+/// Rounds a number of workers down to its two leading bits, so that a worker more or less moves no partitions.
+fn roughly(count: u64) -> u32 {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let low_bits = count.checked_ilog2().unwrap_or(0).saturating_sub(1);
+    count >> low_bits << low_bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workers(count: u32) -> Arc<Workers> {
+        Arc::new([(QueueName::system("q"), count)].into())
+    }
+
+    fn settled(state: &State, now: Instant) -> Option<u32> {
+        state.settled(now).get(&QueueName::system("q")).copied()
+    }
+
+    #[test]
+    fn workers_count_once_others_know_of_them_and_no_longer_when_they_are_gone() {
+        let (mut state, start) = (State::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        state.tell(workers(4), start);
+        assert_eq!(settled(&state, after(1)), None);
+        state.tell(workers(8), after(2));
+        assert_eq!(settled(&state, after(3)), Some(4));
+        state.tell(workers(2), after(4));
+        assert_eq!(settled(&state, after(5)), Some(2));
+        state.tell(Arc::default(), after(6));
+        assert_eq!(settled(&state, after(6)), None);
+        for second in 7..100 {
+            state.tell(workers(9), after(second));
+        }
+        assert_eq!(settled(&state, after(100)), Some(9));
+        assert!(state.told.len() < 5, "only what counts is kept");
+    }
+
+    #[test]
+    fn numbers_of_workers_are_rounded_down_to_two_bits() {
+        assert_eq!([0, 1, 2, 3, 4, 5, 7, 11, 2_000].map(roughly), [0, 1, 2, 3, 4, 4, 6, 8, 1_536]);
+    }
+}

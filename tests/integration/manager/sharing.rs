@@ -1,0 +1,139 @@
+//! Managers on one Elasticsearch share the jobs of a queue.
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::proxy::{Fault, FaultProxy, Faults};
+use crate::servers;
+use crate::store::elasticsearch::{connect, patient};
+
+/// How many jobs are submitted at a time: so many that two managers that share have some each.
+const JOBS: usize = 64;
+
+/// How long a worker waits for jobs, which are found at once if they are in the share of its manager.
+const SOON: Duration = Duration::from_secs(2);
+
+/// How long the managers may take to agree on something: many times what they take.
+const AMPLE: Duration = Duration::from_secs(90);
+
+/// Two managers of one store, each with workers of its own.
+struct Pair {
+    clock: Arc<ManualClock>,
+    store: Arc<dyn Store>,
+    managers: [Manager; 2],
+}
+
+impl Pair {
+    async fn new(urls: [&str; 2]) -> Self {
+        let prefix = servers::fresh_prefix("sharing");
+        let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+        let [store, behind] = [urls[0], urls[1]].map(|url| patient(url, &prefix));
+        let (store, behind): (Arc<dyn Store>, Arc<dyn Store>) =
+            (Arc::new(connect(store).await), Arc::new(connect(behind).await));
+        let managers = [&store, &behind]
+            .map(|store| Manager::start(Arc::clone(store), Arc::clone(&clock) as Arc<dyn Clock>, config()));
+        Self { clock, store, managers }
+    }
+
+    /// Submits jobs to the first manager, which both find from then on.
+    async fn submit(&self, count: usize) -> BTreeSet<JobId> {
+        let submitted = self.managers[0].submit(&caller(), vec![new_job(); count]).await;
+        engines::refresh(&*self.store).await;
+        submitted.into_iter().map(|job| job.expect("the job is taken").job.versioned.job.id.clone()).collect()
+    }
+
+    /// Claims as a worker of this manager that waits, and returns the jobs, which end here.
+    async fn work(&self, manager: usize, max_jobs: usize) -> BTreeSet<JobId> {
+        let name = worker(["first", "second"][manager]);
+        let request = ClaimRequest { worker_id: name.clone(), wait: SOON, ..claim(max_jobs) };
+        let manager = &self.managers[manager];
+        // One whose network was down may not have noticed yet that it is up again.
+        let claimed = manager.claim(request).await.map(taken).unwrap_or_default();
+        let end = |job: &Versioned| Finish { id: job.job.id.clone(), fence: job.job.fence, outcome: completed("1") };
+        for result in manager.finish(&name, claimed.iter().map(end).collect()).await {
+            result.expect("the end is accepted");
+        }
+        claimed.into_iter().map(|claimed| claimed.job.id.clone()).collect()
+    }
+
+    /// Returns how many of 64 jobs the first manager takes at once that are submitted to it. The workers of these
+    /// managers take the rest.
+    async fn taken_by_the_first(&self, rest_by: &[usize]) -> usize {
+        let jobs = self.submit(JOBS).await;
+        let first = self.work(0, JOBS).await;
+        let mut left: BTreeSet<JobId> = jobs.difference(&first).cloned().collect();
+        let deadline = Instant::now() + AMPLE;
+        while !left.is_empty() {
+            assert!(Instant::now() < deadline, "{} jobs are handed out by nobody", left.len());
+            for manager in rest_by {
+                for id in self.work(*manager, JOBS).await {
+                    assert!(left.remove(&id), "a job is handed out once");
+                }
+            }
+            // Whatever is left lying may be taken by either.
+            self.clock.advance(Duration::from_secs(1));
+        }
+        first.len()
+    }
+
+    async fn share(&self) {
+        eventually("the first manager leaves jobs to the second", async || {
+            // The second manager has a worker, which finds nothing yet.
+            let request = ClaimRequest { worker_id: worker("second"), ..claim(JOBS) };
+            let found = self.managers[1].claim(request).await.map(taken).unwrap_or_default();
+            assert_eq!(found, []);
+            (1..JOBS).contains(&self.taken_by_the_first(&[1, 0]).await)
+        })
+        .await;
+    }
+
+    async fn first_has_all(&self) {
+        eventually("the first manager has all to itself", async || self.taken_by_the_first(&[0]).await == JOBS).await;
+    }
+}
+
+/// Repeats until `done` returns true.
+async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + AMPLE;
+    while !done().await {
+        assert!(Instant::now() < deadline, "not yet: {what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn managers_with_workers_share_a_queue_and_who_stops_leaves_its_share_to_the_others() {
+    let server = servers::elasticsearch().await;
+    let pair = Pair::new([server.url(); 2]).await;
+    pair.share().await;
+    pair.managers[1].shutdown().await;
+    pair.first_has_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_that_is_silent_loses_its_share_and_has_it_again_when_it_is_back() {
+    let server = servers::elasticsearch().await;
+    let mut proxy = FaultProxy::start(server.url(), Faults { one_in: 1, seed: 1, kinds: vec![Fault::Swallow] }).await;
+    let pair = Pair::new([server.url(), &proxy.url()]).await;
+    pair.share().await;
+    proxy.go_down().await;
+    pair.first_has_all().await;
+    proxy.come_up().await;
+    pair.share().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_without_workers_has_no_share() {
+    let server = servers::elasticsearch().await;
+    let pair = Pair::new([server.url(); 2]).await;
+    // Jobs are submitted at the first manager, and worked on at the second only. No time passes by their clock, so that
+    // nothing is left lying for long.
+    let jobs = pair.submit(JOBS).await;
+    let (mut second, deadline) = (BTreeSet::new(), Instant::now() + AMPLE);
+    while second.len() < jobs.len() {
+        assert!(Instant::now() < deadline, "{} of {JOBS} jobs are handed out", second.len());
+        second.extend(pair.work(1, JOBS).await);
+    }
+    assert_eq!(second, jobs);
+}
