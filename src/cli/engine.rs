@@ -58,6 +58,15 @@ pub(super) struct StoreArgs {
     /// The prefix of the names of indices [default: leasehold-]
     #[arg(long, value_name = "PREFIX")]
     pub(super) index_prefix: Option<String>,
+    /// The number of primary shards of the indices of live jobs and of bodies. It counts when these are made, and for
+    /// `leasehold migrate`, which changes those that are there. Each shard is written by one node and asked by every
+    /// search: more than one pays with as many data nodes [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) elasticsearch_shards: Option<u32>,
+    /// The number of further copies of each shard, of which every write waits for all [default: 1 as soon as there is
+    /// a second node, so that the loss of one loses nothing, and 0 before that]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100))]
+    pub(super) elasticsearch_replicas: Option<u32>,
     /// How long after its end a job is moved from Elasticsearch's live index to the archive [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) archive_after: Option<Duration>,
@@ -85,6 +94,8 @@ pub(super) struct ElasticsearchSettings {
     pub(super) api_key: Option<String>,
     pub(super) ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
+    pub(super) shards: Option<u32>,
+    pub(super) replicas: Option<u32>,
     pub(super) archive_after: Option<Duration>,
     pub(super) query_time: Option<Duration>,
 }
@@ -140,6 +151,8 @@ pub(super) fn elasticsearch_options(settings: ElasticsearchSettings) -> Result<E
         api_key: settings.api_key,
         certificate_authority: settings.ca.map(read).transpose()?,
         index_prefix: settings.index_prefix.unwrap_or(defaults.index_prefix),
+        shards: settings.shards,
+        replicas: settings.replicas,
         move_after: settings.archive_after.unwrap_or(defaults.move_after),
         query_time: settings.query_time.unwrap_or(defaults.query_time),
         ..ElasticsearchOptions::default()

@@ -1,4 +1,4 @@
-//! `leasehold migrate`: brings the indices of an earlier version up to date.
+//! `leasehold migrate`: brings the indices of an earlier version up to date, and to the settings' shards and replicas.
 
 use clap::Args;
 
@@ -9,17 +9,23 @@ use super::settings::Settings;
 use crate::store::elasticsearch::Migration;
 
 const HOW_IT_WORKS: &str = "\
-Stop all servers, monitors and their workers' calls first: those of the former version do not know what the new one \
-writes. Only fields and settings are added; no document is written anew. It can be run again at any time, \
-also after it was interrupted, and does what is left.
+After an upgrade, stop all servers, monitors and their workers' calls first: those of the former version do not know \
+what the new one writes. Only fields and settings are added; no document is written anew. It can be run again at any \
+time, also after it was interrupted, and does what is left.
+
+With --elasticsearch-shards, the indices of live jobs and of bodies get this number of primary shards: a multiple of \
+what they have, or a divisor. Servers, monitors and workers of this version go on meanwhile. Writes wait, for 20 s at \
+the most: an index that is not ready by then is left as it was. Leases are kept. With --elasticsearch-replicas, all \
+indices get this number of replicas.
 
 Exit status: 0 when everything is as it should be, 1 when something cannot be done in place or the server refuses.
 
 Examples:
   leasehold migrate --elasticsearch-url http://localhost:9200 --dry-run
-  leasehold migrate --config /etc/leasehold.toml";
+  leasehold migrate --config /etc/leasehold.toml
+  leasehold migrate --elasticsearch-url http://localhost:9200 --elasticsearch-shards 4";
 
-/// Bring the indices of an earlier version in Elasticsearch up to date
+/// Bring the indices in Elasticsearch up to date, and to another number of shards or replicas
 #[derive(Debug, Args)]
 #[command(after_help = HOW_IT_WORKS)]
 pub(super) struct MigrateArgs {

@@ -55,6 +55,8 @@ pub(super) struct Settings {
     pub(super) elasticsearch_api_key: Option<String>,
     pub(super) elasticsearch_ca: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
+    pub(super) elasticsearch_shards: Option<u32>,
+    pub(super) elasticsearch_replicas: Option<u32>,
     pub(super) archive_after: Option<DurationSetting>,
     pub(super) query_time: Option<DurationSetting>,
     pub(super) insecure: Option<bool>,
@@ -139,6 +141,8 @@ impl Settings {
             api_key: flags.elasticsearch_api_key.or(self.elasticsearch_api_key),
             ca: flags.elasticsearch_ca.or(self.elasticsearch_ca),
             index_prefix: flags.index_prefix.or(self.index_prefix),
+            shards: flags.elasticsearch_shards.or(self.elasticsearch_shards),
+            replicas: flags.elasticsearch_replicas.or(self.elasticsearch_replicas),
             archive_after: flags.archive_after.or(self.archive_after.map(|setting| setting.0)),
             query_time,
         };
@@ -148,6 +152,8 @@ impl Settings {
             ("elasticsearch_api_key", StoreKind::Elasticsearch, elasticsearch.api_key.is_some()),
             ("elasticsearch_ca", StoreKind::Elasticsearch, elasticsearch.ca.is_some()),
             ("index_prefix", StoreKind::Elasticsearch, elasticsearch.index_prefix.is_some()),
+            ("elasticsearch_shards", StoreKind::Elasticsearch, elasticsearch.shards.is_some()),
+            ("elasticsearch_replicas", StoreKind::Elasticsearch, elasticsearch.replicas.is_some()),
             ("archive_after", StoreKind::Elasticsearch, elasticsearch.archive_after.is_some()),
         ];
         let chosen = store.unwrap_or(StoreKind::Embedded);

@@ -49,7 +49,7 @@ const LATELY: Duration = Duration::from_secs(30);
 /// The workers of a manager by queue.
 type Workers = BTreeMap<QueueName, u32>;
 
-/// A manager's record.
+/// The body of a manager's record, by which the other managers know it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Beat {
     /// When it was written, by the manager's own clock. Only people read it.

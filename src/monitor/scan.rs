@@ -142,6 +142,11 @@ impl Scans {
             if !may_act() {
                 return Ok(report);
             }
+            // What is taken away from a worker waits for what the worker may have said.
+            if !due.is_empty() && self.manager.has_lately_held_writes_back().await? {
+                report.is_behind_since(due.first().and_then(|job| job.watch_at()));
+                return Ok(report);
+            }
             let faults = report.faults();
             self.act(scan, due.iter().map(|job| job.id.clone()).collect(), now, may_act, &mut report).await;
             if report.faults() > faults {

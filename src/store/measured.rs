@@ -149,6 +149,10 @@ impl Store for Measured {
         self.0.out_of_order()
     }
 
+    async fn has_lately_held_writes_back(&self) -> Result<bool, StoreError> {
+        self.0.has_lately_held_writes_back().await
+    }
+
     fn inline_limit(&self) -> usize {
         self.0.inline_limit()
     }

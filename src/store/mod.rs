@@ -305,6 +305,15 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Returns whether the store holds writes back, or has until a few seconds ago: then what seems to be late may have
+    /// been said in time and not been written yet. It asks the store.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store does not answer.
+    async fn has_lately_held_writes_back(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// Returns the length in bytes of the longest body that is better kept in the job's document than apart.
     fn inline_limit(&self) -> usize;
 

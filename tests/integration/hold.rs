@@ -10,4 +10,5 @@ mod out_of_order;
 mod outage;
 mod race;
 mod recovery;
+mod resize;
 mod site;

@@ -144,8 +144,17 @@ impl FaultProxy {
     /// Lets so many more requests through and then breaks every connection, as if the client had died after them; `None`
     /// lets all through again.
     pub(crate) fn allow(&self, requests: Option<u64>) {
+        self.allow_of(requests, false);
+    }
+
+    /// The same, where requests that only read are let through in any number until then.
+    pub(crate) fn allow_changes(&self, requests: Option<u64>) {
+        self.allow_of(requests, true);
+    }
+
+    fn allow_of(&self, requests: Option<u64>, only_changes: bool) {
         let mut plan = self.plan.lock();
-        plan.allowed = requests;
+        (plan.allowed, plan.only_changes) = (requests, only_changes);
         plan.cut_off = CancellationToken::new();
     }
 
@@ -216,6 +225,8 @@ struct Plan {
     counts: Counts,
     /// How many requests are still let through; all when not said.
     allowed: Option<u64>,
+    /// Whether requests that only read are not among those.
+    only_changes: bool,
     /// The longest request that is passed on, in bytes.
     longest: usize,
     /// Cancelled by the first request that is not let through.
@@ -248,6 +259,7 @@ impl Plan {
             spoiled_place,
             counts: Counts::default(),
             allowed: None,
+            only_changes: false,
             longest: MAX_MESSAGE_BYTES,
             cut_off: CancellationToken::new(),
             passing: Arc::new(watch::Sender::new(0)),
@@ -256,8 +268,10 @@ impl Plan {
     }
 
     /// Lets one more request through, if it may.
-    fn let_through(&mut self) -> Option<Passing> {
+    fn let_through(&mut self, request: &[u8]) -> Option<Passing> {
+        let is_free = self.only_changes && !self.cut_off.is_cancelled() && request.starts_with(b"GET ");
         match &mut self.allowed {
+            Some(_) if is_free => {}
             Some(0) => {
                 self.cut_off.cancel();
                 return None;
@@ -315,7 +329,7 @@ async fn pass_on(client: TcpStream, upstream: &str, plan: &Mutex<Plan>) -> io::R
     server.set_nodelay(true)?;
     let (mut client, mut server) = (BufReader::new(client), BufReader::new(server));
     while let Some(request) = Message::read(&mut client, Kind::Request).await? {
-        let Some(passing) = plan.lock().let_through() else { return Ok(()) };
+        let Some(passing) = plan.lock().let_through(&request.bytes) else { return Ok(()) };
         if request.bytes.len() > plan.lock().longest {
             client.write_all(TOO_LONG).await?;
             continue;

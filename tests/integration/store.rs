@@ -11,6 +11,7 @@ mod embedded;
 mod lost_answers;
 mod model;
 mod records;
+mod resize;
 mod roundtrip;
 mod sample;
 mod searches;

@@ -102,6 +102,12 @@ pub(crate) struct BenchArgs {
     /// there
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub(super) elasticsearch_url: Vec<String>,
+    /// The number of primary shards of its index of live jobs [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) elasticsearch_shards: Option<u32>,
+    /// The number of further copies of each shard [default: 1 as soon as there is a second node]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100))]
+    pub(super) elasticsearch_replicas: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -142,7 +148,13 @@ impl BenchArgs {
             self.check_scaling()?;
         }
         let wrong = match self.store() {
-            StoreKind::Embedded => (!self.elasticsearch_url.is_empty()).then_some(("--elasticsearch-url", "embedded")),
+            StoreKind::Embedded => [
+                ("--elasticsearch-url", !self.elasticsearch_url.is_empty()),
+                ("--elasticsearch-shards", self.elasticsearch_shards.is_some()),
+                ("--elasticsearch-replicas", self.elasticsearch_replicas.is_some()),
+            ]
+            .into_iter()
+            .find_map(|(flag, is_given)| is_given.then_some((flag, "embedded"))),
             StoreKind::Elasticsearch => self.data_dir.is_some().then_some(("--data-dir", "elasticsearch")),
         };
         match wrong {

@@ -43,7 +43,7 @@ struct Flow {
     jobs: u32,
 }
 
-/// A steady load.
+/// A load of jobs that are submitted at a steady rate, whether or not the server keeps up.
 pub(super) struct Steady {
     /// How many jobs are submitted per second.
     pub(super) rate: u32,

@@ -58,7 +58,7 @@ impl Target {
                 let data = scratch_directory()?;
                 let mut options = match args.store() {
                     StoreKind::Embedded => vec!["--data-dir".into(), data.path().into()],
-                    StoreKind::Elasticsearch => elasticsearch(&args.elasticsearch_url, run),
+                    StoreKind::Elasticsearch => elasticsearch(args, &args.elasticsearch_url, run),
                 };
                 // Server and workers are on one machine, which has one clock.
                 options.extend(["--clock-skew-ms", "0"].map(OsString::from));
@@ -70,7 +70,7 @@ impl Target {
     }
 
     /// Starts servers over one Elasticsearch, in new indices. The first one has the monitor.
-    pub(super) async fn managers(elasticsearch_urls: &[String], count: u16) -> Result<Vec<Self>, Failure> {
+    pub(super) async fn managers(args: &BenchArgs, urls: &[String], count: u16) -> Result<Vec<Self>, Failure> {
         let run: u32 = rand::random();
         let queue = format!("bench-{run:08x}");
         let one = async |options: Vec<OsString>| -> Result<Self, Failure> {
@@ -79,7 +79,7 @@ impl Target {
             let client = Client::new(&url, None)?.with_answer_timeout(LOADED_WITHIN);
             Ok(Self { client, url, queue: queue.clone(), what, started: Some(started) })
         };
-        let mut options = elasticsearch(elasticsearch_urls, run);
+        let mut options = elasticsearch(args, urls, run);
         options.extend(["--clock-skew-ms", "0"].map(OsString::from));
         // It makes the indices, which the others find.
         let mut managers = vec![one(options.clone()).await?];
@@ -143,11 +143,18 @@ pub(super) fn scratch_directory() -> Result<TempDir, Failure> {
     made.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))
 }
 
-/// Returns the options of a server with new indices.
-fn elasticsearch(urls: &[String], run: u32) -> Vec<OsString> {
+/// Returns the options of a server with new indices over these nodes.
+fn elasticsearch(args: &BenchArgs, urls: &[String], run: u32) -> Vec<OsString> {
     let prefix = format!("leasehold-bench-{run:08x}-");
+    let flag = |name: &str, value: Option<u32>| value.map(|value| format!("{name}={value}").into());
     let urls = urls.iter().flat_map(|url| ["--elasticsearch-url", url]);
-    ["--store", "elasticsearch", "--index-prefix", &prefix].into_iter().chain(urls).map(OsString::from).collect()
+    ["--store", "elasticsearch", "--index-prefix", &prefix]
+        .into_iter()
+        .chain(urls)
+        .map(OsString::from)
+        .chain(flag("--elasticsearch-shards", args.elasticsearch_shards))
+        .chain(flag("--elasticsearch-replicas", args.elasticsearch_replicas))
+        .collect()
 }
 
 async fn start(options: &[OsString], data: TempDir) -> Result<(String, Started), Failure> {

@@ -48,6 +48,15 @@ impl Manager {
         Ok(self.shared.store.archive(now, limit).await?)
     }
 
+    /// Returns whether the store holds writes back, or has lately: a heartbeat that seems to be missing may wait to be
+    /// written.
+    ///
+    /// # Errors
+    /// Returns the store's error.
+    pub async fn has_lately_held_writes_back(&self) -> Result<bool, ManagerError> {
+        Ok(self.shared.store.has_lately_held_writes_back().await?)
+    }
+
     /// Sets the events that subscriptions select for any job.
     pub fn subscribe_to(&self, events: BTreeSet<EventName>) {
         *self.shared.work.subscribed.write() = events;

@@ -183,7 +183,7 @@ impl Lane {
         self.unknown();
     }
 
-    /// Drops all candidates.
+    /// Drops all candidates, so that the store is to be searched for them anew.
     pub(super) fn forget(&mut self) {
         self.due.clear();
         self.later.clear();

@@ -55,7 +55,7 @@ pub(super) async fn prepare(
         link.template(&definitions, kind).await?;
     }
     link.until_searchable(indices, options.request_timeout / 2).await?;
-    Ok((server, Standing::new(opened)))
+    Ok((server, Standing::new(opened, indices.resizing.clone(), options.write_timeout)))
 }
 
 /// The connection over which a store is set up and migrated.
@@ -130,7 +130,15 @@ impl<'a> Link<'a> {
             Some(found) => found,
             None => self.create_unless_lost(definitions, kind).await?,
         };
+        let is_resizing = found.aliases.keys().any(|alias| alias.starts_with(&definitions.indices.resizing));
+        if is_resizing && found.block().is_some() {
+            return Err(ConnectError::NotYet(Fault::Resizing(index).to_string()));
+        }
         check(&index, &found)?;
+        let other_shards = found.other_shards(kind, definitions.options);
+        for has in other_shards.into_iter().chain(found.other_replicas(definitions.options)) {
+            tracing::warn!(index, "the index has {has}; `leasehold migrate` with the same settings changes that");
+        }
         let all = &definitions.indices.all;
         if kind == Kind::Jobs && !found.aliases.contains_key(all) {
             let what = format!("the alias `{all}`");
@@ -306,6 +314,24 @@ impl IndexInfo {
 
     fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).and_then(Value::as_str)
+    }
+
+    /// Returns how many shards the index has, if that is not what the options say.
+    fn other_shards(&self, kind: Kind, options: &ElasticsearchOptions) -> Option<String> {
+        let wanted = options.shards.filter(|_| kind.follows_shards())?.to_string();
+        let has = self.setting("index.number_of_shards").filter(|has| *has != wanted)?;
+        Some(format!("{has} primary shards, where the settings say {wanted}"))
+    }
+
+    /// Returns how many replicas the index has, if that is not what the options say.
+    pub(super) fn other_replicas(&self, options: &ElasticsearchOptions) -> Option<String> {
+        let wanted = options.replicas?.to_string();
+        let is_fixed = self.setting("index.auto_expand_replicas").is_none_or(|range| range == "false");
+        let has = self.setting("index.number_of_replicas").unwrap_or_default();
+        (!is_fixed || has != wanted).then(|| {
+            let has = if is_fixed { has } else { "as many as it has nodes for" };
+            format!("{has} replicas, where the settings say {wanted}")
+        })
     }
 
     /// Returns whether writes are acknowledged before they are on disk.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bulk::{self, ItemOutcome, Lines, Part};
+use super::fault::Fault;
 use super::indices::Indices;
 use super::locate::Locator;
 use super::nodes::{CallError, Nodes};
@@ -40,10 +41,11 @@ pub(super) struct Sent {
 
 impl Context {
     /// Sends a bulk to the index behind `alias` in as many requests as its bytes need, and returns the answer to each
-    /// item. Nothing is sent to an index that is known to be out of order. What is too long for one request is halved,
-    /// so that an item that is too long by itself fails alone.
+    /// item. Nothing is sent to an index that is known to be out of order; while the number of its shards is changed,
+    /// the bulk waits. What is too long for one request is halved, so that an item that is too long by itself fails
+    /// alone.
     pub(super) async fn send(&self, alias: &str, lines: Lines, deadline: Instant) -> Vec<Sent> {
-        if let Some(fault) = self.standing.fault(alias) {
+        if let Err(fault) = self.standing.until_writable(alias, deadline).await {
             let outcome = ItemOutcome::Withheld(fault);
             return vec![Sent { outcome, maybe_repeated: false }; lines.count()];
         }
@@ -63,7 +65,7 @@ impl Context {
     /// Sends one request. Returns `None` when it is too long and has several items.
     async fn send_part(&self, alias: &str, part: &Part, deadline: Instant) -> Option<Vec<Sent>> {
         let count = part.count();
-        let (outcomes, maybe_repeated) =
+        let (mut outcomes, maybe_repeated) =
             match self.nodes.call(&part.request(alias, self.request_timeout / 2), deadline).await {
                 Ok(reply) if reply.status == TOO_LONG && count > 1 => return None,
                 Ok(reply) => (bulk::outcomes(reply.status, &reply.body, count), reply.maybe_repeated),
@@ -74,6 +76,15 @@ impl Context {
             };
         if outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::OutOfOrder(_))) {
             self.standing.sound_alarm();
+            // An index that is in order, or is about to be, has been exchanged or its block lifted since the server
+            // answered: the items are sent again. An earlier try inside the server may have been done.
+            if self.standing.look(&self.nodes, deadline).await.is_ok() && self.standing.is_in_order(alias) {
+                for outcome in &mut outcomes {
+                    if let ItemOutcome::OutOfOrder(fault @ (Fault::Blocked { .. } | Fault::Missing(_))) = outcome {
+                        *outcome = ItemOutcome::Unsure(fault.to_string());
+                    }
+                }
+            }
         }
         Some(outcomes.into_iter().map(|outcome| Sent { outcome, maybe_repeated }).collect())
     }

@@ -17,6 +17,9 @@ pub(super) const MAPPING_VERSION: u64 = 1;
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");
+/// The number of primary shards of an index for which none is set: one holds the live jobs of most, since those that
+/// have ended leave it, and every search asks each shard.
+const DEFAULT_SHARDS: u32 = 1;
 /// The priority of the templates, above those of Elasticsearch's own and of users' catch-all templates.
 pub(super) const TEMPLATE_PRIORITY: u32 = 500;
 
@@ -49,7 +52,7 @@ impl Definitions<'_> {
             Kind::Archive => json!({ all: {} }),
             Kind::Bodies | Kind::Records => json!({ own: {} }),
         };
-        Ok(with_options(definition, self.options))
+        Ok(with_options(definition, kind, self.options))
     }
 
     /// Returns the template for indices of a kind. It does not set the kind's alias: a new index gets that only when it
@@ -80,9 +83,10 @@ pub(super) fn default_fields() -> Vec<&'static str> {
 }
 
 /// Fills the configured settings into a definition.
-fn with_options(mut definition: Value, options: &ElasticsearchOptions) -> Value {
+fn with_options(mut definition: Value, kind: Kind, options: &ElasticsearchOptions) -> Value {
     let settings = &mut definition["settings"]["index"];
-    settings["number_of_shards"] = options.shards.into();
+    let shards = options.shards.filter(|_| kind.follows_shards());
+    settings["number_of_shards"] = shards.unwrap_or(DEFAULT_SHARDS).into();
     // Named although it is the default: a shard without the setting stops refreshing while nobody searches it.
     settings["refresh_interval"] = format!("{}ms", options.refresh_interval.as_millis().max(1)).into();
     set_replicas(settings, options.replicas);

@@ -13,6 +13,12 @@ pub(super) enum Fault {
     /// The server takes no writes to the index, or none at all. Holds the index's name and the block's description.
     #[error("the store takes no writes to {index} ({why}); {}", mend(index, why))]
     Blocked { index: String, why: String },
+    /// The number of the index's shards is being changed.
+    #[error(
+        "the index `{0}` takes no writes while the number of its shards is changed; if no `leasehold migrate` is at \
+         work, run it again, which lifts the block"
+    )]
+    Resizing(String),
     /// The index is closed.
     #[error("the index `{0}` is closed; open it: POST /{0}/_open")]
     Closed(String),

@@ -19,6 +19,12 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Self; 4] = [Self::Jobs, Self::Archive, Self::Bodies, Self::Records];
 
+    /// Returns whether the number of shards of such an index is a setting. Live jobs and bodies are written all the
+    /// time; records are few; and a month takes one write for each job, while every search asks each of its shards.
+    pub(super) fn follows_shards(self) -> bool {
+        matches!(self, Self::Jobs | Self::Bodies)
+    }
+
     /// Returns whether such an index holds jobs.
     pub(super) fn is_of_jobs(self) -> bool {
         matches!(self, Self::Jobs | Self::Archive)
@@ -35,6 +41,10 @@ pub(super) struct Indices {
     pub(super) archive: String,
     /// The alias over live jobs and the archive, for people and Kibana.
     pub(super) all: String,
+    /// The start of the aliases that mark an index of which the number of shards is being changed.
+    pub(super) resizing: String,
+    /// The alias of an index that was replaced by one with another number of shards and is to be removed.
+    pub(super) replaced: String,
 }
 
 impl Indices {

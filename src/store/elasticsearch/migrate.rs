@@ -1,8 +1,9 @@
-//! Adding fields to indices that an earlier version of the program made: what `leasehold migrate` does.
+//! What `leasehold migrate` does: it adds fields to indices that an earlier version of the program made, and brings the
+//! numbers of shards ([`super::resize`]) and replicas to what the settings say.
 //!
-//! Only what a server can change in place is done: fields are added, and no document is written anew. Each index is
-//! marked with its new version in the request that adds its fields, the live index after everything else, so that a
-//! migration which ended anywhere goes on where it ended, and several at once only do the same.
+//! Of fields, only what a server can change in place is done: they are added, and no document is written anew. Each
+//! index is marked with its new version in the request that adds its fields, the live index after everything else, so
+//! that a migration which ended anywhere goes on where it ended, and several at once only do the same.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use super::definition::{Definitions, MAPPING_VERSION, default_fields};
 use super::error::ConnectError;
 use super::indices::Kind;
 use super::nodes::{Nodes, Request};
+use super::resize::Resize;
 
 /// The longest duration of a migration, as a multiple of the request timeout.
 const TIMES_A_REQUEST: u32 = 60;
@@ -22,8 +24,18 @@ const TIMES_A_REQUEST: u32 = 60;
 struct Change {
     /// A sentence that describes the change.
     what: String,
-    request: Request,
+    work: Work,
 }
+
+/// What makes a change.
+enum Work {
+    Request(Request),
+    Resize(Resize),
+}
+
+/// The part of the longest time of a write, as a fraction, for which writes may wait for another number of shards: the
+/// rest is for taking it back and for writing what has waited.
+const PAUSE: (u32, u32) = (2, 3);
 
 /// A plan of the changes that bring the indices to this program's mapping version.
 pub struct Migration {
@@ -50,8 +62,14 @@ impl Migration {
             for kind in [Kind::Bodies, Kind::Records, Kind::Jobs] {
                 found.extend(link.find(indices.name(kind)).await?.map(|(name, info)| (name, info, kind)));
             }
-            for (index, info, kind) in found {
-                changes.extend(changes_of(&index, &info, kind, &definitions)?);
+            for (index, info, kind) in &found {
+                changes.extend(changes_of(index, info, *kind, &definitions)?);
+            }
+            changes.extend(found.iter().filter_map(|(index, info, _)| replicas_of(index, info, &options)));
+            for kind in Kind::ALL.into_iter().filter(|kind| kind.follows_shards()) {
+                let resize = Resize::plan(&link, &indices, kind, options.shards).await?;
+                changes
+                    .extend(resize.map(|resize| Change { what: resize.what().to_owned(), work: Work::Resize(resize) }));
             }
         }
         Ok(Self { nodes, options, changes })
@@ -68,15 +86,33 @@ impl Migration {
     /// [`ConnectError`] for the first change that could not be made. The changes before it are made; a second call
     /// continues from there.
     pub async fn apply(&self, mut done: impl FnMut(&str)) -> Result<(), ConnectError> {
-        let link = Link::new(&self.nodes, self.options.request_timeout.saturating_mul(TIMES_A_REQUEST));
-        for Change { what, request } in &self.changes {
-            link.send(request.clone()).await?.success().map_err(|why| {
-                ConnectError::refused(format!("cannot {what} ({why})"), "mend that and run `leasehold migrate` again")
-            })?;
+        let options = &self.options;
+        let link = Link::new(&self.nodes, options.request_timeout.saturating_mul(TIMES_A_REQUEST));
+        let pause = options.write_timeout * PAUSE.0 / PAUSE.1;
+        for Change { what, work } in &self.changes {
+            match work {
+                Work::Request(request) => {
+                    link.send(request.clone()).await?.success().map_err(|why| {
+                        let mend = "mend that and run `leasehold migrate` again";
+                        ConnectError::refused(format!("cannot {what} ({why})"), mend)
+                    })?;
+                }
+                Work::Resize(resize) => {
+                    resize.apply(&self.nodes, &options.indices()?, pause, options.query_time).await?;
+                }
+            }
             done(what);
         }
         Ok(())
     }
+}
+
+/// Returns the change that gives an index as many replicas as the options say; `None` when it has them.
+fn replicas_of(index: &str, found: &IndexInfo, options: &ElasticsearchOptions) -> Option<Change> {
+    let (has, replicas) = (found.other_replicas(options)?, options.replicas?);
+    let setting = json!({ "index.number_of_replicas": replicas, "index.auto_expand_replicas": "false" });
+    let request = Request::put(format!("{index}/_settings"), Some(&setting));
+    Some(Change { what: format!("set the replicas of `{index}`, which has {has}"), work: Work::Request(request) })
 }
 
 /// Returns the changes that an index needs; the last of them marks it with the new version.
@@ -101,8 +137,8 @@ fn changes_of(
         ));
     }
     let change = |what, path: String, body: &Value| {
-        let request = Request::put(path, Some(body));
-        Change { what, request }
+        let work = Work::Request(Request::put(path, Some(body)));
+        Change { what, work }
     };
     let mut changes = Vec::new();
     if kind.is_of_jobs() {

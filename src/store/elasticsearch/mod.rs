@@ -7,9 +7,10 @@
 //!
 //! In reading order:
 //!
-//! - the server: [`connect`] (the start and its checks), [`indices`], [`definition`] and [`migrate`] (what the indices
-//!   are, and how older ones become that), [`flavour`] (which server it is), [`nodes`] and [`health`] (requests,
-//!   deadlines, second tries), `fault` and `standing` (indices that are not as they should be);
+//! - the server: [`connect`] (the start and its checks), [`indices`], [`definition`] and [`migrate`] (what the
+//!   indices are, and how older ones become that), `shards` and `resize` (how one gets another number of shards),
+//!   [`flavour`] (which server it is), [`nodes`] and [`health`] (requests, deadlines, second tries), `fault` and
+//!   `standing` (indices that are not as they should be);
 //! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what
 //!   a lost answer means, and what is done then), `unreadable` (documents of other versions);
 //! - the way of a write: `writer`, `caller`, `intake`, `batch`, `task`, `bulk`, `bodies` and `cleaning`, which share a
@@ -53,8 +54,10 @@ mod options;
 mod query_time;
 mod reader;
 mod records;
+mod resize;
 mod resolution;
 mod search;
+mod shards;
 mod standing;
 mod stats;
 mod task;
@@ -294,6 +297,12 @@ impl Store for ElasticsearchStore {
 
     fn out_of_order(&self) -> Option<String> {
         self.context.standing.faults()
+    }
+
+    async fn has_lately_held_writes_back(&self) -> Result<bool, StoreError> {
+        let Context { nodes, standing, request_timeout, .. } = &*self.context;
+        standing.look(nodes, Instant::now() + *request_timeout).await?;
+        Ok(standing.has_lately_held_writes_back())
     }
 
     fn inline_limit(&self) -> usize {

@@ -46,8 +46,9 @@ pub struct ElasticsearchOptions {
     /// The most bulk requests under way at once in each lane: of writes that can be sent at once, of those that bring
     /// bodies, and of those whose job has to be looked for in the archive.
     pub bulks_in_flight: usize,
-    /// The number of primary shards of a newly created index.
-    pub shards: u32,
+    /// The number of primary shards of the indices of live jobs and of bodies; `None` for what they have, and for one
+    /// in an index that is made. A month of the archive and the index of records have one in any case.
+    pub shards: Option<u32>,
     /// The number of replicas of each shard; `None` for one replica as soon as there is a second node, and none before
     /// that.
     pub replicas: Option<u32>,
@@ -76,7 +77,7 @@ impl Default for ElasticsearchOptions {
             write_queue: 50_000,
             read_queue: 50_000,
             bulks_in_flight: 3,
-            shards: 1,
+            shards: None,
             replicas: None,
             refresh_interval: Duration::from_secs(1),
             move_after: Duration::from_secs(600),
@@ -114,6 +115,8 @@ impl ElasticsearchOptions {
             records: format!("{prefix}records"),
             archive: format!("{prefix}archive"),
             all: format!("{prefix}all"),
+            resizing: format!("{prefix}resizing-"),
+            replaced: format!("{prefix}replaced"),
         })
     }
 

@@ -109,6 +109,9 @@ fn a_setting_of_the_store_that_is_not_chosen_is_refused_wherever_it_is_given() {
     refused(&["serve"], Some(("LEASEHOLD_ELASTICSEARCH_API_KEY", "k")), &["LEASEHOLD_ELASTICSEARCH_API_KEY", add]);
     refused(&["serve", "--index-prefix", "x-"], None, &["index_prefix", "no store is chosen"]);
     refused(&["serve", "--store", "embedded", "--archive-after", "1m"], None, &["archive_after", "`embedded`"]);
+    refused(&["serve", "--elasticsearch-shards", "2"], None, &["elasticsearch_shards", add]);
+    refused(&["serve"], Some(("LEASEHOLD_ELASTICSEARCH_REPLICAS", "1")), &["elasticsearch_replicas", add]);
+    refused(&["bench", "--elasticsearch-shards", "2"], None, &["--elasticsearch-shards", "--store embedded"]);
     let elasticsearch = ["serve", "--store", "elasticsearch", "--elasticsearch-url", node];
     refused(&[&elasticsearch[..], &["--data-dir", "d"]].concat(), None, &["data_dir", "add `--store embedded`"]);
     refused(&["bench", "--elasticsearch-url", node], None, &["--elasticsearch-url", "--store embedded"]);
@@ -170,4 +173,22 @@ async fn elasticsearch_a_query_may_take_as_long_as_the_setting_says() {
     let urls = vec![servers::elasticsearch().await.url().to_owned()];
     let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("query-time") };
     a_query_may_take_as_long_as_the_setting_says(engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_and_replicas_that_differ_from_the_settings_are_told_and_served() {
+    let place = tempfile::tempdir().expect("a directory");
+    let urls = vec![servers::elasticsearch().await.url().to_owned()];
+    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("shards") };
+    let log = async |name: &str, options: &[&str]| {
+        let server = Server::start_as("serve", options, engine.clone(), &place.path().join(name)).await;
+        server.log()
+    };
+    let made = ["--elasticsearch-shards", "2", "--elasticsearch-replicas", "0"];
+    assert!(!log("made", &made).await.contains("the index has"));
+    assert!(!log("unsaid", &[]).await.contains("the index has"));
+    let said = log("other", &["--elasticsearch-shards", "4", "--elasticsearch-replicas", "1"]).await;
+    for has in ["2 primary shards, where the settings say 4", "0 replicas, where the settings say 1"] {
+        assert!(said.contains(has) && said.contains("leasehold migrate"), "{said}");
+    }
 }

@@ -49,7 +49,7 @@ impl Rule {
     }
 }
 
-/// What is simulated.
+/// The managers, the store and the jobs that one simulation has.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     pub(super) rule: Rule,

@@ -92,6 +92,8 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
             api_key: None,
             ca: None,
             index_prefix: Some(format!("leasehold-bench-{run:08x}-")),
+            shards: args.elasticsearch_shards,
+            replicas: args.elasticsearch_replicas,
             archive_after: None,
             query_time: None,
         }),

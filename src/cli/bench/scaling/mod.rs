@@ -28,7 +28,7 @@ use cluster::Cluster;
 use row::{Counters, Row};
 
 const DEFAULT_JOBS: u32 = 40_000;
-/// The steady load.
+/// How many jobs a second are submitted to measure their waits, and for how long.
 const RATE: u32 = 50;
 const STEADY_FOR: Duration = Duration::from_secs(5);
 /// Where Elasticsearch is if nothing else is said.
@@ -113,7 +113,7 @@ async fn with_managers(
     count: u16,
     measured: impl AsyncFnOnce(&mut Vec<Target>) -> Result<Row, Failure>,
 ) -> Result<Row, Failure> {
-    let mut managers = Target::managers(&cluster.urls, count).await?;
+    let mut managers = Target::managers(args, &cluster.urls, count).await?;
     let mut row = measured(&mut managers).await?;
     join_all(managers.into_iter().map(Target::stop)).await;
     (row.elasticsearch_nodes, row.managers, row.workers) = (cluster.nodes, Some(count), args.scaling_workers());

@@ -27,7 +27,7 @@ const PANELS: [Panel; 2] = [
     Panel { title: "conflicts for each claim", value: |row| row.conflicts_per_claim, least: 0.02 },
 ];
 
-/// Draws the rows.
+/// Returns the plot of the rows as an SVG image: throughput and conflicts by the number of managers.
 pub(super) fn svg(rows: &[Row]) -> String {
     let clusters: BTreeSet<u64> = rows.iter().map(|row| row.elasticsearch_nodes).collect();
     let (width, height) = (2.0 * (LEFT + WIDTH) + MARGIN, HEIGHT + 2.0 * MARGIN + 20.0 * clusters.len() as f64);
