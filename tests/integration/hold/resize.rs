@@ -124,7 +124,7 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
     let mut number = LONG_JOBS;
     let mut short = Vec::new();
     loop {
-        let server = if number % 2 == 0 { &one } else { &other };
+        let server = if number.is_multiple_of(2) { &one } else { &other };
         let mut submitting = std::pin::pin!(site.submit(server, number, 0));
         let is_over = tokio::select! {
             () = &mut migrating => true,
