@@ -23,7 +23,7 @@ use crate::job::{QueueName, RecordName};
 use crate::manager::Manager;
 use crate::manager::dispatch::{Member, Members};
 use crate::store::record::body;
-use crate::store::{RecordKey, RecordKind, RecordWrite, StoreError, Version, WriteError};
+use crate::store::{RecordKey, RecordKind, RecordWrite, Refresh, StoreError, Version, WriteError};
 
 /// The time between two writes of a manager's record.
 const BEAT: Duration = Duration::from_secs(1);
@@ -37,8 +37,9 @@ const SILENCE: Duration = Duration::from_secs(4);
 /// How long a record that stays the same is kept.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// How long ago a manager's workers were told of before it goes by them: as long as others take to learn of them.
-const SETTLING: Duration = Duration::from_millis(2_500);
+/// How long ago a manager's workers were told of before it goes by them: longer than others take to learn of them, as
+/// each reads the records, in real time, with every beat.
+const SETTLING: Duration = Duration::from_millis(1_500);
 
 /// The longest time that a manager which stops takes to say so.
 const PARTING: Duration = Duration::from_secs(2);
@@ -56,6 +57,9 @@ struct Beat {
     at: Timestamp,
     /// How many workers the manager has for each queue, roughly ([`roughly`]).
     workers: Workers,
+    /// How many of them it goes by, since it has told of them for long enough.
+    #[serde(default)]
+    settled: Workers,
 }
 
 /// What a manager knows of the others, and they of it.
@@ -85,7 +89,8 @@ struct State {
 struct Sighting {
     version: Version,
     since: Instant,
-    workers: Workers,
+    /// `None` for a record in the form of a later version of the program: that there is a manager is known all the same.
+    beat: Option<Beat>,
 }
 
 impl Default for Membership {
@@ -129,7 +134,14 @@ impl State {
     /// Returns the others that run.
     fn running(&self, now: Instant) -> Vec<Member> {
         let running = self.others.iter().filter(|(_, other)| now.duration_since(other.since) < SILENCE);
-        running.map(|(name, other)| Member { name: name.clone(), workers: other.workers.clone() }).collect()
+        let member = |(name, other): (&RecordName, &Sighting)| {
+            let [workers, settled] = other
+                .beat
+                .as_ref()
+                .map_or_else(Default::default, |beat| [&beat.workers, &beat.settled].map(Clone::clone));
+            Member { name: name.clone(), workers, settled }
+        };
+        running.map(member).collect()
     }
 }
 
@@ -192,24 +204,21 @@ impl Manager {
         let was_away = state.last.is_some_and(|last| last.elapsed() >= SILENCE);
         if was_away {
             state.told.clear();
-            self.shared.dispatch.share(Members::new(
-                member(&members.name, Workers::new()),
-                Workers::new(),
-                state.running(Instant::now()),
-            ));
+            let own = Member { name: members.name.clone(), workers: Workers::new(), settled: Workers::new() };
+            self.shared.dispatch.share(Members::new(own, state.running(Instant::now())));
             self.shared.dispatch.forget();
         }
         let workers = Arc::new(self.workers_now());
         self.write_own(&mut state, &workers).await?;
-        let told = (*workers).clone();
         state.tell(Arc::clone(&workers), Instant::now());
-        *members.told.lock() = workers;
+        *members.told.lock() = Arc::clone(&workers);
         self.read_others(&mut state).await?;
         let now = Instant::now();
         state.last = Some(now);
         let others = state.running(now);
         metrics::gauge!("leasehold_managers").set((others.len() + 1) as f64);
-        self.shared.dispatch.share(Members::new(member(&members.name, state.settled(now)), told, others));
+        let own = Member { name: members.name.clone(), workers: (*workers).clone(), settled: state.settled(now) };
+        self.shared.dispatch.share(Members::new(own, others));
         Ok(())
     }
 
@@ -226,7 +235,9 @@ impl Manager {
     }
 
     async fn write_own(&self, state: &mut State, workers: &Workers) -> Result<(), StoreError> {
-        let beat = body(&Beat { at: self.shared.clock.now(), workers: workers.clone() })?;
+        let settled = state.settled(Instant::now());
+        let beat = body(&Beat { at: self.shared.clock.now(), workers: workers.clone(), settled })?;
+        let is_new = state.version.is_none();
         let write = RecordWrite::put(key(&self.shared.members.name), beat, state.version.take());
         match self.shared.store.write_record(write).await {
             Ok(version) => state.version = Some(version),
@@ -234,6 +245,10 @@ impl Manager {
             Err(WriteError::Conflict(current)) => state.version = current.map(|current| current.version),
             Err(WriteError::Refused(error)) => return Err(error),
             Err(WriteError::Unknown(why)) => return Err(StoreError::Unavailable(why)),
+        }
+        if is_new {
+            // Others are to see this manager before it takes any jobs.
+            self.shared.store.refresh(Refresh::Records).await?;
         }
         Ok(())
     }
@@ -250,9 +265,8 @@ impl Manager {
                 // Who else did it was first, and what cannot be done now is done later.
                 drop(self.shared.store.write_record(record.removal()).await);
             }
-            // What a later version of the program wrote in another form still says that there is a manager.
-            let workers = record.read::<Beat>().map(|beat| beat.workers).unwrap_or_default();
-            state.others.insert(record.key.name, Sighting { version: record.version, since, workers });
+            let beat = record.read::<Beat>().ok();
+            state.others.insert(record.key.name, Sighting { version: record.version, since, beat });
         }
         Ok(())
     }
@@ -266,10 +280,6 @@ impl Manager {
             drop(timeout(PARTING, self.shared.store.write_record(removal)).await);
         }
     }
-}
-
-fn member(name: &RecordName, workers: Workers) -> Member {
-    Member { name: name.clone(), workers }
 }
 
 fn key(name: &RecordName) -> RecordKey {

@@ -240,8 +240,8 @@ pub trait Store: Send + Sync + 'static {
     /// Reads a record in real time: every acknowledged write is seen.
     async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
 
-    /// Lists the records of a kind, by name. The list may lag as [`Store::search`] may: then a record just written is
-    /// missing, or comes in a former version, under which it can no longer be written.
+    /// Lists the records of a kind, by name. Which there are may lag as [`Store::search`] may, so that a record just
+    /// created is missing; each that is listed is as it is in real time.
     ///
     /// # Errors
     /// [`StoreError`] of any read, and when there are more than [`MAX_RECORDS`].

@@ -1,12 +1,14 @@
 //! The jobs that other managers of the store come first for: which of them are handed out here, and when.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Dispatch;
 use super::lane::{Lane, PATIENCE};
 use super::shares::Members;
 use crate::clock::Timestamp;
-use crate::job::{PartitionSet, QueueName};
+use crate::job::{Job, JobId, Partition, PartitionSet, QueueName};
 use crate::query::{Direction, Sort, SortField};
 use crate::store::Versioned;
 
@@ -19,14 +21,33 @@ pub(super) struct LookElsewhere {
     pub(super) sort: Sort,
     /// The most jobs to find.
     pub(super) limit: usize,
-    /// Whether all jobs are let in that are found, also those that other managers are about to hand out.
-    lets_in_all: bool,
+    purpose: Purpose,
 }
 
-/// The most jobs of others' partitions that one search finds: for claims that wait in vain, and to compare with own
-/// ones.
+/// Why jobs are searched for that other managers come first for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Purpose {
+    /// Claims wait in vain.
+    Help,
+    /// Some may be more urgent than the own ones.
+    Compare,
+    /// A claim does not wait.
+    Any,
+}
+
+/// The most jobs of others' partitions that one search finds: for claims that wait in vain, and else.
 const LEFTOVERS: usize = 500;
 const MORE_URGENT: usize = 100;
+
+/// How many jobs others are helped with at a time, as far as whole partitions allow.
+const HELPED_WITH: usize = 125;
+
+impl LookElsewhere {
+    /// Returns a search for the most urgent jobs.
+    fn for_urgent(due_by: Timestamp, partitions: PartitionSet, purpose: Purpose) -> Self {
+        Self { due_by, partitions, sort: Sort::Dispatch, limit: MORE_URGENT, purpose }
+    }
+}
 
 impl Dispatch {
     /// Begins a search for jobs of `queue` that other managers come first for, and returns `None` when none is due.
@@ -41,58 +62,92 @@ impl Dispatch {
         if !lane.needs_look_elsewhere(now) {
             return None;
         }
-        let partitions = lane.elsewhere();
+        let partitions = lane.shares.to_look_at(lane.looks_elsewhere);
         lane.looked_elsewhere = Some(now);
         lane.looks_elsewhere = lane.looks_elsewhere.wrapping_add(1);
         lane.drop_foreign();
-        let lets_in_all = false;
         Some(match lane.first_wanted().is_none() {
             true => {
                 let sort = Sort::By(SortField::RunAt, Direction::Descending);
-                LookElsewhere { due_by: now.minus(PATIENCE), partitions, sort, limit: LEFTOVERS, lets_in_all }
+                let (due_by, limit) = (now.minus(PATIENCE), LEFTOVERS);
+                LookElsewhere { due_by, partitions, sort, limit, purpose: Purpose::Help }
             }
-            false => LookElsewhere { due_by: now, partitions, sort: Sort::Dispatch, limit: MORE_URGENT, lets_in_all },
+            false => LookElsewhere::for_urgent(now, partitions, Purpose::Compare),
         })
     }
 
     /// Begins a search for jobs of `queue` for a claim that does not wait: any due job will do, whoever comes first for
     /// it. Returns `None` when there are no other managers with workers for the queue.
     pub(super) fn begin_reach_out(&self, queue: &QueueName) -> Option<LookElsewhere> {
-        let due_by = self.shared.clock.now();
+        let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let paused = board.paused.contains(queue);
-        let partitions = board.lane(queue).shares.foreign;
+        let partitions = board.lane(queue).shares.foreign();
         let wanted = !paused && !partitions.is_empty();
-        wanted.then_some(LookElsewhere {
-            due_by,
-            partitions,
-            sort: Sort::Dispatch,
-            limit: MORE_URGENT,
-            lets_in_all: true,
-        })
+        wanted.then(|| LookElsewhere::for_urgent(now, partitions, Purpose::Any))
     }
 
-    /// Ends a search for jobs of other managers' partitions, and lets in those that may be handed out here, apart from
-    /// those that `fresh` rejects as outdated.
-    pub(super) fn end_look_elsewhere(
+    /// Returns which of the jobs found may be handed out here before the own ones. A search shows them as they were
+    /// when it last caught up, so they are to be read again before they are let in: another manager is handing them
+    /// out meanwhile.
+    ///
+    /// To help, jobs are taken from as few partitions as possible: their own manager leaves a partition to whom it
+    /// meets there ([`Dispatch::yield_to_others`]), so that it meets few.
+    pub(super) fn may_go_first(
         &self,
         queue: &QueueName,
         look: &LookElsewhere,
-        found: Vec<Versioned>,
-        fresh: impl Fn(&Versioned) -> bool,
-    ) {
+        mut found: Vec<Versioned>,
+    ) -> Vec<Versioned> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let lane = board.lane(queue);
-        let may_go_first = |candidate: &Versioned| look.lets_in_all || lane.lets_in(&candidate.job, now);
-        let let_in: Vec<Versioned> = found.into_iter().filter(may_go_first).filter(fresh).collect();
-        for candidate in let_in {
+        found.retain(|hit| look.purpose == Purpose::Any || lane.lets_in(&hit.job, now));
+        if look.purpose == Purpose::Help {
+            let mut by_partition: BTreeMap<Partition, usize> = BTreeMap::new();
+            found.iter().for_each(|hit| *by_partition.entry(hit.job.partition()).or_default() += 1);
+            let mut largest: Vec<(Partition, usize)> = by_partition.into_iter().collect();
+            largest.sort_by_key(|(_, count)| Reverse(*count));
+            let mut helped_with = 0;
+            let chosen = largest.into_iter().take_while(|(_, count)| {
+                let is_wanted = helped_with < HELPED_WITH;
+                helped_with += count;
+                is_wanted
+            });
+            let chosen: PartitionSet = chosen.map(|(partition, _)| partition).collect();
+            found.retain(|hit| chosen.contains(hit.job.partition()));
+        }
+        found
+    }
+
+    /// Lets in these jobs of other managers' partitions, apart from those that `fresh` rejects as outdated.
+    pub(super) fn let_in(&self, queue: &QueueName, found: Vec<Versioned>, fresh: impl Fn(&Versioned) -> bool) {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        for candidate in found.into_iter().filter(fresh) {
             if !board.out.contains(&candidate.job.id) {
                 board.lane(queue).add_foreign(candidate, now, self.shared.config.capacity);
             }
         }
         self.serve(&mut board, queue, now);
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
+    }
+
+    /// Returns which of these jobs of one queue are to be read again before what a search shows of them is believed.
+    pub(super) fn doubtful<'a>(&self, queue: &QueueName, found: &'a [Versioned]) -> Vec<&'a JobId> {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        let lane = board.lane(queue);
+        found.iter().filter(|hit| lane.is_doubtful(&hit.job, now)).map(|hit| &hit.job.id).collect()
+    }
+
+    /// Drops the candidates of this job's partition, since a claim for the job met another manager's. They are found
+    /// again by the next search; in an exclusive store there are no others, and nobody would search.
+    pub(crate) fn yield_to_others(&self, job: &Job) {
+        if self.shared.config.poll_interval.is_some() {
+            let now = self.shared.clock.now();
+            self.shared.board.lock().lane(&job.spec.queue).yield_partition(job.partition(), now);
+        }
     }
 
     /// Shares out the queues between these managers.

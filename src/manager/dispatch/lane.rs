@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::shares::Shares;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, PartitionSet};
+use crate::job::{Job, JobId, Partition};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 
@@ -27,15 +27,16 @@ pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// still returns jobs that were claimed since, so continuing finds more, but misses jobs that others added.
 pub(super) const RESTART: Duration = Duration::from_secs(2);
 
-/// The time between two looks for jobs of others' partitions.
+/// The time between two looks for jobs of others' partitions, and while claims wait in vain.
 const ELSEWHERE_EVERY: Duration = Duration::from_secs(1);
+const HELP_EVERY: Duration = Duration::from_millis(250);
 
 /// How much longer a job of another manager's partition must have been due than the own ones, to be handed out here.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Every so many looks for others' jobs are for those of all partitions, not only of those that come to this manager
-/// next: should two managers hang at once, nothing is forgotten.
-const WIDE_LOOK: u32 = 5;
+/// How long a search's hits in a partition are doubted after a claim for one of its jobs met another manager's: longer
+/// than a search shows what was written before.
+const DOUBT: Duration = Duration::from_secs(3);
 
 /// How long a lane is kept after the last claim that named its queue.
 pub(super) const LANE_IDLE: Duration = Duration::from_secs(300);
@@ -82,6 +83,8 @@ pub(super) struct Lane {
     /// When the store was last searched for jobs of others' partitions, and how often.
     pub(super) looked_elsewhere: Option<Timestamp>,
     pub(super) looks_elsewhere: u32,
+    /// The partitions in which a claim met another manager's, and when.
+    pub(super) met_others_in: BTreeMap<Partition, Timestamp>,
     /// The time from which on jobs that become due may be missing.
     pub(super) known_until: Timestamp,
     /// When a claim last named the queue, or else when the lane was created.
@@ -175,12 +178,28 @@ impl Lane {
     /// Drops all jobs of others' partitions, and makes the lane one that is to be searched for.
     pub(super) fn keep_own(&mut self) {
         self.drop_foreign();
-        let shares = &self.shares;
-        let lost = |candidate: &&Versioned| !shares.has(&candidate.job);
-        let candidates = self.due.values().chain(self.later.values());
-        let lost: Vec<JobId> = candidates.filter(lost).map(|candidate| candidate.job.id.clone()).collect();
-        lost.iter().for_each(|id| self.remove(id));
+        let own = self.shares.own;
+        self.drop_where(|job| !own.contains(job.partition()));
         self.unknown();
+    }
+
+    /// Drops the jobs of a partition in which a claim met another manager's: who holds some of them is handing out the
+    /// others as well.
+    pub(super) fn yield_partition(&mut self, partition: Partition, now: Timestamp) {
+        self.met_others_in.retain(|_, at| now.since(*at) < DOUBT);
+        self.met_others_in.insert(partition, now);
+        self.drop_where(|job| job.partition() == partition);
+    }
+
+    /// Returns whether what a search shows of the job is to be read again before it is believed.
+    pub(super) fn is_doubtful(&self, job: &Job, now: Timestamp) -> bool {
+        !self.shares.has(job) || self.met_others_in.get(&job.partition()).is_some_and(|at| now.since(*at) < DOUBT)
+    }
+
+    fn drop_where(&mut self, is_lost: impl Fn(&Job) -> bool) {
+        let candidates = self.due.values().chain(self.later.values()).map(|candidate| &candidate.job);
+        let lost: Vec<JobId> = candidates.filter(|job| is_lost(job)).map(|job| job.id.clone()).collect();
+        lost.iter().for_each(|id| self.remove(id));
     }
 
     /// Drops all candidates, so that the store is to be searched for them anew.
@@ -198,16 +217,15 @@ impl Lane {
         self.known_until = Timestamp::MIN;
     }
 
-    /// Returns whether the store is to be searched for jobs of others' partitions.
-    pub(super) fn needs_look_elsewhere(&self, now: Timestamp) -> bool {
-        !self.shares.foreign.is_empty()
-            && self.looked_elsewhere.is_none_or(|looked_at| now.since(looked_at) >= ELSEWHERE_EVERY)
+    /// Returns when the store is to be searched for jobs of others' partitions; `None` for at once.
+    fn next_look_elsewhere(&self) -> Option<Timestamp> {
+        let is_in_vain = !self.waiting.is_empty();
+        self.looked_elsewhere.map(|at| at.plus(if is_in_vain { HELP_EVERY } else { ELSEWHERE_EVERY }))
     }
 
-    /// Returns the partitions of others to search for jobs now.
-    pub(super) fn elsewhere(&self) -> PartitionSet {
-        let wide = self.shares.next.is_empty() || self.looks_elsewhere % WIDE_LOOK == WIDE_LOOK - 1;
-        if wide { self.shares.foreign } else { self.shares.next }
+    /// Returns whether the store is to be searched for jobs of others' partitions.
+    pub(super) fn needs_look_elsewhere(&self, now: Timestamp) -> bool {
+        !self.shares.has_all() && self.next_look_elsewhere().is_none_or(|at| at <= now)
     }
 
     /// Records that due jobs after `last` may be missing.
@@ -300,8 +318,8 @@ impl Lane {
         if let (Some(interval), Some(looked_up_at)) = (config.poll_interval, self.looked_up_at) {
             wake = wake.min(looked_up_at.plus(interval));
         }
-        if let Some(looked_at) = self.looked_elsewhere.filter(|_| !self.shares.foreign.is_empty()) {
-            wake = wake.min(looked_at.plus(ELSEWHERE_EVERY));
+        if let Some(at) = self.next_look_elsewhere().filter(|_| !self.shares.has_all()) {
+            wake = wake.min(at);
         }
         wake.max(now)
     }

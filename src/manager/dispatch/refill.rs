@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tracing::warn;
 
-use crate::job::{JobState, QueueName};
+use crate::job::{JobId, JobState, QueueName};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
@@ -53,7 +53,19 @@ impl Manager {
         };
         let search = Search { filter, sort: look.sort, after: None, limit: look.limit };
         let found = self.shared.store.search(&search).await?;
-        self.shared.dispatch.end_look_elsewhere(queue, look, found, |hit| self.up_to_date(hit));
+        let found = self.shared.dispatch.may_go_first(queue, look, found);
+        self.read_again(queue, &found).await?;
+        self.shared.dispatch.let_in(queue, found, |hit| self.up_to_date(hit));
+        Ok(())
+    }
+
+    /// Reads the doubtful ones of these hits in real time, so that those which have moved on are known as outdated.
+    async fn read_again(&self, queue: &QueueName, hits: &[Versioned]) -> Result<(), StoreError> {
+        let doubtful: Vec<JobId> = self.shared.dispatch.doubtful(queue, hits).into_iter().cloned().collect();
+        if !doubtful.is_empty() {
+            let found = self.shared.store.get(&doubtful).await?;
+            found.iter().flatten().for_each(|current| self.shared.work.known.learn(current));
+        }
         Ok(())
     }
 
@@ -86,6 +98,7 @@ impl Manager {
                 return Ok(LookupResult::default());
             }
             let due = self.shared.store.search(&due).await?;
+            self.read_again(queue, &due).await?;
             let later = match lookup.later {
                 None => Vec::new(),
                 Some((after, until)) => {

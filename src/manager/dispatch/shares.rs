@@ -11,54 +11,79 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::job::{Job, Partition, PartitionSet, QueueName, RecordName};
 
-/// A manager that runs, with the number of its workers by queue.
+/// Every so many looks for others' jobs are for those of farther partitions, not for those that come to this manager
+/// next: should several managers hang at once, nothing is forgotten.
+const FAR_LOOK: u32 = 5;
+
+/// A manager that runs, with the numbers of its workers by queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Member {
     pub(crate) name: RecordName,
+    /// The workers that the manager has told of.
     pub(crate) workers: BTreeMap<QueueName, u32>,
+    /// Those of them that the others are sure to know of. The manager itself goes by these.
+    pub(crate) settled: BTreeMap<QueueName, u32>,
 }
 
 /// The managers of one store, as one of them knows them. Without any, all jobs are this manager's.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Members {
     own: Option<Member>,
-    /// The own workers as this manager has told of them. Others may not know of all of them yet.
-    told: BTreeMap<QueueName, u32>,
     others: Vec<Member>,
 }
 
 impl Members {
-    pub(crate) fn new(own: Member, told: BTreeMap<QueueName, u32>, others: Vec<Member>) -> Self {
-        Self { own: Some(own), told, others }
+    pub(crate) fn new(own: Member, others: Vec<Member>) -> Self {
+        Self { own: Some(own), others }
     }
 
     /// Returns whether each manager has as many workers for the queue as in `former`, so that the shares are the same.
     pub(super) fn share_alike(&self, former: &Self, queue: &QueueName) -> bool {
-        let workers = |members: &Self| -> BTreeMap<RecordName, u32> {
-            let with_workers = |member: &Member| Some((member.name.clone(), *member.workers.get(queue)?));
-            members.own.iter().chain(&members.others).filter_map(with_workers).collect()
+        let workers = |members: &Self| -> BTreeMap<RecordName, [Option<u32>; 2]> {
+            let of = |member: &Member| [&member.workers, &member.settled].map(|workers| workers.get(queue).copied());
+            members.own.iter().chain(&members.others).map(|member| (member.name.clone(), of(member))).collect()
         };
-        workers(self) == workers(former) && self.told.get(queue) == former.told.get(queue)
+        workers(self) == workers(former)
     }
 
     /// Returns the shares of the queue's partitions.
+    ///
+    /// While no manager is sure that the others know of its workers, as when many begin at once, each has what is its
+    /// own both by equal shares, for which nobody need know of any workers, and by the workers that were told of: what
+    /// is one manager's by the one is no other's, whoever of them knows of the workers already.
     pub(super) fn shares(&self, queue: &QueueName) -> Shares {
-        let of_queue = |workers: &BTreeMap<QueueName, u32>| workers.get(queue).copied().filter(|workers| *workers > 0);
-        let others: Vec<(&Member, u32)> =
-            self.others.iter().filter_map(|other| Some((other, of_queue(&other.workers)?))).collect();
-        // Returns how many come before this manager, if it counts with so many workers.
+        let Some(own) = &self.own else { return Shares::default() };
+        let of_queue = |workers: &BTreeMap<QueueName, u32>| workers.get(queue).copied().filter(|count| *count > 0);
+        let (told, settled) = (of_queue(&own.workers), of_queue(&own.settled));
+        let others: Vec<(&Member, Option<u32>)> =
+            self.others.iter().map(|other| (other, of_queue(&other.workers))).collect();
+        // Returns how many of the others come before this manager, if it counts with so many workers.
         let before = |partition, workers: Option<u32>| {
-            let own = self.own.as_ref().zip(workers).map(|(own, workers)| draw(own, workers, partition));
-            let comes_before = |other: &Member, workers| own.is_none_or(|own| draw(other, workers, partition) < own);
-            others.iter().filter(|(other, workers)| comes_before(other, *workers)).count()
+            let own = workers.map(|workers| draw(own, workers, partition));
+            let comes_before = |other: &Member, count| own.is_none_or(|own| draw(other, count, partition) < own);
+            others.iter().filter(|(other, count)| count.is_some_and(|count| comes_before(other, count))).count()
         };
-        let settled = self.own.as_ref().and_then(|own| of_queue(&own.workers));
-        let told = of_queue(&self.told);
-        let (own, foreign): (Vec<Partition>, Vec<Partition>) =
-            Partition::all().partition(|partition| before(*partition, settled) == 0);
-        let comes_next = |partition: &&Partition| before(**partition, settled) == 1 || before(**partition, told) == 0;
-        let next = foreign.iter().filter(comes_next).copied().collect();
-        Shares { own: own.into_iter().collect(), next, foreign: foreign.into_iter().collect() }
+        let comes_first_of_equals = |partition| {
+            let own = draw(own, 1, partition);
+            self.others.iter().all(|other| draw(other, 1, partition) > own)
+        };
+        let anybody_has_settled =
+            settled.is_some() || self.others.iter().any(|other| of_queue(&other.settled).is_some());
+        let anybody_has_workers = told.is_some() || others.iter().any(|(_, count)| count.is_some());
+        let is_own = |partition| match anybody_has_settled {
+            true => before(partition, settled) == 0,
+            false => comes_first_of_equals(partition) && (!anybody_has_workers || before(partition, told) == 0),
+        };
+        let (first, rest): (Vec<Partition>, Vec<Partition>) =
+            Partition::all().partition(|partition| is_own(*partition));
+        let mut foreign: BTreeMap<usize, Vec<Partition>> = BTreeMap::new();
+        for partition in rest {
+            foreign.entry(before(partition, told)).or_default().push(partition);
+        }
+        Shares {
+            own: first.into_iter().collect(),
+            foreign: foreign.into_values().map(|some| some.into_iter().collect()).collect(),
+        }
     }
 }
 
@@ -75,16 +100,15 @@ fn draw(member: &Member, workers: u32, partition: Partition) -> f64 {
 pub(super) struct Shares {
     /// Those for which this manager comes first.
     pub(super) own: PartitionSet,
-    /// Those for which it comes second, and so takes over what the first one leaves lying; and those that will be its
-    /// own once the others know of all its workers.
-    pub(super) next: PartitionSet,
-    /// Those for which it does not come first.
-    pub(super) foreign: PartitionSet,
+    /// The others, in the order in which this manager takes over what lies there: those that will be its own once the
+    /// others know of all its workers, then those for which one other comes before it, then two, and so on. None is
+    /// empty.
+    foreign: Vec<PartitionSet>,
 }
 
 impl Default for Shares {
     fn default() -> Self {
-        Members::default().shares(&QueueName::system("any"))
+        Self { own: Partition::all().collect(), foreign: Vec::new() }
     }
 }
 
@@ -92,6 +116,27 @@ impl Shares {
     /// Returns whether this manager comes first for the job.
     pub(super) fn has(&self, job: &Job) -> bool {
         self.own.contains(job.partition())
+    }
+
+    /// Returns whether this manager comes first for all jobs.
+    pub(super) fn has_all(&self) -> bool {
+        self.foreign.is_empty()
+    }
+
+    /// Returns all partitions of others.
+    pub(super) fn foreign(&self) -> PartitionSet {
+        self.foreign.iter().flat_map(PartitionSet::iter).collect()
+    }
+
+    /// Returns the partitions of others that are looked at with the look of this number: mostly those that come to this
+    /// manager next; every so often ([`FAR_LOOK`]) the farther ones, one after the other.
+    pub(super) fn to_look_at(&self, look: u32) -> PartitionSet {
+        let farther = self.foreign.get(1..).unwrap_or_default();
+        let chosen = match look % FAR_LOOK == FAR_LOOK - 1 && !farther.is_empty() {
+            true => farther.get((look / FAR_LOOK) as usize % farther.len()),
+            false => self.foreign.first(),
+        };
+        chosen.copied().unwrap_or_default()
     }
 }
 
@@ -102,17 +147,36 @@ mod tests {
     const QUEUE: &str = "q";
 
     fn member(name: &str, workers: u32) -> Member {
-        let workers = [(QueueName::system(QUEUE), workers)].into();
-        Member { name: RecordName::new(name).expect("a name"), workers }
+        let workers: BTreeMap<_, _> = [(QueueName::system(QUEUE), workers)].into();
+        Member { name: RecordName::new(name).expect("a name"), settled: workers.clone(), workers }
+    }
+
+    /// A manager of whose workers the others may not know yet.
+    fn fresh(name: &str, workers: u32) -> Member {
+        Member { settled: BTreeMap::new(), ..member(name, workers) }
+    }
+
+    /// Returns the shares of each of these managers.
+    fn shares(members: &[Member]) -> Vec<Shares> {
+        let of = |own: &Member| {
+            let others = members.iter().filter(|other| other.name != own.name).cloned().collect();
+            Members::new(own.clone(), others).shares(&QueueName::system(QUEUE))
+        };
+        members.iter().map(of).collect()
     }
 
     /// Returns the partitions that each of these managers has.
     fn own(members: &[Member]) -> Vec<PartitionSet> {
-        let of = |own: &Member| {
-            let others = members.iter().filter(|other| other.name != own.name).cloned().collect();
-            Members::new(own.clone(), own.workers.clone(), others).shares(&QueueName::system(QUEUE)).own
-        };
-        members.iter().map(of).collect()
+        shares(members).into_iter().map(|shares| shares.own).collect()
+    }
+
+    fn count(partitions: PartitionSet) -> usize {
+        partitions.iter().count()
+    }
+
+    /// Returns how many of these managers have the partition.
+    fn owners(own: &[PartitionSet], partition: Partition) -> usize {
+        own.iter().filter(|own| own.contains(partition)).count()
     }
 
     fn members(names: &[&str]) -> Vec<Member> {
@@ -120,19 +184,33 @@ mod tests {
     }
 
     #[test]
-    fn each_partition_has_one_manager_and_one_that_comes_next() {
-        let all = members(&["a", "b", "c", "d"]);
-        let shared = own(&all);
+    fn each_partition_has_one_manager_and_one_at_every_later_place() {
+        let shared = shares(&members(&["a", "b", "c", "d"]));
         for partition in Partition::all() {
-            assert_eq!(shared.iter().filter(|own| own.contains(partition)).count(), 1, "{partition:?}");
+            for place in 0..4 {
+                let at_place = |shares: &&Shares| match place {
+                    0 => shares.own.contains(partition),
+                    place => shares.foreign[place - 1].contains(partition),
+                };
+                assert_eq!(shared.iter().filter(at_place).count(), 1, "{partition:?}, {place}");
+            }
         }
-        assert!(shared.iter().all(|own| (32..=96).contains(&own.iter().count())), "{shared:?}");
-        let shares =
-            Members::new(all[0].clone(), all[0].workers.clone(), all[1..].to_vec()).shares(&QueueName::system(QUEUE));
-        assert!(
-            shares.next.iter().all(|partition| !shares.own.contains(partition) && shares.foreign.contains(partition))
-        );
-        assert_eq!(shares.own.iter().count() + shares.foreign.iter().count(), Partition::COUNT);
+        assert!(shared.iter().all(|shares| (32..=96).contains(&count(shares.own))), "{shared:?}");
+        assert!(shared.iter().all(|shares| count(shares.own) + count(shares.foreign()) == Partition::COUNT));
+    }
+
+    #[test]
+    fn those_that_come_next_are_looked_at_mostly_and_all_others_in_turn() {
+        for shares in shares(&members(&["a", "b", "c", "d"])) {
+            let looks: Vec<PartitionSet> = (0..3 * FAR_LOOK).map(|look| shares.to_look_at(look)).collect();
+            let near = looks.iter().filter(|partitions| **partitions == shares.foreign[0]).count();
+            assert_eq!(near as u32, 3 * (FAR_LOOK - 1) + 1 - u32::from(shares.foreign.len() > 2));
+            let seen: PartitionSet = looks.iter().flat_map(PartitionSet::iter).collect();
+            assert_eq!(seen, shares.foreign());
+        }
+        let two = &shares(&members(&["a", "b"]))[0];
+        assert!((0..2 * FAR_LOOK).all(|look| two.to_look_at(look) == two.foreign()));
+        assert!(Shares::default().to_look_at(0).is_empty());
     }
 
     #[test]
@@ -144,11 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_has_workers_each_has_all() {
-        for own in own(&[member("a", 0), member("b", 0)]) {
-            assert!(own.is_full());
-        }
-        assert!(Shares::default().own.is_full() && Shares::default().foreign.is_empty());
+    fn where_nobody_has_workers_all_have_equal_shares() {
+        let shared = own(&[member("a", 0), member("b", 0)]);
+        assert!(Partition::all().all(|partition| owners(&shared, partition) == 1), "{shared:?}");
+        assert!(Shares::default().own.is_full() && Shares::default().has_all());
     }
 
     #[test]
@@ -162,18 +239,35 @@ mod tests {
             }
         }
     }
+
     #[test]
-    fn managers_that_do_not_count_yet_reach_for_jobs_of_different_partitions() {
-        let all = members(&["a", "b", "c"]);
-        let shares = |own: &Member| {
-            let others = all.iter().filter(|other| other.name != own.name).cloned().collect();
-            let fresh = Member { workers: BTreeMap::new(), ..own.clone() };
-            Members::new(fresh, own.workers.clone(), others).shares(&QueueName::system(QUEUE))
+    fn managers_to_which_workers_come_at_once_have_no_partition_twice_whoever_knows_of_the_others() {
+        let [all, none] = [8, 0].map(|workers| ["a", "b", "c"].map(|name| fresh(name, workers)));
+        // Each knows its own workers, and of the others' all or none.
+        let of = |own: usize, known: &[Member; 3]| {
+            let others = (0..3).filter(|other| *other != own).map(|other| known[other].clone()).collect();
+            Members::new(all[own].clone(), others).shares(&QueueName::system(QUEUE)).own
         };
-        let shared: Vec<Shares> = all.iter().map(shares).collect();
-        assert!(shared.iter().all(|shares| shares.own.is_empty()));
-        for partition in Partition::all() {
-            assert_eq!(shared.iter().filter(|shares| shares.next.contains(partition)).count(), 1, "{partition:?}");
+        for knowing in 0..8_usize {
+            let known = |manager: usize| if knowing >> manager & 1 == 1 { &all } else { &none };
+            let shared = [0, 1, 2].map(|manager| of(manager, known(manager)));
+            assert!(shared.iter().all(|own| !own.is_empty()), "{shared:?}");
+            assert!(Partition::all().all(|partition| owners(&shared, partition) <= 1), "{knowing}: {shared:?}");
         }
+        // Of two that know each other, one goes by its workers already.
+        let settled = member("a", 8);
+        let shared = own(&[settled.clone(), fresh("b", 8)]);
+        assert!(Partition::all().all(|partition| owners(&shared, partition) <= 1));
+        let late = Members::new(fresh("b", 8), vec![fresh("a", 8)]).shares(&QueueName::system(QUEUE)).own;
+        let shared = [own(&[settled, fresh("b", 8)])[0], late];
+        assert!(Partition::all().all(|partition| owners(&shared, partition) <= 1));
+    }
+
+    #[test]
+    fn what_will_be_its_own_comes_next_for_a_manager_that_is_new() {
+        let shared = shares(&[member("a", 8), fresh("b", 8), fresh("c", 8)]);
+        assert!(shared[1].own.is_empty() && shared[2].own.is_empty());
+        let soon = shares(&[member("a", 8), member("b", 8), member("c", 8)]);
+        assert_eq!([shared[1].foreign[0], shared[2].foreign[0]], [soon[1].own, soon[2].own]);
     }
 }

@@ -1,4 +1,3 @@
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,7 +5,7 @@ use super::board::MAX_CLAIM_BYTES;
 use super::lane::LANE_IDLE;
 use super::*;
 use crate::clock::ManualClock;
-use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority, RecordName};
+use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority};
 use crate::store::{Place, Version};
 
 const START: i64 = 1_000_000;
@@ -360,128 +359,4 @@ fn a_claim_steps_over_a_bounded_number_of_jobs_that_do_not_fit() {
     assert_eq!(bench.take_with(&["a"], 1, &[("memory", 4)]), ["small"]);
 }
 
-/// A due job whose id is the first one after `name` of a partition that is, or is not, this manager's own.
-fn of_share(bench: &Bench, is_own: bool, name: &str, priority: i64, after: i64) -> Versioned {
-    let mut jobs = (0..).map(|number| job("a", &format!("{name}-{number}"), priority, after));
-    let own = bench.dispatch.shared.board.lock().lane(&queue("a")).shares.own;
-    jobs.find(|job| own.contains(job.job.partition()) == is_own).expect("endless")
-}
-
-/// A dispatch of one of two managers, both with workers for the queue `a`, that holds these jobs of its own.
-fn shared(own: &[(&str, i64, i64)]) -> Bench {
-    let bench = bench(100, Some(Duration::from_secs(1)));
-    let member =
-        |name: &str| Member { name: RecordName::new(name).expect("a name"), workers: [(queue("a"), 4)].into() };
-    bench.dispatch.share(Members::new(member("this"), member("this").workers, vec![member("that")]));
-    bench.know(&["a"]);
-    bench.dispatch.add(own.iter().map(|(name, priority, after)| of_share(&bench, true, name, *priority, *after)));
-    bench
-}
-
-impl Bench {
-    /// Looks for jobs of the other manager's partitions, of which these are found, and returns which are let in.
-    fn look_elsewhere(&self, found: &[(&str, i64, i64)]) -> Vec<String> {
-        let look = self.dispatch.begin_look_elsewhere(&queue("a")).expect("a look is due");
-        assert!(self.dispatch.begin_look_elsewhere(&queue("a")).is_none(), "one look is enough for a while");
-        let jobs: Vec<Versioned> =
-            found.iter().map(|(name, priority, after)| of_share(self, false, name, *priority, *after)).collect();
-        assert!(jobs.iter().all(|job| look.partitions.contains(job.job.partition())));
-        self.dispatch.end_look_elsewhere(&queue("a"), &look, jobs, |_| true);
-        let board = self.dispatch.shared.board.lock();
-        let let_in = board.lanes[&queue("a")].foreign.iter().map(|id| name_of(id.as_str())).collect::<BTreeSet<_>>();
-        let_in.into_iter().collect()
-    }
-
-    fn take_names(&self, max_jobs: usize) -> Vec<String> {
-        self.take(&["a"], max_jobs).iter().map(|id| name_of(id)).collect()
-    }
-}
-
-fn name_of(id: &str) -> String {
-    id.split('-').next().unwrap_or_default().to_owned()
-}
-
-#[test]
-fn what_is_written_here_and_is_anothers_is_left_to_the_other() {
-    let bench = shared(&[]);
-    bench.dispatch.add([of_share(&bench, true, "own", 0, 0), of_share(&bench, false, "foreign", 0, -1)]);
-    assert_eq!(bench.take_names(10), ["own"]);
-}
-
-#[tokio::test]
-async fn what_is_written_here_is_handed_out_here_when_a_claim_waits_in_vain() {
-    let bench = shared(&[]);
-    let mut waiting = bench.wait(&["a"], 1);
-    bench.dispatch.add([of_share(&bench, false, "foreign", 0, 0)]);
-    assert_eq!(name_of(&offered(&mut waiting).await[0]), "foreign");
-}
-
-#[test]
-fn a_job_of_another_goes_first_when_it_is_more_urgent_or_has_waited_a_second_longer() {
-    let bench = shared(&[("own", 0, 0)]);
-    let found = [("urgent", 1, 0), ("older", 0, -1_000), ("young", 0, -999), ("idle", -1, -9_000)];
-    assert_eq!(bench.look_elsewhere(&found), ["older", "urgent"]);
-    assert_eq!(bench.take_names(10), ["urgent", "older", "own"]);
-}
-
-#[test]
-fn without_own_jobs_what_another_left_lying_for_a_second_is_handed_out() {
-    let bench = shared(&[]);
-    assert_eq!(bench.look_elsewhere(&[("old", 0, -1_000), ("young", 9, -999)]), ["old"]);
-}
-
-#[tokio::test]
-async fn a_claim_that_has_room_for_no_own_job_is_given_what_another_left_lying() {
-    let bench = shared(&[("own", 5, -9_000)]);
-    // Own jobs need memory, of which this worker has none.
-    let own = bench.take(&["a"], 1).pop().expect("the own job");
-    let mut needing = needing("a", &own, 1);
-    needing.version.seq_no = 2;
-    bench.dispatch.settle(&JobId::new(&own).expect("an id"), Some(needing));
-    let mut waiting = bench.wait_with(&["a"], 1, &[("memory", 0)]);
-    assert_eq!(bench.look_elsewhere(&[("old", 0, -1_000), ("young", 9, -999)]), ["old"]);
-    assert_eq!(name_of(&offered(&mut waiting).await[0]), "old");
-}
-
-#[test]
-fn what_was_let_in_is_dropped_by_the_next_look() {
-    let bench = shared(&[]);
-    assert_eq!(bench.look_elsewhere(&[("old", 0, -1_000)]), ["old"]);
-    bench.clock.advance(Duration::from_secs(1));
-    assert!(bench.look_elsewhere(&[]).is_empty());
-    assert!(bench.take_names(10).is_empty());
-}
-
-#[test]
-fn a_claim_that_does_not_wait_takes_any_job() {
-    let bench = shared(&[]);
-    let look = bench.dispatch.begin_reach_out(&queue("a")).expect("there is another manager");
-    bench.dispatch.end_look_elsewhere(&queue("a"), &look, vec![of_share(&bench, false, "foreign", 0, 0)], |_| true);
-    assert_eq!(bench.take_names(10), ["foreign"]);
-    assert!(self::bench(100, None).dispatch.begin_reach_out(&queue("a")).is_none(), "nobody else is there");
-}
-
-#[test]
-fn who_loses_partitions_drops_their_jobs_and_who_gets_some_looks_for_theirs() {
-    let bench = bench(100, Some(Duration::from_secs(1)));
-    bench.know(&["a"]);
-    bench.dispatch.add((0..64).map(|number| job("a", &format!("j{number}"), 0, 0)));
-    let member =
-        |name: &str| Member { name: RecordName::new(name).expect("a name"), workers: [(queue("a"), 4)].into() };
-    bench.dispatch.share(Members::new(member("this"), member("this").workers, vec![member("that")]));
-    let lookup = bench.dispatch.begin_lookup(&queue("a")).expect("the share is searched for");
-    let own = lookup.partitions.expect("not all");
-    let kept = bench.take(&["a"], 100);
-    assert!((1..64).contains(&kept.len()), "{kept:?}");
-    assert!(kept.iter().all(|id| own.contains(job("a", id, 0, 0).job.partition())));
-    bench.dispatch.share(Members::new(member("this"), member("this").workers, Vec::new()));
-    assert_eq!(bench.dispatch.begin_lookup(&queue("a")).expect("all is searched for").partitions, None);
-}
-
-#[test]
-fn who_was_away_drops_all_it_knew() {
-    let bench = shared(&[("own", 0, 0)]);
-    bench.dispatch.forget();
-    assert!(bench.take_names(10).is_empty());
-    assert!(bench.dispatch.begin_lookup(&queue("a")).is_some());
-}
+mod elsewhere;

@@ -261,6 +261,9 @@ impl Manager {
                     self.shared.observe.insight.conflicted("claim", self.shared.clock.now());
                     if let Some(current) = &current {
                         self.shared.work.known.learn(current);
+                        if matches!(current.job.state, State::Running(_)) {
+                            self.shared.dispatch.yield_to_others(&current.job);
+                        }
                     }
                     self.shared.dispatch.settle(&candidate.job.id, current);
                 }

@@ -227,7 +227,7 @@ impl Records {
         Ok(found.map(|found| self.take(found)))
     }
 
-    /// Lists the records of a kind, ordered by name.
+    /// Lists the records of a kind, ordered by name: those that a search finds, as they are in real time.
     pub(super) async fn list(&self, kind: RecordKind, deadline: Instant) -> Result<Vec<Record>, StoreError> {
         let scope = self.scope(deadline);
         let mut records: Vec<Record> = Vec::new();
@@ -235,22 +235,33 @@ impl Records {
         // Ends: every round adds a page, or is the last.
         while records.len() <= MAX_RECORDS {
             let mut body = page(&json!({ "bool": { "filter": [{ "term": { "kind": kind.as_str() } }] } }), PAGE);
+            body["_source"] = json!(false);
             body["sort"] = json!([{ "name": "asc" }]);
             if let Some(after) = after {
                 body["search_after"] = after;
             }
-            let read = |hit: &RawDocument<'_>| {
-                let found = self.context.unreadable.passed_over(&hit.id, read(hit))?;
-                Ok(found.map(|found| self.take(found)))
-            };
-            let Page { hits, last, found } = scope.page(&body, read).await?;
-            records.extend(found);
+            let Page { hits, last, found } = scope.page(&body, |hit| Ok(Some(hit.id.to_string()))).await?;
+            records.extend(self.read_all(&found, deadline).await?);
             if hits < PAGE && records.len() <= MAX_RECORDS {
                 return Ok(records);
             }
             after = last;
         }
         Err(too_many(kind))
+    }
+
+    /// Reads the records that are still there, in real time.
+    async fn read_all(&self, ids: &[String], deadline: Instant) -> Result<Vec<Record>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Scope { nodes, index, .. } = self.scope(deadline);
+        let reply = mget(nodes, index, ids, deadline).await?;
+        let read = |document: &RawDocument<'_>| {
+            let found = self.context.unreadable.passed_over(&document.id, read(document))?;
+            Ok(found.map(|found| self.take(found)))
+        };
+        parse_mget(&reply, ids.len())?.iter().filter_map(|document| read(document).transpose()).collect()
     }
 
     /// Closes the records to writes and waits until every write under way is decided.
