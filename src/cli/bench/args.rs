@@ -73,6 +73,9 @@ pub(crate) struct BenchArgs {
     /// Measure the textbook protocol beside them: search for one job, take it with a conditional write (scaling)
     #[arg(long)]
     pub(super) naive: bool,
+    /// Measure beside them what Elasticsearch alone does: the search, and the writes of claims and completions (scaling)
+    #[arg(long)]
+    pub(super) ceiling: bool,
     /// Start Elasticsearch from this unpacked distribution, with data that are removed in the end (scaling)
     #[arg(long, value_name = "DIR", conflicts_with = "elasticsearch_url")]
     pub(super) elasticsearch_home: Option<PathBuf>,
@@ -137,6 +140,7 @@ impl BenchArgs {
         let given = [
             ("--managers", !self.managers.is_empty(), &[Scaling, Model][..]),
             ("--naive", self.naive, &[Scaling]),
+            ("--ceiling", self.ceiling, &[Scaling]),
             ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
             ("--output", self.output.is_some(), &[Scaling]),
         ];

@@ -58,7 +58,7 @@ impl Target {
                 let data = scratch_directory()?;
                 let mut options = match args.store() {
                     StoreKind::Embedded => vec!["--data-dir".into(), data.path().into()],
-                    StoreKind::Elasticsearch => elasticsearch(args, &args.elasticsearch_url, run),
+                    StoreKind::Elasticsearch => elasticsearch(args, &args.elasticsearch_url, &queue),
                 };
                 // Server and workers are on one machine, which has one clock.
                 options.extend(["--clock-skew-ms", "0"].map(OsString::from));
@@ -79,7 +79,7 @@ impl Target {
             let client = Client::new(&url, None)?.with_answer_timeout(LOADED_WITHIN);
             Ok(Self { client, url, queue: queue.clone(), what, started: Some(started) })
         };
-        let mut options = elasticsearch(args, urls, run);
+        let mut options = elasticsearch(args, urls, &queue);
         options.extend(["--clock-skew-ms", "0"].map(OsString::from));
         // It makes the indices, which the others find.
         let mut managers = vec![one(options.clone()).await?];
@@ -113,6 +113,11 @@ impl Target {
         Ok(self.client.count(&CountQuery { jobs, by: Vec::new() }).await?.total)
     }
 
+    /// Returns the alias of the index that holds the live jobs of [`Target::managers`].
+    pub(super) fn live_index(&self) -> String {
+        format!("{}jobs", index_prefix(&self.queue))
+    }
+
     /// Stops the server, if it was started here.
     pub(super) async fn stop(self) {
         let Some(mut started) = self.started else { return };
@@ -143,9 +148,14 @@ pub(super) fn scratch_directory() -> Result<TempDir, Failure> {
     made.map_err(|error| Failure::Failed(format!("cannot make a directory here: {error}")))
 }
 
-/// Returns the options of a server with new indices over these nodes.
-fn elasticsearch(args: &BenchArgs, urls: &[String], run: u32) -> Vec<OsString> {
-    let prefix = format!("leasehold-bench-{run:08x}-");
+/// Returns the prefix of the indices for the measurement that has this queue.
+fn index_prefix(queue: &str) -> String {
+    format!("leasehold-{queue}-")
+}
+
+/// Returns the options of a server over these nodes, with new indices for the measurement that has this queue.
+fn elasticsearch(args: &BenchArgs, urls: &[String], queue: &str) -> Vec<OsString> {
+    let prefix = index_prefix(queue);
     let flag = |name: &str, value: Option<u32>| value.map(|value| format!("{name}={value}").into());
     let urls = urls.iter().flat_map(|url| ["--elasticsearch-url", url]);
     ["--store", "elasticsearch", "--index-prefix", &prefix]

@@ -22,7 +22,8 @@ fn rows(output: &str) -> Vec<Value> {
 async fn managers_over_one_elasticsearch_and_the_textbook_protocol_do_every_job_once() {
     let place = tempfile::tempdir().expect("a directory");
     let url = servers::elasticsearch().await.url();
-    let what = ["bench", "--scenario", "scaling", "--elasticsearch-url", url, "--managers", "1,2", "--naive"];
+    let what =
+        ["bench", "--scenario", "scaling", "--elasticsearch-url", url, "--managers", "1,2", "--naive", "--ceiling"];
     let load = ["--jobs", "300", "--batch", "20", "--workers", "4", "--rate", "20", "--duration", "1s"];
     let output = ["--json", "--output", "results"];
     let started = Started::of(&mut leasehold(place.path(), what.iter().chain(&load).chain(&output)));
@@ -30,8 +31,13 @@ async fn managers_over_one_elasticsearch_and_the_textbook_protocol_do_every_job_
 
     let rows = rows(&ended.stdout());
     let managers: Vec<Option<u64>> = rows.iter().map(|row| row["managers"].as_u64()).collect();
-    assert_eq!(managers, [Some(1), Some(2), None], "the last row is the textbook's");
-    for row in &rows {
+    assert_eq!(managers, [Some(1), Some(2), None, None]);
+    let protocols: Vec<&Value> = rows.iter().map(|row| &row["protocol"]).collect();
+    assert_eq!(protocols, ["leasehold", "leasehold", "textbook", "ceiling"]);
+    let ceiling = &rows[3];
+    assert_eq!((&ceiling["completed"], &ceiling["lost"]), (&300.into(), &0.into()), "{ceiling}");
+    assert!(ceiling["jobs_per_second"].as_f64() > Some(0.0), "{ceiling}");
+    for row in &rows[..3] {
         assert_eq!((&row["lost"], &row["handed_out_twice"]), (&0.into(), &0.into()), "{row}");
         assert_eq!((&row["jobs"], &row["workers"]), (&300.into(), &4.into()), "{row}");
         let measured = ["jobs_per_second", "processor_us_per_job", "wait_p50_ms", "wait_p99_ms"];

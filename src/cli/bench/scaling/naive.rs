@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
-use super::row::{Row, own_processor_seconds};
+use super::row::{Protocol, Row, own_processor_seconds};
 use crate::cli::bench::args::BenchArgs;
 use crate::cli::bench::calls::{ClaimedJob, Payload};
 use crate::cli::bench::latency::Steady;
@@ -60,7 +60,7 @@ pub(super) async fn measure(args: &BenchArgs, cluster: &Cluster, jobs: u32, stea
     let (mut report, counted) = full.end(begun).await?;
     // What nobody had time to take is not lost.
     report.jobs = claims;
-    let mut row = Row { workers: steady.workers, ..Row::of(&report, counted) };
+    let mut row = Row { workers: steady.workers, ..Row::of(Protocol::Textbook, &report, counted) };
     row.jobs = jobs.into();
     row.conflicts_per_claim = conflicts as f64 / claims.max(1) as f64;
     row.processor_us_per_job = processor.map(|seconds| seconds * 1e6 / row.completed.max(1) as f64);
@@ -199,7 +199,7 @@ impl<'a> Textbook<'a> {
 }
 
 /// Reads an answer that must not be an error.
-async fn expect(answer: Result<reqwest::Response, reqwest::Error>) -> Result<Value, Failure> {
+pub(super) async fn expect(answer: Result<reqwest::Response, reqwest::Error>) -> Result<Value, Failure> {
     let failed = |error: reqwest::Error| Failure::Failed(format!("Elasticsearch: {}", error.without_url()));
     let answer = answer.map_err(failed)?;
     let status = answer.status();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::row::Row;
+use super::row::{Protocol, Row};
 
 /// The size of a panel's field, and of the margins at its left and at its top and bottom.
 const WIDTH: f64 = 320.0;
@@ -88,7 +88,7 @@ fn draw(panel: &Panel, rows: &[Row], clusters: &BTreeSet<u64>) -> Vec<String> {
             let (x, y) = (x(*managers), y(*value));
             parts.push(format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
         }
-        for textbook in own().filter(|row| row.managers.is_none()) {
+        for textbook in own().filter(|row| row.protocol == Protocol::Textbook) {
             let y = y((panel.value)(textbook));
             parts.push(format!(
                 "<line x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-dasharray=\"6 4\"/>"

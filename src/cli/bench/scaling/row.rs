@@ -13,11 +13,24 @@ const TICKS: f64 = 100.0;
 /// after the name, which may hold spaces.
 const USER_TIME: usize = 11;
 
-/// What was measured over a cluster with one number of managers, or with the textbook protocol.
+/// By what the jobs of a row were claimed and completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Protocol {
+    /// By workers of managers.
+    Leasehold,
+    /// By the textbook protocol.
+    Textbook,
+    /// By writes alone, as fast as Elasticsearch takes them.
+    Ceiling,
+}
+
+/// What was measured over a cluster with one number of managers, or with another protocol.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
+    pub(super) protocol: Protocol,
     pub(super) elasticsearch_nodes: u64,
-    /// `None` for the textbook protocol, which has none.
+    /// `None` for a protocol that has none.
     pub(super) managers: Option<u16>,
     pub(super) workers: u16,
     /// How many jobs the queue was filled with.
@@ -41,9 +54,10 @@ pub(super) struct Row {
 
 impl Row {
     /// Returns a row without the measurements of waiting and of processor time.
-    pub(super) fn of(report: &Report, counted: u64) -> Self {
+    pub(super) fn of(protocol: Protocol, report: &Report, counted: u64) -> Self {
         let seconds = report.wall.as_secs_f64();
         Self {
+            protocol,
             elasticsearch_nodes: 0,
             managers: None,
             workers: 0,
