@@ -15,11 +15,12 @@
 //! 6. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
 //! 7. [`worker`] – takes jobs from whoever hands them out and runs them.
 //! 8. [`monitor`] – finds stale jobs, tells of them, recovers them.
-//! 9. [`notify`] – tells whoever asked what happened to jobs.
-//! 10. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
-//! 11. [`api`] – HTTP in, domain out.
-//! 12. [`client`] – the HTTP API from the other side, for programs and workers.
-//! 13. [`cli`] – the command line; the only place that names a concrete store.
+//! 9. [`peers`] – calls between the managers of one store.
+//! 10. [`notify`] – tells whoever asked what happened to jobs.
+//! 11. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
+//! 12. [`api`] – HTTP in, domain out.
+//! 13. [`client`] – the HTTP API from the other side, for programs and workers.
+//! 14. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
@@ -30,6 +31,7 @@ pub mod job;
 pub mod manager;
 pub mod monitor;
 pub mod notify;
+pub mod peers;
 pub mod query;
 pub mod store;
 pub mod wire;

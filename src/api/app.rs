@@ -12,6 +12,7 @@ use super::access::Access;
 use super::error::{ApiError, Code};
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
+use crate::peers::PeerSecret;
 
 /// The size of the budget's units, in bytes.
 const BUDGET_UNIT: usize = 1024;
@@ -25,6 +26,8 @@ pub struct AppState {
     pub subscriptions: Option<Arc<Subscriptions>>,
     /// The tokens and their roles.
     pub access: Access,
+    /// The secret that the managers of the store share; `None` where they do not call each other.
+    pub peer_secret: Option<PeerSecret>,
     /// The process's metrics, from [`super::metrics::install`].
     pub metrics: PrometheusHandle,
     /// The limits of the server.
@@ -81,6 +84,7 @@ pub(super) struct App {
     pub(super) manager: Manager,
     pub(super) subscriptions: Option<Arc<Subscriptions>>,
     pub(super) access: Arc<Access>,
+    pub(super) peer_secret: Option<PeerSecret>,
     pub(super) metrics: PrometheusHandle,
     pub(super) limits: Arc<Limits>,
     pub(super) configuration: Arc<serde_json::Value>,

@@ -29,12 +29,13 @@ const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
 const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
 
 /// A body that was read, and its share of the budget.
-struct Read {
-    bytes: Bytes,
+pub(super) struct Read {
+    pub(super) bytes: Bytes,
     _share: Option<OwnedSemaphorePermit>,
 }
 
-async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
+/// Reads a body of at most `max_bytes`.
+pub(super) async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
     refuse_compression(parts)?;
     let too_large = || ApiError::new(Code::BodyTooLarge, format!("the body must have at most {max_bytes} bytes"));
     let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());

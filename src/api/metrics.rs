@@ -156,6 +156,9 @@ pub const METRICS: &[Metric] = &[
         "Subscriptions switched off since their receiver is gone"),
 
     metric("leasehold_managers", Gauge, "Managers that run on this store, this one included, as far as it knows"),
+    labelled("leasehold_hints_total", Counter, ("outcome", || vec!["sent", "received", "failed", "dropped"]),
+        "Jobs that managers told each other of: sent by this one, received by it, failed to be told, or dropped since \
+         there were too many or the other manager does not answer"),
 
     metric("leasehold_clock_offset_seconds", Gauge,
         "How far this machine's clock was ahead of the store's when they were last compared"),

@@ -4,6 +4,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::routing::post;
 use bytes::Bytes;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -12,8 +13,10 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, events, export, fields, jobs, lists, openapi, queues, stats, subscriptions, system, work, workers,
+    App, admin, cluster, events, export, fields, jobs, lists, openapi, queues, stats, subscriptions, system, work,
+    workers,
 };
+use crate::peers::HINTS_PATH;
 
 /// Returns every route, without the layers around it.
 fn routes() -> OpenApiRouter<App> {
@@ -61,18 +64,22 @@ fn routes() -> OpenApiRouter<App> {
 
 /// Returns the server's router.
 pub(super) fn router(app: App) -> Router {
+    surround(all_routes(), app)
+}
+
+/// Returns the routes of the API, and those of other managers, which its description leaves out.
+fn all_routes() -> Router<App> {
     let (router, _) = routes().split_for_parts();
-    surround(router, app)
+    router.route(HINTS_PATH, post(cluster::hints))
 }
 
 /// The paths that a monitor process serves, and the prefix of the administrators' calls, which it serves too.
-const MONITOR_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/openapi.json"];
+const MONITOR_PATHS: [&str; 5] = ["/livez", "/readyz", "/metrics", "/openapi.json", HINTS_PATH];
 const ADMIN_PREFIX: &str = "/v1/admin/";
 
 /// Returns the router of a monitor process, which serves only some of the routes.
 pub(super) fn monitor_router(app: App) -> Router {
-    let (router, _) = routes().split_for_parts();
-    surround(router.layer(axum::middleware::from_fn(only_what_a_monitor_serves)), app)
+    surround(all_routes().layer(axum::middleware::from_fn(only_what_a_monitor_serves)), app)
 }
 
 async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {

@@ -88,12 +88,13 @@ async fn serve_routes(
 }
 
 fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
-    let AppState { manager, subscriptions, access, metrics, limits, configuration } = state;
+    let AppState { manager, subscriptions, access, peer_secret, metrics, limits, configuration } = state;
     Ok(App {
         manager,
         subscriptions,
         trusts_its_machine: access.is_open() && address.ip().is_loopback(),
         access: Arc::new(access),
+        peer_secret,
         metrics,
         budget: BodyBudget::new(limits.body_bytes),
         streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),

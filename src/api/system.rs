@@ -69,6 +69,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         out_of_order: manager.out_of_order(),
         unreadable: manager.unreadable(),
         clock_is_off: manager.clock_is_off(),
+        peer_troubles: manager.peer_troubles(),
     };
     ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), store, manager.now()))
 }

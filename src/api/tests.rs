@@ -36,6 +36,7 @@ impl Fixture {
             manager,
             subscriptions: None,
             access: Arc::default(),
+            peer_secret: None,
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::cluster::{Cluster, ClusterArgs};
 use super::engine::{self, EngineSettings, StoreArgs};
 use super::failure::{ExitStatus, Failure};
 use super::limits;
@@ -25,6 +26,7 @@ use crate::api::{self, AppState, Limits};
 use crate::clock::{Clock, ComparedClock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
+use crate::peers::Teller;
 use crate::store::Store;
 use crate::store::time::keep_compared;
 use crate::worker::{Stop, StopListener};
@@ -40,6 +42,8 @@ pub(super) struct HostArgs {
     pub(super) listen: Option<SocketAddr>,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// Listen beyond this machine although no tokens are configured: anyone can then submit, claim and cancel jobs
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
@@ -65,6 +69,7 @@ pub(super) struct Host {
     pub(super) limits: Limits,
     pub(super) access: Access,
     pub(super) engine: EngineSettings,
+    cluster: Option<Cluster>,
     notifications: Notifications,
     oversight: MonitorConfig,
     metrics: PrometheusHandle,
@@ -135,6 +140,7 @@ impl Host {
             access,
             notifications: Notifications::of(&args.notify, &settings.notify)?,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
+            cluster: Cluster::of(args.cluster, &settings, args.store.store.or(settings.store))?,
             engine: settings.engine(args.store)?,
             metrics,
             gently: signals.stop().listen(),
@@ -148,7 +154,7 @@ impl Host {
     pub(super) async fn run(
         mut self,
         oversees: bool,
-        configuration: serde_json::Value,
+        mut configuration: serde_json::Value,
         serve: impl AsyncFnOnce(TcpListener, AppState, CancellationToken) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let store: Arc<dyn Store> = tokio::select! {
@@ -157,10 +163,16 @@ impl Host {
             () = self.gently.reached(Stop::Drain) => return Ok(()),
         };
         let (clock, _comparing) = clock(&store, self.oversight.skew(store.is_exclusive()));
-        let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), ManagerConfig::default());
         let cannot = |error: io::Error| Failure::Failed(format!("cannot listen on {}: {error}", self.listen));
         let listener = listen(self.listen).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
+        let advertised = self.cluster.as_ref().map(|cluster| cluster.address(address.port()));
+        configuration["advertise"] = serde_json::json!(advertised);
+        let config = ManagerConfig { address: advertised, ..ManagerConfig::default() };
+        let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), config);
+        let peer_secret = self.cluster.map(|cluster| cluster.secret);
+        let teller = peer_secret.clone().map(|secret| Teller::start(manager.clone(), secret));
+        let teller = teller.transpose().map_err(Failure::failed)?;
         let notifier = notify::start(self.notifications, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
         let monitor = match oversees {
             false => None,
@@ -176,6 +188,7 @@ impl Host {
             manager: manager.clone(),
             subscriptions: Some(notifier.subscriptions().clone()),
             access: self.access,
+            peer_secret,
             metrics: self.metrics,
             limits: self.limits,
             configuration,
@@ -187,6 +200,9 @@ impl Host {
                 monitor.shutdown().await;
             }
             notifier.shutdown().await;
+            if let Some(teller) = teller {
+                teller.shutdown().await;
+            }
             manager.shutdown().await;
             Ok(())
         };

@@ -1,12 +1,13 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
 //! printed), [`filter`] and [`chosen`] (which jobs a command is about), [`output`], [`statistics`] and [`meter`] (what
-//! is printed), [`signals`], [`host`] (what `serve` and `monitor` have in common) and [`engine`] (which store is
-//! opened).
+//! is printed), [`signals`], [`host`] (what `serve` and `monitor` have in common), [`cluster`] (how such
+//! processes call each other) and [`engine`] (which store is opened).
 
 mod bench;
 mod change;
 mod chosen;
+mod cluster;
 mod complete;
 mod count;
 mod duration;

@@ -59,6 +59,8 @@ pub(super) struct Settings {
     pub(super) elasticsearch_replicas: Option<u32>,
     pub(super) archive_after: Option<DurationSetting>,
     pub(super) query_time: Option<DurationSetting>,
+    pub(super) advertise: Option<String>,
+    pub(super) cluster_secret: Option<String>,
     pub(super) insecure: Option<bool>,
     pub(super) no_monitor: Option<bool>,
     pub(super) max_connections: Option<u32>,
@@ -174,7 +176,7 @@ fn default_data_dir() -> PathBuf {
 }
 
 /// Describes a setting that belongs to another store than the chosen one.
-fn not_chosen(name: &str, of: StoreKind, chosen: Option<StoreKind>) -> String {
+pub(super) fn not_chosen(name: &str, of: StoreKind, chosen: Option<StoreKind>) -> String {
     let (flag, variable, of) = (name.replace('_', "-"), name.to_uppercase(), of.as_str());
     let chosen = match chosen {
         Some(chosen) => format!("the chosen store is `{}`", chosen.as_str()),

@@ -44,8 +44,9 @@ const SETTLING: Duration = Duration::from_millis(1_500);
 /// The longest time that a manager which stops takes to say so.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// How long ago a worker has called at the most, to count as one of this manager.
-const LATELY: Duration = Duration::from_secs(30);
+/// How long ago a worker has called at the most, to count as one of this manager: a little longer than the time between
+/// two heartbeats of a busy one.
+const LATELY: Duration = Duration::from_secs(12);
 
 /// The workers of a manager by queue.
 type Workers = BTreeMap<QueueName, u32>;
@@ -60,6 +61,9 @@ struct Beat {
     /// How many of them it goes by, since it has told of them for long enough.
     #[serde(default)]
     settled: Workers,
+    /// Where the other managers reach this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<Arc<str>>,
 }
 
 /// What a manager knows of the others, and they of it.
@@ -89,7 +93,7 @@ struct State {
 struct Sighting {
     version: Version,
     since: Instant,
-    /// `None` for a record in the form of a later version of the program: that there is a manager is known all the same.
+    /// `None` for a record in the form of a later version of the program, which still says that there is a manager.
     beat: Option<Beat>,
 }
 
@@ -135,13 +139,15 @@ impl State {
     fn running(&self, now: Instant) -> Vec<Member> {
         let running = self.others.iter().filter(|(_, other)| now.duration_since(other.since) < SILENCE);
         let member = |(name, other): (&RecordName, &Sighting)| {
-            let [workers, settled] = other
-                .beat
-                .as_ref()
-                .map_or_else(Default::default, |beat| [&beat.workers, &beat.settled].map(Clone::clone));
-            Member { name: name.clone(), workers, settled }
+            let told = |of: fn(&Beat) -> &Workers| other.beat.as_ref().map(of).cloned().unwrap_or_default();
+            Member { name: name.clone(), workers: told(|beat| &beat.workers), settled: told(|beat| &beat.settled) }
         };
         running.map(member).collect()
+    }
+
+    /// Returns where another manager is reached.
+    fn address(&self, name: &RecordName) -> Option<Arc<str>> {
+        self.others.get(name)?.beat.as_ref()?.address.clone()
     }
 }
 
@@ -216,6 +222,7 @@ impl Manager {
         let now = Instant::now();
         state.last = Some(now);
         let others = state.running(now);
+        self.shared.hints.know(others.iter().map(|other| (other.name.clone(), state.address(&other.name))));
         metrics::gauge!("leasehold_managers").set((others.len() + 1) as f64);
         let own = Member { name: members.name.clone(), workers: (*workers).clone(), settled: state.settled(now) };
         self.shared.dispatch.share(Members::new(own, others));
@@ -236,7 +243,8 @@ impl Manager {
 
     async fn write_own(&self, state: &mut State, workers: &Workers) -> Result<(), StoreError> {
         let settled = state.settled(Instant::now());
-        let beat = body(&Beat { at: self.shared.clock.now(), workers: workers.clone(), settled })?;
+        let address = self.shared.hints.own_address().cloned();
+        let beat = body(&Beat { at: self.shared.clock.now(), workers: workers.clone(), settled, address })?;
         let is_new = state.version.is_none();
         let write = RecordWrite::put(key(&self.shared.members.name), beat, state.version.take());
         match self.shared.store.write_record(write).await {

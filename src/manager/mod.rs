@@ -6,13 +6,14 @@
 //! 1. [`request`] – what callers pass in and get back.
 //! 2. [`work`] – how jobs change: submit, claim, update, bulk changes.
 //! 3. [`dispatch`] – where jobs and waiting workers meet, and how candidates come back from the store.
-//! 4. [`members`] – the managers that share a store, and its jobs.
+//! 4. [`members`] – the managers that share a store, and its jobs; [`hints`] – what they tell each other of them.
 //! 5. [`admin`] – queue settings, orphans, and what the monitor does.
 //! 6. [`observe`] – live events, workers, statistics, explanations.
 //! 7. [`read`] – one job, its end, lists, counts, queues.
 
 mod admin;
 mod dispatch;
+mod hints;
 mod members;
 mod observe;
 mod read;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 
 pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
 pub use admin::queue_settings::{Pause, QueueSettings};
+pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Outgoing};
 pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 pub use observe::explain::{Explanation, Reason};
 pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
@@ -46,6 +48,7 @@ use crate::clock::{Clock, Offset, Timestamp};
 use crate::store::Store;
 use admin::queue_settings::QueueSettingsCache;
 use dispatch::{Dispatch, DispatchConfig};
+use hints::Hints;
 use members::Membership;
 use observe::Observations;
 use read::EndWatchers;
@@ -61,6 +64,8 @@ pub struct ManagerConfig {
     pub candidates_per_queue: usize,
     /// The time between two counts of the store's jobs for the gauges.
     pub survey_interval: Duration,
+    /// The address by which the other managers of the store reach this one; `None` where they do not call each other.
+    pub address: Option<Arc<str>>,
 }
 
 impl Default for ManagerConfig {
@@ -69,6 +74,7 @@ impl Default for ManagerConfig {
             poll_interval: Duration::from_millis(500),
             candidates_per_queue: 10_000,
             survey_interval: Duration::from_secs(15),
+            address: None,
         }
     }
 }
@@ -85,6 +91,7 @@ pub(crate) struct ManagerState {
     work: Work,
     dispatch: Dispatch,
     members: Membership,
+    hints: Hints,
     queue_settings: QueueSettingsCache,
     observe: Observations,
     end_watchers: EndWatchers,
@@ -110,6 +117,7 @@ impl Manager {
             work: Work::new(!realtime),
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
             members: Membership::default(),
+            hints: Hints::new(config.address),
             queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
             observe: Observations::new(!exclusive, clock.now()),
             end_watchers: EndWatchers::default(),

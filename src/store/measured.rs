@@ -10,7 +10,7 @@ use super::{
     WriteError, WriteResult,
 };
 use crate::clock::Timestamp;
-use crate::job::{BodyRef, JobId, Json};
+use crate::job::{BodyRef, Job, JobId, Json};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -135,6 +135,14 @@ impl Store for Measured {
 
     fn is_exclusive(&self) -> bool {
         self.0.is_exclusive()
+    }
+
+    fn pack(&self, job: &Job) -> Option<Json> {
+        self.0.pack(job)
+    }
+
+    fn unpack(&self, packed: &Json) -> Result<Job, StoreError> {
+        self.0.unpack(packed)
     }
 
     fn unreadable(&self) -> usize {

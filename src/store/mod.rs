@@ -279,6 +279,20 @@ pub trait Store: Send + Sync + 'static {
     /// Returns whether nobody but this process writes to the store.
     fn is_exclusive(&self) -> bool;
 
+    /// Returns a job in the form in which another process on the same store reads it ([`Store::unpack`]); `None` when
+    /// the store belongs to one process.
+    fn pack(&self, _job: &Job) -> Option<Json> {
+        None
+    }
+
+    /// Reads a job that another process on the same store has packed.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`] when it is not such a job.
+    fn unpack(&self, _packed: &Json) -> Result<Job, StoreError> {
+        Err(StoreError::Unsupported("this store belongs to one process"))
+    }
+
     /// Returns the time by the store's own clock; `None` for a store that has none.
     ///
     /// # Errors

@@ -58,7 +58,7 @@ pub enum HealthStatus {
     Error,
 }
 
-/// What is known of the store without asking it.
+/// What is known of the store, and of the other managers on it, without asking them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreHealth {
     /// Why it takes no more writes until the process is started again, and what can be done.
@@ -69,6 +69,8 @@ pub(crate) struct StoreHealth {
     pub(crate) unreadable: usize,
     /// How far its clock and this machine's differ, when they differ too far.
     pub(crate) clock_is_off: Option<String>,
+    /// What is wrong between this manager and the others, each as a sentence.
+    pub(crate) peer_troubles: Vec<String>,
 }
 
 /// How fast jobs reach workers and end.
@@ -188,7 +190,7 @@ impl ServerHealth {
 fn judge(
     insights: &Insights,
     survey: &SurveyState,
-    StoreHealth { stopped, out_of_order, unreadable, clock_is_off }: StoreHealth,
+    StoreHealth { stopped, out_of_order, unreadable, clock_is_off, peer_troubles }: StoreHealth,
     now: Timestamp,
 ) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
@@ -208,6 +210,7 @@ fn judge(
         let what = "a later version wrote them, or somebody changed them; the log names them";
         found.push((HealthStatus::Warn, format!("documents of the store that cannot be read: {unreadable} ({what})")));
     }
+    found.extend(peer_troubles.into_iter().map(|trouble| (HealthStatus::Warn, trouble)));
     let oldest = survey.latest.as_ref().and_then(|survey| survey.oldest_waiting_since);
     if let Some(oldest) = oldest.filter(|oldest| now.since(*oldest) > UNASKED && insights.tally.claimed == 0) {
         found
@@ -370,6 +373,13 @@ mod tests {
         let (status, reasons) = judge(&calm(), &SurveyState::default(), store, at(1_000));
         assert_eq!(status, HealthStatus::Warn);
         assert!(reasons[0].contains("cannot be read: 3"), "{reasons:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_between_managers_is_a_warning_in_its_own_words() {
+        let store = StoreHealth { peer_troubles: vec!["b cannot be told".to_owned()], ..StoreHealth::default() };
+        let judged = judge(&calm(), &SurveyState::default(), store, at(1_000));
+        assert_eq!(judged, (HealthStatus::Warn, vec!["b cannot be told".to_owned()]));
     }
 
     #[test]

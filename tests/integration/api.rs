@@ -11,6 +11,7 @@ mod events;
 mod exactness;
 mod lives;
 mod observed;
+mod peers;
 mod queues;
 mod reading;
 mod refusals;

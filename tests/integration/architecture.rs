@@ -22,7 +22,7 @@ const FLOORS: &[&[&str]] = &[
     &["store"],
     ENGINES,
     &["manager", "executor"],
-    &["worker", "monitor"],
+    &["worker", "monitor", "peers"],
     &["notify"],
     &["wire"],
     &["api", "client"],

@@ -4,6 +4,7 @@ mod admin;
 mod asking;
 mod events;
 mod migrate;
+mod peers;
 mod queues;
 mod scaling;
 mod settings;

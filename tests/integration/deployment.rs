@@ -18,7 +18,8 @@ const DASHBOARDS: &str = include_str!("../../deploy/grafana/provisioning/dashboa
 const LISTENING: [(&str, u16); 3] = [("leasehold", 7400), ("leasehold-2", 7400), ("monitor", 7401)];
 
 fn service(name: &str) -> Value {
-    let compose: Value = serde_norway::from_str(COMPOSE).expect("docker-compose.yml is YAML");
+    let mut compose: Value = serde_norway::from_str(COMPOSE).expect("docker-compose.yml is YAML");
+    compose.apply_merge().expect("what is merged is a map");
     compose["services"].get(name).unwrap_or_else(|| panic!("docker-compose.yml has no service `{name}`")).clone()
 }
 
@@ -66,6 +67,8 @@ fn leasehold_serves_on_the_elasticsearch_of_the_same_file() {
         let follows = |flag: &str, value: &str| command.windows(2).any(|pair| pair == [flag, value]);
         assert!(follows("--listen", &format!("0.0.0.0:{port}")) && follows("--store", "elasticsearch"), "{command:?}");
         assert!(follows("--elasticsearch-url", "http://elasticsearch:9200"), "{command:?}");
+        let advertised = service(name)["environment"]["LEASEHOLD_ADVERTISE"].clone();
+        assert_eq!(advertised.as_str(), Some(format!("http://{name}:{port}").as_str()));
         let published = strings(&service(name)["ports"]);
         assert!(published[0].ends_with(&format!(":{port}")), "{name}: {published:?}");
     }
@@ -81,6 +84,15 @@ fn what_the_image_runs_by_itself_can_be_reached_and_is_not_open_by_mistake() {
     let place = tempfile::tempdir().expect("a directory");
     let said = run(place.path(), &command).expect(2).stderr();
     assert!(said.contains("--insecure") && said.contains("tokens"), "{said}");
+}
+
+/// The secret of the managers that is used unless another one is set.
+fn sample_secret() -> String {
+    let secrets = LISTENING.map(|(name, _)| service(name)["environment"]["LEASEHOLD_CLUSTER_SECRET"].clone());
+    assert!(secrets.iter().all(|secret| *secret == secrets[0]), "the managers share one: {secrets:?}");
+    let variable = secrets[0].as_str().expect("a string");
+    let default = variable.strip_prefix("${LEASEHOLD_CLUSTER_SECRET:-").and_then(|rest| rest.strip_suffix('}'));
+    default.unwrap_or_else(|| panic!("{variable} cannot be set from outside")).to_owned()
 }
 
 #[test]
@@ -124,6 +136,11 @@ async fn the_commands_of_all_services_together_run_a_job() {
         let mut process = leasehold(place.path(), command);
         let log = std::fs::File::create(place.path().join(format!("{name}.log"))).expect("a log");
         let process = process.stdout(Stdio::null()).stderr(log);
+        if port > 0 {
+            process
+                .env("LEASEHOLD_ADVERTISE", format!("http://{here}"))
+                .env("LEASEHOLD_CLUSTER_SECRET", sample_secret());
+        }
         // A worker has no such setting, and no use for it.
         Started::of(process.env("LEASEHOLD_INDEX_PREFIX", &prefix))
     };

@@ -11,4 +11,5 @@ mod outage;
 mod race;
 mod recovery;
 mod resize;
+mod sharing;
 mod site;

@@ -23,7 +23,8 @@ Examples:
   leasehold bench --scenario scaling --elasticsearch-url http://10.0.0.7:9200 --naive
   leasehold bench --scenario scaling --elasticsearch-home elasticsearch-9.2.4 --nodes 1,3 --output results
   leasehold bench --scenario model --managers 16,64
-  leasehold bench --server http://10.0.0.5:7400 --token lh_…";
+  leasehold bench --server http://10.0.0.5:7400 --token lh_…
+  leasehold bench --scenario latency --server http://10.0.0.5:7400 --submit-to http://10.0.0.6:7400 --rate 50";
 
 /// Measure a server: its throughput, its latencies, its recovery after a worker's death, its queries, or how several
 /// servers share one index
@@ -73,7 +74,7 @@ pub(crate) struct BenchArgs {
     /// Measure the textbook protocol beside them: search for one job, take it with a conditional write (scaling)
     #[arg(long)]
     pub(super) naive: bool,
-    /// Measure beside them what Elasticsearch alone does: the search, and the writes of claims and completions (scaling)
+    /// Measure beside them what Elasticsearch does alone: the search, the writes of claims and completions (scaling)
     #[arg(long)]
     pub(super) ceiling: bool,
     /// Start Elasticsearch from this unpacked distribution, with data that are removed in the end (scaling)
@@ -95,6 +96,10 @@ pub(crate) struct BenchArgs {
     /// Measure this server instead of starting one; queues named `bench-…` are used
     #[arg(long, value_name = "URL", conflicts_with_all = ["store", "elasticsearch_url"])]
     pub(super) server: Option<String>,
+    /// Submit the jobs to this server of the same index, while the workers wait at the one that --server names: how
+    /// fast a job reaches a worker of another server (latency)
+    #[arg(long, value_name = "URL", requires = "server")]
+    pub(super) submit_to: Option<String>,
     /// The access token, where the server requires one
     #[arg(long, hide_env_values = true)]
     pub(super) token: Option<String>,
@@ -136,13 +141,14 @@ impl BenchArgs {
 
     /// Refuses settings that the scenario or the store does not have: something else than expected would be measured.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        use Scenario::{Model, Scaling};
+        use Scenario::{Latency, Model, Scaling};
         let given = [
             ("--managers", !self.managers.is_empty(), &[Scaling, Model][..]),
             ("--naive", self.naive, &[Scaling]),
             ("--ceiling", self.ceiling, &[Scaling]),
             ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
             ("--output", self.output.is_some(), &[Scaling]),
+            ("--submit-to", self.submit_to.is_some(), &[Latency]),
         ];
         let misplaced = given.iter().find(|(_, given, scenarios)| *given && !scenarios.contains(&self.scenario));
         if let Some((flag, ..)) = misplaced {

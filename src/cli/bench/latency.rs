@@ -29,6 +29,8 @@ const WAIT_MS: u32 = 2000;
 /// The time from the start of one worker to that of the next. Workers that started at once would all ask again at once
 /// when their first waits end, and for as long as the run lasts.
 const WORKER_EVERY: Duration = Duration::from_millis(2);
+/// How long a server may take to know of the workers at another one.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the last jobs may take to be done.
 const LAST_WITHIN: Duration = Duration::from_secs(60);
 
@@ -76,13 +78,24 @@ impl Steady {
 
 /// Runs the scenario.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
-    spread(args, slice::from_ref(target), &DEFAULT.or(args)).await
+    let other = args.submit_to.as_deref().map(|url| target.beside(args, url)).transpose()?;
+    let places = Places { submit: slice::from_ref(other.as_ref().unwrap_or(target)), work: slice::from_ref(target) };
+    spread(args, &places, &DEFAULT.or(args)).await
+}
+
+/// The servers of one store that are measured.
+pub(super) struct Places<'a> {
+    /// Those that the clients submit to.
+    pub(super) submit: &'a [Target],
+    /// Those at which the workers wait.
+    pub(super) work: &'a [Target],
 }
 
 /// Measures servers of one store, over which the clients and the workers are spread.
-pub(super) async fn spread(args: &BenchArgs, targets: &[Target], steady: &Steady) -> Result<Report, Failure> {
+pub(super) async fn spread(args: &BenchArgs, places: &Places<'_>, steady: &Steady) -> Result<Report, Failure> {
     let jobs = steady.jobs();
-    let begun = Instant::now() + head_start(steady.workers);
+    let known_within = if args.submit_to.is_some() { KNOWN_WITHIN } else { Duration::ZERO };
+    let begun = Instant::now() + head_start(steady.workers) + known_within;
     let due_at = (0..jobs).map(|number| Some(begun + steady.due_after(number))).collect();
     let flow = Flow {
         board: RefCell::new(Scoreboard::new(due_at, "submit", "complete")?),
@@ -91,10 +104,10 @@ pub(super) async fn spread(args: &BenchArgs, targets: &[Target], steady: &Steady
         give_up_at: Cell::new(None),
         jobs,
     };
-    let submitters = targets.iter().cycle().take(SUBMITTERS).map(|target| submit(args, target, &flow));
-    let workers = targets.iter().cycle().zip(0..steady.workers).map(|(target, number)| work(target, number, &flow));
+    let submitters = places.submit.iter().cycle().take(SUBMITTERS).map(|target| submit(args, target, &flow));
+    let workers = places.work.iter().cycle().zip(0..steady.workers).map(|(target, number)| work(target, number, &flow));
     tokio::try_join!(pace(steady, begun, &flow), try_join_all(submitters), try_join_all(workers))?;
-    let server = format!("{}, {} jobs a second", targets[0].what, steady.rate);
+    let server = format!("{}, {} jobs a second", places.submit[0].what, steady.rate);
     Ok(flow.board.into_inner().report("latency", server, begun))
 }
 

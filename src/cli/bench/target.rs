@@ -17,6 +17,7 @@ use super::args::BenchArgs;
 use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;
 use crate::client::{Client, CountQuery, JobQuery};
+use crate::executor::webhook::Secret;
 use crate::job::JobState;
 use crate::worker::shell::remove_settings;
 
@@ -29,6 +30,9 @@ const END_WITHIN: Duration = Duration::from_secs(30);
 /// How often the server counts at most, until its searches show the last job.
 const MAX_COUNTS: u32 = 200;
 const COUNT_EVERY: Duration = Duration::from_millis(50);
+
+/// How often and at most how many times it is checked whether searches show every job that was submitted.
+const VISIBLE: (Duration, u32) = (Duration::from_millis(100), 600);
 
 /// The server, and the queue that this measurement has for itself.
 pub(super) struct Target {
@@ -81,11 +85,20 @@ impl Target {
         };
         let mut options = elasticsearch(args, urls, &queue);
         options.extend(["--clock-skew-ms", "0"].map(OsString::from));
+        let secret = Secret::generate().reveal();
+        options.extend(["--advertise", "http://127.0.0.1:0", "--cluster-secret", &secret].map(OsString::from));
         // It makes the indices, which the others find.
         let mut managers = vec![one(options.clone()).await?];
         options.push("--no-monitor".into());
         managers.extend(try_join_all((1..count).map(|_| one(options.clone()))).await?);
         Ok(managers)
+    }
+
+    /// Returns another server of the same store, which jobs for this one's workers are submitted to.
+    pub(super) fn beside(&self, args: &BenchArgs, url: &str) -> Result<Self, Failure> {
+        let client = Client::new(url, args.token.as_deref())?;
+        let what = format!("{}, submitted at {url}", self.what);
+        Ok(Self { client, url: url.to_owned(), queue: self.queue.clone(), what, started: None })
     }
 
     /// Returns the process of the server, if it was started here.
@@ -111,6 +124,17 @@ impl Target {
     pub(super) async fn count(&self, states: &[JobState]) -> Result<u64, Failure> {
         let jobs = JobQuery { queues: vec![self.queue.clone()], states: states.to_vec(), ..JobQuery::default() };
         Ok(self.client.count(&CountQuery { jobs, by: Vec::new() }).await?.total)
+    }
+
+    /// Waits until searches show every job as available.
+    pub(super) async fn until_visible(&self, jobs: u32) -> Result<(), Failure> {
+        for _ in 0..VISIBLE.1 {
+            if self.count(&[JobState::Available]).await? == u64::from(jobs) {
+                return Ok(());
+            }
+            tokio::time::sleep(VISIBLE.0).await;
+        }
+        Err(Failure::Failed("searches do not show all jobs that were submitted".to_owned()))
     }
 
     /// Returns the alias of the index that holds the live jobs of [`Target::managers`].

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::lane::{DispatchConfig, LANE_IDLE, Lane, WaiterId};
+use super::lane::{DispatchConfig, HORIZON, LANE_IDLE, Lane, WaiterId};
 use super::room::{Resources, Walk, Wish};
 use super::shares::Members;
 use crate::clock::Timestamp;
@@ -27,7 +28,7 @@ pub(super) struct Board<Offer> {
     pub(super) waiters: HashMap<WaiterId, Waiter<Offer>>,
     pub(super) next_waiter: u64,
     /// The managers that share the queues.
-    pub(super) members: Members,
+    pub(super) members: Arc<Members>,
     /// The candidates that claims are being written for.
     pub(super) out: HashSet<JobId>,
     /// The queues whose jobs are held back.
@@ -55,7 +56,7 @@ impl<Offer> Default for Board<Offer> {
             lanes: HashMap::new(),
             waiters: HashMap::new(),
             next_waiter: 0,
-            members: Members::default(),
+            members: Arc::default(),
             out: HashSet::new(),
             paused: HashSet::new(),
             wake_at: None,
@@ -79,7 +80,7 @@ impl<Offer> Board<Offer> {
                 lane.keep_own();
             }
         }
-        self.members = members;
+        self.members = Arc::new(members);
     }
 
     pub(super) fn touch(&mut self, queues: &[QueueName], now: Timestamp) {
@@ -90,26 +91,29 @@ impl<Offer> Board<Offer> {
         }
     }
 
-    pub(super) fn add(&mut self, candidate: Versioned, now: Timestamp, config: &DispatchConfig) {
+    /// Adds an available job, or returns it if it is left to another manager, which hands it out soon.
+    pub(super) fn add(&mut self, candidate: Versioned, now: Timestamp, config: &DispatchConfig) -> Option<Versioned> {
         if candidate.job.state != State::Available || self.out.contains(&candidate.job.id) {
-            return;
+            return None;
         }
         let queue = &candidate.job.spec.queue;
         if !self.lanes.contains_key(queue) {
             // In a store that sees its own writes at once, the first claim searches the queue and misses nothing.
             if config.poll_interval.is_none() || self.lanes.len() >= UNASKED_LANES {
-                return;
+                return None;
             }
             self.lane(queue).last_claim_at = now;
         }
-        if let Some(lane) = self.lanes.get_mut(queue) {
-            let capacity = if lane.asked { config.capacity } else { config.capacity.min(UNASKED_CAPACITY) };
-            if lane.shares.has(&candidate.job) {
-                lane.add(candidate, now, capacity);
-            } else if lane.wants_at_once(&candidate.job, now) {
-                lane.add_foreign(candidate, now, capacity);
-            }
+        let lane = self.lanes.get_mut(queue)?;
+        let capacity = if lane.asked { config.capacity } else { config.capacity.min(UNASKED_CAPACITY) };
+        if lane.shares.has(&candidate.job) {
+            lane.add(candidate, now, capacity);
+        } else if lane.wants_at_once(&candidate.job, now) {
+            lane.add_foreign(candidate, now, capacity);
+        } else if candidate.job.run_at < now.plus(HORIZON) {
+            return Some(candidate);
         }
+        None
     }
 
     /// Takes due candidates, the most urgent of all queues first. Skips at most `steps` candidates that do not fit,

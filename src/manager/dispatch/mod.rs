@@ -10,6 +10,7 @@
 
 mod board;
 mod elsewhere;
+mod hinted;
 mod lane;
 mod refill;
 mod room;
@@ -127,24 +128,31 @@ impl Dispatch {
 
     /// Adds available jobs, and hands them to claims that wait for their queues.
     pub(super) fn add(&self, candidates: impl IntoIterator<Item = Versioned>) {
+        self.add_or_leave(candidates);
+    }
+
+    /// Adds available jobs as [`Dispatch::add`] does. Returns those that are left to other managers of the store, and
+    /// who these managers are.
+    fn add_or_leave(&self, candidates: impl IntoIterator<Item = Versioned>) -> (Vec<Versioned>, Arc<Members>) {
         let mut candidates = candidates.into_iter().peekable();
         if candidates.peek().is_none() {
-            return;
+            return Default::default();
         }
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        let mut touched: Vec<QueueName> = Vec::new();
+        let (mut touched, mut left): (Vec<QueueName>, Vec<Versioned>) = Default::default();
         for candidate in candidates {
             let queue = &candidate.job.spec.queue;
             if touched.last() != Some(queue) {
                 touched.push(queue.clone());
             }
-            board.add(candidate, now, &self.shared.config);
+            left.extend(board.add(candidate, now, &self.shared.config));
         }
         for queue in &touched {
             self.serve(&mut board, queue, now);
         }
         self.wake_if_sooner(&mut board, &touched, now);
+        (left, Arc::clone(&board.members))
     }
 
     /// Takes due candidates, the most urgent of all queues first.

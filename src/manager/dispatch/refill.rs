@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::job::{JobId, JobState, QueueName};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
@@ -54,19 +54,22 @@ impl Manager {
         let search = Search { filter, sort: look.sort, after: None, limit: look.limit };
         let found = self.shared.store.search(&search).await?;
         let found = self.shared.dispatch.may_go_first(queue, look, found);
-        self.read_again(queue, &found).await?;
+        self.read_again(queue, &found).await;
         self.shared.dispatch.let_in(queue, found, |hit| self.up_to_date(hit));
         Ok(())
     }
 
     /// Reads the doubtful ones of these hits in real time, so that those which have moved on are known as outdated.
-    async fn read_again(&self, queue: &QueueName, hits: &[Versioned]) -> Result<(), StoreError> {
+    /// Without an answer they are taken for what the search shows, which costs conflicts at the most.
+    async fn read_again(&self, queue: &QueueName, hits: &[Versioned]) {
         let doubtful: Vec<JobId> = self.shared.dispatch.doubtful(queue, hits).into_iter().cloned().collect();
-        if !doubtful.is_empty() {
-            let found = self.shared.store.get(&doubtful).await?;
-            found.iter().flatten().for_each(|current| self.shared.work.known.learn(current));
+        if doubtful.is_empty() {
+            return;
         }
-        Ok(())
+        match self.shared.store.get(&doubtful).await {
+            Ok(found) => found.iter().flatten().for_each(|current| self.shared.work.known.learn(current)),
+            Err(error) => debug!(%error, "cannot read again what a search has found"),
+        }
     }
 
     /// Searches the store for any due jobs of these queues, for a claim that does not wait.
@@ -98,7 +101,7 @@ impl Manager {
                 return Ok(LookupResult::default());
             }
             let due = self.shared.store.search(&due).await?;
-            self.read_again(queue, &due).await?;
+            self.read_again(queue, &due).await;
             let later = match lookup.later {
                 None => Vec::new(),
                 Some((after, until)) => {

@@ -46,6 +46,17 @@ impl Members {
         workers(self) == workers(former)
     }
 
+    /// Returns the other manager that hands out the queue's jobs of a partition before all others; `None` when no other
+    /// has workers for the queue.
+    pub(super) fn first_other(&self, queue: &QueueName, partition: Partition) -> Option<&RecordName> {
+        let with_draw = |other: &'_ Member| {
+            let workers = other.workers.get(queue).copied().filter(|workers| *workers > 0)?;
+            Some(draw(other, workers, partition))
+        };
+        let drawn = self.others.iter().filter_map(|other| Some((&other.name, with_draw(other)?)));
+        drawn.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(name, _)| name)
+    }
+
     /// Returns the shares of the queue's partitions.
     ///
     /// While no manager is sure that the others know of its workers, as when many begin at once, each has what is its

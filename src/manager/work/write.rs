@@ -95,8 +95,8 @@ impl Manager {
     ///    finds it in the feed, and a job's submission is published before its claim.
     /// 3. The writes are counted.
     /// 4. The notifier and the calls that wait for a job's end are woken.
-    /// 5. The dispatch comes last, since it causes the next write of the same job, whose effects must not overtake the
-    ///    effects of this one.
+    /// 5. The dispatch, here or at the manager that is told of the job, comes last, since it causes the next write of
+    ///    the same job, whose effects must not overtake the effects of this one.
     fn follow_up(&self, writes: &[Acknowledged]) {
         for write in writes {
             match (&write.before, &write.after) {
@@ -116,6 +116,6 @@ impl Manager {
             }
         }
         self.shared.dispatch.remove(writes.iter().filter_map(Acknowledged::no_longer_available));
-        self.shared.dispatch.add(writes.iter().filter_map(Acknowledged::now_available).cloned());
+        self.hand_out(writes.iter().filter_map(Acknowledged::now_available).cloned());
     }
 }

@@ -54,6 +54,16 @@ pub(super) fn decode(source: &RawValue) -> Result<Decoded, serde_json::Error> {
     Ok(Decoded { job: stored.into_job()?, write_id, previous_write_id })
 }
 
+/// Returns the document of a job as another process can read it. It does not say which write made it.
+pub(super) fn pack(job: &Job) -> Result<Json, serde_json::Error> {
+    Json::of(&JobDocument::new(job, None, BodyForm::Json))
+}
+
+/// Reads a document of [`pack`].
+pub(super) fn unpack(document: &Json) -> Result<Job, serde_json::Error> {
+    serde_json::from_str::<JobDocument<'_>>(document.as_str())?.into_job()
+}
+
 /// A job as it is written and read, on one line of JSON. A field of a job stands here, in [`JobDocument::new`], in
 /// [`JobDocument::into_job`] and in the mapping.
 #[serde_with::skip_serializing_none]
@@ -168,7 +178,7 @@ fn body(fields: BodyFields<'_>) -> Result<Body, serde_json::Error> {
 }
 
 impl<'a> JobDocument<'a> {
-    pub(super) fn new(job: &'a Job, ids: WriteIds, form: BodyForm) -> Self {
+    pub(super) fn new(job: &'a Job, ids: Option<WriteIds>, form: BodyForm) -> Self {
         let spec = &*job.spec;
         let running = match &job.state {
             State::Running(running) => Some(&**running),
@@ -215,8 +225,8 @@ impl<'a> JobDocument<'a> {
             result,
             result_text,
             result_ref,
-            write_id: Some(ids.own),
-            previous_write_id: ids.previous,
+            write_id: ids.map(|ids| ids.own),
+            previous_write_id: ids.and_then(|ids| ids.previous),
             pending_notices: job.outbox.len(),
             partition: job.partition().get(),
             watch_at: job.watch_at(),

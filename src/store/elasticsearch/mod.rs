@@ -100,7 +100,7 @@ use super::{
     WriteResult,
 };
 use crate::clock::{SystemClock, Timestamp};
-use crate::job::{BodyRef, JobId, Json};
+use crate::job::{BodyRef, Job, JobId, Json};
 use crate::query::stats::{GroupBy, MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -289,6 +289,18 @@ impl Store for ElasticsearchStore {
 
     fn is_exclusive(&self) -> bool {
         false
+    }
+
+    fn pack(&self, job: &Job) -> Option<Json> {
+        document::pack(job).ok()
+    }
+
+    fn unpack(&self, packed: &Json) -> Result<Job, StoreError> {
+        let unreadable = |why: serde_json::Error| StoreError::Unreadable {
+            what: "a job that another process told of".to_owned(),
+            why: why.to_string(),
+        };
+        document::unpack(packed).map_err(unreadable)
     }
 
     fn unreadable(&self) -> usize {

@@ -262,7 +262,7 @@ fn encode(write: &Write, ids: WriteIds, form: BodyForm, now: Timestamp) -> Resul
     let mut document = Vec::with_capacity(TYPICAL_BYTES);
     match write {
         Write::Create { job, .. } | Write::Replace { job, .. } => {
-            serde_json::to_writer(&mut document, &JobDocument::new(job, ids, form))?;
+            serde_json::to_writer(&mut document, &JobDocument::new(job, Some(ids), form))?;
         }
         Write::Remove { job, .. } => {
             let tombstone = TombstoneDocument::new(job.id.clone(), Destination::Nowhere, now, ids);

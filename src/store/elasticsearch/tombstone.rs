@@ -129,7 +129,7 @@ mod tests {
         }
 
         let job = super::super::document::tests::available(crate::job::Body::Empty);
-        let document = JobDocument::new(&job, ids, BodyForm::Json);
+        let document = JobDocument::new(&job, Some(ids), BodyForm::Json);
         let raw = serde_json::value::to_raw_value(&document).expect("JSON");
         assert!(!is_tombstone(&raw));
     }

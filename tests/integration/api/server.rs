@@ -10,6 +10,7 @@ use leasehold::client::Client;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::job::Json;
 use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::peers::{PeerSecret, Teller};
 use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
@@ -29,6 +30,7 @@ pub(crate) struct Server {
     pub(crate) manager: Manager,
     shutdown: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
+    _teller: Option<Teller>,
     _directory: TempDir,
 }
 
@@ -37,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) access: Access,
     pub(crate) limits: Limits,
     pub(crate) clock: Arc<dyn Clock>,
+    /// The secret that the managers of the store share. Such a server tells the others where it listens.
+    pub(crate) peer_secret: Option<PeerSecret>,
     /// An embedded store of its own when there is none.
     pub(crate) store: Option<Arc<dyn Store>>,
 }
@@ -47,6 +51,7 @@ impl Default for Setup {
             access: Access::default(),
             limits: Limits::default(),
             clock: Arc::new(SystemClock::default()),
+            peer_secret: None,
             store: None,
         }
     }
@@ -67,21 +72,28 @@ impl Server {
             Arc::new(EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens"))
         };
         let store = Measured::around(setup.store.unwrap_or_else(embedded));
-        let config = ManagerConfig { survey_interval: Duration::from_millis(50), ..ManagerConfig::default() };
-        let manager = Manager::start(store, setup.clock, config);
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("an address");
+        let config = ManagerConfig {
+            survey_interval: Duration::from_millis(50),
+            address: setup.peer_secret.as_ref().map(|_| format!("http://{address}").into()),
+            ..ManagerConfig::default()
+        };
+        let manager = Manager::start(store, setup.clock, config);
+        let teller = |secret: &PeerSecret| Teller::start(manager.clone(), secret.clone()).expect("a client");
+        let teller = setup.peer_secret.as_ref().map(teller);
         let shutdown = CancellationToken::new();
         let state = AppState {
             manager: manager.clone(),
             subscriptions: None,
             access: setup.access,
+            peer_secret: setup.peer_secret.clone(),
             metrics: metrics::install().expect("metrics"),
             limits: setup.limits,
             configuration: serde_json::json!({"store": "embedded"}),
         };
         let serving = tokio::spawn(serve(listener, state, shutdown.clone()));
-        Self { address, manager, shutdown, serving, _directory: directory }
+        Self { address, manager, shutdown, serving, _teller: teller, _directory: directory }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -111,10 +111,17 @@ fn a_setting_of_the_store_that_is_not_chosen_is_refused_wherever_it_is_given() {
     refused(&["serve", "--store", "embedded", "--archive-after", "1m"], None, &["archive_after", "`embedded`"]);
     refused(&["serve", "--elasticsearch-shards", "2"], None, &["elasticsearch_shards", add]);
     refused(&["serve"], Some(("LEASEHOLD_ELASTICSEARCH_REPLICAS", "1")), &["elasticsearch_replicas", add]);
+    refused(&["serve", "--advertise", "http://a:1"], None, &["--advertise", add]);
+    refused(&["monitor"], Some(("LEASEHOLD_CLUSTER_SECRET", "s")), &["LEASEHOLD_CLUSTER_SECRET", add]);
     refused(&["bench", "--elasticsearch-shards", "2"], None, &["--elasticsearch-shards", "--store embedded"]);
     let elasticsearch = ["serve", "--store", "elasticsearch", "--elasticsearch-url", node];
     refused(&[&elasticsearch[..], &["--data-dir", "d"]].concat(), None, &["data_dir", "add `--store embedded`"]);
     refused(&["bench", "--elasticsearch-url", node], None, &["--elasticsearch-url", "--store embedded"]);
+    let halves =
+        [("--advertise", "http://a:1", "LEASEHOLD_CLUSTER_SECRET"), ("--cluster-secret", "s", "--advertise URL")];
+    for (flag, value, other) in halves {
+        refused(&[&elasticsearch[..], &[flag, value]].concat(), None, &[other]);
+    }
     fs::write(place.path().join("s.toml"), "elasticsearch_ca = \"ca.pem\"\n").expect("written");
     refused(&["serve"], None, &["elasticsearch_ca", add]);
     refused(&["monitor"], None, &["elasticsearch_ca", add]);

@@ -137,6 +137,7 @@ async fn elasticsearch_a_claim_that_was_written_and_never_answered_is_given_back
     assert_eq!((job.fence, job.attempt.get()), (Fence::new(1), 0), "the attempt does not count");
     // The job may be in the share of the manager that gave it back, and is then left to it for a second.
     time.advance(Duration::from_secs(1));
+    engines::refresh(&*clean).await;
     let again = elsewhere.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await.expect("answered");
     assert_eq!(taken(again).iter().map(|found| found.job.fence).collect::<Vec<_>>(), [Fence::new(2)]);
 }

@@ -92,6 +92,8 @@ impl CutOff {
         let store: Arc<dyn Store> = Arc::new(connect(good).await);
         let there = Manager::start(Arc::clone(&store), Arc::clone(&clock), config());
         let here = Manager::start(Arc::new(connect(bad).await), Arc::clone(&clock), config());
+        here.know_queues().await.expect("listed");
+        here.know_members().await.expect("met");
         Self { proxy, store, clock, here, there }
     }
 

@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::naive::expect;
 use super::row::{Protocol, Row, own_processor_seconds};
-use super::visible;
 use crate::cli::bench::args::BenchArgs;
 use crate::cli::bench::calls::{Claimed, claim_body, read};
 use crate::cli::bench::lives;
@@ -55,7 +54,7 @@ pub(super) async fn measure(args: &BenchArgs, cluster: &Cluster, jobs: u32, work
     let managers = Target::managers(args, &cluster.urls, 1).await?;
     // One more, which the templates are made of.
     lives::fill(args, &managers, jobs + 1).await?;
-    visible(&managers[0], jobs + 1).await?;
+    managers[0].until_visible(jobs + 1).await?;
     let http = reqwest::Client::new();
     let index = managers[0].live_index();
     let templates = Templates::of_a_life(&http, &cluster.urls[0], &index, &managers[0]).await?;
@@ -180,9 +179,8 @@ impl Ceiling<'_> {
         let mut lines = String::with_capacity(over.len() * (document.len() + 150));
         for Found { id, seq_no, primary_term } in &over {
             let document = document.replace(&self.templates.id, id);
-            lines.push_str(&format!(
-                "{{\"index\":{{\"_id\":\"{id}\",\"if_seq_no\":{seq_no},\"if_primary_term\":{primary_term}}}}}\n{document}\n"
-            ));
+            let condition = format!("\"if_seq_no\":{seq_no},\"if_primary_term\":{primary_term}");
+            lines.push_str(&format!("{{\"index\":{{\"_id\":\"{id}\",{condition}}}}}\n{document}\n"));
         }
         let wanted = "items.*.status,items.*._seq_no,items.*._primary_term";
         let answer = self.post(client, &format!("_bulk?filter_path={wanted}"), lines).await?;

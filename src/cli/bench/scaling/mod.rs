@@ -24,7 +24,6 @@ use super::target::Target;
 use super::{latency, lives};
 use crate::cli::failure::Failure;
 use crate::cli::output::{complain, print, print_json, table};
-use crate::job::JobState;
 use cluster::Cluster;
 use row::{Counters, Protocol, Row};
 
@@ -34,8 +33,6 @@ const RATE: u32 = 50;
 const STEADY_FOR: Duration = Duration::from_secs(5);
 /// Where Elasticsearch is if nothing else is said.
 const DEFAULT_URL: &str = "http://localhost:9200";
-/// How often and at most how many times it is checked whether searches show every job that was submitted.
-const VISIBLE: (Duration, u32) = (Duration::from_millis(100), 600);
 
 /// Runs the scenario and prints its result, up to where it failed if it did.
 pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
@@ -94,7 +91,8 @@ async fn measure(
             for manager in managers.iter_mut() {
                 manager.queue.push_str("-steady");
             }
-            let report = latency::spread(args, managers, steady).await?;
+            let places = latency::Places { submit: managers, work: managers };
+            let report = latency::spread(args, &places, steady).await?;
             row.add_steady(&report, managers[0].completed(report.jobs).await?);
             Ok(row)
         });
@@ -128,24 +126,13 @@ async fn with_managers(
 /// Fills the queue and lets it be emptied.
 async fn drained(args: &BenchArgs, managers: &[Target], jobs: u32, steady: &Steady) -> Result<Row, Failure> {
     let flow = lives::fill(args, managers, jobs).await?;
-    visible(&managers[0], jobs).await?;
+    managers[0].until_visible(jobs).await?;
     let before = Counters::read(managers).await?;
     let report = lives::drain(args, managers, steady.workers, flow).await?;
     let after = Counters::read(managers).await?;
     let mut row = Row::of(Protocol::Leasehold, &report, managers[0].completed(report.jobs).await?);
     after.note(before, &mut row);
     Ok(row)
-}
-
-/// Waits until searches show every job.
-async fn visible(manager: &Target, jobs: u32) -> Result<(), Failure> {
-    for _ in 0..VISIBLE.1 {
-        if manager.count(&[JobState::Available]).await? == u64::from(jobs) {
-            return Ok(());
-        }
-        tokio::time::sleep(VISIBLE.0).await;
-    }
-    Err(Failure::Failed("searches do not show all jobs that were submitted".to_owned()))
 }
 
 fn tell(args: &BenchArgs, what: &str) {

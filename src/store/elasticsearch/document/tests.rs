@@ -59,7 +59,7 @@ fn changed(change: Change) -> Job {
 fn round_trip(job: &Job, form: BodyForm) -> (String, Decoded) {
     let source = WriteIdSource::new();
     let ids = WriteIds { own: source.next(), previous: Some(source.next()) };
-    let line = serde_json::to_string(&JobDocument::new(job, ids, form)).expect("a document");
+    let line = serde_json::to_string(&JobDocument::new(job, Some(ids), form)).expect("a document");
     assert!(!line.contains('\n'), "a document is one line: {line}");
     let raw = RawValue::from_string(line.clone()).expect("json");
     let decoded = decode(&raw).expect("a job");

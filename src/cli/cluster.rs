@@ -1,0 +1,156 @@
+//! The settings by which the managers of one store call each other.
+
+use std::sync::Arc;
+
+use clap::Args;
+use reqwest::Url;
+use url::Host;
+
+use super::engine::StoreKind;
+use super::failure::Failure;
+use super::settings::{Settings, not_chosen};
+use crate::executor::TargetUrl;
+use crate::peers::PeerSecret;
+
+/// Those settings on the command line.
+#[derive(Debug, Args)]
+pub(super) struct ClusterArgs {
+    /// The URL by which the other managers of the same index reach this one, such as http://10.0.0.5:7400; port 0
+    /// stands for the one that it listens on. Managers then tell each other of new jobs, which start at once wherever
+    /// a worker waits; without it they find each other's jobs by searches only. Needs --cluster-secret
+    #[arg(long, value_name = "URL")]
+    advertise: Option<String>,
+    /// The secret that these managers share: 24 to 64 random bytes in base64 (`openssl rand -base64 32`). Others on
+    /// this machine can read a command line: better give it in the environment or in the settings file
+    #[arg(long, value_name = "SECRET", hide_env_values = true)]
+    cluster_secret: Option<String>,
+}
+
+/// Where the other managers reach this one, and the secret that they share.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    url: Url,
+    pub(super) secret: PeerSecret,
+}
+
+impl Cluster {
+    /// Merges and checks the settings of the command line and of the file; `None` when there are none.
+    pub(super) fn of(
+        args: ClusterArgs,
+        settings: &Settings,
+        chosen: Option<StoreKind>,
+    ) -> Result<Option<Self>, Failure> {
+        let advertise = args.advertise.or_else(|| settings.advertise.clone());
+        let secret = args.cluster_secret.or_else(|| settings.cluster_secret.clone());
+        let given = [("advertise", advertise.is_some()), ("cluster_secret", secret.is_some())];
+        let first = given.iter().find(|(_, is_given)| *is_given);
+        if let Some((name, _)) = first.filter(|_| chosen != Some(StoreKind::Elasticsearch)) {
+            return Err(Failure::Usage(not_chosen(name, StoreKind::Elasticsearch, chosen)));
+        }
+        match (advertise, secret) {
+            (None, None) => Ok(None),
+            (Some(advertise), Some(secret)) => {
+                let url = address(&advertise)?;
+                let secret = secret.parse().map_err(|error| {
+                    Failure::Usage(format!("`cluster_secret` (--cluster-secret, LEASEHOLD_CLUSTER_SECRET) {error}"))
+                })?;
+                Ok(Some(Self { url, secret }))
+            }
+            (None, Some(_)) => Err(Failure::Usage(
+                "`cluster_secret` (--cluster-secret, LEASEHOLD_CLUSTER_SECRET) needs the address by which the other \
+                 managers reach this one: add `--advertise URL` (`advertise` in the settings file)"
+                    .to_owned(),
+            )),
+            (Some(_), None) => Err(Failure::Usage(
+                "`advertise` (--advertise, LEASEHOLD_ADVERTISE) needs the secret that all managers share: set \
+                 LEASEHOLD_CLUSTER_SECRET (`cluster_secret` in the settings file) to what `openssl rand -base64 32` \
+                 prints"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Returns the address of a manager that listens on this port.
+    pub(super) fn address(&self, listens_on: u16) -> Arc<str> {
+        let mut url = self.url.clone();
+        if url.port() == Some(0) {
+            url.set_port(Some(listens_on)).expect("an http URL has a port");
+        }
+        url.as_str().trim_end_matches('/').into()
+    }
+}
+
+fn address(text: &str) -> Result<Url, Failure> {
+    let wrong = |what: &str| {
+        Failure::Usage(format!(
+            "`advertise` (--advertise, LEASEHOLD_ADVERTISE): {text} {what}, such as http://10.0.0.5:7400"
+        ))
+    };
+    TargetUrl::parse(text).map_err(|error| wrong(&error.to_string()))?;
+    let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
+    let is_unspecified = match url.host() {
+        Some(Host::Ipv4(address)) => address.is_unspecified(),
+        Some(Host::Ipv6(address)) => address.is_unspecified(),
+        _ => false,
+    };
+    if is_unspecified {
+        return Err(wrong("leads nowhere from another machine: name the address of this one"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong("must end with its path"));
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
+    fn cluster(
+        advertise: Option<&str>,
+        secret: Option<&str>,
+        store: Option<StoreKind>,
+    ) -> Result<Option<Cluster>, String> {
+        let args = ClusterArgs { advertise: advertise.map(str::to_owned), cluster_secret: secret.map(str::to_owned) };
+        Cluster::of(args, &Settings::default(), store).map_err(|failure| match failure {
+            Failure::Usage(said) => said,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn address_and_secret_are_given_together_or_not_at_all() {
+        let on = Some(StoreKind::Elasticsearch);
+        assert!(cluster(None, None, on).is_ok_and(|cluster| cluster.is_none()));
+        assert!(cluster(None, None, None).is_ok_and(|cluster| cluster.is_none()));
+        assert!(cluster(Some("http://a:1"), None, on).is_err_and(|said| said.contains("LEASEHOLD_CLUSTER_SECRET")));
+        assert!(cluster(None, Some(SECRET), on).is_err_and(|said| said.contains("--advertise URL")));
+        let said = cluster(Some("http://a:1"), Some("a word"), on).expect_err("no secret");
+        assert!(said.contains("base64") && !said.contains("a word"), "{said}");
+    }
+
+    #[test]
+    fn a_store_of_one_manager_has_no_others_to_tell() {
+        for store in [None, Some(StoreKind::Embedded)] {
+            let said = cluster(Some("http://a:1"), Some(SECRET), store).expect_err("refused");
+            assert!(said.contains("--advertise") && said.contains("add `--store elasticsearch`"), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_one_that_others_can_call() {
+        let on = Some(StoreKind::Elasticsearch);
+        for wrong in
+            ["a:1", "ftp://a", "http://0.0.0.0:7400", "http://[::]:1", "http://u:p@a", "http://a/?b", "http://a/#b"]
+        {
+            assert!(cluster(Some(wrong), Some(SECRET), on).is_err_and(|said| said.contains("--advertise")), "{wrong}");
+        }
+        let address =
+            |text| cluster(Some(text), Some(SECRET), on).expect("good").expect("given").address(7).to_string();
+        assert_eq!(address("http://a:1"), "http://a:1");
+        assert_eq!(address("https://a/leasehold/"), "https://a/leasehold");
+        assert_eq!(address("http://127.0.0.1:0"), "http://127.0.0.1:7");
+    }
+}

@@ -1,0 +1,38 @@
+//! Calls from one process of an installation to another, both of which hold the same secret.
+//!
+//! A manager tells another of the jobs that were written here and are handed out there ([`Hints`]). Every call is
+//! signed, as webhooks are, by the secret of the cluster, which never travels: `{id}.{timestamp}.{body}` under
+//! HMAC-SHA256. A call that is recorded and sent again tells of a version that has passed, and a claim of it conflicts.
+//!
+//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), and [`Teller`] (the
+//! background task that makes the calls).
+
+mod secret;
+mod teller;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::manager::{Hint, MAX_HINTED_BYTES};
+
+pub use secret::{InvalidPeerSecret, PeerSecret};
+pub use teller::Teller;
+
+/// The path, below a manager's address, of the call with hints.
+pub const HINTS_PATH: &str = "/cluster/hints";
+
+/// The longest body of a call with hints, in bytes: more than what a manager sends, also with a large last document.
+pub const MAX_HINTS_BYTES: usize = 2 * MAX_HINTED_BYTES;
+
+/// The body of the call that tells a manager of jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hints {
+    /// The jobs that have become available.
+    pub available: Vec<Hint>,
+}
+
+impl Hints {
+    fn to_json(&self) -> Bytes {
+        serde_json::to_vec(self).expect("names and numbers become JSON").into()
+    }
+}

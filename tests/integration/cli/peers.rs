@@ -1,0 +1,107 @@
+//! Several `leasehold serve` over one Elasticsearch that tell each other of jobs.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::program::{DEADLINE, Engine, Server};
+use crate::servers;
+
+const SECRET: [&str; 2] = ["--cluster-secret", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="];
+const ADVERTISED: [&str; 4] = ["--advertise", "http://127.0.0.1:0", SECRET[0], SECRET[1]];
+
+async fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let call = reqwest::Client::new().post(format!("{}{path}", server.url())).json(body);
+    let answer = call.send().await.expect("an answer");
+    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+}
+
+async fn health(server: &Server) -> Value {
+    let answer = reqwest::get(format!("{}/v1/health", server.url())).await.expect("an answer");
+    answer.json().await.expect("JSON")
+}
+
+/// Repeats until `done` returns true.
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !done().await {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn pair(engine: &Engine, place: &Path, options: [&[&str]; 2]) -> [Server; 2] {
+    let start = async |number: usize| {
+        let log = place.join(format!("{number}.log"));
+        Server::start_as("serve", options[number], engine.clone(), &log).await
+    };
+    [start(0).await, start(1).await]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_know_each_other_start_a_job_at_once_wherever_a_worker_waits() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (url, prefix) = (servers::elasticsearch().await.url(), servers::fresh_prefix("hints"));
+    let engine = Engine::Elasticsearch { urls: vec![url.to_owned()], prefix: prefix.clone() };
+    let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &ADVERTISED]).await;
+    // From now on, no search finds a job that is written.
+    let settings = json!({"index": {"refresh_interval": "-1"}});
+    let put = reqwest::Client::new().put(format!("{url}/{prefix}jobs/_settings")).json(&settings).send().await;
+    assert!(put.expect("an answer").status().is_success());
+
+    let claim = json!({"worker_id": "w", "queues": ["q"], "wait_ms": 30_000});
+    let worker = async {
+        let (status, claimed) = post(&second, "/v1/claims", &claim).await;
+        assert_eq!((status, claimed["jobs"].as_array().map(Vec::len)), (200, Some(1)), "{claimed}");
+    };
+    let client = async {
+        // Ends with the worker: the first jobs may come before its server is known to have one.
+        loop {
+            assert_eq!(post(&first, "/v1/jobs", &json!({"queue": "q", "kind": "k"})).await.0, 201);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        () = worker => {}
+        () = client => {}
+    }
+    assert!(first.counter("leasehold_hints_total{outcome=\"sent\"}").await >= 1.0);
+    assert!(second.counter("leasehold_hints_total{outcome=\"received\"}").await >= 1.0);
+    assert_eq!(first.counter("leasehold_hints_total{outcome=\"failed\"}").await, 0.0);
+    for server in [&first, &second] {
+        let health = health(server).await;
+        let advertised = health["configuration"]["advertise"].as_str().expect("an address");
+        assert_eq!((advertised, &health["reasons"]), (server.url().as_str(), &json!([])), "{health}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_do_not_know_where_others_are_or_have_another_secret_say_so() {
+    let place = tempfile::tempdir().expect("a directory");
+    let urls = vec![servers::elasticsearch().await.url().to_owned()];
+    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("strangers") };
+    let other = ["--advertise", "http://127.0.0.1:0", SECRET[0], "OTg3NjU0MzIxMDk4NzY1NDMyMTA5ODc2NTQzMjEwOTg="];
+    let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &other]).await;
+    let reasons = async |server: &Server| health(server).await["reasons"].to_string();
+    let claim = json!({"worker_id": "w", "queues": ["q"], "wait_ms": 1_000});
+    until("the first server says that the second has another secret", async || {
+        let job = json!({"queue": "q", "kind": "k"});
+        let (claimed, submitted) = tokio::join!(post(&second, "/v1/claims", &claim), post(&first, "/v1/jobs", &job));
+        assert_eq!((claimed.0, submitted.0), (200, 201));
+        reasons(&first).await.contains("another `--cluster-secret`")
+    })
+    .await;
+
+    let log = place.path().join("monitor.log");
+    let monitor = Server::start_as("monitor", &ADVERTISED, engine.clone(), &log).await;
+    assert_eq!(post(&monitor, "/cluster/hints", &json!({"available": []})).await.0, 401, "a monitor is told as well");
+    let third = Server::start_as("serve", &[], engine, &place.path().join("third.log")).await;
+    assert_eq!(post(&third, "/cluster/hints", &json!({"available": []})).await.0, 404);
+    for server in [&first, &second, &third] {
+        until("a manager without an address is told of", async || {
+            reasons(server).await.contains("1 of 4 managers have no address")
+        })
+        .await;
+    }
+}
