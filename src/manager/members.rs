@@ -304,6 +304,7 @@ fn roughly(count: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Place;
 
     fn workers(count: u32) -> Arc<Workers> {
         Arc::new([(QueueName::system("q"), count)].into())
@@ -330,6 +331,27 @@ mod tests {
         }
         assert_eq!(settled(&state, after(100)), Some(9));
         assert!(state.told.len() < 5, "only what counts is kept");
+    }
+
+    #[test]
+    fn a_manager_runs_as_long_as_its_record_changes() {
+        let (mut state, now) = (State::default(), Instant::now() + SILENCE);
+        let beat = Beat { at: Timestamp::MIN, workers: (*workers(4)).clone(), settled: Workers::new(), address: None };
+        let version = Version { place: Place::Main, primary_term: 1, seq_no: 1 };
+        let of_a_later_version = None;
+        for (name, ago, beat) in [
+            ("silent", SILENCE, Some(beat.clone())),
+            ("running", SILENCE - Duration::from_millis(1), Some(beat)),
+            ("later-version", Duration::ZERO, of_a_later_version),
+        ] {
+            let name = RecordName::new(name).expect("a name");
+            state.others.insert(name, Sighting { version, since: now - ago, beat });
+        }
+        let mut running = state.running(now);
+        running.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<&str> = running.iter().map(|member| member.name.as_str()).collect();
+        assert_eq!(names, ["later-version", "running"]);
+        assert_eq!([running[0].workers.len(), running[1].workers.len()], [0, 1]);
     }
 
     #[test]

@@ -359,4 +359,61 @@ fn a_claim_steps_over_a_bounded_number_of_jobs_that_do_not_fit() {
     assert_eq!(bench.take_with(&["a"], 1, &[("memory", 4)]), ["small"]);
 }
 
+#[test]
+fn a_claim_that_went_away_is_no_longer_counted_as_waiting() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let waiting = bench.wait(&["a"], 1);
+    assert_eq!(bench.dispatch.waiting(), 1);
+    drop(waiting);
+    assert_eq!(bench.dispatch.waiting(), 0);
+}
+
+#[test]
+fn a_search_that_failed_and_a_write_that_may_or_may_not_be_done_have_the_store_searched_again() {
+    let bench = bench(100, None);
+    let a = queue("a");
+    bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    assert!(bench.dispatch.stale(std::slice::from_ref(&a)).is_empty());
+    bench.dispatch.fail_lookup(&a);
+    bench.know(&["a"]);
+    bench.dispatch.mark_incomplete(&a);
+    bench.know(&["a"]);
+    assert!(bench.dispatch.stale(&[a]).is_empty());
+}
+
+#[test]
+fn a_search_that_was_cut_off_long_ago_starts_again_with_the_most_urgent_jobs() {
+    let bench = bench(2, Some(Duration::from_millis(500)));
+    let a = queue("a");
+    let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    let due = vec![job("a", "1", 5, 0), job("a", "2", 4, 0)];
+    bench.dispatch.end_lookup(&a, &lookup, LookupResult { due, later: Vec::new() }, |_| true);
+    bench.clock.advance(RESTART);
+    assert_eq!(bench.dispatch.begin_lookup(&a).expect("a search is needed").resume, None);
+}
+
+#[test]
+fn later_jobs_that_there_was_no_room_for_are_searched_for_when_the_last_known_one_is_due() {
+    let bench = bench(2, None);
+    let a = queue("a");
+    let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    let later = vec![job("a", "1", 0, 1_000), job("a", "2", 0, 2_000)];
+    bench.dispatch.end_lookup(&a, &lookup, LookupResult { due: Vec::new(), later }, |_| true);
+    assert!(bench.dispatch.stale(std::slice::from_ref(&a)).is_empty());
+    bench.clock.advance(Duration::from_secs(2));
+    assert_eq!(bench.dispatch.stale(std::slice::from_ref(&a)), [&a]);
+}
+
+#[test]
+fn jobs_of_a_queue_that_nobody_has_asked_for_are_kept_only_where_searches_lag() {
+    let [lags, own] = [Some(Duration::from_millis(500)), None].map(|interval| bench(4, interval));
+    for bench in [&lags, &own] {
+        bench.dispatch.add([job("a", "1", 0, 0)]);
+    }
+    assert_eq!(lags.take(&["a"], 1), ["1"]);
+    assert!(own.take(&["a"], 1).is_empty());
+    assert_eq!(own.dispatch.stale(&queues(&["a"])).len(), 1, "the first claim searches the store");
+}
+
 mod elsewhere;
