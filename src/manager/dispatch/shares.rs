@@ -281,4 +281,22 @@ mod tests {
         let soon = shares(&[member("a", 8), member("b", 8), member("c", 8)]);
         assert_eq!([shared[1].foreign[0], shared[2].foreign[0]], [soon[1].own, soon[2].own]);
     }
+
+    #[test]
+    fn before_others_know_of_workers_each_has_what_is_its_own_both_by_them_and_by_equal_shares() {
+        let new = own(&[fresh("a", 24), fresh("b", 8)]);
+        let (equal, by_workers) = (own(&[member("a", 0), member("b", 0)]), own(&[member("a", 24), member("b", 8)]));
+        for partition in Partition::all() {
+            for manager in [0, 1] {
+                let is_own = [&equal, &by_workers].iter().all(|own| own[manager].contains(partition));
+                assert_eq!(new[manager].contains(partition), is_own, "{manager}: {partition:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_manager_without_workers_leaves_all_to_one_that_has_just_told_of_some() {
+        let shared = own(&[member("a", 0), fresh("b", 8)]);
+        assert!(shared[0].is_empty() && !shared[1].is_empty(), "{shared:?}");
+    }
 }

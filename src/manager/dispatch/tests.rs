@@ -416,4 +416,6 @@ fn jobs_of_a_queue_that_nobody_has_asked_for_are_kept_only_where_searches_lag() 
     assert_eq!(own.dispatch.stale(&queues(&["a"])).len(), 1, "the first claim searches the store");
 }
 
+mod claims;
 mod elsewhere;
+mod searches;

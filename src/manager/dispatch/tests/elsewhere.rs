@@ -197,3 +197,61 @@ fn in_a_store_of_its_own_nothing_is_left_to_others() {
     bench.dispatch.yield_to_others(&only.job);
     assert_eq!(bench.take(&["a"], 1), ["only"]);
 }
+
+#[test]
+fn what_is_written_here_is_handed_out_here_when_it_is_more_urgent_than_the_own_jobs() {
+    let bench = shared(&[("own", 0, 0)]);
+    let written = [("urgent", 1, 0), ("equal", 0, -9_000), ("idle", -1, -9_000), ("soon", 9, 1)];
+    bench.dispatch.add(written.map(|(name, priority, after)| of_share(&bench, false, name, priority, after)));
+    bench.clock.advance(Duration::from_millis(1));
+    assert_eq!(bench.take_names(10), ["urgent", "own"]);
+}
+
+#[test]
+fn a_job_of_another_that_comes_after_missing_own_ones_is_not_let_in() {
+    let bench = bench(2, Some(Duration::from_secs(1)));
+    bench.dispatch.share(Members::new(member("this"), vec![member("that")]));
+    bench.know(&["a"]);
+    let own = [("first", -100), ("second", -90), ("dropped", -80)];
+    bench.dispatch.add(own.map(|(name, after)| of_share(&bench, true, name, 0, after)));
+    assert_eq!(bench.take_names(10), ["first", "second"]);
+    assert_eq!(bench.look_elsewhere(&[("before", 0, -9_000), ("behind", -1, -9_000)]), ["before"]);
+}
+
+#[test]
+fn a_job_of_another_that_a_claim_is_written_for_is_not_let_in_again() {
+    let bench = shared(&[]);
+    assert_eq!(bench.look_elsewhere(&[("old", 0, -1_000)]), ["old"]);
+    assert_eq!(bench.take_names(10), ["old"]);
+    bench.clock.advance(Duration::from_secs(1));
+    assert!(bench.look_elsewhere(&[("old", 0, -1_000)]).is_empty());
+    assert!(bench.take_names(10).is_empty());
+}
+
+#[test]
+fn a_claim_that_does_not_wait_is_given_no_job_of_a_paused_queue() {
+    let bench = shared(&[]);
+    bench.pause(&["a"]);
+    assert!(bench.dispatch.begin_reach_out(&queue("a")).is_none());
+}
+
+#[test]
+fn while_the_managers_and_their_workers_stay_the_same_nothing_is_dropped_or_searched_for_again() {
+    let bench = shared(&[("own", 0, 0)]);
+    bench.dispatch.share(Members::new(member("this"), vec![member("that")]));
+    assert!(bench.dispatch.begin_lookup(&queue("a")).is_none());
+    assert_eq!(bench.take_names(10), ["own"]);
+}
+
+#[test]
+fn several_partitions_in_which_others_were_met_are_doubted_at_a_time() {
+    let bench = shared(&[]);
+    let met = ["one", "another"].map(|name| of_share(&bench, true, name, 0, 0));
+    assert_ne!(met[0].job.partition(), met[1].job.partition());
+    bench.dispatch.yield_to_others(&met[0].job);
+    bench.clock.advance(Duration::from_secs(2));
+    bench.dispatch.yield_to_others(&met[1].job);
+    assert_eq!(bench.dispatch.doubtful(&queue("a"), &met).len(), 2);
+    bench.clock.advance(Duration::from_secs(1));
+    assert_eq!(bench.dispatch.doubtful(&queue("a"), &met), [&met[1].job.id]);
+}

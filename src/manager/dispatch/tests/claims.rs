@@ -1,0 +1,73 @@
+//! What one claim is given, and what is kept for the first claim of a queue.
+
+use super::*;
+
+#[test]
+fn a_claim_that_states_resources_takes_the_most_urgent_of_all_its_queues_and_none_of_a_paused_one() {
+    for names in [["a", "b", "c"], ["c", "b", "a"]] {
+        let bench = bench(100, None);
+        bench.know(&names);
+        bench.pause(&["c"]);
+        bench.dispatch.add([("a", 5), ("b", 9), ("c", 7)].map(|(name, priority)| job(name, name, priority, 0)));
+        assert_eq!(bench.take_with(&names, 1, &[("memory", 4)]), ["b"]);
+        assert_eq!(bench.take_with(&names, 9, &[("memory", 4)]), ["a"]);
+    }
+}
+
+#[test]
+fn what_one_claim_steps_over_is_not_stepped_over_by_those_that_are_served_with_it() {
+    let bench = bench(2 * STEPS_PER_CLAIM, None);
+    bench.know(&["a"]);
+    bench.dispatch.add((0..10).map(|number| needing("a", &format!("large-{number}"), 8)));
+    let (queues, small, any) = (queues(&["a"]), resources(&[("memory", 4)]), Resources::new());
+    let take = |mut steps: usize, resources: &Resources| {
+        let wish = Wish { queues: &queues, max_jobs: 9, resources };
+        let mut board = bench.dispatch.shared.board.lock();
+        (board.take(&wish, Timestamp::from_millis(START), &mut steps).len(), steps)
+    };
+    for granted in [100, STEPS_PER_CLAIM, STEPS_PER_SERVING] {
+        assert_eq!(take(granted, &small), (0, granted - 10));
+    }
+    assert_eq!(take(4, &any), (9, 4), "who takes any job steps over none");
+}
+
+#[test]
+fn a_job_that_is_larger_than_an_answer_is_taken_alone() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let mut large = job("a", "1", 1, 0);
+    let bytes = u32::try_from(MAX_CLAIM_BYTES + 1).expect("a length");
+    Arc::make_mut(&mut large.job).payload = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes });
+    bench.dispatch.add([large, job("a", "2", 0, 0)]);
+    assert_eq!(bench.take(&["a"], 9), ["1"]);
+    assert_eq!(bench.take(&["a"], 9), ["2"]);
+}
+
+#[test]
+fn where_searches_lag_some_jobs_are_kept_for_queues_that_no_claim_has_named_yet() {
+    let bench = bench(1_000, Some(Duration::from_secs(1)));
+    bench.dispatch.add((0..201).map(|number| job("a", &format!("{number:03}"), 0, 0)));
+    assert_eq!(bench.take(&["a"], 999).len(), 200);
+    // Now that the queue is known, it is given its whole room.
+    let lookup = bench.dispatch.begin_lookup(&queue("a")).expect("the rest is searched for");
+    let due = (0..300).map(|number| job("a", &format!("more-{number}"), 0, 0)).collect();
+    bench.dispatch.end_lookup(&queue("a"), &lookup, LookupResult { due, later: Vec::new() }, |_| true);
+    assert_eq!(bench.take(&["a"], 999).len(), 300);
+    bench.dispatch.add((1..=1_000).map(|number| job(&format!("q{number}"), "1", 0, 0)));
+    assert_eq!((bench.take(&["q999"], 1).len(), bench.take(&["q1000"], 1).len()), (1, 0), "there are 1,000 lanes");
+}
+
+#[test]
+fn queues_count_as_claimed_from_while_claims_wait_and_for_a_time_after() {
+    let bench = bench(100, Some(Duration::from_secs(1)));
+    bench.know(&["a"]);
+    bench.dispatch.add([job("nobody-claims-from", "1", 0, 0)]);
+    let within = Duration::from_secs(30);
+    bench.clock.advance(within);
+    assert_eq!(bench.dispatch.claimed_within(within), queues(&["a"]));
+    bench.clock.advance(Duration::from_millis(1));
+    assert!(bench.dispatch.claimed_within(within).is_empty());
+    let _waiting = bench.wait(&["a"], 1);
+    bench.clock.advance(2 * within);
+    assert_eq!(bench.dispatch.claimed_within(within), queues(&["a"]));
+}
