@@ -290,7 +290,9 @@ impl Lane {
                 age >= RESTART.max(interval) || (low && (age >= interval || self.resume.is_some()))
             }
         };
-        wants_due || self.needs_later(now, config)
+        // Searches of a store that fails are as far apart as others.
+        let rests = config.poll_interval.is_some_and(|interval| self.incomplete && now.since(looked_up_at) < interval);
+        wants_due || (!rests && self.needs_later(now, config))
     }
 
     /// Returns whether any search of the store is due.
@@ -311,6 +313,10 @@ impl Lane {
         if wake <= now {
             // The lane has no room for later candidates yet.
             wake = self.known_until;
+        }
+        if wake <= now {
+            // The store is searched again after the poll interval.
+            wake = now.plus(HORIZON);
         }
         if let Some(((run_at, _), _)) = self.later.first_key_value() {
             wake = wake.min(*run_at);

@@ -101,6 +101,8 @@ pub(super) struct Lookup {
     pub(super) limit: usize,
     /// The partitions whose jobs are searched for; `None` for all.
     pub(super) partitions: Option<PartitionSet>,
+    /// The time from which on later jobs were not known before.
+    known_until: Timestamp,
 }
 
 /// The results of a search of the store.
@@ -271,9 +273,10 @@ impl Dispatch {
             let after = lane.known_until.minus(MOMENT).max(now);
             (after, after.plus(HORIZON))
         });
-        lane.known_until = later.map_or(lane.known_until, |(_, until)| until.plus(MOMENT));
+        let known_until = lane.known_until;
+        lane.known_until = later.map_or(known_until, |(_, until)| until.plus(MOMENT));
         let partitions = Some(lane.shares.own).filter(|own| !own.is_full());
-        Some(Lookup { now, resume, later, limit: config.capacity.min(config.page), partitions })
+        Some(Lookup { now, resume, later, limit: config.capacity.min(config.page), partitions, known_until })
     }
 
     /// Ends a search and adds its results, apart from those that `fresh` rejects as outdated.
@@ -304,14 +307,16 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
-    /// Ends a search that has failed.
-    pub(super) fn fail_lookup(&self, queue: &QueueName) {
+    /// Ends a search that has failed: of what it was for, nothing is known.
+    pub(super) fn fail_lookup(&self, queue: &QueueName, lookup: &Lookup) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let lane = board.lane(queue);
         lane.incomplete = true;
         lane.resume = None;
         lane.looked_up_at = Some(now);
+        lane.known_until = lane.known_until.min(lookup.known_until);
+        self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
     /// Hands out the candidates that have become due, removes idle lanes, and returns the plan of the background loop.

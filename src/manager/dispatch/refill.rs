@@ -11,8 +11,8 @@ use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
-use crate::manager::dispatch::LookupResult;
 use crate::manager::dispatch::elsewhere::LookElsewhere;
+use crate::manager::dispatch::{Dispatch, Lookup, LookupResult};
 
 /// The most queues that are searched for at once.
 const LOOKUPS_AT_ONCE: usize = 4;
@@ -23,6 +23,28 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// The wait of the background loop after a failed search.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// A search under way. It has failed when this is dropped before its end: by an error, or with the claim that made it,
+/// whose caller went away.
+struct Unfinished<'a> {
+    dispatch: &'a Dispatch,
+    queue: &'a QueueName,
+    lookup: Option<&'a Lookup>,
+}
+
+impl Unfinished<'_> {
+    fn end(mut self) {
+        self.lookup = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(lookup) = self.lookup {
+            self.dispatch.fail_lookup(self.queue, lookup);
+        }
+    }
+}
 
 impl Manager {
     /// Searches the store for those of `queues` whose lanes may lack due jobs.
@@ -84,6 +106,7 @@ impl Manager {
 
     async fn look_for_own(&self, queue: &QueueName) -> Result<(), StoreError> {
         let Some(lookup) = self.shared.dispatch.begin_lookup(queue) else { return Ok(()) };
+        let unfinished = Unfinished { dispatch: &self.shared.dispatch, queue, lookup: Some(&lookup) };
         let of_queue = Filter {
             states: vec![JobState::Available],
             queues: vec![queue.clone()],
@@ -96,32 +119,20 @@ impl Manager {
             after: lookup.resume.clone(),
             limit: lookup.limit,
         };
-        let found = async {
-            if lookup.partitions.is_some_and(|own| own.is_empty()) {
-                return Ok(LookupResult::default());
-            }
-            let due = self.shared.store.search(&due).await?;
-            self.read_again(queue, &due).await;
-            let later = match lookup.later {
-                None => Vec::new(),
-                Some((after, until)) => {
-                    let filter = Filter { run_after: Some(after), run_at_most: Some(until), ..of_queue };
-                    let sort = Sort::By(SortField::RunAt, Direction::Ascending);
-                    self.shared.store.search(&Search { filter, sort, after: None, limit: lookup.limit }).await?
-                }
-            };
-            Ok(LookupResult { due, later })
-        };
-        match found.await {
-            Ok(found) => {
-                self.shared.dispatch.end_lookup(queue, &lookup, found, |hit| self.up_to_date(hit));
-                Ok(())
-            }
-            Err(error) => {
-                self.shared.dispatch.fail_lookup(queue);
-                Err(error)
+        let mut found = LookupResult::default();
+        if !lookup.partitions.is_some_and(|own| own.is_empty()) {
+            found.due = self.shared.store.search(&due).await?;
+            self.read_again(queue, &found.due).await;
+            if let Some((after, until)) = lookup.later {
+                let filter = Filter { run_after: Some(after), run_at_most: Some(until), ..of_queue };
+                let sort = Sort::By(SortField::RunAt, Direction::Ascending);
+                let later = Search { filter, sort, after: None, limit: lookup.limit };
+                found.later = self.shared.store.search(&later).await?;
             }
         }
+        unfinished.end();
+        self.shared.dispatch.end_lookup(queue, &lookup, found, |hit| self.up_to_date(hit));
+        Ok(())
     }
 
     /// Returns whether a hit is at least as recent as the version that this manager knows.

@@ -373,13 +373,28 @@ fn a_claim_that_went_away_is_no_longer_counted_as_waiting() {
 fn a_search_that_failed_and_a_write_that_may_or_may_not_be_done_have_the_store_searched_again() {
     let bench = bench(100, None);
     let a = queue("a");
-    bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
     assert!(bench.dispatch.stale(std::slice::from_ref(&a)).is_empty());
-    bench.dispatch.fail_lookup(&a);
+    bench.dispatch.fail_lookup(&a, &lookup);
+    assert_eq!(bench.dispatch.begin_lookup(&a).expect("it is made again").later, lookup.later);
+    bench.dispatch.fail_lookup(&a, &lookup);
     bench.know(&["a"]);
     bench.dispatch.mark_incomplete(&a);
     bench.know(&["a"]);
     assert!(bench.dispatch.stale(&[a]).is_empty());
+}
+
+#[test]
+fn where_others_write_later_jobs_are_searched_for_again_the_poll_interval_after_a_failure() {
+    let bench = bench(100, Some(Duration::from_millis(500)));
+    let a = queue("a");
+    let lookup = bench.dispatch.begin_lookup(&a).expect("a search is needed");
+    bench.dispatch.fail_lookup(&a, &lookup);
+    let _waiting = bench.wait(&["a"], 1);
+    assert_eq!(bench.dispatch.plan().wake_at, Timestamp::from_millis(START + 500));
+    assert!(bench.dispatch.stale(std::slice::from_ref(&a)).is_empty());
+    bench.clock.advance(Duration::from_millis(500));
+    assert!(bench.dispatch.begin_lookup(&a).expect("a search is needed").later.is_some());
 }
 
 #[test]

@@ -29,6 +29,30 @@ impl Interference for HeldSearches {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_dropped_while_it_searches_hides_no_job() {
+    let site = Site::on(engines::embedded().await, config()).await;
+    let later = NewJob { run_at: Some(site.clock.now().plus(Duration::from_secs(1))), ..new_job() };
+    let ids = [site.submit(new_job()).await, site.submit(later).await].map(|job| job.versioned.job.id.clone());
+    site.engine.settle().await;
+    let gate = Arc::new(HeldSearches::default());
+    let gated = Interfered::around(Arc::clone(&site.store), &gate);
+    let manager = Manager::start(gated, Arc::clone(&site.clock) as Arc<dyn Clock>, config());
+    let dropped = {
+        let manager = manager.clone();
+        tokio::spawn(async move { manager.claim(claim(1)).await })
+    };
+    gate.0.reached.cancelled().await;
+    dropped.abort();
+    assert!(dropped.await.is_err_and(|error| error.is_cancelled()));
+    gate.0.open.cancel();
+    for id in ids {
+        let claimed = taken(manager.claim(claim(1)).await.expect("answered"));
+        assert_eq!(claimed.iter().map(|found| &found.job.id).collect::<Vec<_>>(), [&id]);
+        site.clock.advance(Duration::from_secs(1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_was_made_anew_while_it_searched_takes_nothing() {
     let site = Site::on(engines::embedded().await, config()).await;
     let id = site.submit(new_job()).await.versioned.job.id.clone();

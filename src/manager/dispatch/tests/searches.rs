@@ -194,8 +194,8 @@ fn where_others_write_a_search_that_failed_is_made_again_from_the_start_after_th
     let bench = bench(2, Some(INTERVAL));
     bench.search(&due_at([-2, -1]), &[]);
     bench.take(&["a"], 2);
-    bench.dispatch.begin_lookup(&queue("a")).expect("a search is needed");
-    bench.dispatch.fail_lookup(&queue("a"));
+    let lookup = bench.dispatch.begin_lookup(&queue("a")).expect("a search is needed");
+    bench.dispatch.fail_lookup(&queue("a"), &lookup);
     assert!(!bench.is_stale());
     bench.advance(500);
     assert_eq!(bench.search(&[], &[]).resume, None);
