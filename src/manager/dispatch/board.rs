@@ -212,6 +212,11 @@ impl<Offer> Board<Offer> {
         self.lanes.iter().filter(|(queue, lane)| !lane.waiting.is_empty() && !self.paused.contains(*queue))
     }
 
+    /// Returns whether a search for the queue that was cut off is to go on before a claim has to wait for it.
+    pub(super) fn is_to_go_on(&self, queue: &QueueName, config: &DispatchConfig) -> bool {
+        !self.paused.contains(queue) && self.lanes.get(queue).is_some_and(|lane| lane.is_to_go_on(config))
+    }
+
     pub(super) fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {
         self.waited_for().map(|(_, lane)| lane.next_wake(now, config)).min().unwrap_or_else(|| now.plus(LANE_IDLE))
     }

@@ -27,6 +27,10 @@ pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// still returns jobs that were claimed since, so continuing finds more, but misses jobs that others added.
 pub(super) const RESTART: Duration = Duration::from_secs(2);
 
+/// The most jobs that a search finds when it starts again, unless all those before it have come to their end: it is only
+/// to find those that others added.
+pub(super) const RESTART_PAGE: usize = 200;
+
 /// The time between two looks for jobs of others' partitions, and while claims wait in vain.
 const ELSEWHERE_EVERY: Duration = Duration::from_secs(1);
 const HELP_EVERY: Duration = Duration::from_millis(250);
@@ -71,6 +75,8 @@ pub(super) struct Lane {
     pub(super) looked_up_at: Option<Timestamp>,
     /// The key after which that search was cut off.
     pub(super) resume: Option<SortKey>,
+    /// The key that searches had come to before that one, until it has come as far or is known to find nothing new.
+    pub(super) reached: Option<SortKey>,
     /// Whether the store may hold due jobs that the lane does not.
     pub(super) incomplete: bool,
     /// The key after which due jobs may be missing. New jobs after it are left to the store as well: kept here, they
@@ -213,7 +219,8 @@ impl Lane {
 
     /// Makes the lane one of which nothing is known, apart from the jobs that it holds.
     fn unknown(&mut self) {
-        (self.looked_up_at, self.looked_elsewhere, self.resume, self.frontier) = (None, None, None, None);
+        (self.looked_up_at, self.looked_elsewhere) = (None, None);
+        (self.resume, self.reached, self.frontier) = (None, None, None);
         self.known_until = Timestamp::MIN;
     }
 
@@ -281,7 +288,7 @@ impl Lane {
 
     pub(super) fn needs_lookup(&self, now: Timestamp, config: &DispatchConfig) -> bool {
         let Some(looked_up_at) = self.looked_up_at else { return true };
-        let low = self.due.len() < (config.capacity / LOW_WATER_PART).max(1);
+        let low = self.is_low(config);
         let wants_due = match config.poll_interval {
             None => self.incomplete && low,
             // Other processes write too: the lane is searched periodically, and at once only after a cut-off search.
@@ -293,6 +300,16 @@ impl Lane {
         // Searches of a store that fails are as far apart as others.
         let rests = config.poll_interval.is_some_and(|interval| self.incomplete && now.since(looked_up_at) < interval);
         wants_due || (!rests && self.needs_later(now, config))
+    }
+
+    fn is_low(&self, config: &DispatchConfig) -> bool {
+        self.due.len() < (config.capacity / LOW_WATER_PART).max(1)
+    }
+
+    /// Returns whether a search that was cut off is to go on before a claim has to wait for it: a search over a network
+    /// takes as long as several claims.
+    pub(super) fn is_to_go_on(&self, config: &DispatchConfig) -> bool {
+        config.poll_interval.is_some() && self.asked && self.resume.is_some() && self.is_low(config)
     }
 
     /// Returns whether any search of the store is due.

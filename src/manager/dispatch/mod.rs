@@ -28,7 +28,7 @@ use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 use board::{Board, Waiter};
 pub(super) use lane::DispatchConfig;
-use lane::{HORIZON, MOMENT, RESTART, WaiterId};
+use lane::{HORIZON, Lane, MOMENT, RESTART, RESTART_PAGE, WaiterId};
 pub(super) use room::{Resources, Wish, fits};
 use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING};
 pub(super) use shares::{Member, Members};
@@ -103,6 +103,8 @@ pub(super) struct Lookup {
     pub(super) partitions: Option<PartitionSet>,
     /// The time from which on later jobs were not known before.
     known_until: Timestamp,
+    /// How far searches had come before the latest of them started again with the most urgent jobs.
+    reached: Option<SortKey>,
 }
 
 /// The results of a search of the store.
@@ -116,7 +118,7 @@ pub(super) struct LookupResult {
 
 /// The work of the background loop now, and the time of its next round.
 pub(super) struct Plan {
-    /// The queues with waiting claims for which the store must be searched.
+    /// The queues for which the store must be searched: claims wait for them, or soon would.
     pub(super) lookups: Vec<QueueName>,
     /// The latest time of the next plan.
     pub(super) wake_at: Timestamp,
@@ -163,7 +165,11 @@ impl Dispatch {
         let mut board = self.shared.board.lock();
         board.touch(wish.queues, now);
         let mut steps = STEPS_PER_CLAIM;
-        self.take_locked(&mut board, wish, now, &mut steps)
+        let offer = self.take_locked(&mut board, wish, now, &mut steps);
+        if wish.queues.iter().any(|queue| board.is_to_go_on(queue, &self.shared.config)) {
+            self.shared.sooner.notify_one();
+        }
+        offer
     }
 
     /// Takes candidates as [`Dispatch::take`] does or, when there are none, registers a waiting claim.
@@ -264,9 +270,15 @@ impl Dispatch {
         lane.incomplete = false;
         lane.frontier = None;
         let recent = lane.looked_up_at.is_some_and(|at| now.since(at) < RESTART);
-        let resume = lane.resume.take().filter(|_| recent && config.poll_interval.is_some());
+        let cut_off_at = lane.resume.take().filter(|_| config.poll_interval.is_some());
+        let reached = lane.reached.take();
+        let (resume, reached) = if recent { (cut_off_at, reached) } else { (None, cut_off_at.max(reached)) };
+        let mut limit = config.capacity.min(config.page);
         if resume.is_none() {
             lane.looked_up_at = Some(now);
+            if reached.is_some() {
+                limit = limit.min(RESTART_PAGE);
+            }
         }
         let later = lane.needs_later(now, config).then(|| {
             // The search starts at the first time that is not known, since its lower bound is excluded.
@@ -276,26 +288,37 @@ impl Dispatch {
         let known_until = lane.known_until;
         lane.known_until = later.map_or(known_until, |(_, until)| until.plus(MOMENT));
         let partitions = Some(lane.shares.own).filter(|own| !own.is_full());
-        Some(Lookup { now, resume, later, limit: config.capacity.min(config.page), partitions, known_until })
+        Some(Lookup { now, resume, later, limit, partitions, known_until, reached })
     }
 
     /// Ends a search and adds its results, apart from those that `fresh` rejects as outdated.
+    ///
+    /// A search engine shows jobs for a while that were claimed since. Under load they fill the first pages of a search
+    /// that starts again, so once the later half of a page has nothing new, the next goes on where the searches before
+    /// had come to. What is missed in between became available there within that while; the next start finds it.
     pub(super) fn end_lookup(
         &self,
         queue: &QueueName,
         lookup: &Lookup,
-        found: LookupResult,
+        mut found: LookupResult,
         fresh: impl Fn(&Versioned) -> bool,
     ) {
         let due_cut_off = found.due.len() >= lookup.limit;
         let later_cut_off = found.later.len() >= lookup.limit;
         let last_due = found.due.last().map(|last| Sort::Dispatch.key(&last.job));
         let last_later = found.later.last().map(|last| last.job.run_at);
-        self.add(found.due.into_iter().chain(found.later).filter(fresh));
+        let mut last_half = found.due.split_off(found.due.len() / 2);
+        last_half.retain(&fresh);
+        let ahead = lookup.reached.clone().filter(|reached| due_cut_off && last_due.as_ref() < Some(reached));
+        let (resume, reached) = match self.has_news(&last_half) {
+            true => (last_due, ahead),
+            false => (ahead.or(last_due), None),
+        };
+        self.add(found.due.into_iter().chain(found.later).filter(fresh).chain(last_half));
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let lane = board.lane(queue);
-        lane.resume = last_due.filter(|_| due_cut_off);
+        (lane.resume, lane.reached) = (resume.filter(|_| due_cut_off), reached);
         if due_cut_off {
             lane.ends_at(lane.resume.clone());
         }
@@ -305,6 +328,13 @@ impl Dispatch {
             lane.known_until = lane.known_until.min(last.max(after.plus(MOMENT).plus(MOMENT)));
         }
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
+    }
+
+    /// Returns whether any of these jobs is neither held nor out.
+    fn has_news(&self, found: &[Versioned]) -> bool {
+        let board = self.shared.board.lock();
+        let is_held = |job: &Job| board.lanes.get(&job.spec.queue).is_some_and(|lane| lane.held(&job.id).is_some());
+        found.iter().any(|hit| !board.out.contains(&hit.job.id) && !is_held(&hit.job))
     }
 
     /// Ends a search that has failed: of what it was for, nothing is known.
@@ -329,9 +359,14 @@ impl Dispatch {
         }
         board.lanes.retain(|_, lane| !lane.is_idle(now));
         let config = &self.shared.config;
+        let needs_search = |queue: &QueueName, lane: &Lane| match lane.waiting.is_empty() {
+            true => board.is_to_go_on(queue, config),
+            false => !board.paused.contains(queue) && lane.needs_search(now, config),
+        };
         let lookups: Vec<QueueName> = board
-            .waited_for()
-            .filter(|(_, lane)| lane.needs_search(now, config))
+            .lanes
+            .iter()
+            .filter(|(queue, lane)| needs_search(queue, lane))
             .map(|(queue, _)| queue.clone())
             .collect();
         let wake_at = board.next_wake(now, config);

@@ -12,9 +12,9 @@ fn at(after: i64) -> Timestamp {
 }
 
 /// A dispatch whose searches return fewer jobs than a lane keeps.
-fn bench_with_pages(capacity: usize, page: usize) -> Bench {
+fn bench_with_pages(capacity: usize, page: usize, poll_interval: Option<Duration>) -> Bench {
     let clock = Arc::new(ManualClock::at(at(0)));
-    let config = DispatchConfig { capacity, page, poll_interval: None };
+    let config = DispatchConfig { capacity, page, poll_interval };
     Bench { dispatch: Dispatch::new(config, Arc::clone(&clock) as Arc<dyn Clock>), clock }
 }
 
@@ -35,6 +35,10 @@ impl Bench {
         let found = LookupResult { due: due.to_vec(), later: later.to_vec() };
         self.dispatch.end_lookup(&queue("a"), &lookup, found, |_| true);
         lookup
+    }
+
+    fn plan_of_nothing(&self) {
+        assert!(self.dispatch.plan().lookups.is_empty());
     }
 
     fn advance(&self, millis: u64) {
@@ -104,7 +108,7 @@ fn no_new_job_overtakes_those_that_a_lane_dropped_however_often_it_overflowed() 
 
 #[test]
 fn no_new_job_overtakes_those_behind_a_full_page_of_a_search() {
-    let bench = bench_with_pages(8, 2);
+    let bench = bench_with_pages(8, 2, None);
     bench.search(&due_at([-100, -90]), &[]);
     bench.dispatch.add(due_at([-70]));
     assert_eq!(bench.take(&["a"], 9), ["at-100", "at-90"]);
@@ -172,8 +176,58 @@ fn in_a_store_of_its_own_a_search_that_was_cut_off_starts_with_the_most_urgent_a
 }
 
 #[test]
+fn where_others_write_a_search_that_starts_again_goes_on_where_it_had_come_to_after_what_is_new() {
+    let bench = bench_with_pages(8, 2, Some(INTERVAL));
+    let goes_on_at = |found: &[Versioned], at: i64| {
+        let [last] = due_at([at]);
+        assert_eq!(bench.search(found, &[]).resume, Some(Sort::Dispatch.key(&last.job)));
+    };
+    let starts_again = |found: &[Versioned]| {
+        bench.advance(2_000);
+        assert_eq!(bench.search(found, &[]).resume, None);
+    };
+    bench.search(&due_at([-100, -90]), &[]);
+    assert_eq!(bench.take(&["a"], 9), ["at-100", "at-90"]);
+    bench.search(&due_at([-80, -70]), &[]);
+    assert_eq!(bench.take(&["a"], 1), ["at-80"]);
+    // These are out.
+    starts_again(&due_at([-100, -90]));
+    goes_on_at(&due_at([-60, -50]), -70);
+    assert_eq!(bench.take(&["a"], 2), ["at-70", "at-60"]);
+    // The last of these is in the lane.
+    starts_again(&due_at([-60, -50]));
+    goes_on_at(&due_at([-40, -30]), -50);
+    assert_eq!(bench.take(&["a"], 9), ["at-50", "at-40", "at-30"]);
+    starts_again(&due_at([-99, -98]));
+    assert_eq!(bench.take(&["a"], 9), ["at-99", "at-98"]);
+    goes_on_at(&due_at([-97, -90]), -98);
+    assert_eq!(bench.take(&["a"], 9), ["at-97"]);
+    goes_on_at(&[], -30);
+    assert!(!bench.is_stale(), "that was all");
+}
+
+#[test]
+fn where_others_write_a_search_that_was_cut_off_goes_on_before_a_claim_has_to_wait() {
+    let bench = bench_with_pages(8, 2, Some(INTERVAL));
+    assert!(bench.is_stale());
+    bench.search(&due_at([-100, -90]), &[]);
+    bench.plan_of_nothing();
+    bench.take(&["a"], 1);
+    assert!(bench.was_woken());
+    assert_eq!(bench.dispatch.plan().lookups, queues(&["a"]));
+    bench.pause(&["a"]);
+    bench.plan_of_nothing();
+    bench.pause(&[]);
+    bench.search(&due_at([-80]), &[]);
+    bench.was_woken();
+    bench.take(&["a"], 2);
+    assert!(!bench.was_woken());
+    bench.plan_of_nothing();
+}
+
+#[test]
 fn later_jobs_behind_a_full_page_are_searched_for_from_its_last_one() {
-    let bench = bench_with_pages(8, 2);
+    let bench = bench_with_pages(8, 2, None);
     assert_eq!(bench.search(&[], &due_at([10_000, 20_000])).later, Some((at(0), at(120_000))));
     assert!(bench.is_stale());
     // The last one again, since others may be due at its moment.
@@ -184,7 +238,7 @@ fn later_jobs_behind_a_full_page_are_searched_for_from_its_last_one() {
 
 #[test]
 fn a_moment_at_which_more_later_jobs_are_due_than_a_page_holds_is_left_behind() {
-    let bench = bench_with_pages(8, 1);
+    let bench = bench_with_pages(8, 1, None);
     bench.search(&[], &due_at([1]));
     assert_eq!(bench.search(&[], &[]).later.map(|(after, _)| after), Some(at(1)));
 }
