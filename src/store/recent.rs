@@ -44,7 +44,9 @@ impl<K: Eq + Hash, V, const GENERATION: usize> RecentMap<K, V, GENERATION> {
     /// Sets the value of `key`, which becomes the key inserted last.
     pub fn insert(&mut self, key: K, value: V) {
         if self.young.len() >= GENERATION && !self.young.contains_key(&key) {
-            self.old = std::mem::take(&mut self.young);
+            // The room of the old one is used again.
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
         }
         self.old.remove(&key);
         self.young.insert(key, value);

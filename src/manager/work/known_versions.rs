@@ -5,11 +5,13 @@
 //! spares itself a read before it writes a job again. A memory, not a truth: every decision made on it is checked by
 //! the conditional write, and every refusal is decided again on a fresh read.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
-use crate::job::JobId;
-use crate::store::Versioned;
+use crate::job::{Job, JobId};
 use crate::store::recent::RecentMap;
+use crate::store::{Version, Versioned};
 
 /// The number of jobs that are remembered at least.
 const REMEMBERED: usize = 50_000;
@@ -17,7 +19,13 @@ const REMEMBERED: usize = 50_000;
 /// The latest known versions of the jobs that were written or read lately.
 pub(crate) struct KnownVersions {
     /// The versions; `None` for a store that answers as fast from its own memory.
-    recent: Option<Mutex<RecentMap<JobId, Versioned, REMEMBERED>>>,
+    recent: Option<Mutex<RecentMap<JobId, Known, REMEMBERED>>>,
+}
+
+struct Known {
+    version: Version,
+    /// The job, unless it has ended: it is seldom written again, and would be most of what is remembered.
+    job: Option<Arc<Job>>,
 }
 
 impl KnownVersions {
@@ -35,13 +43,16 @@ impl KnownVersions {
             .get(&versioned.job.id)
             .is_none_or(|known| known.version != versioned.version && !known.version.is_later_than(versioned.version));
         if is_news {
-            recent.insert(versioned.job.id.clone(), versioned.clone());
+            let job = (!versioned.job.state.name().is_final()).then(|| Arc::clone(&versioned.job));
+            recent.insert(versioned.job.id.clone(), Known { version: versioned.version, job });
         }
     }
 
-    /// Returns the latest known version of a job.
+    /// Returns the latest known version of a job, unless it has ended.
     pub(crate) fn latest(&self, id: &JobId) -> Option<Versioned> {
-        self.recent.as_ref()?.lock().get(id).cloned()
+        let recent = self.recent.as_ref()?.lock();
+        let Known { version, job } = recent.get(id)?;
+        Some(Versioned { job: job.clone()?, version: *version })
     }
 
     /// Returns whether a later version than this one is known.
