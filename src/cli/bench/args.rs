@@ -74,9 +74,13 @@ pub(crate) struct BenchArgs {
     /// Measure the textbook protocol beside them: search for one job, take it with a conditional write (scaling)
     #[arg(long)]
     pub(super) naive: bool,
-    /// Measure beside them what Elasticsearch does alone: the search, the writes of claims and completions (scaling)
+    /// Measure beside them, before and after, what Elasticsearch does alone: the search, or with --whole-lives the
+    /// creation, and the writes of claims and completions (scaling)
     #[arg(long)]
     pub(super) ceiling: bool,
+    /// Submit the jobs while they are claimed and completed, not before (scaling)
+    #[arg(long, conflicts_with = "naive")]
+    pub(super) whole_lives: bool,
     /// Start Elasticsearch from this unpacked distribution, with data that are removed in the end (scaling)
     #[arg(long, value_name = "DIR", conflicts_with = "elasticsearch_url")]
     pub(super) elasticsearch_home: Option<PathBuf>,
@@ -146,6 +150,7 @@ impl BenchArgs {
             ("--managers", !self.managers.is_empty(), &[Scaling, Model][..]),
             ("--naive", self.naive, &[Scaling]),
             ("--ceiling", self.ceiling, &[Scaling]),
+            ("--whole-lives", self.whole_lives, &[Scaling]),
             ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
             ("--output", self.output.is_some(), &[Scaling]),
             ("--submit-to", self.submit_to.is_some(), &[Latency]),

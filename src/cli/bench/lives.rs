@@ -41,13 +41,17 @@ struct Body {
 
 /// Runs the scenario.
 pub(super) async fn measure(args: &BenchArgs, target: &Target) -> Result<Report, Failure> {
-    let flow = Flow::new(args, &target.queue, args.lives(), args.backlog.into())?;
+    spread(args, std::slice::from_ref(target), args.lives(), args.workers.unwrap_or(DEFAULT_WORKERS)).await
+}
+
+/// Has clients submit and workers complete all jobs at the same time, spread over servers of one store.
+pub(super) async fn spread(args: &BenchArgs, targets: &[Target], jobs: u32, workers: u16) -> Result<Report, Failure> {
+    let flow = Flow::new(args, &targets[0].queue, jobs, args.backlog.into())?;
     let begun = Instant::now();
-    let submitters = (0..args.submitters).map(|_| submit(target, &flow));
-    let workers = args.workers.unwrap_or(DEFAULT_WORKERS);
-    let workers = (0..workers).map(|number| work(args, target, number, &flow));
+    let submitters = targets.iter().cycle().zip(0..args.submitters).map(|(target, _)| submit(target, &flow));
+    let workers = targets.iter().cycle().zip(0..workers).map(|(target, number)| work(args, target, number, &flow));
     tokio::try_join!(try_join_all(submitters), try_join_all(workers))?;
-    Ok(flow.board.into_inner().report("lives", target.what.clone(), begun))
+    Ok(flow.board.into_inner().report("lives", targets[0].what.clone(), begun))
 }
 
 /// Submits all jobs, spread over servers of one store.
