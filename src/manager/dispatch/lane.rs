@@ -27,7 +27,7 @@ pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// still returns jobs that were claimed since, so continuing finds more, but misses jobs that others added.
 pub(super) const RESTART: Duration = Duration::from_secs(2);
 
-/// The most jobs that a search finds when it starts again, unless all those before it have come to their end: it is only
+/// The most jobs that a search finds when it starts again before those ahead of it have come to their end: it is only
 /// to find those that others added.
 pub(super) const RESTART_PAGE: usize = 200;
 

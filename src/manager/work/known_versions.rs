@@ -68,3 +68,32 @@ impl KnownVersions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::job::{Actor, Body, Change, JobSpec, Kind, QueueName};
+    use crate::store::Place;
+
+    fn at(seq_no: u64, job: Job) -> Versioned {
+        Versioned { job: Arc::new(job), version: Version { place: Place::Main, primary_term: 1, seq_no } }
+    }
+
+    #[test]
+    fn of_a_job_that_has_ended_only_the_version_is_known() {
+        let (known, user, now) = (KnownVersions::new(true), Actor::system("test"), Timestamp::from_millis(1_000));
+        let spec = Arc::new(JobSpec::new(QueueName::system("q"), Kind::new("k").expect("a name")));
+        let id = JobId::new("1").expect("an id");
+        let job = Job::submit(id.clone(), spec, Body::Empty, (now, None), &user, now);
+        let Ok(Change::To(ended)) = job.cancel(&user, None, now) else { panic!("it was not cancelled") };
+
+        let (available, ended) = (at(1, job), at(2, *ended));
+        known.learn(&available);
+        assert_eq!(known.latest(&id), Some(available.clone()));
+        known.learn(&ended);
+        known.learn(&available);
+        assert_eq!(known.latest(&id), None);
+        assert!(known.is_outdated(&available) && !known.is_outdated(&ended));
+    }
+}
