@@ -188,6 +188,18 @@ async fn submit_steadily(course: Arc<Mutex<Course>>) {
     }
 }
 
+/// Returns the sum of a counter over the servers that run.
+async fn sum(servers: &[Server], counter: &str) -> u64 {
+    let mut sum = 0;
+    for server in servers {
+        let Ok(answer) = reqwest::get(format!("{}/metrics", server.url())).await else { continue };
+        let metrics = answer.text().await.expect("a text");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(counter)?.trim().parse::<u64>().ok());
+        sum += value.unwrap_or(0);
+    }
+    sum
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none() {
     let place = TempDir::new().expect("a directory");
@@ -211,6 +223,10 @@ async fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none()
     submitting.await.expect("all are submitted");
     let all = tokio::time::timeout(DONE_WITHIN, join_all(workers)).await.expect("all jobs end in time");
     all.into_iter().for_each(|ended| ended.expect("a worker ends well"));
+
+    let claims = sum(&servers, "leasehold_claims_total ").await;
+    let conflicts = sum(&servers, "leasehold_conflicts_total{operation=\"claim\"} ").await;
+    println!("{conflicts} conflicts for {claims} claims, without those of the one that was killed");
 
     let course = course.lock();
     assert_eq!(course.completed.len(), STEADY_JOBS);
