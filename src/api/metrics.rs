@@ -103,6 +103,8 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_claims_total", Counter, "Claims granted"),
     metric("leasehold_claims_undelivered_total", Counter,
         "Jobs given back because their worker was gone before the answer to its claim"),
+    metric("leasehold_claims_with_submission_total", Counter,
+        "Jobs that were written as claimed with their submission, since a worker waited"),
     metric("leasehold_claims_redelivered_total", Counter,
         "Jobs given again to a worker that lost the answer to its claim"),
     labelled("leasehold_conflicts_total", Counter, ("operation", CONTENDED),

@@ -12,6 +12,7 @@
 //! 7. [`read`] – one job, its end, lists, counts, queues.
 
 mod admin;
+mod claimant;
 mod dispatch;
 mod hints;
 mod members;
@@ -28,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
 pub use admin::queue_settings::{Pause, QueueSettings};
+pub use claimant::Claimed;
 pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Outgoing};
 pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 pub use observe::explain::{Explanation, Reason};
@@ -42,7 +44,6 @@ pub use request::{
 pub use work::bulk::{
     BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection,
 };
-pub use work::claim::Claimed;
 
 use crate::clock::{Clock, Offset, Timestamp};
 use crate::store::Store;

@@ -555,6 +555,7 @@ mod admin;
 mod capacity;
 mod claims;
 mod events;
+mod handover;
 mod named_claims;
 mod queues;
 mod sharing;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::lane::{DispatchConfig, HORIZON, LANE_IDLE, Lane, WaiterId};
-use super::room::{Resources, Walk, Wish};
+use super::room::{Walk, Wish};
 use super::shares::Members;
 use crate::clock::Timestamp;
 use crate::job::{JobId, QueueName, State};
+use crate::manager::claimant::Claimant;
 use crate::query::SortKey;
 use crate::store::Versioned;
 
@@ -22,11 +23,13 @@ pub(super) const MAX_CLAIM_BYTES: usize = 32 << 20;
 const UNASKED_CAPACITY: usize = 200;
 const UNASKED_LANES: usize = 1_000;
 
-/// The lanes and the waiting claims. `Offer` is the type that a waiting claim receives.
-pub(super) struct Board<Offer> {
+/// The lanes and the waiting claims. `Handed` is the type that a waiting claim receives.
+pub(super) struct Board<Handed> {
     pub(super) lanes: HashMap<QueueName, Lane>,
-    pub(super) waiters: HashMap<WaiterId, Waiter<Offer>>,
+    pub(super) waiters: HashMap<WaiterId, Waiter<Handed>>,
     pub(super) next_waiter: u64,
+    /// The waiting claims that are neither with the others nor gone, while jobs are being written for them.
+    pub(super) reserved: HashSet<WaiterId>,
     /// The managers that share the queues.
     pub(super) members: Arc<Members>,
     /// The candidates that claims are being written for.
@@ -37,25 +40,28 @@ pub(super) struct Board<Offer> {
     pub(super) wake_at: Option<Timestamp>,
 }
 
-pub(super) struct Waiter<Offer> {
-    pub(super) queues: Vec<QueueName>,
-    pub(super) max_jobs: usize,
-    pub(super) resources: Resources,
-    pub(super) hand: oneshot::Sender<Offer>,
+pub(super) struct Waiter<Handed> {
+    pub(super) claimant: Claimant,
+    pub(super) hand: oneshot::Sender<Handed>,
 }
 
-impl<Offer> Waiter<Offer> {
+impl<Handed> Waiter<Handed> {
+    pub(super) fn queues(&self) -> &[QueueName] {
+        &self.claimant.request.queues
+    }
+
     pub(super) fn wish(&self) -> Wish<'_> {
-        Wish { queues: &self.queues, max_jobs: self.max_jobs, resources: &self.resources }
+        Wish::of(&self.claimant.request)
     }
 }
 
-impl<Offer> Default for Board<Offer> {
+impl<Handed> Default for Board<Handed> {
     fn default() -> Self {
         Self {
             lanes: HashMap::new(),
             waiters: HashMap::new(),
             next_waiter: 0,
+            reserved: HashSet::new(),
             members: Arc::default(),
             out: HashSet::new(),
             paused: HashSet::new(),
@@ -64,7 +70,7 @@ impl<Offer> Default for Board<Offer> {
     }
 }
 
-impl<Offer> Board<Offer> {
+impl<Handed> Board<Handed> {
     pub(super) fn lane(&mut self, queue: &QueueName) -> &mut Lane {
         let shared = || Lane { shares: self.members.shares(queue), ..Lane::default() };
         self.lanes.entry(queue.clone()).or_insert_with(shared)
@@ -193,10 +199,25 @@ impl<Offer> Board<Offer> {
         best.map(|(queue, key)| (queue, key.clone()))
     }
 
-    pub(super) fn forget_waiter(&mut self, id: WaiterId) {
-        if let Some(waiter) = self.waiters.remove(&id) {
-            self.leave_lanes(id, &waiter.queues);
+    /// Adds a waiting claim.
+    pub(super) fn wait(&mut self, id: WaiterId, waiter: Waiter<Handed>) {
+        for queue in waiter.queues() {
+            self.lane(queue).waiting.insert(id);
         }
+        self.waiters.insert(id, waiter);
+    }
+
+    /// Takes a claim from those that wait.
+    pub(super) fn take_waiter(&mut self, id: WaiterId) -> Option<Waiter<Handed>> {
+        let waiter = self.waiters.remove(&id)?;
+        self.leave_lanes(id, waiter.queues());
+        Some(waiter)
+    }
+
+    /// Lets a waiting claim go. Returns whether jobs are being written for it.
+    pub(super) fn forget_waiter(&mut self, id: WaiterId) -> bool {
+        self.take_waiter(id);
+        self.reserved.remove(&id)
     }
 
     pub(super) fn leave_lanes(&mut self, id: WaiterId, queues: &[QueueName]) {

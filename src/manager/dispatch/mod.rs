@@ -13,6 +13,7 @@ mod elsewhere;
 mod hinted;
 mod lane;
 mod refill;
+mod reserve;
 mod room;
 mod shares;
 
@@ -24,11 +25,14 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock::{Clock, Timestamp};
 use crate::job::{Job, JobId, PartitionSet, QueueName};
+use crate::manager::claimant::{Claimant, Claimed};
+use crate::manager::request::ManagerError;
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 use board::{Board, Waiter};
 pub(super) use lane::DispatchConfig;
 use lane::{HORIZON, Lane, MOMENT, RESTART, RESTART_PAGE, WaiterId};
+pub(super) use reserve::Reservation;
 pub(super) use room::{Resources, Wish, fits};
 use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING};
 pub(super) use shares::{Member, Members};
@@ -40,7 +44,7 @@ pub(super) struct Dispatch {
 }
 
 struct DispatchState {
-    board: Mutex<Board<Offer>>,
+    board: Mutex<Board<Handed>>,
     clock: Arc<dyn Clock>,
     config: DispatchConfig,
     /// The notification that the background loop must act sooner than it planned.
@@ -69,17 +73,31 @@ impl Drop for Offer {
     }
 }
 
+/// What a waiting claim is given.
+pub(super) enum Handed {
+    /// Candidates, which it may claim.
+    Offer(Offer),
+    /// Jobs that were claimed for it in the write that created them, or why they cannot be given.
+    Claimed(Result<Claimed, ManagerError>),
+}
+
 /// A waiting claim. Dropping it removes it from the dispatch.
 pub(super) struct WaitingClaim {
     id: WaiterId,
     dispatch: Dispatch,
-    offer: oneshot::Receiver<Offer>,
+    hand: oneshot::Receiver<Handed>,
 }
 
 impl WaitingClaim {
-    /// Waits for candidates and returns them.
-    pub(super) async fn offer(&mut self) -> Option<Offer> {
-        (&mut self.offer).await.ok()
+    /// Waits for candidates or jobs and returns them.
+    pub(super) async fn handed(&mut self) -> Option<Handed> {
+        (&mut self.hand).await.ok()
+    }
+
+    /// Waits no longer, except for jobs that are being written for the claim.
+    pub(super) async fn withdraw(mut self) -> Option<Handed> {
+        let is_reserved = self.dispatch.shared.board.lock().forget_waiter(self.id);
+        if is_reserved { self.handed().await } else { self.hand.try_recv().ok() }
     }
 }
 
@@ -173,24 +191,21 @@ impl Dispatch {
     }
 
     /// Takes candidates as [`Dispatch::take`] does or, when there are none, registers a waiting claim.
-    pub(super) fn take_or_wait(&self, wish: &Wish<'_>) -> Result<Offer, WaitingClaim> {
+    pub(super) fn take_or_wait(&self, claimant: &Claimant) -> Result<Offer, WaitingClaim> {
         let now = self.shared.clock.now();
+        let wish = Wish::of(&claimant.request);
         let mut board = self.shared.board.lock();
         board.touch(wish.queues, now);
         let mut steps = STEPS_PER_CLAIM;
-        if let Some(offer) = self.take_locked(&mut board, wish, now, &mut steps) {
+        if let Some(offer) = self.take_locked(&mut board, &wish, now, &mut steps) {
             return Ok(offer);
         }
         let id = WaiterId(board.next_waiter);
         board.next_waiter += 1;
-        let (hand, offer) = oneshot::channel();
-        for queue in wish.queues {
-            board.lane(queue).waiting.insert(id);
-        }
-        let (queues, resources) = (wish.queues.to_vec(), wish.resources.clone());
-        board.waiters.insert(id, Waiter { queues, max_jobs: wish.max_jobs, resources, hand });
+        let (given, hand) = oneshot::channel();
+        board.wait(id, Waiter { claimant: claimant.clone(), hand: given });
         self.wake_if_sooner(&mut board, wish.queues, now);
-        Err(WaitingClaim { id, dispatch: self.clone(), offer })
+        Err(WaitingClaim { id, dispatch: self.clone(), hand })
     }
 
     /// Holds back the jobs of exactly these queues. Claims that wait for a queue that is no longer held back are served
@@ -396,7 +411,7 @@ impl Dispatch {
 
     fn take_locked(
         &self,
-        board: &mut Board<Offer>,
+        board: &mut Board<Handed>,
         wish: &Wish<'_>,
         now: Timestamp,
         steps: &mut usize,
@@ -406,7 +421,7 @@ impl Dispatch {
     }
 
     /// Hands due candidates of `queue` to the claims that have waited longest and whose resources suffice.
-    fn serve(&self, board: &mut Board<Offer>, queue: &QueueName, now: Timestamp) {
+    fn serve(&self, board: &mut Board<Handed>, queue: &QueueName, now: Timestamp) {
         if board.paused.contains(queue) {
             return;
         }
@@ -423,21 +438,22 @@ impl Dispatch {
             }
             let Some(id) = lane.waiting_after(passed) else { return };
             let Some(waiter) = board.waiters.remove(&id) else { return };
-            let offer = match in_vain.contains(&waiter.resources) {
+            let resources = &waiter.claimant.request.resources;
+            let offer = match in_vain.contains(resources) {
                 true => None,
                 false => self.take_locked(board, &waiter.wish(), now, &mut steps),
             };
             let Some(offer) = offer else {
-                if !in_vain.contains(&waiter.resources) {
-                    in_vain.push(waiter.resources.clone());
+                if !in_vain.contains(resources) {
+                    in_vain.push(resources.clone());
                 }
                 board.waiters.insert(id, waiter);
                 passed = Some(id);
                 steps = steps.saturating_sub(1);
                 continue;
             };
-            board.leave_lanes(id, &waiter.queues);
-            if let Err(unwanted) = waiter.hand.send(offer) {
+            board.leave_lanes(id, waiter.queues());
+            if let Err(Handed::Offer(unwanted)) = waiter.hand.send(Handed::Offer(offer)) {
                 // The claim was dropped. Its candidates go back without `Offer`'s drop, which would lock again.
                 for candidate in unwanted.take() {
                     board.out.remove(&candidate.job.id);
@@ -448,7 +464,7 @@ impl Dispatch {
     }
 
     /// Wakes the background loop when one of `queues` needs it sooner than it planned.
-    fn wake_if_sooner(&self, board: &mut Board<Offer>, queues: &[QueueName], now: Timestamp) {
+    fn wake_if_sooner(&self, board: &mut Board<Handed>, queues: &[QueueName], now: Timestamp) {
         let next = queues
             .iter()
             .filter(|queue| !board.paused.contains(*queue))

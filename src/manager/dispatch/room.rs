@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::job::{Job, QueueName};
+use crate::manager::request::ClaimRequest;
 use crate::query::SortKey;
 
 /// Amounts of resources by name.
@@ -24,6 +25,13 @@ pub(crate) struct Wish<'a> {
     pub(crate) max_jobs: usize,
     /// The resources that the worker offers to these jobs together; unlimited when empty.
     pub(crate) resources: &'a Resources,
+}
+
+impl<'a> Wish<'a> {
+    /// Returns what a call wants.
+    pub(crate) fn of(request: &'a ClaimRequest) -> Self {
+        Self { queues: &request.queues, max_jobs: request.max_jobs, resources: &request.resources }
+    }
 }
 
 /// The progress of a claim with stated resources through the candidates.
@@ -63,11 +71,7 @@ impl Walk {
 
     /// Subtracts the resources of a job that was taken.
     pub(super) fn use_up(&mut self, job: &Job) {
-        for (name, needed) in &job.spec.resources {
-            if let Some(free) = self.room.get_mut(name) {
-                *free = free.saturating_sub(*needed);
-            }
-        }
+        use_up(&mut self.room, job);
     }
 }
 
@@ -75,4 +79,13 @@ impl Walk {
 pub(crate) fn fits(offered: &Resources, job: &Job) -> bool {
     let enough = |(name, needed): (&String, &u64)| *needed == 0 || offered.get(name).is_some_and(|free| needed <= free);
     job.spec.resources.iter().all(enough)
+}
+
+/// Subtracts the resources of a job from those that are offered.
+pub(super) fn use_up(offered: &mut Resources, job: &Job) {
+    for (name, needed) in &job.spec.resources {
+        if let Some(free) = offered.get_mut(name) {
+            *free = free.saturating_sub(*needed);
+        }
+    }
 }

@@ -5,7 +5,8 @@ use super::board::MAX_CLAIM_BYTES;
 use super::lane::LANE_IDLE;
 use super::*;
 use crate::clock::ManualClock;
-use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority};
+use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority, WorkerId};
+use crate::manager::request::ClaimRequest;
 use crate::store::{Place, Version};
 
 const START: i64 = 1_000_000;
@@ -63,9 +64,18 @@ impl Bench {
     }
 
     fn wait_with(&self, names: &[&str], max_jobs: usize, offered: &[(&str, u64)]) -> WaitingClaim {
-        let (queues, resources) = (queues(names), resources(offered));
-        let wish = Wish { queues: &queues, max_jobs, resources: &resources };
-        self.dispatch.take_or_wait(&wish).err().expect("nothing to take")
+        let request = ClaimRequest {
+            worker_id: WorkerId::system("worker"),
+            queues: queues(names),
+            max_jobs,
+            resources: resources(offered),
+            wait: Duration::from_secs(60),
+            lease: Duration::from_secs(60),
+            request_id: None,
+            repeated: false,
+        };
+        let claimant = Claimant { request: Arc::new(request), call: None };
+        self.dispatch.take_or_wait(&claimant).err().expect("nothing to take")
     }
 
     fn pause(&self, names: &[&str]) {
@@ -94,7 +104,10 @@ fn ids(candidates: Vec<Versioned>) -> Vec<String> {
 }
 
 async fn offered(waiting: &mut WaitingClaim) -> Vec<String> {
-    ids(waiting.offer().await.expect("an offer").take())
+    match waiting.handed().await {
+        Some(Handed::Offer(offer)) => ids(offer.take()),
+        _ => panic!("no offer"),
+    }
 }
 
 #[test]
@@ -433,4 +446,5 @@ fn jobs_of_a_queue_that_nobody_has_asked_for_are_kept_only_where_searches_lag() 
 
 mod claims;
 mod elsewhere;
+mod reserve;
 mod searches;

@@ -210,7 +210,7 @@ impl Insight {
 
     /// Counts acknowledged writes.
     pub(crate) fn written(&self, writes: &[Acknowledged], now: Timestamp) {
-        let seen: Vec<Counted<'_>> = writes.iter().filter_map(Counted::of).collect();
+        let seen: Vec<Counted<'_>> = writes.iter().flat_map(Counted::of).collect();
         if seen.is_empty() {
             return;
         }
@@ -287,12 +287,22 @@ enum Counted<'a> {
 }
 
 impl<'a> Counted<'a> {
-    /// Returns `None` for a write that is not counted, such as a heartbeat.
-    fn of(write: &'a Acknowledged) -> Option<Self> {
-        let after = &*write.after.as_ref()?.job;
-        let Some(before) = &write.before else { return Some(Self::Submitted(after)) };
+    /// Returns nothing for a write that is not counted, such as a heartbeat, and two events for a job that was claimed
+    /// in the write that created it.
+    fn of(write: &'a Acknowledged) -> impl Iterator<Item = Self> {
+        let after = write.after.as_ref().map(|after| &*after.job);
+        let submitted = after.filter(|_| write.before.is_none()).map(Self::Submitted);
+        let changed = after.and_then(|after| Self::change(write.before.as_deref(), after));
+        submitted.into_iter().chain(changed)
+    }
+
+    fn change(before: Option<&Job>, after: &'a Job) -> Option<Self> {
+        let was_available = before.is_none_or(|before| before.state == State::Available);
+        if let (true, State::Running(running)) = (was_available, &after.state) {
+            return Some(Self::Claimed(after, &running.lease));
+        }
+        let before = before?;
         let ran_for = match (&before.state, &after.state) {
-            (State::Available, State::Running(running)) => return Some(Self::Claimed(after, &running.lease)),
             (State::Running(_), State::Running(_)) => None,
             (State::Running(running), _) => Some(after.updated_at.since(running.lease.acquired_at)),
             _ => None,

@@ -6,20 +6,22 @@
 //!   task of its own that outlives the call;
 //! - unless the worker named the call: then the jobs wait for the same `request_id` to be asked again
 //!   ([`super::named_claims`]).
+//!
+//! A job that is submitted while a call waits for it takes the shorter way of [`super::handover`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
 use crate::job::{Change, Claim, Fence, Job, JobId, LeaseProof, Refusal, State, WorkerId};
 use crate::store::{Versioned, WriteError};
 
 use crate::manager::Manager;
-use crate::manager::dispatch::{Offer, Wish};
-use crate::manager::request::{ClaimRequest, Finish, JobView, ManagerError, Outcome};
-use crate::manager::work::named_claims::NamedClaim;
+use crate::manager::claimant::{Claimant, Claimed, Turn};
+use crate::manager::dispatch::{Handed, Offer, Wish};
+use crate::manager::request::{ClaimRequest, Finish, ManagerError, Outcome};
 use crate::manager::work::update::manager_actor;
 use crate::manager::work::write::JobWrite;
 
@@ -32,49 +34,6 @@ const NOT_DELIVERED: &str = "the claim's answer was not delivered";
 /// How often, and how far apart, the job of a claim with an unknown outcome is read.
 const RESOLVE_TRIES: u32 = 8;
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
-
-/// Claimed jobs on their way to the worker. If this is dropped before [`Claimed::delivered`], the jobs are released
-/// at once without counting the attempt, unless the claim was named, so that the worker can repeat it.
-pub struct Claimed {
-    jobs: Vec<JobView>,
-    give_back: Option<GiveBack>,
-}
-
-struct GiveBack {
-    manager: Manager,
-    worker_id: WorkerId,
-}
-
-impl Claimed {
-    fn none() -> Self {
-        Self { jobs: Vec::new(), give_back: None }
-    }
-
-    /// Returns the claimed jobs; it is empty when no job became available in time.
-    #[must_use]
-    pub fn jobs(&self) -> &[JobView] {
-        &self.jobs
-    }
-
-    /// Confirms that the answer is on its way to the worker, which keeps the leases.
-    pub fn delivered(mut self) {
-        self.give_back = None;
-    }
-}
-
-impl Drop for Claimed {
-    fn drop(&mut self) {
-        let Some(GiveBack { manager, worker_id }) = self.give_back.take() else { return };
-        if self.jobs.is_empty() {
-            return;
-        }
-        metrics::counter!("leasehold_claims_undelivered_total").increment(self.jobs.len() as u64);
-        let leases: Vec<(JobId, Fence)> =
-            self.jobs.iter().map(|view| (view.versioned.job.id.clone(), view.versioned.job.fence)).collect();
-        let tasks = manager.shared.tasks.clone();
-        tasks.spawn(async move { manager.give_back(&worker_id, leases).await });
-    }
-}
 
 impl Manager {
     /// Claims up to `max_jobs` jobs, and waits up to `wait` for the first. A call that is dropped takes no job; see
@@ -101,23 +60,26 @@ impl Manager {
                 let name = (request.worker_id.clone(), request_id.clone());
                 let call = self.shared.work.named_claims.lock().enter(name);
                 if let Some(jobs) = self.deliver_again(&request, &call).await? {
-                    return Ok(Claimed { jobs, give_back: None });
+                    return Ok(Claimed::again(jobs));
                 }
                 Some(call)
             }
         };
-        let request = Arc::new(request);
         let deadline = started + request.wait;
+        let claimant = Claimant { request: Arc::new(request), call };
         for _ in 0..MAX_LOST_OFFERS {
-            let Some(offer) = self.next_offer(&request, call.as_ref(), deadline).await? else { break };
-            let claimed = self.take_leases(offer, Arc::clone(&request), call.clone()).await?;
-            if !claimed.jobs.is_empty() {
+            let claimed = match self.next_offer(&claimant, deadline).await? {
+                None => break,
+                Some(Handed::Offer(offer)) => self.take_leases(offer, claimant.clone()).await?,
+                Some(Handed::Claimed(claimed)) => claimed?,
+            };
+            if !claimed.jobs().is_empty() {
                 self.shared.observe.insight.claim_waited(started.elapsed(), self.shared.clock.now());
                 return Ok(claimed);
             }
         }
-        if let Some(call) = &call {
-            call.answer_with_none().await;
+        if let Some(turn) = claimant.turn().await {
+            turn.answer_with(&[]);
         }
         Ok(Claimed::none())
     }
@@ -133,86 +95,69 @@ impl Manager {
         self.shared.work.no_claims.cancel();
     }
 
-    /// Returns the next candidates, or `None` when the time is up, the server stops, or the same call was repeated.
-    async fn next_offer(
-        &self,
-        request: &ClaimRequest,
-        call: Option<&NamedClaim>,
-        deadline: Instant,
-    ) -> Result<Option<Offer>, ManagerError> {
+    /// Returns the next candidates or jobs, or `None` when the time is up, the server stops, or the same call was
+    /// repeated.
+    async fn next_offer(&self, claimant: &Claimant, deadline: Instant) -> Result<Option<Handed>, ManagerError> {
         let dispatch = &self.shared.dispatch;
-        let wish = request.wish();
+        let queues = &claimant.request.queues;
+        let wish = Wish::of(&claimant.request);
         if let Some(offer) = dispatch.take(&wish) {
-            return Ok(Some(offer));
+            return Ok(Some(Handed::Offer(offer)));
         }
-        self.refresh_candidates(&request.queues).await?;
-        if request.wait.is_zero() {
+        self.refresh_candidates(queues).await?;
+        if claimant.request.wait.is_zero() {
             if let Some(offer) = dispatch.take(&wish) {
-                return Ok(Some(offer));
+                return Ok(Some(Handed::Offer(offer)));
             }
-            self.reach_out(&request.queues).await?;
-            return Ok(dispatch.take(&wish));
+            self.reach_out(queues).await?;
+            return Ok(dispatch.take(&wish).map(Handed::Offer));
         }
-        let mut waiting = match dispatch.take_or_wait(&wish) {
-            Ok(offer) => return Ok(Some(offer)),
+        let mut waiting = match dispatch.take_or_wait(claimant) {
+            Ok(offer) => return Ok(Some(Handed::Offer(offer))),
             Err(waiting) => waiting,
         };
-        let _waits = self.shared.observe.workers.waits(&request.worker_id);
-        let superseded = async {
-            match call {
-                Some(call) => call.superseded().await,
-                None => std::future::pending().await,
-            }
-        };
+        let _waits = self.shared.observe.workers.waits(&claimant.request.worker_id);
         tokio::select! {
-            offer = timeout_at(deadline, waiting.offer()) => Ok(offer.ok().flatten()),
-            () = superseded => Ok(None),
-            () = self.shared.work.no_claims.cancelled() => Ok(None),
+            handed = waiting.handed() => return Ok(handed),
+            () = sleep_until(deadline) => {}
+            () = claimant.superseded() => {}
+            () = self.shared.work.no_claims.cancelled() => {}
         }
+        Ok(waiting.withdraw().await)
     }
 
     /// Writes the claims in a task of its own, so that a dropped call leaves no claim half done.
-    async fn take_leases(
-        &self,
-        offer: Offer,
-        request: Arc<ClaimRequest>,
-        call: Option<NamedClaim>,
-    ) -> Result<Claimed, ManagerError> {
+    async fn take_leases(&self, offer: Offer, claimant: Claimant) -> Result<Claimed, ManagerError> {
         let manager = self.clone();
         // The answer to a caller that is gone is dropped, and `Claimed` gives the jobs back.
-        let claimed = self.shared.tasks.spawn(async move { manager.write_claims(offer, &request, call).await });
+        let claimed = self.shared.tasks.spawn(async move { manager.write_claims(offer, &claimant).await });
         claimed.await.unwrap_or(Err(ManagerError::ShuttingDown))
     }
 
-    async fn write_claims(
+    async fn write_claims(&self, offer: Offer, claimant: &Claimant) -> Result<Claimed, ManagerError> {
+        let Some(turn) = claimant.turn().await else { return Ok(Claimed::none()) };
+        let (jobs, failure) = self.claim_all(offer.take(), &claimant.request).await;
+        match failure {
+            _ if !jobs.is_empty() => self.deliver(jobs, claimant, turn).await,
+            Some(error) => Err(error),
+            None => Ok(Claimed::none()),
+        }
+    }
+
+    /// Returns the jobs that were claimed for a call as its answer.
+    pub(super) async fn deliver(
         &self,
-        offer: Offer,
-        request: &ClaimRequest,
-        call: Option<NamedClaim>,
+        jobs: Vec<Versioned>,
+        claimant: &Claimant,
+        turn: Turn,
     ) -> Result<Claimed, ManagerError> {
-        let mut turn = None;
-        if let Some(call) = &call {
-            turn = call.turn().await;
-            if turn.is_none() {
-                return Ok(Claimed::none());
-            }
-        }
-        let (jobs, failure) = self.claim_all(offer.take(), request).await;
-        if let Some(turn) = turn.filter(|_| !jobs.is_empty()) {
-            turn.answer_with(&jobs);
-        }
-        if let Some(error) = failure.filter(|_| jobs.is_empty()) {
-            return Err(error);
-        }
+        turn.answer_with(&jobs);
         let leases = jobs.iter().map(|claimed| (claimed.job.id.clone(), claimed.job.fence)).collect();
         match self.view(jobs).await {
-            Ok(jobs) => {
-                let give_back = || GiveBack { manager: self.clone(), worker_id: request.worker_id.clone() };
-                Ok(Claimed { jobs, give_back: call.is_none().then(give_back) })
-            }
+            Ok(jobs) => Ok(Claimed::by(claimant, jobs, self)),
             Err(error) => {
-                if call.is_none() {
-                    self.give_back(&request.worker_id, leases).await;
+                if claimant.call.is_none() {
+                    self.give_back(&claimant.request.worker_id, leases).await;
                 }
                 Err(error)
             }
@@ -220,7 +165,7 @@ impl Manager {
     }
 
     /// Releases leases whose worker was not reached.
-    async fn give_back(&self, worker_id: &WorkerId, leases: Vec<(JobId, Fence)>) {
+    pub(in crate::manager) async fn give_back(&self, worker_id: &WorkerId, leases: Vec<(JobId, Fence)>) {
         let outcome = || Outcome::Released { reason: NOT_DELIVERED.to_owned(), delay: Duration::ZERO };
         let finishes = leases.into_iter().map(|(id, fence)| Finish { id, fence, outcome: outcome() }).collect();
         for result in self.finish(worker_id, finishes).await {
@@ -230,12 +175,6 @@ impl Manager {
                 Err(error) => warn!(%error, "an undelivered job was not given back; its lease has to run out"),
             }
         }
-    }
-}
-
-impl ClaimRequest {
-    fn wish(&self) -> Wish<'_> {
-        Wish { queues: &self.queues, max_jobs: self.max_jobs, resources: &self.resources }
     }
 }
 
@@ -285,16 +224,21 @@ impl Manager {
         (claimed, failure)
     }
 
-    /// Returns the write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that
-    /// can no longer be claimed are dropped.
-    fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<(Versioned, Arc<Job>)> {
-        let now = self.shared.clock.now();
-        let claim = Claim {
+    /// Returns the claim that a call makes of each of its jobs.
+    pub(super) fn claim_of(&self, request: &ClaimRequest) -> Claim {
+        Claim {
             worker_id: request.worker_id.clone(),
             request_id: request.request_id.clone(),
             term: request.lease,
             margin: self.lease_margin(),
-        };
+        }
+    }
+
+    /// Returns the write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that
+    /// can no longer be claimed are dropped.
+    fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<(Versioned, Arc<Job>)> {
+        let now = self.shared.clock.now();
+        let claim = self.claim_of(request);
         let mut decided = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let job = match candidate.job.claim(&claim, now) {
@@ -322,9 +266,11 @@ impl Manager {
 /// Who repeats a named claim is told of the job by any manager, which renews the lease first. So a lease that is as it
 /// was claimed was delivered to nobody; and of the renewal and the release, which are both written under the version of
 /// the claim, one is accepted.
-async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
+pub(super) async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
     let Some(lease) = claimed.lease() else { return };
     let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: claimed.fence };
+    // The job may have been claimed in the write that created it.
+    let is_new = claimed.fence.before() == Fence::default();
     let give_back = |_: usize, job: &Job, now| {
         let is_untouched = job.fence == claimed.fence && job.lease() == claimed.lease();
         if is_untouched { job.release(&proof, NOT_DELIVERED, now) } else { Ok(Change::Already) }
@@ -334,6 +280,7 @@ async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
         match manager.update_as_read(std::slice::from_ref(&claimed.id), give_back).await.pop() {
             // The claim is not written yet, but a delayed request may still arrive.
             Some(Ok(found)) if found.job.fence == claimed.fence.before() && found.job.state == State::Available => {}
+            Some(Err(ManagerError::NotFound(_))) if is_new => {}
             Some(Err(ManagerError::Store(_) | ManagerError::Unknown(_))) => {}
             _ => return,
         }

@@ -1,11 +1,13 @@
 //! How jobs change at their users' and workers' request: [`submit`] creates them, [`claim`] hands them to workers,
-//! [`update`] is the one compare-and-swap loop for every later change, and [`bulk`] changes many at once. All of them
-//! go through [`write`], which also does what follows from an acknowledged write. [`named_claims`] are those that can
-//! be made again, [`known_versions`] spares the loop a read, and [`pending_notices`] tells the notifier which jobs to
-//! read.
+//! [`handover`] does both in one write, [`update`] is the one compare-and-swap loop for every later change, and
+//! [`bulk`] changes many at once. All of them go through [`write`], which also does what follows from an acknowledged
+//! write.
+//! [`named_claims`] are those that can be made again, [`known_versions`] spares the loop a read, and
+//! [`pending_notices`] tells the notifier which jobs to read.
 
 pub(super) mod bulk;
 pub(super) mod claim;
+mod handover;
 mod known_versions;
 mod named_claims;
 mod pending_notices;

@@ -7,17 +7,13 @@
 //! What this manager does not remember is searched for among the leases: another manager may have taken the jobs, or
 //! this one before it was restarted, or their claim was written without an acknowledgement.
 
-use std::sync::Arc;
-
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-use tokio_util::sync::CancellationToken;
-
 use crate::job::{Change, Job, JobId, RequestId, WorkerId};
 use crate::query::{Filter, Search, Sort};
 use crate::store::recent::RecentMap;
 use crate::store::{Refresh, StoreError, Versioned};
 
 use crate::manager::Manager;
+use crate::manager::claimant::NamedClaim;
 use crate::manager::request::{ClaimRequest, JobView, ManagerError};
 
 /// The number of named claims that are remembered at least; for older ones, the store is searched.
@@ -30,57 +26,12 @@ const JOBS_OF_A_CLAIM: usize = 10_000;
 #[derive(Default)]
 pub(super) struct NamedClaims(RecentMap<(WorkerId, RequestId), NamedClaim, REMEMBERED>);
 
-/// One call of a named claim.
-#[derive(Clone)]
-pub(super) struct NamedClaim {
-    /// Cancelled when the same claim is made again; the former call then takes no more jobs.
-    superseded: CancellationToken,
-    /// The jobs that the name was answered with. It is locked while they are being taken, so that a repeated call waits
-    /// for them.
-    answer: Arc<AsyncMutex<Option<Vec<JobId>>>>,
-}
-
-/// The right to answer a name, which one call has at a time.
-pub(super) struct Turn(OwnedMutexGuard<Option<Vec<JobId>>>);
-
 impl NamedClaims {
     /// Registers a call and supersedes an earlier one of the same name.
     pub(super) fn enter(&mut self, name: (WorkerId, RequestId)) -> NamedClaim {
-        let earlier = self.0.remove(&name);
-        if let Some(earlier) = &earlier {
-            earlier.superseded.cancel();
-        }
-        let answer = earlier.map(|earlier| earlier.answer).unwrap_or_default();
-        let call = NamedClaim { superseded: CancellationToken::new(), answer };
+        let call = self.0.remove(&name).map_or_else(NamedClaim::default, |earlier| earlier.again());
         self.0.insert(name, call.clone());
         call
-    }
-}
-
-impl NamedClaim {
-    /// Waits until the call is superseded.
-    pub(super) async fn superseded(&self) {
-        self.superseded.cancelled().await;
-    }
-
-    /// Waits for the right to answer, and returns `None` when the call is superseded.
-    pub(super) async fn turn(&self) -> Option<Turn> {
-        let turn = Turn(Arc::clone(&self.answer).lock_owned().await);
-        (!self.superseded.is_cancelled()).then_some(turn)
-    }
-
-    /// Answers the name with no jobs, unless the call is superseded.
-    pub(super) async fn answer_with_none(&self) {
-        if let Some(turn) = self.turn().await {
-            turn.answer_with(&[]);
-        }
-    }
-}
-
-impl Turn {
-    /// Answers the name with these jobs, unless it has been answered.
-    pub(super) fn answer_with(mut self, jobs: &[Versioned]) {
-        self.0.get_or_insert_with(|| jobs.iter().map(|claimed| claimed.job.id.clone()).collect());
     }
 }
 
@@ -92,14 +43,14 @@ impl Manager {
         request: &ClaimRequest,
         call: &NamedClaim,
     ) -> Result<Option<Vec<JobView>>, ManagerError> {
-        let turn = Turn(Arc::clone(&call.answer).lock_owned().await);
-        let ids = match &*turn.0 {
-            Some(taken) => taken.clone(),
+        let turn = call.turn_in_any_case().await;
+        let ids = match turn.answer() {
+            Some(taken) => taken.to_vec(),
             None => self.claimed_before(request).await?,
         };
         let jobs = self.renew_claim(request, &ids).await?;
         if jobs.is_empty() {
-            return Ok(turn.0.is_some().then(Vec::new));
+            return Ok(turn.answer().is_some().then(Vec::new));
         }
         metrics::counter!("leasehold_claims_redelivered_total").increment(jobs.len() as u64);
         let views = self.view(jobs.clone()).await?;

@@ -10,6 +10,7 @@ use crate::store::{Versioned, WriteError};
 
 use crate::manager::Manager;
 use crate::manager::request::{Caller, JobView, ManagerError, NewJob, Submitted};
+use crate::manager::work::handover::Handover;
 use crate::manager::work::write::JobWrite;
 
 /// The namespace of the ids that are derived from idempotency keys (RFC 9562, section 5.5).
@@ -21,6 +22,8 @@ struct Prepared {
     payload: Option<Json>,
     /// Whether this call generated the id, so that a document under it can only be this very job.
     own_id: bool,
+    /// The place of its write among those of the call.
+    place: usize,
     /// The rule that the submission breaks. Such a job is not written.
     refusal: Option<ManagerError>,
 }
@@ -31,16 +34,15 @@ impl Manager {
     pub async fn submit(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Submitted, ManagerError>> {
         let now = self.shared.clock.now();
         let inline_limit = self.shared.store.inline_limit();
-        let mut prepared = Vec::with_capacity(jobs.len());
-        let mut writes = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let (ready, body) = prepare(caller, job, inline_limit, now);
-            if ready.refusal.is_none() {
-                writes.push(JobWrite::create(Arc::clone(&ready.job), body.into_iter().collect()));
-            }
-            prepared.push(ready);
+        let new = jobs.into_iter().map(|job| prepare(caller, job, inline_limit, now));
+        let (mut prepared, bodies): (Vec<Prepared>, Vec<Option<NewBody>>) = new.unzip();
+        for (place, ready) in prepared.iter_mut().filter(|ready| ready.refusal.is_none()).enumerate() {
+            ready.place = place;
         }
-        let mut results = self.write(writes).await.into_iter();
+        let handovers = self.claim_for_waiting(&mut prepared, now);
+        let written = prepared.iter().zip(bodies).filter(|(ready, _)| ready.refusal.is_none());
+        let writes = written.map(|(ready, body)| JobWrite::create(Arc::clone(&ready.job), body.into_iter().collect()));
+        let mut results = self.write_and_hand_over(writes.collect(), handovers).await.into_iter();
         let mut submitted = Vec::with_capacity(prepared.len());
         for mut ready in prepared {
             submitted.push(match ready.refusal.take() {
@@ -52,6 +54,26 @@ impl Manager {
             });
         }
         submitted
+    }
+
+    /// Claims those of the new jobs for which calls wait here.
+    ///
+    /// Where others write to the store, a job under a client's id or key may have to be looked for in the history
+    /// before it is created. A worker is not kept from other jobs for that long.
+    fn claim_for_waiting(&self, prepared: &mut [Prepared], now: Timestamp) -> Vec<Handover> {
+        let is_exclusive = self.shared.store.is_exclusive();
+        let is_fit = |(_, ready): &(usize, &Prepared)| ready.refusal.is_none() && (ready.own_id || is_exclusive);
+        let fit = prepared.iter().enumerate().filter(is_fit);
+        let mut handovers = self.handovers(fit.map(|(number, ready)| (number, &ready.job)));
+        for handover in &mut handovers {
+            for number in handover.wanted().to_vec() {
+                if let Some(claimed) = self.claim_new(&prepared[number].job, handover, now) {
+                    handover.add(prepared[number].place, &claimed);
+                    prepared[number].job = claimed;
+                }
+            }
+        }
+        handovers
     }
 
     /// Refuses a submission, unless it repeats one that was accepted: rules go by the clock, so the same submission may
@@ -126,7 +148,7 @@ fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, now: Timestamp) ->
     let spec = JobSpec { fingerprint, ..new.spec };
     let run_at = new.run_at.unwrap_or(now);
     let job = Job::submit(id, Arc::new(spec), payload, (run_at, new.expires_at), caller, now);
-    (Prepared { job: Arc::new(job), payload: new.payload, own_id, refusal }, body)
+    (Prepared { job: Arc::new(job), payload: new.payload, own_id, place: 0, refusal }, body)
 }
 
 /// Returns the id that is derived from a client's idempotency key. Each client has its own keys.

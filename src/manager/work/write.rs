@@ -54,6 +54,11 @@ impl Acknowledged {
     }
 }
 
+/// Returns the results of writes whose task was ended.
+pub(super) fn stopped(writes: usize) -> Vec<Result<Versioned, WriteError>> {
+    (0..writes).map(|_| Err(WriteError::Unknown("the server stopped".to_owned()))).collect()
+}
+
 impl Manager {
     /// Writes jobs and applies the effects of the writes. This runs in a task of its own that the shutdown waits for,
     /// so that a dropped call loses neither the events nor the hint to the dispatch. Returns, in the same order, each
@@ -61,8 +66,7 @@ impl Manager {
     pub(crate) async fn write(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
         let (manager, count) = (self.clone(), writes.len());
         let written = self.shared.tasks.spawn(async move { manager.write_in_task(writes).await });
-        let unknown = || Err(WriteError::Unknown("the server stopped".to_owned()));
-        written.await.unwrap_or_else(|_| (0..count).map(|_| unknown()).collect())
+        written.await.unwrap_or_else(|_| stopped(count))
     }
 
     /// Does the same as [`Manager::write`], for a caller that runs in such a task itself.

@@ -152,3 +152,22 @@ async fn a_claim_that_nobody_heard_of_is_given_back() {
         assert_eq!((job.state.name(), job.fence, job.attempt.get()), (JobState::Available, Fence::new(1), 0));
     }
 }
+
+/// Nobody heard of the job: neither who submitted it nor the worker that waited for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_created_as_claimed_and_of_which_nobody_heard_is_given_back() {
+    for request in [claim(1), named("call")] {
+        let site = CutOff::start().await;
+        let here = site.here.clone();
+        let waiting = tokio::spawn(async move { here.claim(ClaimRequest { wait: PATIENCE, ..request }).await });
+        until("a waiting claim", async || site.here.waiting_claims() == 1).await;
+        site.proxy.inject_into(&["_bulk", "_mget"]);
+        let unheard = site.here.submit(&caller(), vec![new_job()]).await.pop().expect("one answer");
+        assert!(matches!(unheard, Err(ManagerError::Unknown(_))), "{unheard:?}");
+        site.heal().await;
+        assert!(taken(waiting.await.expect("no panic").expect("answered")).is_empty());
+        engines::refresh(&*site.store).await;
+        let next = taken(site.there.claim(claim(1)).await.expect("answered")).pop().expect("the job");
+        assert_eq!((next.job.fence, next.job.attempt.get()), (Fence::new(2), 1));
+    }
+}

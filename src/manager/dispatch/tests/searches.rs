@@ -323,6 +323,6 @@ fn a_queue_is_kept_while_claims_wait_for_it_and_for_a_time_after_the_last_claim(
     bench.dispatch.plan();
     assert_eq!(bench.dispatch.shared.board.lock().lanes.len(), 1);
     bench.dispatch.add(due_at([0]));
-    let offer = waiting.offer().now_or_never().flatten().expect("an offer");
+    let Some(Some(Handed::Offer(offer))) = waiting.handed().now_or_never() else { panic!("no offer") };
     assert_eq!(ids(offer.take()), ["at0"]);
 }
