@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Frame, SizeHint};
@@ -17,20 +18,64 @@ use serde::Serialize;
 use serde::ser::Serializer;
 
 use super::call::Answer;
+use super::error::ApiError;
 use super::json::{to_bytes, with_body};
-use crate::manager::{Claimed, JobView};
+use crate::manager::{Claimed, JobView, ManagerError};
 use crate::wire::job::JobAnswer;
+use crate::wire::{CompletionItem, ItemError};
 
 /// Returns the answer to a claim.
 pub(crate) fn deliver(claimed: Claimed) -> Answer {
-    let text = to_bytes(&ClaimOut { jobs: claimed.jobs() })?;
-    Ok(with_body(StatusCode::OK, Body::new(Delivery { parcel: Some((text, claimed)) })))
+    let text = to_bytes(&ClaimOut { jobs: claimed.jobs(), error: None })?;
+    Ok(answer(text, claimed))
 }
 
+/// Returns the answer to the end of an attempt and the claim of the next jobs.
+pub(crate) fn deliver_with_job(job: JobAnswer<'_>, claimed: Result<Claimed, ManagerError>) -> Answer {
+    let (claimed, error) = or_none(claimed);
+    let next = ClaimOut { jobs: claimed.jobs(), error };
+    let text = to_bytes(&EndOut { job, next })?;
+    Ok(answer(text, claimed))
+}
+
+/// Returns the answer to the ends of many attempts and the claim of the next jobs.
+pub(crate) fn deliver_with_items(items: &[CompletionItem], claimed: Result<Claimed, ManagerError>) -> Answer {
+    let (claimed, error) = or_none(claimed);
+    let next = ClaimOut { jobs: claimed.jobs(), error };
+    let text = to_bytes(&EndsOut { items, next })?;
+    Ok(answer(text, claimed))
+}
+
+/// Returns the claimed jobs, or none and why there are none: the call was done all the same, apart from its claim.
+fn or_none(claimed: Result<Claimed, ManagerError>) -> (Claimed, Option<ItemError>) {
+    match claimed {
+        Ok(claimed) => (claimed, None),
+        Err(error) => (Claimed::none(), Some(ApiError::from(error).into_item().1)),
+    }
+}
+
+fn answer(text: Bytes, claimed: Claimed) -> Response {
+    with_body(StatusCode::OK, Body::new(Delivery { parcel: Some((text, claimed)) }))
+}
+
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct ClaimOut<'a> {
     #[serde(serialize_with = "jobs_out")]
     jobs: &'a [JobView],
+    error: Option<ItemError>,
+}
+
+#[derive(Serialize)]
+struct EndOut<'a> {
+    job: JobAnswer<'a>,
+    next: ClaimOut<'a>,
+}
+
+#[derive(Serialize)]
+struct EndsOut<'a> {
+    items: &'a [CompletionItem],
+    next: ClaimOut<'a>,
 }
 
 fn jobs_out<S: Serializer>(jobs: &[JobView], serializer: S) -> Result<S::Ok, S::Error> {

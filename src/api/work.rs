@@ -2,16 +2,16 @@
 
 use super::App;
 use super::call::{Answer, Call, Work};
-use super::delivery::deliver;
+use super::delivery::{deliver, deliver_with_items, deliver_with_job};
 use super::extract::{BulkBody, JobPath, JsonBody};
 use super::items::{in_order, only, sort_out};
 use super::jobs::job_as_written;
 use super::json::ok;
 use crate::job::{JobId, WorkerId};
-use crate::manager::Finish;
+use crate::manager::{ClaimRequest, Finish};
 use crate::wire::{
-    BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, FailJob, FinishJobs, HeartbeatAnswer,
-    HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, ReleaseJob,
+    BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, EndAnswer, EndsAnswer, FailJob, FinishJobs,
+    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAnswer, ReleaseJob,
 };
 
 /// Claims jobs, and waits for them if requested.
@@ -70,29 +70,32 @@ pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<Heart
 /// Completes a job.
 ///
 /// The same completion again gets the same answer. A late completion is accepted as long as its fence is the job's
-/// current one.
+/// current one. With `next`, the call claims jobs as well, in the same write where they are there.
 #[utoipa::path(post, path = "/v1/jobs/{id}/complete", tag = "work", request_body = CompleteJob,
     params(("id" = JobId, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job after the call", body = Job),
+        (status = 200, description = "The job after the call; with `next`, the job and the next ones",
+            body = EndAnswer),
         (status = 409, description = "`lease_lost`"),
         (status = 413, description = "`payload_too_large` or `body_too_large`"),
     ))]
 pub(crate) async fn complete(call: Call<Work>, JobPath(id): JobPath, JsonBody(done): JsonBody<CompleteJob>) -> Answer {
-    finish_one(&call.app, done.into_finish(id)?).await
+    end_one(&call.app, done.into_finish(id)?).await
 }
 
 /// Fails an attempt.
 ///
-/// The job waits for its next attempt, or fails when the failure is not `retryable` or no attempt is left.
+/// The job waits for its next attempt, or fails when the failure is not `retryable` or no attempt is left. With `next`,
+/// the call claims jobs as well.
 #[utoipa::path(post, path = "/v1/jobs/{id}/fail", tag = "work", request_body = FailJob,
     params(("id" = JobId, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The job after the call", body = Job),
+        (status = 200, description = "The job after the call; with `next`, the job and the next ones",
+            body = EndAnswer),
         (status = 409, description = "`lease_lost`"),
     ))]
 pub(crate) async fn fail(call: Call<Work>, JobPath(id): JobPath, JsonBody(failure): JsonBody<FailJob>) -> Answer {
-    finish_one(&call.app, failure.into_finish(id)?).await
+    end_one(&call.app, failure.into_finish(id)?).await
 }
 
 /// Gives a job back to its queue: the attempt does not count.
@@ -103,22 +106,40 @@ pub(crate) async fn fail(call: Call<Work>, JobPath(id): JobPath, JsonBody(failur
         (status = 409, description = "`lease_lost`"),
     ))]
 pub(crate) async fn release(call: Call<Work>, JobPath(id): JobPath, JsonBody(release): JsonBody<ReleaseJob>) -> Answer {
-    finish_one(&call.app, release.into_finish(id)?).await
+    let (worker, finish) = release.into_finish(id)?;
+    end_one(&call.app, (worker, finish, None)).await
 }
 
-async fn finish_one(app: &App, (worker, finish): (WorkerId, Finish)) -> Answer {
-    let job = only(app.manager.finish(&worker, vec![finish]).await)?;
-    job_as_written(app, job).await
+async fn end_one(app: &App, (worker, finish, next): (WorkerId, Finish, Option<ClaimRequest>)) -> Answer {
+    let Some(next) = next else {
+        let job = only(app.manager.finish(&worker, vec![finish]).await)?;
+        return job_as_written(app, job).await;
+    };
+    let (ended, claimed) = app.manager.finish_and_claim(&worker, vec![finish], next).await;
+    let job = only(ended)?;
+    match app.manager.view(vec![job.clone()]).await.unwrap_or_default().first() {
+        Some(view) => deliver_with_job(JobAnswer::from(view), claimed),
+        None => deliver_with_job(JobAnswer::from(&job), claimed),
+    }
 }
 
 /// Completes or fails many jobs of one worker.
+///
+/// With `next`, the call claims jobs as well, unless none of its items is accepted.
 #[utoipa::path(post, path = "/v1/completions", tag = "work", request_body = FinishJobs,
-    responses((status = 200, description = "An item for each job, in order", body = BulkAnswer<CompletionItem>)))]
+    responses((status = 200, description = "An item for each job, in order; with `next`, the next jobs",
+        body = EndsAnswer)))]
 pub(crate) async fn completions(call: Call<Work>, JsonBody(finishes): BulkBody<FinishJobs>) -> Answer {
     let ids: Vec<String> = finishes.items.iter().map(|item| item.id.clone()).collect();
-    let (worker, finishes) = finishes.into_finishes()?;
+    let (worker, finishes, next) = finishes.into_finishes()?;
     let (finishes, refused) = sort_out(finishes);
-    let answers = call.app.manager.finish(&worker, finishes).await;
+    let (answers, claimed) = match next {
+        None => (call.app.manager.finish(&worker, finishes).await, None),
+        Some(next) => {
+            let (answers, claimed) = call.app.manager.finish_and_claim(&worker, finishes, next).await;
+            (answers, Some(claimed))
+        }
+    };
     let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
         Ok(job) => CompletionItem { id, status: 200, state: Some(job.job.state.name()), error: None },
         Err(error) => {
@@ -126,5 +147,9 @@ pub(crate) async fn completions(call: Call<Work>, JsonBody(finishes): BulkBody<F
             CompletionItem { id, status, state: None, error: Some(error) }
         }
     });
-    ok(&BulkAnswer { items: items.collect() })
+    let items: Vec<CompletionItem> = items.collect();
+    match claimed {
+        None => ok(&BulkAnswer { items }),
+        Some(claimed) => deliver_with_items(&items, claimed),
+    }
 }

@@ -11,10 +11,11 @@ use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
 use super::transport::{Call, Client, Repeat};
 use crate::job::{JobId, Json};
 use crate::wire::{
-    AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob,
-    CompletionItem, CountAnswer, Explanation, FailJob, FieldDescription, FieldList, FinishJobs, Health,
-    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, OrphanedJob, Page, Queue, ReleaseJob,
-    ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, WorkerJobs, WorkerList,
+    AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
+    CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription, FieldList,
+    FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext, OrphanedJob,
+    Page, Queue, ReleaseJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, WorkerJobs,
+    WorkerList,
 };
 
 /// How long the server works on a bulk change before it answers with a cursor, including the page that it is
@@ -167,6 +168,16 @@ impl Client {
         self.post(&["v1", "jobs", id, "complete"], Repeat::Safe, done).await
     }
 
+    /// Completes a job and claims the next ones, as `done.next` asks. The call is repeated after a lost answer.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `lease_lost` when another worker holds the lease.
+    pub async fn complete_and_claim(&self, id: &str, done: &CompleteJob) -> Result<JobAndNext, ClientError> {
+        let again = CompleteJob { next: done.next.clone().map(repeated), ..done.clone() };
+        let call = self.call(Method::POST, &["v1", "jobs", id, "complete"], Repeat::Safe);
+        self.send(call.json(done)?.json_again(&again)?.waiting(wait_for(done.next.as_ref()))).await
+    }
+
     /// Fails an attempt and returns the job as it then is.
     ///
     /// # Errors
@@ -190,6 +201,17 @@ impl Client {
     pub async fn finish(&self, finishes: &FinishJobs) -> Result<Vec<CompletionItem>, ClientError> {
         let answer: BulkAnswer<_> = self.post(&["v1", "completions"], Repeat::Safe, finishes).await?;
         Ok(answer.items)
+    }
+
+    /// Completes or fails many jobs of one worker and claims the next ones, as `finishes.next` asks. The call is
+    /// repeated after a lost answer.
+    ///
+    /// # Errors
+    /// See [`ClientError`], for the call as a whole.
+    pub async fn finish_and_claim(&self, finishes: &FinishJobs) -> Result<EndsAnswer, ClientError> {
+        let again = FinishJobs { next: finishes.next.clone().map(repeated), ..finishes.clone() };
+        let call = self.call(Method::POST, &["v1", "completions"], Repeat::Safe);
+        self.send(call.json(finishes)?.json_again(&again)?.waiting(wait_for(finishes.next.as_ref()))).await
     }
 
     /// Cancels a job; a running one is asked to stop.
@@ -410,4 +432,12 @@ fn repeatable(job: &SubmitJob) -> SubmitJob {
         job.id = Some(JobId::generate().into());
     }
     job
+}
+
+fn repeated(next: ClaimNext) -> ClaimNext {
+    ClaimNext { repeated: true, ..next }
+}
+
+fn wait_for(next: Option<&ClaimNext>) -> Duration {
+    Duration::from_millis(next.and_then(|next| next.wait_ms).unwrap_or_default())
 }

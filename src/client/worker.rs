@@ -39,7 +39,7 @@ impl JobService for Client {
         let ended = match items.is_empty() {
             true => Vec::new(),
             false => {
-                let call = wire::FinishJobs { worker_id: worker_id.clone(), items };
+                let call = wire::FinishJobs { worker_id: worker_id.clone(), items, next: None };
                 Client::finish(self, &call).await.map_err(service_error)?
             }
         };

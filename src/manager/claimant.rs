@@ -106,8 +106,9 @@ struct GiveBack {
 }
 
 impl Claimed {
-    /// Returns that no job became available in time.
-    pub(super) const fn none() -> Self {
+    /// Returns an answer without jobs.
+    #[must_use]
+    pub const fn none() -> Self {
         Self { jobs: Vec::new(), give_back: None }
     }
 

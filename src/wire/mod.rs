@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod bulk;
 pub mod check;
+pub mod claims;
 pub(crate) mod described;
 pub mod event;
 pub mod fields;
@@ -33,6 +34,8 @@ pub use crate::manager::{
 pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
+pub(crate) use claims::EndAnswer;
+pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
 pub use event::{EventJob, JobEvent};
 pub use fields::{FieldDescription, FieldList};
 pub(crate) use health::StoreHealth;
@@ -49,7 +52,7 @@ pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription};
 pub use work::{
-    AdminRelease, ChangeReason, ClaimAnswer, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob,
-    HeartbeatJobs, LeaseBeat, ReleaseJob,
+    AdminRelease, ChangeReason, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob, HeartbeatJobs, LeaseBeat,
+    ReleaseJob,
 };
 pub use workers::{WorkerJobs, WorkerList};

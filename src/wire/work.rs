@@ -1,108 +1,19 @@
 //! Calls about existing jobs: by workers, clients and administrators.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::check::{
-    Checks, Invalid, LEASE_MS, MAX_BULK_ITEMS, MAX_CLAIMED_JOBS, MAX_CLAIMED_QUEUES, MAX_ERROR_BYTES, MAX_RETRY_MS,
-    MAX_TEXT_BYTES, MAX_WAIT_MS,
-};
-use super::described::{Resources, UserQueue};
-use super::job::{Job, JobError, Progress};
-use crate::job::{self, Actor, ErrorCode, Fence, JobId, Json, RequestId, Then, WorkerId};
+use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_ERROR_BYTES, MAX_RETRY_MS, MAX_TEXT_BYTES};
+use super::claims::ClaimNext;
+use super::job::{JobError, Progress};
+use crate::job::{self, Actor, ErrorCode, Fence, JobId, Json, Then, WorkerId};
 use crate::manager;
 
-/// The default length of a lease, in milliseconds.
-pub const DEFAULT_LEASE_MS: u64 = 60_000;
 /// The reason that is recorded when a worker releases a job without giving one.
 const RELEASED: &str = "released by its worker";
-
-/// A worker's request for jobs.
-#[serde_with::skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({
-    "worker_id": "host7:4711", "queues": ["reports"], "max_jobs": 10, "wait_ms": 20_000, "lease_ms": 60_000,
-}))]
-pub struct ClaimJobs {
-    /// The worker's name, which no other worker may have.
-    #[schema(value_type = WorkerId)]
-    pub worker_id: String,
-    /// The queues to claim from; 1 to 64.
-    #[schema(value_type = Vec<UserQueue>, min_items = 1, max_items = 64)]
-    pub queues: Vec<String>,
-    /// The most jobs to claim, up to 1,000. 1 by default.
-    #[schema(minimum = 1, maximum = 1000)]
-    pub max_jobs: Option<u64>,
-    /// The resources that the worker offers to these jobs together, by name; at most 32. Jobs that need more of a
-    /// resource, or a resource that is not named here, are not claimed. When empty, the worker takes any job.
-    #[serde(
-        default,
-        skip_serializing_if = "BTreeMap::is_empty",
-        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
-    )]
-    #[schema(value_type = Resources, example = json!({"memory_mib": 4096}))]
-    pub resources: BTreeMap<String, u64>,
-    /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
-    #[schema(minimum = 0, maximum = 60_000)]
-    pub wait_ms: Option<u64>,
-    /// How long each lease lasts without a heartbeat, from 100 to 86,400,000 milliseconds. 60,000 by default.
-    #[schema(minimum = 100, maximum = 86_400_000)]
-    pub lease_ms: Option<u64>,
-    /// The worker's name for this call, another one for each. The same call again returns those jobs of the first
-    /// answer that the worker still holds, so that a lost answer loses no time, and takes no others.
-    #[schema(value_type = Option<RequestId>)]
-    pub request_id: Option<String>,
-    /// Whether this call repeats one with the same `request_id` whose answer was lost. If true, jobs that another
-    /// server claimed for it are found too. False by default.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub repeated: bool,
-}
-
-impl ClaimJobs {
-    /// Checks every field.
-    ///
-    /// # Errors
-    /// Every field that is wrong, by name.
-    pub fn into_claim(self) -> Result<manager::ClaimRequest, Invalid> {
-        let mut checks = Checks::default();
-        let worker_id = checks.name("worker_id", &self.worker_id);
-        if self.queues.is_empty() {
-            checks.fault("queues", "must name at least one queue");
-        }
-        checks.count("queues", self.queues.len(), MAX_CLAIMED_QUEUES);
-        let named = self.queues.iter().take(MAX_CLAIMED_QUEUES).enumerate();
-        let queues: BTreeSet<job::QueueName> =
-            named.filter_map(|(index, name)| checks.queue(&format!("queues[{index}]"), name)).collect();
-        checks.resources(&self.resources);
-        let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(1), 1..=MAX_CLAIMED_JOBS);
-        let wait = checks.millis("wait_ms", self.wait_ms.unwrap_or(0), 0..=MAX_WAIT_MS);
-        let lease = checks.millis("lease_ms", self.lease_ms.unwrap_or(DEFAULT_LEASE_MS), LEASE_MS);
-        let request_id = checks.optional_name("request_id", self.request_id.as_deref());
-        let worker_id = checks.finish(worker_id)?;
-        Ok(manager::ClaimRequest {
-            worker_id,
-            queues: queues.into_iter().collect(),
-            max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
-            resources: self.resources,
-            wait,
-            lease,
-            request_id,
-            repeated: self.repeated,
-        })
-    }
-}
-
-/// The answer to a claim.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ClaimAnswer {
-    /// The claimed jobs, now running, each with its `lease`; empty when none came in time.
-    pub jobs: Vec<Job>,
-}
 
 /// A heartbeat for one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -163,7 +74,10 @@ impl HeartbeatJobs {
     /// # Errors
     /// The worker's name or the number of items is wrong.
     pub fn into_beats(self) -> Result<(WorkerId, Vec<Result<manager::Heartbeat, Invalid>>), Invalid> {
-        let worker = check_call(&self.worker_id, "leases", self.leases.len())?;
+        let mut checks = Checks::default();
+        let worker = checks.name("worker_id", &self.worker_id);
+        checks.count("leases", self.leases.len(), MAX_BULK_ITEMS);
+        let worker = checks.finish(worker)?;
         Ok((worker, self.leases.into_iter().map(LeaseBeat::into_beat).collect()))
     }
 }
@@ -190,6 +104,10 @@ pub struct CompleteJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub result: Option<Json>,
+    /// The claim of the next jobs, in the same call. The answer is then the job and the next ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next: Option<ClaimNext>,
 }
 
 impl CompleteJob {
@@ -197,12 +115,13 @@ impl CompleteJob {
     ///
     /// # Errors
     /// Every field that is wrong.
-    pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish), Invalid> {
+    pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish, Option<manager::ClaimRequest>), Invalid> {
         let mut checks = Checks::default();
         let worker = checks.name("worker_id", &self.worker_id);
         checks.body("result", self.result.as_ref());
+        let next = checks.next(self.next, &self.worker_id);
         let outcome = manager::Outcome::Completed { result: self.result };
-        Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }))
+        Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }, next))
     }
 }
 
@@ -224,6 +143,9 @@ pub struct FailJob {
     /// 604,800,000 milliseconds (a week).
     #[schema(minimum = 0, maximum = 604_800_000)]
     pub retry_after_ms: Option<u64>,
+    /// The claim of the next jobs, in the same call. The answer is then the job and the next ones.
+    #[schema(nullable = false)]
+    pub next: Option<ClaimNext>,
 }
 
 impl FailJob {
@@ -231,11 +153,12 @@ impl FailJob {
     ///
     /// # Errors
     /// Every field that is wrong.
-    pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish), Invalid> {
+    pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish, Option<manager::ClaimRequest>), Invalid> {
         let mut checks = Checks::default();
         let worker = checks.name("worker_id", &self.worker_id);
         let outcome = checks.failure(self.error, self.retryable, self.retry_after_ms);
-        Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }))
+        let next = checks.next(self.next, &self.worker_id);
+        Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }, next))
     }
 }
 
@@ -284,6 +207,10 @@ pub struct FinishJobs {
     /// The completions and failures; at most 1,000.
     #[schema(max_items = 1000)]
     pub items: Vec<Completion>,
+    /// The claim of the next jobs, in the same call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next: Option<ClaimNext>,
 }
 
 /// The end of one of many attempts: a failure when there is an `error`, else a completion.
@@ -309,14 +236,21 @@ pub struct Completion {
     pub retry_after_ms: Option<u64>,
 }
 
+/// The ends of attempts as they were checked, each on its own, and the claim of the next jobs.
+type CheckedEnds = (WorkerId, Vec<Result<manager::Finish, Invalid>>, Option<manager::ClaimRequest>);
+
 impl FinishJobs {
     /// Checks the fields of the call itself, and returns the result of checking each item.
     ///
     /// # Errors
-    /// The worker's name or the number of items is wrong.
-    pub fn into_finishes(self) -> Result<(WorkerId, Vec<Result<manager::Finish, Invalid>>), Invalid> {
-        let worker = check_call(&self.worker_id, "items", self.items.len())?;
-        Ok((worker, self.items.into_iter().map(Completion::into_finish).collect()))
+    /// The worker's name, the number of items or the claim of the next jobs is wrong.
+    pub fn into_finishes(self) -> Result<CheckedEnds, Invalid> {
+        let mut checks = Checks::default();
+        let worker = checks.name("worker_id", &self.worker_id);
+        checks.count("items", self.items.len(), MAX_BULK_ITEMS);
+        let next = checks.next(self.next, &self.worker_id);
+        let worker = checks.finish(worker)?;
+        Ok((worker, self.items.into_iter().map(Completion::into_finish).collect(), next))
     }
 }
 
@@ -416,12 +350,4 @@ impl Checks {
         let retry_after: Option<Duration> = after_ms.map(|millis| self.millis("retry_after_ms", millis, AFTER));
         manager::Outcome::Failed { error, retryable: retryable.unwrap_or(true), retry_after }
     }
-}
-
-/// Checks the worker's name and the number of items of a bulk call.
-fn check_call(worker_id: &str, field: &str, items: usize) -> Result<WorkerId, Invalid> {
-    let mut checks = Checks::default();
-    let worker = checks.name("worker_id", worker_id);
-    checks.count(field, items, MAX_BULK_ITEMS);
-    checks.finish(worker)
 }

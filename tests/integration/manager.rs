@@ -557,5 +557,6 @@ mod claims;
 mod events;
 mod handover;
 mod named_claims;
+mod next;
 mod queues;
 mod sharing;

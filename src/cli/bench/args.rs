@@ -81,6 +81,9 @@ pub(crate) struct BenchArgs {
     /// Submit the jobs while they are claimed and completed, not before (scaling)
     #[arg(long, conflicts_with = "naive")]
     pub(super) whole_lives: bool,
+    /// Let the workers claim their next jobs in the call that completes the last ones (lives)
+    #[arg(long)]
+    pub(super) next: bool,
     /// Start Elasticsearch from this unpacked distribution, with data that are removed in the end (scaling)
     #[arg(long, value_name = "DIR", conflicts_with = "elasticsearch_url")]
     pub(super) elasticsearch_home: Option<PathBuf>,
@@ -145,12 +148,13 @@ impl BenchArgs {
 
     /// Refuses settings that the scenario or the store does not have: something else than expected would be measured.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        use Scenario::{Latency, Model, Scaling};
+        use Scenario::{Latency, Lives, Model, Scaling};
         let given = [
             ("--managers", !self.managers.is_empty(), &[Scaling, Model][..]),
             ("--naive", self.naive, &[Scaling]),
             ("--ceiling", self.ceiling, &[Scaling]),
             ("--whole-lives", self.whole_lives, &[Scaling]),
+            ("--next", self.next, &[Lives]),
             ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
             ("--output", self.output.is_some(), &[Scaling]),
             ("--submit-to", self.submit_to.is_some(), &[Latency]),

@@ -42,14 +42,27 @@ impl Target {
         Ok(())
     }
 
-    /// Completes jobs that this worker claimed. Returns how many completions were accepted.
-    pub(super) async fn complete_bulk(&self, worker: &str, jobs: &[ClaimedJob<'_>]) -> Result<u64, Failure> {
+    /// Completes jobs that this worker claimed and, with the body of [`claim_next`], claims the next ones. [`Ended`] is
+    /// read from the answer.
+    pub(super) async fn complete_bulk(
+        &self,
+        worker: &str,
+        jobs: &[ClaimedJob<'_>],
+        next: Option<String>,
+    ) -> Result<Bytes, Failure> {
         let items: Vec<String> =
             jobs.iter().map(|job| format!("{{\"id\":\"{}\",\"fence\":{}}}", job.id, job.fence)).collect();
-        let body = format!("{{\"worker_id\":\"{worker}\",\"items\":[{}]}}", items.join(","));
-        let answer = self.client.post_bytes(&["v1", "completions"], JSON, Bytes::from(body)).await?;
-        Ok(read::<BulkAnswer<Item>>(&answer)?.items.iter().filter(|item| item.status == 200).count() as u64)
+        let next = next.map_or_else(String::new, |next| format!(",\"next\":{next}"));
+        let body = format!("{{\"worker_id\":\"{worker}\",\"items\":[{}]{next}}}", items.join(","));
+        Ok(self.client.post_bytes(&["v1", "completions"], JSON, Bytes::from(body)).await?)
     }
+}
+
+/// Returns the claim of the next jobs, under a name of its own. It does not wait, so that completions are counted in
+/// time.
+pub(super) fn claim_next(queue: &str, max_jobs: u32) -> String {
+    let name = uuid::Uuid::new_v4().simple();
+    format!("{{\"queues\":[\"{queue}\"],\"max_jobs\":{max_jobs},\"request_id\":\"{name}\"}}")
 }
 
 /// Returns the body of a claim, which is the same for every call of a worker.
@@ -64,6 +77,26 @@ pub(super) fn claim_body(worker: &str, queue: &str, max_jobs: u32, wait_ms: u32)
 pub(super) struct Claimed<'a> {
     #[serde(borrow)]
     pub(super) jobs: Vec<ClaimedJob<'a>>,
+}
+
+/// The part of the answer to completions that is needed to count them and to go on.
+#[derive(Deserialize)]
+pub(super) struct Ended<'a> {
+    items: Vec<Item>,
+    #[serde(borrow)]
+    next: Option<Claimed<'a>>,
+}
+
+impl<'a> Ended<'a> {
+    /// Returns how many completions were accepted.
+    pub(super) fn accepted(&self) -> u64 {
+        self.items.iter().filter(|item| item.status == 200).count() as u64
+    }
+
+    /// Returns the next jobs, where they were claimed.
+    pub(super) fn next(self) -> Vec<ClaimedJob<'a>> {
+        self.next.map_or_else(Vec::new, |next| next.jobs)
+    }
 }
 
 /// A job of a claim's answer.

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::args::{BenchArgs, job_line};
-use super::calls::{Claimed, claim_body, read};
+use super::calls::{Claimed, Ended, claim_body, claim_next, read};
 use super::report::Report;
 use super::scoreboard::Scoreboard;
 use super::target::Target;
@@ -112,28 +112,38 @@ async fn work(args: &BenchArgs, target: &Target, number: u16, flow: &Flow) -> Re
     let worker = format!("{}-{number}", target.queue);
     let claim = claim_body(&worker, &target.queue, args.batch.into(), WAIT_MS);
     let mut idle = 0;
+    // The answer to the last completions, with the next jobs.
+    let mut last = Bytes::new();
     while flow.board.borrow().completions < u64::from(flow.jobs) {
-        let answer = target.claim(&claim).await?;
-        let claimed = read::<Claimed<'_>>(&answer)?.jobs;
+        let mut claimed = if last.is_empty() { Vec::new() } else { read::<Ended<'_>>(&last)?.next() };
+        let answer;
+        if claimed.is_empty() {
+            answer = target.claim(&claim).await?;
+            claimed = read::<Claimed<'_>>(&answer)?.jobs;
+        }
         if claimed.is_empty() {
             idle += 1;
             if idle >= MAX_IDLE {
                 let message = format!("worker {worker} got no job {idle} times in a row, and not all are done");
                 return Err(Failure::Failed(message));
             }
+            last.clear();
             continue;
         }
         idle = 0;
         let now = Instant::now();
         claimed.iter().try_for_each(|job| flow.board.borrow_mut().note_claim(job, now))?;
         let begun = Instant::now();
-        let accepted = target.complete_bulk(&worker, &claimed).await?;
+        let next = args.next.then(|| claim_next(&target.queue, args.batch.into()));
+        let ended = target.complete_bulk(&worker, &claimed, next).await?;
+        let accepted = read::<Ended<'_>>(&ended)?.accepted();
         flow.board.borrow_mut().note_completions(accepted, begun.elapsed());
         flow.room.notify_waiters();
         if accepted < claimed.len() as u64 {
             let message = format!("of {} completions only {accepted} were accepted", claimed.len());
             return Err(Failure::Failed(message));
         }
+        last = ended;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::args::BenchArgs;
-use super::calls::{Claimed, claim_body, read};
+use super::calls::{Claimed, Ended, claim_body, read};
 use super::report::{Latencies, Report};
 use super::target::{self, Target};
 use crate::cli::failure::Failure;
@@ -142,7 +142,8 @@ async fn take_over(target: &Target, jobs: u32, killed_at: Instant, recovered: &m
             recovered.claimed_twice += u64::from(!recovered.claimed.insert(job.id.to_owned()));
         }
         if !claimed.is_empty() {
-            recovered.completions += target.complete_bulk(&worker, &claimed).await?;
+            let ended = target.complete_bulk(&worker, &claimed, None).await?;
+            recovered.completions += read::<Ended<'_>>(&ended)?.accepted();
         }
     }
     Ok(())

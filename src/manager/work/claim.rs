@@ -25,6 +25,13 @@ use crate::manager::request::{ClaimRequest, Finish, ManagerError, Outcome};
 use crate::manager::work::update::manager_actor;
 use crate::manager::work::write::JobWrite;
 
+/// A claim that has begun.
+pub(super) enum Admitted {
+    /// A call of its name was answered before, with these jobs.
+    Again(Claimed),
+    New(Claimant),
+}
+
 /// The most offers that one claim loses to other claims before it answers with no jobs.
 const MAX_LOST_OFFERS: usize = 100;
 
@@ -42,6 +49,15 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::Invalid`]; [`ManagerError::ShuttingDown`]; the store's error when it prevented every claim.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Claimed, ManagerError> {
+        let started = Instant::now();
+        match self.admit(request).await? {
+            Admitted::Again(claimed) => Ok(claimed),
+            Admitted::New(claimant) => self.claim_for(&claimant, started).await,
+        }
+    }
+
+    /// Begins a claim: takes note of who makes it, and finds out whether it was made before.
+    pub(super) async fn admit(&self, request: ClaimRequest) -> Result<Admitted, ManagerError> {
         if request.queues.is_empty() || request.max_jobs == 0 {
             let field = if request.queues.is_empty() { "queues" } else { "max_jobs" };
             return Err(ManagerError::Invalid { field, message: "must be at least one".to_owned() });
@@ -49,7 +65,6 @@ impl Manager {
         if self.shared.work.no_claims.is_cancelled() {
             return Err(ManagerError::ShuttingDown);
         }
-        let started = Instant::now();
         self.shared.observe.workers.claims(&request, self.shared.clock.now());
         self.know_queues().await?;
         self.know_members().await?;
@@ -60,21 +75,25 @@ impl Manager {
                 let name = (request.worker_id.clone(), request_id.clone());
                 let call = self.shared.work.named_claims.lock().enter(name);
                 if let Some(jobs) = self.deliver_again(&request, &call).await? {
-                    return Ok(Claimed::again(jobs));
+                    return Ok(Admitted::Again(Claimed::again(jobs)));
                 }
                 Some(call)
             }
         };
-        let deadline = started + request.wait;
-        let claimant = Claimant { request: Arc::new(request), call };
+        Ok(Admitted::New(Claimant { request: Arc::new(request), call }))
+    }
+
+    /// Claims jobs for a call that began at `started`, and waits for them if it does.
+    pub(super) async fn claim_for(&self, claimant: &Claimant, started: Instant) -> Result<Claimed, ManagerError> {
+        let deadline = started + claimant.request.wait;
         for _ in 0..MAX_LOST_OFFERS {
-            let claimed = match self.next_offer(&claimant, deadline).await? {
+            let claimed = match self.next_offer(claimant, deadline).await? {
                 None => break,
                 Some(Handed::Offer(offer)) => self.take_leases(offer, claimant.clone()).await?,
                 Some(Handed::Claimed(claimed)) => claimed?,
             };
             if !claimed.jobs().is_empty() {
-                self.shared.observe.insight.claim_waited(started.elapsed(), self.shared.clock.now());
+                self.claim_waited(started);
                 return Ok(claimed);
             }
         }
@@ -82,6 +101,11 @@ impl Manager {
             turn.answer_with(&[]);
         }
         Ok(Claimed::none())
+    }
+
+    /// Records how long a claim waited that received a job.
+    pub(super) fn claim_waited(&self, started: Instant) {
+        self.shared.observe.insight.claim_waited(started.elapsed(), self.shared.clock.now());
     }
 
     /// Returns the number of claims that wait for a job now.
@@ -136,7 +160,17 @@ impl Manager {
 
     async fn write_claims(&self, offer: Offer, claimant: &Claimant) -> Result<Claimed, ManagerError> {
         let Some(turn) = claimant.turn().await else { return Ok(Claimed::none()) };
-        let (jobs, failure) = self.claim_all(offer.take(), &claimant.request).await;
+        let written = self.claim_all(offer.take(), &claimant.request).await;
+        self.answer_claims(written, claimant, turn).await
+    }
+
+    /// Returns the answer to a call whose claims were written.
+    pub(super) async fn answer_claims(
+        &self,
+        (jobs, failure): (Vec<Versioned>, Option<ManagerError>),
+        claimant: &Claimant,
+        turn: Turn,
+    ) -> Result<Claimed, ManagerError> {
         match failure {
             _ if !jobs.is_empty() => self.deliver(jobs, claimant, turn).await,
             Some(error) => Err(error),
@@ -178,6 +212,23 @@ impl Manager {
     }
 }
 
+/// A candidate, and what is to be written over it: a claim, or its expiry.
+pub(super) struct DecidedClaim {
+    candidate: Versioned,
+    job: Arc<Job>,
+}
+
+impl DecidedClaim {
+    pub(super) fn write(&self) -> JobWrite {
+        JobWrite::replace(self.candidate.clone(), Arc::clone(&self.job), Vec::new())
+    }
+
+    /// Returns the candidate, of which nothing was written.
+    pub(super) fn give_up(self) -> Versioned {
+        self.candidate
+    }
+}
+
 impl Manager {
     /// Writes a claim for each candidate. Returns the granted claims, and the first failure that is not a conflict.
     async fn claim_all(
@@ -186,12 +237,19 @@ impl Manager {
         request: &ClaimRequest,
     ) -> (Vec<Versioned>, Option<ManagerError>) {
         let decided = self.decide_claims(candidates, request);
-        let jobs: Vec<(Versioned, Arc<Job>)> = decided.clone();
-        let writes = decided.into_iter().map(|(candidate, job)| JobWrite::replace(candidate, job, Vec::new()));
-        let results = self.write_in_task(writes.collect()).await;
+        let results = self.write_in_task(decided.iter().map(DecidedClaim::write).collect()).await;
+        self.settle_claims(decided, results)
+    }
+
+    /// Records the results of the writes of claims. Returns what [`Manager::claim_all`] does.
+    pub(super) fn settle_claims(
+        &self,
+        decided: Vec<DecidedClaim>,
+        results: Vec<Result<Versioned, WriteError>>,
+    ) -> (Vec<Versioned>, Option<ManagerError>) {
         let mut claimed = Vec::with_capacity(results.len());
         let mut failure = None;
-        for ((candidate, job), result) in jobs.into_iter().zip(results) {
+        for (DecidedClaim { candidate, job }, result) in decided.into_iter().zip(results) {
             match result {
                 Ok(written) if matches!(written.job.state, State::Running(_)) => claimed.push(written),
                 // The job was expired instead.
@@ -236,7 +294,7 @@ impl Manager {
 
     /// Returns the write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that
     /// can no longer be claimed are dropped.
-    fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<(Versioned, Arc<Job>)> {
+    pub(super) fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<DecidedClaim> {
         let now = self.shared.clock.now();
         let claim = self.claim_of(request);
         let mut decided = Vec::with_capacity(candidates.len());
@@ -248,7 +306,7 @@ impl Manager {
             match job {
                 Ok(mut job) => {
                     self.announce(&candidate.job, &mut job);
-                    decided.push((candidate, Arc::new(job)));
+                    decided.push(DecidedClaim { candidate, job: Arc::new(job) });
                 }
                 Err(Refusal::NotDue(_)) => {
                     let id = candidate.job.id.clone();

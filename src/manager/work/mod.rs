@@ -1,7 +1,7 @@
 //! How jobs change at their users' and workers' request: [`submit`] creates them, [`claim`] hands them to workers,
 //! [`handover`] does both in one write, [`update`] is the one compare-and-swap loop for every later change, and
-//! [`bulk`] changes many at once. All of them go through [`write`], which also does what follows from an acknowledged
-//! write.
+//! [`bulk`] changes many at once; [`next`] ends an attempt and claims the next job. All of them go through [`write`],
+//! which also does what follows from an acknowledged write.
 //! [`named_claims`] are those that can be made again, [`known_versions`] spares the loop a read, and
 //! [`pending_notices`] tells the notifier which jobs to read.
 
@@ -10,6 +10,7 @@ pub(super) mod claim;
 mod handover;
 mod known_versions;
 mod named_claims;
+mod next;
 mod pending_notices;
 mod submit;
 pub(super) mod update;

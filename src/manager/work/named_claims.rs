@@ -4,8 +4,11 @@
 //! given those of the jobs that the worker still holds, and never takes others, since the second call may be a
 //! duplicate that comes late, when nobody waits for its answer any more. A call that failed has no answer yet.
 //!
-//! What this manager does not remember is searched for among the leases: another manager may have taken the jobs, or
-//! this one before it was restarted, or their claim was written without an acknowledgement.
+//! What this manager does not remember is searched for among the leases: another manager may have taken the jobs, as a
+//! worker says that repeats a call, or this one before it was restarted, or their claim was written without an
+//! acknowledgement.
+
+use std::time::Duration;
 
 use crate::job::{Change, Job, JobId, RequestId, WorkerId};
 use crate::query::{Filter, Search, Sort};
@@ -18,6 +21,10 @@ use crate::manager::request::{ClaimRequest, JobView, ManagerError};
 
 /// The number of named claims that are remembered at least; for older ones, the store is searched.
 const REMEMBERED: usize = 50_000;
+
+/// For how long after its start a manager searches for the jobs of a claim that says nothing of being repeated: it may
+/// have been made before the start, and its worker need not have noticed that.
+const FORMER_CALLS: Duration = Duration::from_secs(600);
 
 /// The most jobs that are searched for one named claim.
 const JOBS_OF_A_CLAIM: usize = 10_000;
@@ -61,6 +68,10 @@ impl Manager {
     /// Searches for the jobs whose lease bears the name of this claim.
     async fn claimed_before(&self, request: &ClaimRequest) -> Result<Vec<JobId>, StoreError> {
         let store = &self.shared.store;
+        let may_be_former = self.shared.clock.now().since(self.shared.observe.started_at) < FORMER_CALLS;
+        if !request.repeated && !may_be_former {
+            return Ok(Vec::new());
+        }
         let filter = Filter {
             worker_id: Some(request.worker_id.clone()),
             request_id: request.request_id.clone(),

@@ -36,6 +36,15 @@ enum Freshness {
     Read,
 }
 
+/// Other writes that are to travel with the first writes of the loop, which they do if each job is to be written.
+#[derive(Default)]
+pub(super) struct Along {
+    /// The writes, until they are made.
+    pub(super) writes: Vec<JobWrite>,
+    /// The results of the writes once they are made.
+    pub(super) results: Vec<Result<Versioned, WriteError>>,
+}
+
 impl Manager {
     /// Changes many jobs, each by `decide(its index, the job, now)`, and returns the changed jobs in the same order.
     pub(crate) async fn update<F>(&self, ids: &[JobId], decide: F) -> Vec<Result<Versioned, ManagerError>>
@@ -44,7 +53,7 @@ impl Manager {
     {
         let item = |id| Item { known: self.remembered(id), body: None, outcome: None };
         let items = ids.iter().map(item).collect();
-        self.update_items(ids, items, decide).await
+        self.update_items(ids, items, decide, &mut Along::default()).await
     }
 
     fn remembered(&self, id: &JobId) -> Option<(Versioned, Freshness)> {
@@ -57,7 +66,7 @@ impl Manager {
         F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
         let items = ids.iter().map(|_| Item { known: None, body: None, outcome: None }).collect();
-        self.update_items(ids, items, decide).await
+        self.update_items(ids, items, decide, &mut Along::default()).await
     }
 
     async fn update_items<F>(
@@ -65,16 +74,22 @@ impl Manager {
         ids: &[JobId],
         mut items: Vec<Item>,
         decide: F,
+        along: &mut Along,
     ) -> Vec<Result<Versioned, ManagerError>>
     where
         F: Fn(usize, &Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
         for _ in 0..MAX_TRIES {
             self.read_unknown(ids, &mut items).await;
-            let (indices, writes) = self.decide_all(&mut items, &decide);
-            for (index, result) in indices.into_iter().zip(self.write(writes).await) {
+            let (indices, mut writes) = self.decide_all(&mut items, &decide);
+            if indices.len() == items.len() {
+                writes.append(&mut along.writes);
+            }
+            let mut results = self.write(writes).await.into_iter();
+            for (index, result) in indices.into_iter().zip(&mut results) {
                 self.settle_write(&mut items[index], &ids[index], result);
             }
+            along.results.extend(results);
             if items.iter().all(|item| item.outcome.is_some()) {
                 break;
             }
@@ -203,6 +218,16 @@ impl Manager {
     /// Completes, fails or releases attempts, and returns the changed jobs in the same order. A repeated finish returns
     /// the same answer.
     pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
+        self.finish_along(worker, finishes, &mut Along::default()).await
+    }
+
+    /// Does the same as [`Manager::finish`], and makes other writes along with it.
+    pub(super) async fn finish_along(
+        &self,
+        worker: &WorkerId,
+        finishes: Vec<Finish>,
+        along: &mut Along,
+    ) -> Vec<Result<Versioned, ManagerError>> {
         self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
         let (mut ids, mut items, mut ends) = (Vec::new(), Vec::new(), Vec::new());
@@ -213,7 +238,7 @@ impl Manager {
             ids.push(id);
         }
         let decide = |index: usize, job: &Job, now| ends[index].0.decide(job, &ends[index].1, now);
-        let results = self.update_items(&ids, items, decide).await;
+        let results = self.update_items(&ids, items, decide, along).await;
         results.into_iter().map(|result| self.count_lost(result)).collect()
     }
 

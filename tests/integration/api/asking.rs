@@ -28,7 +28,7 @@ fn asked(kql: &str) -> JobQuery {
 
 async fn completed(server: &Server, queue: &str) {
     let job = server.running(queue).await;
-    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None };
+    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None, next: None };
     server.client().complete(&job.id, &done).await.expect("completed");
 }
 

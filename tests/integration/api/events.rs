@@ -32,7 +32,7 @@ fn id_of(said: &str, event: &str) -> String {
 
 async fn complete(server: &Server, queue: &str) -> String {
     let job = server.running(queue).await;
-    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None };
+    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None, next: None };
     server.client().complete(&job.id, &done).await.expect("completed").id.into_owned()
 }
 

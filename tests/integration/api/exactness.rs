@@ -7,8 +7,8 @@ use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
 use leasehold::wire::{
-    BulkFilter, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HealthStatus, HeartbeatJob, HeartbeatJobs,
-    JobError, JobState, LeaseBeat, OrphanAction, ReleaseJob, SubmitJob, Subscribe, Then,
+    BulkFilter, ClaimJobs, ClaimNext, CompleteJob, Completion, FailJob, FinishJobs, HealthStatus, HeartbeatJob,
+    HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, ReleaseJob, SubmitJob, Subscribe, Then,
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -93,9 +93,19 @@ fn claim() -> ClaimJobs {
     ClaimJobs { worker_id: "w".to_owned(), queues: vec!["q".to_owned()], ..ClaimJobs::default() }
 }
 
+/// Whether a completion with this claim of the next jobs is taken.
+fn goes_on(next: ClaimNext) -> bool {
+    let done = CompleteJob { worker_id: "w".to_owned(), fence: 1, result: None, next: Some(next) };
+    done.into_finish(id()).is_ok()
+}
+
+fn next() -> ClaimNext {
+    ClaimNext { queues: vec!["q".to_owned()], request_id: "r".to_owned(), ..ClaimNext::default() }
+}
+
 fn failure(worker_id: String, code: String) -> FailJob {
     let error = JobError { code, message: String::new() };
-    FailJob { worker_id, fence: 1, error, retryable: None, retry_after_ms: None }
+    FailJob { worker_id, fence: 1, error, retryable: None, retry_after_ms: None, next: None }
 }
 
 fn selects(filter: BulkFilter) -> bool {
@@ -117,6 +127,8 @@ const PLACES: &[Place] = &[
     ("ClaimJobs/properties/worker_id", |text| ClaimJobs { worker_id: text, ..claim() }.into_claim().is_ok()),
     ("ClaimJobs/properties/queues/items", |text| ClaimJobs { queues: vec![text], ..claim() }.into_claim().is_ok()),
     ("ClaimJobs/properties/request_id", |text| ClaimJobs { request_id: Some(text), ..claim() }.into_claim().is_ok()),
+    ("ClaimNext/properties/queues/items", |text| goes_on(ClaimNext { queues: vec![text], ..next() })),
+    ("ClaimNext/properties/request_id", |text| goes_on(ClaimNext { request_id: text, ..next() })),
     ("HeartbeatJob/properties/worker_id", |text| {
         HeartbeatJob { worker_id: text, fence: 1, progress: None }.into_beat(id()).is_ok()
     }),
@@ -129,7 +141,7 @@ const PLACES: &[Place] = &[
         beats.is_ok_and(|(_, beats)| beats[0].is_ok())
     }),
     ("CompleteJob/properties/worker_id", |text| {
-        CompleteJob { worker_id: text, fence: 1, result: None }.into_finish(id()).is_ok()
+        CompleteJob { worker_id: text, fence: 1, result: None, next: None }.into_finish(id()).is_ok()
     }),
     ("FailJob/properties/worker_id", |text| failure(text, "exit".to_owned()).into_finish(id()).is_ok()),
     ("JobError/properties/code", |text| failure("w".to_owned(), text).into_finish(id()).is_ok()),
@@ -137,12 +149,12 @@ const PLACES: &[Place] = &[
         ReleaseJob { worker_id: text, ..ReleaseJob::default() }.into_finish(id()).is_ok()
     }),
     ("FinishJobs/properties/worker_id", |text| {
-        FinishJobs { worker_id: text, items: Vec::new() }.into_finishes().is_ok()
+        FinishJobs { worker_id: text, items: Vec::new(), next: None }.into_finishes().is_ok()
     }),
     ("Completion/properties/id", |text| {
         let items = vec![Completion { id: text, ..Completion::default() }];
-        let finishes = FinishJobs { worker_id: "w".to_owned(), items }.into_finishes();
-        finishes.is_ok_and(|(_, finishes)| finishes[0].is_ok())
+        let finishes = FinishJobs { worker_id: "w".to_owned(), items, next: None }.into_finishes();
+        finishes.is_ok_and(|(_, finishes, _)| finishes[0].is_ok())
     }),
     ("BulkFilter/properties/queues/items", |text| selects(BulkFilter { queues: vec![text], ..BulkFilter::default() })),
     ("BulkFilter/properties/kinds/items", |text| selects(BulkFilter { kinds: vec![text], ..BulkFilter::default() })),

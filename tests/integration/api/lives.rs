@@ -5,19 +5,27 @@ use std::time::Duration;
 
 use leasehold::clock::{ManualClock, Timestamp};
 use leasehold::wire::{
-    AdminRelease, ClaimJobs, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob, HeartbeatJobs, Job, JobError,
-    JobState, LeaseBeat, Progress, ReleaseJob, RetryOptions, SubmitJob, Then,
+    AdminRelease, ClaimJobs, ClaimNext, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob, HeartbeatJobs, Job,
+    JobAndNext, JobError, JobState, LeaseBeat, Progress, ReleaseJob, RetryOptions, SubmitJob, Then,
 };
 
-use super::server::{Server, Setup, WORKER, claim, json, value};
+use serde::Serialize;
+
+use super::server::{Server, Setup, WORKER, claim, json, problem, value};
 
 fn complete(job: &Job) -> CompleteJob {
-    CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: Some(json("{\"pages\": 40}")) }
+    CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: Some(json("{\"pages\": 40}")), next: None }
 }
 
 fn failure(job: &Job) -> FailJob {
     let error = JobError { code: "exit".to_owned(), message: "status 2".to_owned() };
-    FailJob { worker_id: WORKER.to_owned(), fence: job.fence, error, retryable: None, retry_after_ms: None }
+    FailJob { worker_id: WORKER.to_owned(), fence: job.fence, error, retryable: None, retry_after_ms: None, next: None }
+}
+
+async fn post(server: &Server, path: &str, body: &impl Serialize) -> reqwest::Response {
+    let body = serde_json::to_vec(body).expect("JSON");
+    let request = reqwest::Client::new().post(server.url(path)).header("content-type", "application/json").body(body);
+    request.send().await.expect("an answer")
 }
 
 fn beat(job: &Job) -> HeartbeatJob {
@@ -321,7 +329,7 @@ async fn bulk_heartbeats_and_completions_answer_each_item_in_its_place() {
     let both = Completion { result: Some(json("1")), error: error.clone(), ..done(&three) };
     let failed = Completion { error, retryable: Some(false), ..done(&two) };
     let items = vec![done(&one), both, failed, Completion { fence: 9, ..done(&three) }, done(&one)];
-    let finishes = FinishJobs { worker_id: WORKER.to_owned(), items };
+    let finishes = FinishJobs { worker_id: WORKER.to_owned(), items, next: None };
     let items = client.finish(&finishes).await.expect("an answer");
     let seen: Vec<_> = items.iter().map(|item| (item.status, item.state)).collect();
     let expected = [
@@ -333,6 +341,55 @@ async fn bulk_heartbeats_and_completions_answer_each_item_in_its_place() {
     ];
     assert_eq!(seen, expected);
     assert_eq!(client.job(&three.id).await.expect("the job").state, JobState::Running);
+}
+
+#[tokio::test]
+async fn a_call_that_ends_an_attempt_claims_the_next_job_as_well() {
+    let server = Server::start().await;
+    let client = server.client();
+    let mut job = server.running("q").await;
+    let next = |name: &str| {
+        Some(ClaimNext { queues: vec!["q".to_owned()], request_id: name.to_owned(), ..ClaimNext::default() })
+    };
+    for name in ["a", "b"] {
+        client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+        let done = CompleteJob { next: next(name), ..complete(&job) };
+        let answer = client.complete_and_claim(&job.id, &done).await.expect("completed");
+        assert_eq!((&answer.job.id, answer.job.state), (&job.id, JobState::Completed));
+        assert_eq!(answer.job.result.as_json(), Some(&json("{\"pages\": 40}")));
+        let [claimed] = &answer.next.jobs[..] else { panic!("one job: {:?}", answer.next) };
+        assert_eq!((claimed.state, claimed.fence), (JobState::Running, 1));
+        assert_eq!(client.complete_and_claim(&job.id, &done).await.expect("again").next.jobs[0].id, claimed.id);
+        job = claimed.clone();
+    }
+
+    client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let failed = FailJob { retryable: Some(false), next: next("c"), ..failure(&job) };
+    let answer = post(&server, &format!("/v1/jobs/{}/fail", job.id), &failed).await;
+    assert_eq!(answer.status(), 200);
+    let answer: JobAndNext = serde_json::from_value(value(answer).await).expect("both");
+    assert_eq!((answer.job.state, answer.next.jobs.len()), (JobState::Failed, 1));
+
+    client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let item = |job: &Job| Completion { id: job.id.to_string(), fence: job.fence, ..Completion::default() };
+    let items = vec![item(&answer.next.jobs[0]), Completion { fence: 7, ..item(&job) }];
+    let finishes = FinishJobs { worker_id: WORKER.to_owned(), items, next: next("d") };
+    let answer = client.finish_and_claim(&finishes).await.expect("completed");
+    assert_eq!(answer.items.iter().map(|item| item.status).collect::<Vec<_>>(), [200, 409]);
+    assert_eq!(answer.next.map(|next| next.jobs.len()), Some(1));
+}
+
+#[tokio::test]
+async fn a_claim_beside_an_end_is_checked_as_a_whole_before_anything_is_done() {
+    let server = Server::start().await;
+    let job = server.running("q").await;
+    let path = format!("/v1/jobs/{}/complete", job.id);
+    let next = ClaimNext { wait_ms: Some(60_001), request_id: " ".to_owned(), ..ClaimNext::default() };
+    let done = CompleteJob { next: Some(next), ..complete(&job) };
+    let refused = problem(post(&server, &path, &done).await).await;
+    let fields: Vec<&str> = refused.errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["next.queues", "next.wait_ms", "next.request_id"]);
+    assert_eq!(server.client().job(&job.id).await.expect("the job").state, JobState::Running);
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ async fn short_life(client: &Client) {
     let done = running(client, "q").await;
     let beat = HeartbeatJob { worker_id: worker_id.clone(), fence: done.fence, progress: None };
     client.heartbeat(&done.id, &beat).await.expect("heard");
-    let complete = CompleteJob { worker_id: worker_id.clone(), fence: done.fence, result: None };
+    let complete = CompleteJob { worker_id: worker_id.clone(), fence: done.fence, result: None, next: None };
     client.complete(&done.id, &complete).await.expect("completed");
     let failed = running(client, "q").await;
     let error = JobError { code: "exit".to_owned(), message: "status 1".to_owned() };
@@ -44,6 +44,7 @@ async fn short_life(client: &Client) {
         error: error.clone(),
         retryable: None,
         retry_after_ms: Some(60_000),
+        next: None,
     };
     assert!(client.fail(&failed.id, &failure(9)).await.is_err(), "under a fence that it never had");
     client.fail(&failed.id, &failure(failed.fence)).await.expect("failed");

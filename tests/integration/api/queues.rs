@@ -103,10 +103,11 @@ async fn a_queue_tells_how_many_of_its_jobs_have_ended_lately() {
                 error,
                 retryable: Some(false),
                 retry_after_ms: None,
+                next: None,
             };
             client.fail(&job.id, &failure).await.expect("failed");
         } else {
-            let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None };
+            let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None, next: None };
             client.complete(&job.id, &done).await.expect("completed");
             client.complete(&job.id, &done).await.expect("the same again counts once");
         }

@@ -35,7 +35,7 @@ async fn whoever_waits_for_a_job_hears_of_its_end() {
     let job = server.running("q").await;
     let (waiter, id) = (client.clone(), job.id.clone());
     let waiting = tokio::spawn(async move { waiter.wait(&id, Duration::from_secs(60)).await });
-    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: Some(json("7")) };
+    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: Some(json("7")), next: None };
     client.complete(&job.id, &done).await.expect("completed");
     let told = waiting.await.expect("no panic").expect("an answer");
     assert_eq!((told.state, told.result.as_json()), (JobState::Completed, Some(&json("7"))));

@@ -60,7 +60,7 @@ async fn every_end_is_told(engine: Engine, directory: &TempDir) {
             };
             let claimed = client.claim(&claim).await.expect("claimed").jobs.remove(0);
             let fence = claimed.fence;
-            let done = CompleteJob { worker_id: "w".to_owned(), fence, result: None };
+            let done = CompleteJob { worker_id: "w".to_owned(), fence, result: None, next: None };
             client.complete(&claimed.id, &done).await.expect("completed");
             ended.insert(claimed.id.into_owned());
         }

@@ -1,11 +1,13 @@
 //! Claims that are made again, made elsewhere, or whose outcome nobody knows; and a job that two managers work on.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use async_trait::async_trait;
 use leasehold::query::Search;
 use leasehold::store::elasticsearch::ElasticsearchOptions;
 
 use super::*;
-use crate::interference::{Gate, Interfered, Interference};
+use crate::interference::{Gate, Interfered, InterferedEngine, Interference};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
 use crate::store::elasticsearch::{connect, patient};
@@ -83,6 +85,34 @@ async fn a_named_claim_finds_its_jobs_again_at_the_next_process(site: Site) {
     let next = site.another_manager();
     let again = taken(next.claim(named("call")).await.expect("answered"));
     assert_eq!(again.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>(), [id]);
+}
+
+/// Counts the searches for the jobs of a named claim.
+#[derive(Default)]
+struct SearchesByName(AtomicUsize);
+
+#[async_trait]
+impl Interference for SearchesByName {
+    async fn before_search(&self, search: &Search) {
+        self.0.fetch_add(usize::from(search.filter.request_id.is_some()), Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_under_a_new_name_costs_no_search_once_none_can_be_from_before_the_start() {
+    let searches = Arc::new(SearchesByName::default());
+    let engine = InterferedEngine::around(engines::embedded().await, &searches);
+    let site = Site::on(engine, config()).await;
+    let searched = async |request: ClaimRequest| {
+        site.claim(request).await;
+        searches.0.swap(0, Ordering::Relaxed)
+    };
+    assert_eq!(searched(named("first")).await, 1);
+    site.clock.advance(Duration::from_secs(599));
+    assert_eq!(searched(named("second")).await, 1);
+    site.clock.advance(Duration::from_secs(1));
+    assert_eq!(searched(named("third")).await, 0);
+    assert_eq!(searched(ClaimRequest { repeated: true, ..named("fourth") }).await, 1, "another manager may have it");
 }
 
 /// Whatever one manager remembers of a job, what it answers is so.
