@@ -32,7 +32,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 /// Submits a job.
 ///
-/// Under a client's `id`, or with an `Idempotency-Key` header, the same request again returns the first job.
+/// Under a client's `id`, or with an `Idempotency-Key` header, the same request again returns the first job. A job that
+/// a worker waits for is running already when the call is answered.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
     params(("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "The client's key for this submission")),
     responses(
