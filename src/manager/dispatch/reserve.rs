@@ -36,9 +36,13 @@ impl Reservation {
     /// Gives the claim its jobs, or why they cannot be given. If its call went away, they are dropped.
     pub(in crate::manager) fn hand(mut self, claimed: Result<Claimed, ManagerError>) {
         if let Some(waiter) = self.waiter.take() {
-            self.dispatch.shared.board.lock().reserved.remove(&self.id);
-            // The error holds jobs for a caller that is gone. Their drop gives them back.
-            drop(waiter.hand.send(Handed::Claimed(claimed)));
+            let mut board = self.dispatch.shared.board.lock();
+            board.reserved.remove(&self.id);
+            // Under the lock, so that a claim which is not reserved any more has what it was given.
+            let unwanted = waiter.hand.send(Handed::Claimed(claimed));
+            drop(board);
+            // Jobs for a call that is gone are given back by their drop.
+            drop(unwanted);
         }
     }
 }

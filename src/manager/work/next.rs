@@ -37,15 +37,15 @@ impl Manager {
             && let Some(offer) = self.shared.dispatch.take(&Wish::of(&claimant.request))
         {
             let (results, claimed) = self.finish_with_claims(worker, finishes, offer, claimant).await;
-            return match claimed {
-                Ok(claimed) if claimed.jobs().is_empty() && is_accepted(&results) => {
-                    (results, self.claim_for(claimant, started).await)
-                }
-                claimed => {
+            let claimed = match claimed {
+                Ok(claimed) if !claimed.jobs().is_empty() => {
                     self.claim_waited(started);
-                    (results, claimed)
+                    Ok(claimed)
                 }
+                Ok(_) if is_accepted(&results) => self.claim_for(claimant, started).await,
+                claimed => claimed,
             };
+            return (results, claimed);
         }
         let results = self.finish(worker, finishes).await;
         // What the claim has to find out first does not keep the ends waiting.
@@ -73,7 +73,8 @@ impl Manager {
     ) -> FinishedAndClaimed {
         let (manager, worker, claimant, count) = (self.clone(), worker.clone(), claimant.clone(), finishes.len());
         let write = async move { manager.write_ends_and_claims(&worker, finishes, offer, &claimant).await };
-        let ended = |_| ((0..count).map(|_| Err(ManagerError::ShuttingDown)).collect(), Ok(Claimed::none()));
+        let unknown = || Err(ManagerError::Unknown("the server stopped".to_owned()));
+        let ended = |_| ((0..count).map(|_| unknown()).collect(), Ok(Claimed::none()));
         self.shared.tasks.spawn(write).await.unwrap_or_else(ended)
     }
 
