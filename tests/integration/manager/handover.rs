@@ -210,12 +210,13 @@ async fn a_submitter_that_goes_away_while_its_job_is_written_keeps_it_from_nobod
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_time_ends_while_its_job_is_written_gets_it() {
     let (site, hampered) = Hampered::site().await;
-    let wait = Duration::from_secs(1);
+    // Long enough for the submission to find it waiting.
+    let wait = Duration::from_secs(4);
     let waiting = site.wait(ClaimRequest { wait, ..claim(1) }).await;
     let gate = hampered.hold_up();
     let submitting = site.submitting(with_id("job", 0));
     gate.reached.cancelled().await;
-    tokio::time::sleep(wait + wait / 2).await;
+    tokio::time::sleep(wait + Duration::from_millis(200)).await;
     gate.open.cancel();
     submitting.await.expect("no panic").pop().expect("one answer").expect("the job is taken");
     assert_eq!(ids(&answer(waiting).await), ["job"]);
