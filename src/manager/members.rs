@@ -23,7 +23,7 @@ use crate::job::{QueueName, RecordName};
 use crate::manager::Manager;
 use crate::manager::dispatch::{Member, Members};
 use crate::store::record::body;
-use crate::store::{RecordKey, RecordKind, RecordWrite, Refresh, StoreError, Version, WriteError};
+use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Refresh, StoreError, Version, WriteError};
 
 /// The time between two writes of a manager's record.
 const BEAT: Duration = Duration::from_secs(1);
@@ -145,6 +145,29 @@ impl State {
         running.map(member).collect()
     }
 
+    /// Returns whether this manager has not known the others for so long that they have taken its jobs meanwhile: its
+    /// process was stopped, or the store was away.
+    fn was_away(&self, now: Instant) -> bool {
+        self.last.is_some_and(|last| now.duration_since(last) >= SILENCE)
+    }
+
+    /// Takes over the records of the others as they are now. Returns the removal of those that have stayed the same for
+    /// too long.
+    fn see(&mut self, records: impl Iterator<Item = Record>, now: Instant) -> Vec<RecordWrite> {
+        let known = std::mem::take(&mut self.others);
+        let mut gone = Vec::new();
+        for record in records {
+            let former = known.get(&record.key.name);
+            let since = former.filter(|former| former.version == record.version).map_or(now, |former| former.since);
+            if now.duration_since(since) >= KEPT {
+                gone.push(record.removal());
+            }
+            let beat = record.read::<Beat>().ok();
+            self.others.insert(record.key.name, Sighting { version: record.version, since, beat });
+        }
+        gone
+    }
+
     /// Returns where another manager is reached.
     fn address(&self, name: &RecordName) -> Option<Arc<str>> {
         self.others.get(name)?.beat.as_ref()?.address.clone()
@@ -206,9 +229,7 @@ impl Manager {
     async fn meet(&self) -> Result<(), StoreError> {
         let members = &self.shared.members;
         let mut state = members.state.lock().await;
-        // A process that was stopped, or a store that was away, for so long: others have taken the jobs meanwhile.
-        let was_away = state.last.is_some_and(|last| last.elapsed() >= SILENCE);
-        if was_away {
+        if state.was_away(Instant::now()) {
             state.told.clear();
             let own = Member { name: members.name.clone(), workers: Workers::new(), settled: Workers::new() };
             self.shared.dispatch.share(Members::new(own, state.running(Instant::now())));
@@ -263,18 +284,11 @@ impl Manager {
 
     async fn read_others(&self, state: &mut State) -> Result<(), StoreError> {
         let records = self.shared.store.records(RecordKind::Manager).await?;
-        let now = Instant::now();
-        let known = std::mem::take(&mut state.others);
-        for record in records.into_iter().filter(|record| record.key.name != self.shared.members.name) {
-            let former = known.get(&record.key.name);
-            let since = former.filter(|former| former.version == record.version).map_or(now, |former| former.since);
-            if now.duration_since(since) >= KEPT {
-                debug!(manager = %record.key.name, "removing the record of a manager that is gone");
-                // Who else did it was first, and what cannot be done now is done later.
-                drop(self.shared.store.write_record(record.removal()).await);
-            }
-            let beat = record.read::<Beat>().ok();
-            state.others.insert(record.key.name, Sighting { version: record.version, since, beat });
+        let others = records.into_iter().filter(|record| record.key.name != self.shared.members.name);
+        for removal in state.see(others, Instant::now()) {
+            debug!(manager = %removal.key().name, "removing the record of a manager that is gone");
+            // Who else did it was first, and what cannot be done now is done later.
+            drop(self.shared.store.write_record(removal).await);
         }
         Ok(())
     }
@@ -352,6 +366,38 @@ mod tests {
         let names: Vec<&str> = running.iter().map(|member| member.name.as_str()).collect();
         assert_eq!(names, ["later-version", "running"]);
         assert_eq!([running[0].workers.len(), running[1].workers.len()], [0, 1]);
+    }
+
+    /// A manager's record after so many writes.
+    fn record(name: &str, writes: u64) -> Record {
+        let beat = Beat { at: Timestamp::MIN, workers: Workers::new(), settled: Workers::new(), address: None };
+        let version = Version { place: Place::Main, primary_term: 1, seq_no: writes };
+        Record { key: key(&RecordName::new(name).expect("a name")), version, body: body(&beat).expect("JSON") }
+    }
+
+    #[test]
+    fn a_record_is_removed_once_it_has_stayed_the_same_for_a_minute_and_no_other() {
+        let (mut state, start) = (State::default(), Instant::now());
+        let mut see = |after: Duration, records: &[(&str, u64)]| -> Vec<String> {
+            let records = records.iter().map(|(name, writes)| record(name, *writes));
+            let gone = state.see(records, start + after);
+            gone.iter().map(|removal| removal.key().name.to_string()).collect()
+        };
+        let (moment, none) = (Duration::from_millis(1), [""; 0]);
+        assert_eq!(see(Duration::ZERO, &[("silent", 1), ("running", 1)]), none);
+        assert_eq!(see(KEPT - moment, &[("silent", 1), ("running", 2)]), none);
+        assert_eq!(see(KEPT, &[("silent", 1), ("running", 2), ("new", 1)]), ["silent"]);
+        assert_eq!(see(KEPT, &[("silent", 1)]), ["silent"], "and again, if that was in vain");
+        assert_eq!(see(2 * KEPT, &[("running", 2), ("silent", 2)]), none, "who is back is seen anew");
+    }
+
+    #[test]
+    fn a_manager_was_away_when_the_others_may_have_taken_it_for_gone() {
+        let start = Instant::now();
+        assert!(!State::default().was_away(start + KEPT), "it has not been there before");
+        let state = State { last: Some(start), ..State::default() };
+        assert!(!state.was_away(start + SILENCE - Duration::from_millis(1)));
+        assert!(state.was_away(start + SILENCE));
     }
 
     #[test]
