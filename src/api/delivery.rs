@@ -32,26 +32,26 @@ pub(crate) fn deliver(claimed: Claimed) -> Answer {
 
 /// Returns the answer to the end of an attempt and the claim of the next jobs.
 pub(crate) fn deliver_with_job(job: JobAnswer<'_>, claimed: Result<Claimed, ManagerError>) -> Answer {
-    let (claimed, error) = or_none(claimed);
-    let next = ClaimOut { jobs: claimed.jobs(), error };
-    let text = to_bytes(&EndOut { job, next })?;
-    Ok(answer(text, claimed))
+    deliver_next(claimed, |next| to_bytes(&EndOut { job, next }))
 }
 
 /// Returns the answer to the ends of many attempts and the claim of the next jobs.
 pub(crate) fn deliver_with_items(items: &[CompletionItem], claimed: Result<Claimed, ManagerError>) -> Answer {
-    let (claimed, error) = or_none(claimed);
-    let next = ClaimOut { jobs: claimed.jobs(), error };
-    let text = to_bytes(&EndsOut { items, next })?;
-    Ok(answer(text, claimed))
+    deliver_next(claimed, |next| to_bytes(&EndsOut { items, next }))
 }
 
-/// Returns the claimed jobs, or none and why there are none: the call was done all the same, apart from its claim.
-fn or_none(claimed: Result<Claimed, ManagerError>) -> (Claimed, Option<ItemError>) {
-    match claimed {
+/// Returns an answer with the claimed jobs, or with why there are none: the call was done all the same, apart from its
+/// claim.
+fn deliver_next(
+    claimed: Result<Claimed, ManagerError>,
+    text: impl FnOnce(ClaimOut<'_>) -> Result<Bytes, ApiError>,
+) -> Answer {
+    let (claimed, error) = match claimed {
         Ok(claimed) => (claimed, None),
         Err(error) => (Claimed::none(), Some(ApiError::from(error).into_item().1)),
-    }
+    };
+    let text = text(ClaimOut { jobs: claimed.jobs(), error })?;
+    Ok(answer(text, claimed))
 }
 
 fn answer(text: Bytes, claimed: Claimed) -> Response {

@@ -216,12 +216,17 @@ pub(crate) async fn retry(
     job_as_written(&call.app, job).await
 }
 
-/// Answers with a job just written, with its bodies. The write is done in any case: when the bodies cannot be read now,
-/// the job is shown without those that are stored apart.
+/// Answers with a job just written, with its bodies.
 pub(crate) async fn job_as_written(app: &App, job: Versioned) -> Answer {
+    as_written(app, job, |job| Ok(json(StatusCode::OK, &job))).await
+}
+
+/// Makes an answer of a job just written, with its bodies. The write is done in any case: when the bodies cannot be
+/// read now, the job is shown without those that are stored apart.
+pub(crate) async fn as_written(app: &App, job: Versioned, answer: impl FnOnce(JobAnswer<'_>) -> Answer) -> Answer {
     let views = app.manager.view(vec![job.clone()]).await.unwrap_or_default();
-    Ok(match views.first() {
-        Some(view) => json(StatusCode::OK, &JobAnswer::from(view)),
-        None => json(StatusCode::OK, &JobAnswer::from(&job)),
-    })
+    match views.first() {
+        Some(view) => answer(JobAnswer::from(view)),
+        None => answer(JobAnswer::from(&job)),
+    }
 }

@@ -5,13 +5,13 @@ use super::call::{Answer, Call, Work};
 use super::delivery::{deliver, deliver_with_items, deliver_with_job};
 use super::extract::{BulkBody, JobPath, JsonBody};
 use super::items::{in_order, only, sort_out};
-use super::jobs::job_as_written;
+use super::jobs::{as_written, job_as_written};
 use super::json::ok;
 use crate::job::{JobId, WorkerId};
 use crate::manager::{ClaimRequest, Finish};
 use crate::wire::{
     BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, EndAnswer, EndsAnswer, FailJob, FinishJobs,
-    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAnswer, ReleaseJob,
+    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, ReleaseJob,
 };
 
 /// Claims jobs, and waits for them if requested.
@@ -116,11 +116,7 @@ async fn end_one(app: &App, (worker, finish, next): (WorkerId, Finish, Option<Cl
         return job_as_written(app, job).await;
     };
     let (ended, claimed) = app.manager.finish_and_claim(&worker, vec![finish], next).await;
-    let job = only(ended)?;
-    match app.manager.view(vec![job.clone()]).await.unwrap_or_default().first() {
-        Some(view) => deliver_with_job(JobAnswer::from(view), claimed),
-        None => deliver_with_job(JobAnswer::from(&job), claimed),
-    }
+    as_written(app, only(ended)?, |job| deliver_with_job(job, claimed)).await
 }
 
 /// Completes or fails many jobs of one worker.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{Fence, JobId, WorkerId};
+use crate::job::{JobId, WorkerId};
 use crate::manager::Manager;
 use crate::manager::request::{ClaimRequest, JobView};
 use crate::store::Versioned;
@@ -109,7 +109,7 @@ impl Claimed {
     /// Returns an answer without jobs.
     #[must_use]
     pub const fn none() -> Self {
-        Self { jobs: Vec::new(), give_back: None }
+        Self::again(Vec::new())
     }
 
     /// Returns the jobs that an earlier call of the same name has claimed.
@@ -142,9 +142,8 @@ impl Drop for Claimed {
             return;
         }
         metrics::counter!("leasehold_claims_undelivered_total").increment(self.jobs.len() as u64);
-        let leases: Vec<(JobId, Fence)> =
-            self.jobs.iter().map(|view| (view.versioned.job.id.clone(), view.versioned.job.fence)).collect();
+        let jobs: Vec<Versioned> = self.jobs.iter().map(|view| view.versioned.clone()).collect();
         let tasks = manager.shared.tasks.clone();
-        tasks.spawn(async move { manager.give_back(&worker_id, leases).await });
+        tasks.spawn(async move { manager.give_back(&worker_id, &jobs).await });
     }
 }

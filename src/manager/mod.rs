@@ -3,7 +3,7 @@
 //! It decides with the job's pure transitions and writes through the store under the version it decided on. In
 //! reading order:
 //!
-//! 1. [`request`] – what callers pass in and get back.
+//! 1. [`request`] – what callers pass in and get back; [`claimant`] – who claims, and jobs on their way to them.
 //! 2. [`work`] – how jobs change: submit, claim, update, bulk changes.
 //! 3. [`dispatch`] – where jobs and waiting workers meet, and how candidates come back from the store.
 //! 4. [`members`] – the managers that share a store, and its jobs; [`hints`] – what they tell each other of them.

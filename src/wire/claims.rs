@@ -58,7 +58,7 @@ pub struct ClaimJobs {
 }
 
 impl ClaimJobs {
-    /// Checks every field.
+    /// Checks every field, and returns the request in the types of the domain.
     ///
     /// # Errors
     /// Every field that is wrong, by name.
@@ -98,6 +98,7 @@ pub struct ClaimAnswer {
     pub jobs: Vec<Job>,
 }
 
+// Apart from the worker the fields are those of `ClaimJobs`: what is flattened into a struct cannot refuse others.
 /// A worker's request for its next jobs, made with the end of the last ones.
 ///
 /// The ends are written at once, however long the claim waits. A call of which no end is accepted, or of which that is

@@ -113,7 +113,7 @@ impl SubmitJob {
         Self { queue: queue.into(), kind: kind.into(), ..Self::default() }
     }
 
-    /// Checks every field.
+    /// Checks every field, and returns the request in the types of the domain.
     ///
     /// # Errors
     /// Every field that is wrong, by name.

@@ -98,7 +98,7 @@ pub struct SigningKey {
 }
 
 impl Subscribe {
-    /// Checks every field.
+    /// Checks every field, and returns the request in the types of the domain.
     ///
     /// # Errors
     /// Every field that is wrong, by name.

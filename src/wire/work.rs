@@ -30,7 +30,7 @@ pub struct HeartbeatJob {
 }
 
 impl HeartbeatJob {
-    /// Checks every field.
+    /// Checks every field, and returns the request in the types of the domain.
     ///
     /// # Errors
     /// Every field that is wrong.
@@ -111,7 +111,7 @@ pub struct CompleteJob {
 }
 
 impl CompleteJob {
-    /// Checks every field.
+    /// Checks every field, and returns the request in the types of the domain.
     ///
     /// # Errors
     /// Every field that is wrong.
@@ -149,7 +149,7 @@ pub struct FailJob {
 }
 
 impl FailJob {
-    /// Checks every field.
+    /// Checks every field, and returns the request in the types of the domain.
     ///
     /// # Errors
     /// Every field that is wrong.
@@ -182,7 +182,7 @@ pub struct ReleaseJob {
 }
 
 impl ReleaseJob {
-    /// Checks every field.
+    /// Checks every field, and returns the request in the types of the domain.
     ///
     /// # Errors
     /// Every field that is wrong.

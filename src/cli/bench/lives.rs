@@ -143,7 +143,9 @@ async fn work(args: &BenchArgs, target: &Target, number: u16, flow: &Flow) -> Re
             let message = format!("of {} completions only {accepted} were accepted", claimed.len());
             return Err(Failure::Failed(message));
         }
-        last = ended;
+        if args.next {
+            last = ended;
+        }
     }
     Ok(())
 }

@@ -399,7 +399,8 @@ impl Dispatch {
         self.shared.board.lock().waiters.len()
     }
 
-    fn put_back(&self, candidates: Vec<Versioned>) {
+    /// Takes back candidates of which nothing was written.
+    pub(super) fn put_back(&self, candidates: Vec<Versioned>) {
         {
             let mut board = self.shared.board.lock();
             for candidate in &candidates {

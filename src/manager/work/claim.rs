@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
-use crate::job::{Change, Claim, Fence, Job, JobId, LeaseProof, Refusal, State, WorkerId};
+use crate::job::{Change, Claim, Fence, Job, LeaseProof, Refusal, State, WorkerId};
 use crate::store::{Versioned, WriteError};
 
 use crate::manager::Manager;
@@ -186,23 +186,23 @@ impl Manager {
         turn: Turn,
     ) -> Result<Claimed, ManagerError> {
         turn.answer_with(&jobs);
-        let leases = jobs.iter().map(|claimed| (claimed.job.id.clone(), claimed.job.fence)).collect();
-        match self.view(jobs).await {
-            Ok(jobs) => Ok(Claimed::by(claimant, jobs, self)),
+        match self.view(jobs.clone()).await {
+            Ok(views) => Ok(Claimed::by(claimant, views, self)),
             Err(error) => {
                 if claimant.call.is_none() {
-                    self.give_back(&claimant.request.worker_id, leases).await;
+                    self.give_back(&claimant.request.worker_id, &jobs).await;
                 }
                 Err(error)
             }
         }
     }
 
-    /// Releases leases whose worker was not reached.
-    pub(in crate::manager) async fn give_back(&self, worker_id: &WorkerId, leases: Vec<(JobId, Fence)>) {
+    /// Releases jobs whose worker was not reached.
+    pub(in crate::manager) async fn give_back(&self, worker_id: &WorkerId, jobs: &[Versioned]) {
         let outcome = || Outcome::Released { reason: NOT_DELIVERED.to_owned(), delay: Duration::ZERO };
-        let finishes = leases.into_iter().map(|(id, fence)| Finish { id, fence, outcome: outcome() }).collect();
-        for result in self.finish(worker_id, finishes).await {
+        let finish =
+            |Versioned { job, .. }: &Versioned| Finish { id: job.id.clone(), fence: job.fence, outcome: outcome() };
+        for result in self.finish(worker_id, jobs.iter().map(finish).collect()).await {
             match result {
                 Ok(_) => {}
                 Err(ManagerError::Refused(refusal)) => debug!(%refusal, "an undelivered job has moved on by itself"),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::claim::resolve_unknown_claim;
-use super::write::{JobWrite, stopped};
+use super::write::JobWrite;
 use crate::clock::Timestamp;
 use crate::job::Job;
 use crate::manager::Manager;
@@ -65,16 +65,13 @@ impl Manager {
         writes: Vec<JobWrite>,
         handovers: Vec<Handover>,
     ) -> Vec<Result<Versioned, WriteError>> {
-        if handovers.is_empty() {
-            return self.write(writes).await;
-        }
         let (manager, count) = (self.clone(), writes.len());
-        let written = self.shared.tasks.spawn(async move {
+        let written = async move {
             let results = manager.write_in_task(writes).await;
             join_all(handovers.into_iter().map(|handover| manager.hand_over(handover, &results))).await;
             results
-        });
-        written.await.unwrap_or_else(|_| stopped(count))
+        };
+        self.in_task(count, written).await
     }
 
     async fn hand_over(&self, handover: Handover, results: &[Result<Versioned, WriteError>]) {

@@ -36,7 +36,12 @@ impl Manager {
         if let Poll::Ready(Ok(Admitted::New(claimant))) = &admitted
             && let Some(offer) = self.shared.dispatch.take(&Wish::of(&claimant.request))
         {
-            let (results, claimed) = self.finish_with_claims(worker, finishes, offer, claimant).await;
+            // In a task of its own, so that a dropped call leaves nothing half done.
+            let (manager, worker, caller, count) = (self.clone(), worker.clone(), claimant.clone(), finishes.len());
+            let write = async move { manager.write_ends_and_claims(&worker, finishes, offer, &caller).await };
+            let unknown = || Err(ManagerError::Unknown("the server stopped".to_owned()));
+            let ended = |_| ((0..count).map(|_| unknown()).collect(), Ok(Claimed::none()));
+            let (results, claimed) = self.shared.tasks.spawn(write).await.unwrap_or_else(ended);
             let claimed = match claimed {
                 Ok(claimed) if !claimed.jobs().is_empty() => {
                     self.claim_waited(started);
@@ -63,21 +68,7 @@ impl Manager {
         (results, claimed)
     }
 
-    /// Writes ends and claims together, in a task of its own, so that a dropped call leaves nothing half done.
-    async fn finish_with_claims(
-        &self,
-        worker: &WorkerId,
-        finishes: Vec<Finish>,
-        offer: Offer,
-        claimant: &Claimant,
-    ) -> FinishedAndClaimed {
-        let (manager, worker, claimant, count) = (self.clone(), worker.clone(), claimant.clone(), finishes.len());
-        let write = async move { manager.write_ends_and_claims(&worker, finishes, offer, &claimant).await };
-        let unknown = || Err(ManagerError::Unknown("the server stopped".to_owned()));
-        let ended = |_| ((0..count).map(|_| unknown()).collect(), Ok(Claimed::none()));
-        self.shared.tasks.spawn(write).await.unwrap_or_else(ended)
-    }
-
+    /// Writes ends and claims together.
     async fn write_ends_and_claims(
         &self,
         worker: &WorkerId,
@@ -93,17 +84,13 @@ impl Manager {
         let mut along = Along { writes: decided.iter().map(|claim| claim.write()).collect(), ..Along::default() };
         let results = self.finish_along(worker, finishes, &mut along).await;
         if !along.writes.is_empty() && !is_accepted(&results) {
-            for candidate in decided.into_iter().map(|claim| claim.give_up()) {
-                let id = candidate.job.id.clone();
-                self.shared.dispatch.settle(&id, Some(candidate));
-            }
+            self.shared.dispatch.put_back(decided.into_iter().map(|claim| claim.give_up()).collect());
             return (results, Ok(Claimed::none()));
         }
         along.results.extend(self.write_in_task(along.writes).await);
         let (jobs, failure) = self.settle_claims(decided, along.results);
         if !is_accepted(&results) {
-            let leases = jobs.iter().map(|claimed| (claimed.job.id.clone(), claimed.job.fence)).collect();
-            self.give_back(worker, leases).await;
+            self.give_back(worker, &jobs).await;
             return (results, Ok(Claimed::none()));
         }
         (results, self.answer_claims((jobs, failure), claimant, turn).await)

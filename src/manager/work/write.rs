@@ -54,19 +54,23 @@ impl Acknowledged {
     }
 }
 
-/// Returns the results of writes whose task was ended.
-pub(super) fn stopped(writes: usize) -> Vec<Result<Versioned, WriteError>> {
-    (0..writes).map(|_| Err(WriteError::Unknown("the server stopped".to_owned()))).collect()
-}
-
 impl Manager {
     /// Writes jobs and applies the effects of the writes. This runs in a task of its own that the shutdown waits for,
     /// so that a dropped call loses neither the events nor the hint to the dispatch. Returns, in the same order, each
     /// job as it was written or removed.
     pub(crate) async fn write(&self, writes: Vec<JobWrite>) -> Vec<Result<Versioned, WriteError>> {
         let (manager, count) = (self.clone(), writes.len());
-        let written = self.shared.tasks.spawn(async move { manager.write_in_task(writes).await });
-        written.await.unwrap_or_else(|_| stopped(count))
+        self.in_task(count, async move { manager.write_in_task(writes).await }).await
+    }
+
+    /// Runs this many writes in a task that the shutdown waits for, and returns their results.
+    pub(super) async fn in_task(
+        &self,
+        writes: usize,
+        written: impl Future<Output = Vec<Result<Versioned, WriteError>>> + Send + 'static,
+    ) -> Vec<Result<Versioned, WriteError>> {
+        let unknown = || Err(WriteError::Unknown("the server stopped".to_owned()));
+        self.shared.tasks.spawn(written).await.unwrap_or_else(|_| (0..writes).map(|_| unknown()).collect())
     }
 
     /// Does the same as [`Manager::write`], for a caller that runs in such a task itself.

@@ -120,8 +120,9 @@ async fn a_named_claim_has_its_name_answered_by_what_is_handed_over(site: Site) 
 
 /// Counts writes, refuses them, or holds them up.
 #[derive(Default)]
-struct Hampered {
-    writes: Mutex<Vec<usize>>,
+pub(super) struct Hampered {
+    /// The number of jobs of each write.
+    pub(super) writes: Mutex<Vec<usize>>,
     refused: Mutex<bool>,
     gate: Mutex<Option<Arc<Gate>>>,
 }
@@ -142,14 +143,14 @@ impl Interference for Hampered {
 }
 
 impl Hampered {
-    async fn site() -> (Site, Arc<Self>) {
+    pub(super) async fn site() -> (Site, Arc<Self>) {
         let hampered = Arc::new(Self::default());
         let engine = InterferedEngine::around(engines::embedded().await, &hampered);
         (Site::on(engine, config()).await, hampered)
     }
 
     /// Holds up the next write.
-    fn hold_up(&self) -> Arc<Gate> {
+    pub(super) fn hold_up(&self) -> Arc<Gate> {
         let gate = Arc::new(Gate::default());
         *self.gate.lock() = Some(Arc::clone(&gate));
         gate

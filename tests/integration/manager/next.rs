@@ -1,11 +1,10 @@
 //! The end of an attempt and the claim of the next job in one call.
 
-use async_trait::async_trait;
 use leasehold::store::Write;
-use parking_lot::Mutex;
 
+use super::handover::Hampered;
 use super::*;
-use crate::interference::{Gate, InterferedEngine, Interference};
+use crate::interference::{InterferedEngine, Interference};
 
 cases! {
     an_end_and_the_next_claim_go_in_one_call_and_again_with_the_same_answer,
@@ -76,47 +75,23 @@ async fn many_ends_and_the_next_claims_go_in_one_call(site: Site) {
     assert_eq!(taken(claimed.expect("answered")).len(), 2, "one that is lost keeps the worker from nothing");
 }
 
-/// Counts the jobs of each write, and holds up the next one.
-#[derive(Default)]
-struct Watched {
-    writes: Mutex<Vec<usize>>,
-    gate: Mutex<Option<Arc<Gate>>>,
-}
-
-#[async_trait]
-impl Interference for Watched {
-    async fn before_write(&self, writes: &[Write]) {
-        self.writes.lock().push(writes.len());
-        let gate = self.gate.lock().take();
-        if let Some(gate) = gate {
-            gate.pass().await;
-        }
-    }
-}
-
-async fn watched() -> (Site, Arc<Watched>) {
-    let watched = Arc::new(Watched::default());
-    let engine = InterferedEngine::around(engines::embedded().await, &watched);
-    (Site::on(engine, config()).await, watched)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_and_the_next_claim_are_one_write_where_a_job_is_there() {
-    let (site, watched) = watched().await;
+    let (site, hampered) = Hampered::site().await;
     for _ in 0..4 {
         site.submit(new_job()).await;
     }
     let first = site.claim_one().await;
-    watched.writes.lock().clear();
+    hampered.writes.lock().clear();
     let (ended, claimed) = site.finish_and_claim(vec![done(&first)], ClaimRequest { max_jobs: 2, ..named("a") }).await;
     ended[0].as_ref().expect("accepted");
     assert_eq!(taken(claimed.expect("answered")).len(), 2);
-    assert_eq!(*watched.writes.lock(), [3]);
+    assert_eq!(*hampered.writes.lock(), [3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_is_written_at_once_however_long_the_claim_waits() {
-    let (site, _) = watched().await;
+    let (site, _) = Hampered::site().await;
     site.submit(new_job()).await;
     let first = site.claim_one().await;
     let id = first.job.id.clone();
@@ -139,13 +114,12 @@ async fn an_end_is_written_at_once_however_long_the_claim_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_goes_away_while_both_are_written_finds_them_again() {
-    let (site, watched) = watched().await;
+    let (site, hampered) = Hampered::site().await;
     for _ in 0..3 {
         site.submit(new_job()).await;
     }
     let first = site.claim_one().await;
-    let gate = Arc::new(Gate::default());
-    *watched.gate.lock() = Some(Arc::clone(&gate));
+    let gate = hampered.hold_up();
     let (manager, finishes) = (site.manager.clone(), vec![done(&first)]);
     let next = || ClaimRequest { max_jobs: 1, ..named("call") };
     let call = tokio::spawn(async move { manager.finish_and_claim(&worker("w"), finishes, next()).await });
@@ -186,7 +160,7 @@ async fn a_claim_that_was_written_with_an_end_that_was_not_is_given_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_is_written_when_nothing_can_be_claimed() {
-    let (site, _) = watched().await;
+    let (site, _) = Hampered::site().await;
     site.submit(new_job()).await;
     let first = site.claim_one().await;
     site.manager.stop_claims();

@@ -35,10 +35,7 @@ fn what_one_claim_steps_over_is_not_stepped_over_by_those_that_are_served_with_i
 fn a_job_that_is_larger_than_an_answer_is_taken_alone() {
     let bench = bench(100, None);
     bench.know(&["a"]);
-    let mut large = job("a", "1", 1, 0);
-    let bytes = u32::try_from(MAX_CLAIM_BYTES + 1).expect("a length");
-    Arc::make_mut(&mut large.job).payload = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes });
-    bench.dispatch.add([large, job("a", "2", 0, 0)]);
+    bench.dispatch.add([of_bytes("1", 1, MAX_CLAIM_BYTES + 1), job("a", "2", 0, 0)]);
     assert_eq!(bench.take(&["a"], 9), ["1"]);
     assert_eq!(bench.take(&["a"], 9), ["2"]);
 }

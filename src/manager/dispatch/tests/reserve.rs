@@ -52,11 +52,7 @@ fn a_job_that_others_come_before_is_not_reserved_for() {
 fn a_job_that_is_larger_than_an_answer_goes_alone() {
     let bench = bench(100, None);
     bench.know(&["a"]);
-    let mut large = job("a", "large", 1, 0);
-    let bytes = u32::try_from(MAX_CLAIM_BYTES + 1).expect("a length");
-    Arc::make_mut(&mut large.job).payload = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes });
-    let mut small = job("a", "small", 0, 0);
-    Arc::make_mut(&mut small.job).payload = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes: 1 });
+    let (large, small) = (of_bytes("large", 1, MAX_CLAIM_BYTES + 1), of_bytes("small", 0, 1));
     let _waiting = [bench.wait(&["a"], 9), bench.wait(&["a"], 9)];
     assert_eq!(bench.reserve(&[small, large]).1, [[1], [0]]);
 }
