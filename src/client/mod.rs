@@ -20,7 +20,7 @@
 //!     ..ClaimJobs::default()
 //! };
 //! for job in client.claim(&claim).await?.jobs {
-//!     let done = CompleteJob { worker_id: claim.worker_id.clone(), fence: job.fence, result: None };
+//!     let done = CompleteJob { worker_id: claim.worker_id.clone(), fence: job.fence, result: None, next: None };
 //!     client.complete(&job.id, &done).await?;
 //! }
 //! println!("{:?}", client.wait(&job.id, Duration::from_secs(5)).await?.state);
