@@ -1,0 +1,320 @@
+//! An append-only log of frames, each of which is opaque and has a number and a checksum, in a folder of segments.
+//!
+//! Frames are numbered consecutively over all segments, from 1 on. Each is synced before the next one is written. A
+//! segment is named after the number of its first frame and refers to the one before by its checksum; all but the one
+//! that is being written end with a footer.
+//!
+//! - [`segment`]: the format of a segment, and what of one a crash can have cut short;
+//! - [`read`](mod@read): which segments there are, and whether all is there that must be;
+//! - here: [`Log`], which appends, rotates, forgets, and closes.
+//!
+//! # Rotation
+//! The next segment is made durable, then the old one gets its footer, and only then a frame is written to the next. So
+//! a footer says that another segment must be there, but for that of a log that was closed; opening removes that one
+//! before it rotates. These are the ends of a log that is not closed which a crash can leave; any other is damage:
+//!
+//! | Last segment but one | Last segment                | What happened               | What opening does           |
+//! |----------------------|-----------------------------|-----------------------------|-----------------------------|
+//! | footer, or none      | frames                      | nothing was being written   | rotates                     |
+//! | footer, or none      | frames, one cut short       | a write was cut short       | cuts, rotates               |
+//! | footer, or none      | frames, a footer cut short  | closing was cut short       | cuts, rotates               |
+//! | footer, or none      | frames, a footer of closing | closing ended, but its seal | cuts off the footer, rotates |
+//! | footer, or none      | only a header               | a rotation ended            | goes on in it               |
+//! | footer, or none      | a header, then as above     | as above                    | cuts, goes on in it         |
+//! | frames, no footer    | empty, or a header cut short | a rotation was cut short   | removes the last, rotates   |
+//! | frames, no footer    | only a header               | a rotation was cut short    | removes the last, rotates   |
+//! | frames, a footer cut short | only a header      | a rotation was cut short    | cuts, removes, rotates      |
+//!
+//! "Footer, or none" is a segment with a footer of rotation, or that there is no such segment. What a crash cuts short
+//! may also have parts that are zero. So these in particular are damage: a footer of rotation in the last segment; no
+//! footer in an earlier one when the last has anything behind its header; a footer of closing in an earlier one; a last
+//! segment without a whole header behind one with a footer, or alone; and in a log that is closed, anything but footers
+//! of rotation and, in the end, one of closing.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::directory::{create_durably, own_file, sync_directory};
+use super::error::is_full;
+use read::segment_path;
+use segment::{Ending, encode_footer, encode_frame, header};
+
+mod read;
+mod segment;
+
+use read::Torn;
+pub(super) use read::{Expected, Found, look_at, read};
+
+/// How much of the buffer for a frame is kept for the next one, in bytes.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// How to write a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    /// The length in bytes from which on no more frames are appended to a segment.
+    pub(super) segment_bytes: u64,
+}
+
+/// Why a frame was not appended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AppendError {
+    /// The disk is full, and nothing was written: the frame can be appended when there is room.
+    #[error("there is no room for the log: {0}")]
+    Full(io::Error),
+    /// The frame may have been written or not. The log refuses everything from now on, since what a failed sync did not
+    /// write may be lost though a later one succeeds (Rebello et al., USENIX ATC 2020).
+    #[error("the log cannot be written: {0}")]
+    Failed(io::Error),
+}
+
+impl AppendError {
+    /// Returns the error of a write that was not synced yet.
+    fn of_write(error: io::Error) -> Self {
+        if is_full(&error) { Self::Full(error) } else { Self::Failed(error) }
+    }
+}
+
+impl From<AppendError> for io::Error {
+    fn from((AppendError::Full(error) | AppendError::Failed(error)): AppendError) -> Self {
+        error
+    }
+}
+
+/// A log that is being written.
+pub(super) struct Log {
+    folder: PathBuf,
+    segment_bytes: u64,
+    /// The first frame's number and the length of each segment that has a footer.
+    finished: VecDeque<(u64, u64)>,
+    active: Active,
+    last: u64,
+    is_synced: AtomicBool,
+    has_failed: AtomicBool,
+    buffer: Vec<u8>,
+}
+
+impl Log {
+    /// Creates a log whose first frame will be `first`, which is at least 1, in a folder without one. A log whose
+    /// creation a crash has cut short cannot be read, and is to be removed.
+    pub(super) fn create(folder: &Path, first: u64, options: Options) -> io::Result<Self> {
+        let last = first.checked_sub(1).ok_or(io::ErrorKind::InvalidInput)?;
+        create_durably(folder)?;
+        let active = Active::create(folder, first, 0)?;
+        Ok(Self::new(folder, options, VecDeque::new(), active, last))
+    }
+
+    /// Opens a log that was read and not changed since, and begins a segment in it. Cuts off what a crash has cut
+    /// short, and removes the file that one left.
+    ///
+    /// From now on the log is not closed, and cannot be read as such: a caller that recorded that it was closed must
+    /// durably record otherwise before. When this fails, the log is to be read again.
+    pub(super) fn open(folder: &Path, found: Found, options: Options) -> io::Result<Self> {
+        let Found { last, torn, leftover, segments, tail } = found;
+        if let Some(leftover) = leftover {
+            tracing::warn!(file = %leftover.display(), "removing the segment that a crash left before its first frame");
+            fs::remove_file(leftover)?;
+            sync_directory(folder)?;
+        }
+        if let Some(Torn { path, at, bytes }) = torn {
+            tracing::warn!(file = %path.display(), at, bytes, "cutting off what a crash has cut short");
+        }
+        let has_frames = tail.has_frames();
+        let file = own_file().append(true).open(segment_path(folder, tail.first))?;
+        let active = Active { file, first: tail.first, length: tail.length, hasher: tail.hasher };
+        active.cut()?;
+        let finished = segments.into_iter().filter(|(first, _)| *first != active.first).collect();
+        let mut log = Self::new(folder, options, finished, active, last);
+        if has_frames {
+            log.rotate()?;
+        }
+        Ok(log)
+    }
+
+    fn new(folder: &Path, options: Options, finished: VecDeque<(u64, u64)>, active: Active, last: u64) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            segment_bytes: options.segment_bytes,
+            finished,
+            active,
+            last,
+            is_synced: AtomicBool::new(true),
+            has_failed: AtomicBool::new(false),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Writes a frame and makes it durable. Returns its number.
+    pub(super) fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
+        let number = self.write(payload)?;
+        self.sync().map_err(AppendError::Failed)?;
+        Ok(number)
+    }
+
+    /// Writes a frame, which is durable after the next [`sync`](Self::sync) only. Returns its number.
+    ///
+    /// At most one frame is not durable, or a crash could leave more than one that is cut short. So one that was
+    /// written before is synced first.
+    pub(super) fn write(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
+        self.sync().map_err(AppendError::Failed)?;
+        match self.try_write(payload) {
+            Ok(()) => Ok(self.last),
+            Err(AppendError::Full(error)) if self.rewind().is_ok() => Err(AppendError::Full(error)),
+            Err(AppendError::Full(error) | AppendError::Failed(error)) => {
+                self.has_failed.store(true, Ordering::Release);
+                Err(AppendError::Failed(error))
+            }
+        }
+    }
+
+    /// Makes the frame that was written last durable, if it is not.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.check()?;
+        if !self.is_synced.load(Ordering::Acquire) {
+            self.unless_failed(self.active.sync())?;
+            self.is_synced.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Returns the files of the segments all of whose frames are before this one, but not of the last segment, and
+    /// forgets them. They are to be removed, the oldest first; one that cannot be, or is there again after a power
+    /// failure, does no harm.
+    pub(super) fn forget_before(&mut self, before: u64) -> Vec<PathBuf> {
+        let mut forgotten = Vec::new();
+        while let Some((first, _)) = self.finished.front().copied() {
+            let next = self.finished.get(1).map_or(self.active.first, |(first, _)| *first);
+            if next > before {
+                break;
+            }
+            forgotten.push(segment_path(&self.folder, first));
+            self.finished.pop_front();
+        }
+        forgotten
+    }
+
+    /// Ends the log with a footer, durably. Returns the number of the last frame, with which the caller can record that
+    /// the log was closed.
+    pub(super) fn close(mut self) -> io::Result<u64> {
+        self.sync()?;
+        self.finish(Ending::Closed)?;
+        Ok(self.last)
+    }
+
+    /// Returns the number of the first frame of the segment that is being written.
+    pub(super) fn segment(&self) -> u64 {
+        self.active.first
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.has_failed.load(Ordering::Acquire) {
+            true => Err(io::Error::other("the log could not be written before, and must be opened again")),
+            false => Ok(()),
+        }
+    }
+
+    /// Remembers an error, to refuse everything after it.
+    fn unless_failed<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.is_err() {
+            self.has_failed.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    fn try_write(&mut self, payload: &[u8]) -> Result<(), AppendError> {
+        if self.has_frames() && self.active.length >= self.segment_bytes {
+            self.rotate()?;
+        }
+        encode_frame(&mut self.buffer, self.last + 1, payload).map_err(AppendError::Failed)?;
+        let written = self.active.write(&self.buffer);
+        self.buffer.clear();
+        self.buffer.shrink_to(KEPT_BYTES);
+        written?;
+        self.last += 1;
+        self.is_synced.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns whether the segment that is being written has frames.
+    fn has_frames(&self) -> bool {
+        self.active.first <= self.last
+    }
+
+    /// Begins another segment, and only then ends this one: see the module.
+    fn rotate(&mut self) -> Result<(), AppendError> {
+        let next = Active::create(&self.folder, self.last + 1, self.active.hasher.digest())?;
+        self.finish(Ending::Rotated)?;
+        self.finished.push_back((self.active.first, self.active.length));
+        self.active = next;
+        Ok(())
+    }
+
+    fn finish(&mut self, ending: Ending) -> Result<(), AppendError> {
+        encode_footer(&mut self.buffer, self.last, self.active.hasher.digest(), ending).map_err(AppendError::Failed)?;
+        self.active.write(&self.buffer)?;
+        self.active.sync().map_err(AppendError::Failed)
+    }
+
+    /// Takes back what a write for which there was no room has left, also of a rotation.
+    fn rewind(&self) -> io::Result<()> {
+        self.active.cut()?;
+        // Without frames, the segment that is being written would have the name of the next one itself.
+        let next = segment_path(&self.folder, self.last + 1);
+        if self.has_frames() && next.try_exists()? {
+            fs::remove_file(next)?;
+            sync_directory(&self.folder)?;
+        }
+        Ok(())
+    }
+}
+
+/// The segment that is being written.
+struct Active {
+    file: File,
+    first: u64,
+    /// The length and the checksum of what was written to it.
+    length: u64,
+    hasher: Xxh3,
+}
+
+impl Active {
+    /// Creates a segment durably.
+    fn create(folder: &Path, first: u64, previous: u64) -> Result<Self, AppendError> {
+        let created = own_file().append(true).create_new(true).open(segment_path(folder, first));
+        let file = created.map_err(AppendError::of_write)?;
+        let mut active = Self { file, first, length: 0, hasher: Xxh3::new() };
+        active.write(&header(first, previous))?;
+        active.sync().and_then(|()| sync_directory(folder)).map_err(AppendError::Failed)?;
+        Ok(active)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
+        #[cfg(test)]
+        tests::before_write(&mut self.file, bytes).map_err(AppendError::of_write)?;
+        io::Write::write_all(&mut self.file, bytes).map_err(AppendError::of_write)?;
+        self.length += bytes.len() as u64;
+        self.hasher.update(bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        #[cfg(test)]
+        tests::before_sync()?;
+        self.file.sync_data()
+    }
+
+    /// Durably cuts off what is behind that which was written.
+    fn cut(&self) -> io::Result<()> {
+        #[cfg(test)]
+        tests::before_sync()?;
+        self.file.set_len(self.length)?;
+        self.file.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests;
