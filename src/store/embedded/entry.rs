@@ -1,0 +1,223 @@
+//! An entry of the log: what a batch changes.
+//!
+//! ```text
+//! entry  = term:varint last:varint item*          last: the number of the batch's last write
+//! item   = 0 job number:varint delta              a job that was written; the number is `last` minus the write's
+//!        | 1 job                                  a job that was removed
+//!        | 2 body:16 text | 3 body:16             a body that was written, or dropped
+//!        | 4 record number:varint text | 5 record a record that was written, or removed
+//! job    = 0 uuid:16 | 1 text
+//! ```
+//!
+//! Whoever decided the batch knew the whole state, so that an entry says what has happened and not what was asked for:
+//! who reads it decides nothing, and comes to the same state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use super::delta::{self, Delta};
+use super::error::Corrupt;
+use super::machine::{Change, Changes, Effects, Heads};
+use super::{records, stored};
+use crate::job::{BodyId, JobId, Json};
+use crate::store::{Place, Record, RecordKey, Version, Versioned};
+
+/// What an item is about, and what has become of it.
+const JOB: u8 = 0;
+const JOB_REMOVED: u8 = 1;
+const BODY: u8 = 2;
+const BODY_DROPPED: u8 = 3;
+const RECORD: u8 = 4;
+const RECORD_REMOVED: u8 = 5;
+
+/// How the id of a job begins: one that is a UUID takes half the bytes.
+const UUID: u8 = 0;
+const TEXT: u8 = 1;
+
+/// Writes what a batch changes over what `buffer` held.
+///
+/// # Errors
+/// [`Corrupt`] when a document cannot be written.
+pub(super) fn encode(effects: &Effects, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let Version { primary_term, seq_no: last, .. } = effects.last;
+    buffer.clear();
+    stored::append(&(primary_term, last), buffer)?;
+    for (id, change) in &effects.heads {
+        match &change.after {
+            Some(after) => {
+                buffer.push(JOB);
+                put_id(id, buffer)?;
+                stored::append(&last.wrapping_sub(after.version.seq_no), buffer)?;
+                delta::encode(change.before.as_ref().map(|before| &*before.job), &after.job, buffer)?;
+            }
+            None => {
+                buffer.push(JOB_REMOVED);
+                put_id(id, buffer)?;
+            }
+        }
+    }
+    for (id, body) in &effects.bodies {
+        buffer.push(if body.is_some() { BODY } else { BODY_DROPPED });
+        buffer.extend_from_slice(id.0.as_bytes());
+        if let Some(body) = body {
+            stored::append(&body.as_str(), buffer)?;
+        }
+    }
+    for (key, change) in &effects.records {
+        buffer.push(if change.after.is_some() { RECORD } else { RECORD_REMOVED });
+        stored::append(&records::key(key), buffer)?;
+        if let Some(after) = &change.after {
+            stored::append(&(last.wrapping_sub(after.version.seq_no), after.body.as_str()), buffer)?;
+        }
+    }
+    Ok(())
+}
+
+fn put_id(id: &JobId, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+    // Only one that is spelled as it would be spelled again.
+    match Uuid::try_parse(id.as_str()).ok().filter(|uuid| JobId::of_uuid(*uuid) == *id) {
+        Some(uuid) => {
+            buffer.push(UUID);
+            buffer.extend_from_slice(uuid.as_bytes());
+            Ok(())
+        }
+        None => {
+            buffer.push(TEXT);
+            stored::append(&id.as_str(), buffer)
+        }
+    }
+}
+
+/// An entry as it is read.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The version given last.
+    pub(super) last: Version,
+    items: Vec<Item>,
+}
+
+#[derive(Debug)]
+enum Item {
+    Job(JobId, u64, Delta),
+    JobRemoved(JobId),
+    Body(BodyId, Option<Json>),
+    Record(RecordKey, u64, Json),
+    RecordRemoved(RecordKey),
+}
+
+impl Entry {
+    /// Reads an entry.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let mut reader = Reader { rest: bytes };
+        let (primary_term, seq_no) = reader.read()?;
+        let last = Version { place: Place::Main, primary_term, seq_no };
+        let mut items = Vec::new();
+        while let Some((&tag, rest)) = reader.rest.split_first() {
+            reader.rest = rest;
+            items.push(reader.item(tag, seq_no)?);
+        }
+        Ok(Self { last, items })
+    }
+
+    /// Returns what the entry changes in the state that `heads` shows.
+    ///
+    /// # Errors
+    /// Why it cannot be the next entry after that state.
+    pub(super) fn effects(self, heads: &impl Heads) -> Result<Effects, String> {
+        let last = self.last;
+        let version = |seq_no| Version { seq_no, ..last };
+        let (mut jobs, mut records) = (Changes::default(), Changes::default());
+        let (mut bodies, mut left) = (BTreeMap::new(), BTreeSet::new());
+        let job_before = |id: &JobId, left: &mut BTreeSet<_>| {
+            let before = heads.head(id).map_err(|error| error.to_string())?;
+            if let Some(before) = &before {
+                left.extend(heads.row(before).map_err(|error| error.to_string())?);
+            }
+            Ok::<_, String>(before)
+        };
+        let record_before = |key: &RecordKey| heads.record(key).map_err(|error| error.to_string());
+        for item in self.items {
+            match item {
+                Item::Job(id, seq_no, delta) => {
+                    let before = job_before(&id, &mut left)?;
+                    let job = Arc::new(delta.applied_to(before.as_ref().map(|before| &*before.job))?);
+                    jobs.insert(id, Change { before, after: Some(Versioned { job, version: version(seq_no) }) });
+                }
+                Item::JobRemoved(id) => {
+                    let before = job_before(&id, &mut left)?;
+                    jobs.insert(id, Change { before, after: None });
+                }
+                Item::Body(id, body) => drop(bodies.insert(id, body)),
+                Item::Record(key, seq_no, body) => {
+                    let after = Some(Record { key: key.clone(), body, version: version(seq_no) });
+                    records.insert(key.clone(), Change { before: record_before(&key)?, after });
+                }
+                Item::RecordRemoved(key) => {
+                    records.insert(key.clone(), Change { before: record_before(&key)?, after: None });
+                }
+            }
+        }
+        Ok(Effects { heads: jobs, left, bodies, records, last })
+    }
+}
+
+struct Reader<'b> {
+    rest: &'b [u8],
+}
+
+impl Reader<'_> {
+    fn item(&mut self, tag: u8, last: u64) -> Result<Item, String> {
+        Ok(match tag {
+            JOB => {
+                let id = self.id()?;
+                let seq_no = last.wrapping_sub(self.read()?);
+                let (delta, rest) = Delta::decode(&id, self.rest).map_err(|why| format!("the job {id}: {why}"))?;
+                self.rest = rest;
+                Item::Job(id, seq_no, delta)
+            }
+            JOB_REMOVED => Item::JobRemoved(self.id()?),
+            BODY => Item::Body(BodyId(self.uuid()?), Some(self.read()?)),
+            BODY_DROPPED => Item::Body(BodyId(self.uuid()?), None),
+            RECORD => {
+                let key = self.key()?;
+                let (number, body): (u64, Json) = self.read()?;
+                Item::Record(key, last.wrapping_sub(number), body)
+            }
+            RECORD_REMOVED => Item::RecordRemoved(self.key()?),
+            other => return Err(format!("it has an item of the unknown kind {other}")),
+        })
+    }
+
+    fn read<T: DeserializeOwned>(&mut self) -> Result<T, String> {
+        let (value, rest) = postcard::take_from_bytes(self.rest).map_err(|error| error.to_string())?;
+        self.rest = rest;
+        Ok(value)
+    }
+
+    fn uuid(&mut self) -> Result<Uuid, String> {
+        let (uuid, rest) = self.rest.split_first_chunk::<16>().ok_or("it is cut short")?;
+        self.rest = rest;
+        Ok(Uuid::from_bytes(*uuid))
+    }
+
+    fn id(&mut self) -> Result<JobId, String> {
+        match self.read::<u8>()? {
+            UUID => Ok(JobId::of_uuid(self.uuid()?)),
+            TEXT => self.read(),
+            other => Err(format!("the id of a job begins with {other}")),
+        }
+    }
+
+    fn key(&mut self) -> Result<RecordKey, String> {
+        records::key_of(&self.read::<Vec<u8>>()?).map_err(|error| error.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::arbitrary;
+use super::super::machine::Row;
+use super::*;
+use crate::store::StoreError;
+
+/// A state that is all in memory.
+#[derive(Debug, Default, PartialEq)]
+struct Memory {
+    jobs: BTreeMap<JobId, Versioned>,
+    records: BTreeMap<RecordKey, Record>,
+}
+
+impl Heads for Memory {
+    fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError> {
+        Ok(self.jobs.get(id).cloned())
+    }
+
+    fn row(&self, _: &Versioned) -> Result<Option<Row>, StoreError> {
+        Ok(None)
+    }
+
+    fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        Ok(self.records.get(key).cloned())
+    }
+}
+
+const LAST: Version = Version { place: Place::Main, primary_term: 7, seq_no: 1_000 };
+
+fn versioned(job: crate::job::Job, back: u64) -> Versioned {
+    Versioned { job: Arc::new(job), version: Version { seq_no: LAST.seq_no - back, ..LAST } }
+}
+
+/// A state, and a batch that changes it.
+fn change() -> impl Strategy<Value = (Memory, Effects)> {
+    use prop::collection::vec;
+    use proptest::option::of;
+    let job = (arbitrary::job(), of(arbitrary::job()), any::<bool>(), 0..100_u64);
+    let record = (arbitrary::record(), of(arbitrary::record()), any::<bool>(), 0..100_u64);
+    let body = (any::<u128>(), of(any::<String>()));
+    (vec(job, 0..5), vec(record, 0..3), vec(body, 0..3)).prop_map(|(jobs, records, bodies)| {
+        let mut memory = Memory::default();
+        let (mut heads, mut changed) = (Changes::default(), Changes::default());
+        for (job, after, is_new, back) in jobs {
+            let id = job.id.clone();
+            let before = (!is_new).then(|| versioned(job, 500));
+            memory.jobs.extend(before.clone().map(|before| (id.clone(), before)));
+            if before.is_none() {
+                memory.jobs.remove(&id);
+            }
+            let after = after.map(|after| versioned(crate::job::Job { id: id.clone(), ..after }, back));
+            heads.insert(id, Change { before, after });
+        }
+        for (record, after, is_new, back) in records {
+            let key = record.key.clone();
+            memory.records.remove(&key);
+            let before = (!is_new).then(|| record.clone());
+            memory.records.extend(before.clone().map(|before| (key.clone(), before)));
+            let version = Version { seq_no: LAST.seq_no - back, ..LAST };
+            let after = after.map(|after| Record { key: key.clone(), version, ..after });
+            changed.insert(key, Change { before, after });
+        }
+        let body = |(id, text): (u128, Option<String>)| {
+            (BodyId(Uuid::from_u128(id)), text.map(|text| Json::of(&text).expect("JSON")))
+        };
+        let bodies = bodies.into_iter().map(body).collect();
+        (memory, Effects { heads, left: BTreeSet::new(), bodies, records: changed, last: LAST })
+    })
+}
+
+fn encoded(effects: &Effects) -> Vec<u8> {
+    let mut bytes = b"what was there before".to_vec();
+    encode(effects, &mut bytes).expect("every batch can be written");
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn every_batch_is_read_as_it_was_written((memory, effects) in change()) {
+        let read = Entry::decode(&encoded(&effects)).and_then(|entry| entry.effects(&memory));
+        let read = read.map_err(TestCaseError::fail)?;
+        prop_assert_eq!((read.heads, read.bodies, read.records), (effects.heads, effects.bodies, effects.records));
+        prop_assert_eq!(read.last, effects.last);
+    }
+
+    #[test]
+    fn no_damage_makes_reading_panic(
+        (memory, effects) in change(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = encoded(&effects);
+        for (place, value) in damage {
+            let place = place.index(bytes.len());
+            bytes[place] = value;
+        }
+        // Some damage makes another batch that is as good; all other is an error.
+        drop(Entry::decode(&bytes).and_then(|entry| entry.effects(&memory)));
+    }
+}
+
+#[test]
+fn an_id_that_is_a_uuid_takes_half_the_bytes_and_is_spelled_again_as_it_was() {
+    let uuid = "0190a3b2-7d1c-7e40-9c55-0123456789ab";
+    let upper = uuid.to_uppercase();
+    for (text, bytes) in [(uuid, 17), (upper.as_str(), 38), ("job-7", 7)] {
+        let id = JobId::new(text).expect("an id");
+        let mut buffer = Vec::new();
+        put_id(&id, &mut buffer).expect("writable");
+        assert_eq!(buffer.len(), bytes, "{text}");
+        assert_eq!(Reader { rest: &buffer }.id(), Ok(id));
+    }
+}
+
+#[test]
+fn an_unknown_kind_of_item_is_reported() {
+    let bytes = [7, 100, 6];
+    assert_eq!(Entry::decode(&bytes).map(drop), Err("it has an item of the unknown kind 6".to_owned()));
+}
