@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::duration;
 use super::failure::Failure;
+use super::size::SizeSetting;
 use crate::store::Store;
 use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -45,6 +46,10 @@ pub(super) struct StoreArgs {
     /// The data directory of the embedded store [default: ./leasehold-data]
     #[arg(long, value_name = "DIR")]
     pub(super) data_dir: Option<PathBuf>,
+    /// How much memory the server may have, such as 8GiB, before new jobs are refused on the embedded store; claims and
+    /// completions go on [default: 70 % of what the machine has, or the server may have]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) memory_limit: Option<SizeSetting>,
     /// The URL of a node of Elasticsearch, with user and password where needed (repeatable)
     /// [default: http://localhost:9200]
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
@@ -83,6 +88,8 @@ pub(super) enum EngineSettings {
         data_dir: PathBuf,
         /// The longest time that a query may take; `None` for the default.
         query_time: Option<Duration>,
+        /// How many bytes of memory the server may have before new jobs are refused; `None` for the default.
+        memory_limit: Option<u64>,
     },
     /// Those of Elasticsearch.
     Elasticsearch(ElasticsearchSettings),
@@ -113,16 +120,18 @@ impl EngineSettings {
 /// Opens the store that the settings name.
 pub(super) async fn open(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
     match settings {
-        EngineSettings::Embedded { data_dir, query_time } => embedded(&data_dir, query_time).await,
+        EngineSettings::Embedded { data_dir, query_time, memory_limit } => {
+            let defaults = EmbeddedOptions::default();
+            let query_time = query_time.unwrap_or(defaults.query_time);
+            embedded(&data_dir, EmbeddedOptions { query_time, memory_limit, ..defaults }).await
+        }
         EngineSettings::Elasticsearch(settings) => elasticsearch(settings).await,
     }
 }
 
 /// Opens the embedded store in a directory.
-pub(super) async fn embedded(directory: &Path, query_time: Option<Duration>) -> Result<Arc<dyn Store>, Failure> {
+pub(super) async fn embedded(directory: &Path, options: EmbeddedOptions) -> Result<Arc<dyn Store>, Failure> {
     let directory = directory.to_owned();
-    let defaults = EmbeddedOptions::default();
-    let options = EmbeddedOptions { query_time: query_time.unwrap_or(defaults.query_time), ..defaults };
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(directory, &options)).await;
     let store = opened.map_err(Failure::failed)?.map_err(Failure::failed)?;
     Ok(Measured::around(Arc::new(store)))

@@ -37,6 +37,7 @@ mod serve;
 mod server;
 mod settings;
 mod signals;
+mod size;
 mod statistics;
 mod stats;
 mod submit;

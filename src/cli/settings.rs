@@ -37,6 +37,7 @@ use super::log::LogFormat;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
 use super::server::ServerArgs;
+use super::size::SizeSetting;
 use crate::api::access::Token;
 use crate::job::strict::Strict;
 
@@ -51,6 +52,7 @@ pub(super) struct Settings {
     pub(super) listen: Option<SocketAddr>,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store: Option<StoreKind>,
+    pub(super) memory_limit: Option<SizeSetting>,
     pub(super) elasticsearch_url: Option<Vec<String>>,
     pub(super) elasticsearch_api_key: Option<String>,
     pub(super) elasticsearch_ca: Option<PathBuf>,
@@ -132,6 +134,7 @@ impl Settings {
     pub(super) fn engine(self, flags: StoreArgs) -> Result<EngineSettings, Failure> {
         let store = flags.store.or(self.store);
         let data_dir = flags.data_dir.or(self.data_dir);
+        let memory_limit = flags.memory_limit.or(self.memory_limit).map(|limit| limit.0);
         let query_time = flags.query_time.or(self.query_time.map(|setting| setting.0));
         if query_time.is_some_and(|time| time < LEAST_QUERY_TIME) {
             return Err(Failure::Usage(
@@ -150,6 +153,7 @@ impl Settings {
         };
         let given = [
             ("data_dir", StoreKind::Embedded, data_dir.is_some()),
+            ("memory_limit", StoreKind::Embedded, memory_limit.is_some()),
             ("elasticsearch_url", StoreKind::Elasticsearch, elasticsearch.urls.is_some()),
             ("elasticsearch_api_key", StoreKind::Elasticsearch, elasticsearch.api_key.is_some()),
             ("elasticsearch_ca", StoreKind::Elasticsearch, elasticsearch.ca.is_some()),
@@ -164,7 +168,8 @@ impl Settings {
         }
         Ok(match chosen {
             StoreKind::Embedded => {
-                EngineSettings::Embedded { data_dir: data_dir.unwrap_or_else(default_data_dir), query_time }
+                let data_dir = data_dir.unwrap_or_else(default_data_dir);
+                EngineSettings::Embedded { data_dir, query_time, memory_limit }
             }
             StoreKind::Elasticsearch => EngineSettings::Elasticsearch(elasticsearch),
         })

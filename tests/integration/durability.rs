@@ -21,6 +21,7 @@ use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{Place, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, Write, WriteError};
 use rand::RngExt;
 
+mod crash;
 mod damage;
 mod full;
 mod trace;
@@ -171,33 +172,30 @@ fn counter() -> RecordKey {
 /// Stands for the state of a job where it is the counter that was written.
 const COUNTED: &str = "counted";
 
-/// Many lives at a time, until killed.
-fn write_until_killed(directory: &Path) -> ! {
-    /// A process that nobody kills ends by itself.
-    const LIVES: u32 = 100_000;
+/// Many lives at a time, until killed, or until there were so many.
+fn live_until_killed(directory: &Path, options: &EmbeddedOptions, most: u32) {
     const AT_A_TIME: u32 = 16;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let store = Arc::new(open(directory));
+        let store = Arc::new(EmbeddedStore::open(directory, options).expect("the store can be opened"));
         println!("\nREADY");
         let lives = (0..AT_A_TIME).map(|_| {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
-                for _ in 0..LIVES / AT_A_TIME {
+                for _ in 0..most / AT_A_TIME {
                     live_once(&store, JobId::generate()).await;
                 }
             })
         });
         let counting = {
             let store = Arc::clone(&store);
-            tokio::spawn(async move { count_up(&store, LIVES).await })
+            tokio::spawn(async move { count_up(&store, most).await })
         };
         for life in lives.collect::<Vec<_>>() {
             life.await.expect("every write is accepted");
         }
         counting.await.expect("every write is accepted");
     });
-    panic!("nobody has killed this process");
 }
 
 /// The last that the writers heard.
@@ -227,7 +225,8 @@ fn hear(acknowledged: &mut Acknowledged, line: &str) {
 #[test]
 fn a_killed_process_loses_nothing_that_it_acknowledged() {
     if let Some(directory) = writer_directory() {
-        write_until_killed(&directory);
+        live_until_killed(&directory, &EmbeddedOptions::default(), 100_000);
+        panic!("nobody has killed this process");
     }
     const ROUNDS: usize = 10;
     const LINES_BEFORE_THE_KILL: usize = 1_500;
@@ -356,13 +355,13 @@ fn each_write_is_synced_before_it_is_acknowledged() {
     assert_eq!(spans.len(), TRACED_WRITES + 1, "one span before each acknowledgement and one after the last");
     for (number, span) in spans[..TRACED_WRITES].iter().enumerate() {
         let written = span.iter().rposition(|event| matches!(event, trace::Event::Written(_)));
-        let written = written.unwrap_or_else(|| panic!("write {number} was acknowledged and is in no journal"));
-        let trace::Event::Written(journal) = &span[written] else { unreachable!("the position is that of a write") };
-        let synced = trace::Event::Synced(journal.clone());
+        let written = written.unwrap_or_else(|| panic!("write {number} was acknowledged and is not in the log"));
+        let trace::Event::Written(segment) = &span[written] else { unreachable!("the position is that of a write") };
+        let synced = trace::Event::Synced(segment.clone());
         assert!(
             span[written..].contains(&synced),
             "write {number} was acknowledged, and {} was not synced after it was written: {span:?}",
-            journal.display()
+            segment.display()
         );
     }
 }
@@ -375,7 +374,7 @@ fn after_a_failed_sync_nothing_more_is_accepted_and_nothing_acknowledged_is_lost
     const SYNCS_THAT_SUCCEED: usize = 10;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let data = directory.path().join("data");
-    // Only batches are synced by `fdatasync`.
+    // Only batches are synced by `fdatasync`, and what is written of them to the database at the end.
     let fault = format!("--inject=fdatasync:error=EIO:when={}+", SYNCS_THAT_SUCCEED + 1);
     let strace = trace::strace(&directory.path().join("trace"), &["--trace=fdatasync", &fault]);
     let name = "durability::after_a_failed_sync_nothing_more_is_accepted_and_nothing_acknowledged_is_lost";

@@ -14,6 +14,7 @@ use crate::clock::SystemClock;
 use crate::job::{Actor, Job, JobError, JobId, JobState};
 use crate::manager::{Manager, ManagerConfig, ManagerError, NewJob};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::store::embedded::EmbeddedOptions;
 use crate::worker::shell::Scope;
 
 /// How long the processes of a former start may take to be gone once they are killed.
@@ -50,7 +51,7 @@ pub(super) async fn start(
     planned: &[Planned],
     retry_failed: bool,
 ) -> Result<(Manager, Started), Failure> {
-    let store = engine::embedded(directory, None).await?;
+    let store = engine::embedded(directory, EmbeddedOptions::default()).await?;
     // The store's lock is held from here on: whatever carries this scope is a former start's.
     end_former_processes(scope).await?;
     let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());

@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::column::{Ids, Ints, Names};
 use super::error::Corrupt;
@@ -65,6 +66,8 @@ pub(super) struct Block {
     pub(super) dead: u32,
     /// The smallest and the largest number in each of [`SPANS`].
     pub(super) spans: [Span; SPANS.len()],
+    /// Which jobs have left, one bit each, where some have left since the store was opened; otherwise the column says.
+    pub(super) left: Option<Arc<[u8]>>,
 }
 
 /// All blocks, in the order of their numbers.
@@ -79,13 +82,6 @@ pub(super) struct NewBlock {
     pub(super) columns: Vec<(Column, Vec<u8>)>,
 }
 
-/// Jobs that leave a block.
-pub(super) struct Leaving {
-    pub(super) block: Block,
-    /// The new bits of the jobs that have left; `None` when no job remains in the block.
-    pub(super) dead: Option<Vec<u8>>,
-}
-
 impl Blocks {
     /// Returns the number of the next block. A number is used again after the last blocks are gone, which does no harm.
     pub(super) fn next(&self) -> u32 {
@@ -97,6 +93,7 @@ impl Blocks {
         match self.list.binary_search_by_key(&block.number, |block| block.number) {
             Ok(place) if block.dead >= block.rows => drop(self.list.remove(place)),
             Ok(place) => self.list[place] = block,
+            Err(_) if block.dead >= block.rows => {}
             Err(place) => self.list.insert(place, block),
         }
     }
@@ -132,6 +129,17 @@ impl Blocks {
 }
 
 impl Block {
+    /// Returns the block after these rows have left it. `bits` are those that had left before.
+    pub(super) fn without(&self, rows: impl IntoIterator<Item = u32>, bits: &[u8]) -> Self {
+        let mut bits = bits.to_vec();
+        bits.resize((self.rows as usize).div_ceil(8), 0);
+        for row in rows {
+            bits[row as usize / 8] |= 1 << (row % 8);
+        }
+        let dead = bits.iter().map(|byte| byte.count_ones()).sum();
+        Self { dead, left: Some(bits.into()), ..self.clone() }
+    }
+
     fn may_have(&self, wanted: &Narrowed) -> bool {
         wanted.spans.iter().zip(&self.spans).all(|(span, there)| !span.and(*there).is_empty())
     }
@@ -180,7 +188,7 @@ impl Block {
         if dead > rows {
             return Err(broken());
         }
-        Ok(Self { number, rows, dead, spans })
+        Ok(Self { number, rows, dead, spans, left: None })
     }
 }
 
@@ -206,7 +214,7 @@ impl NewBlock {
         let mut ids = Vec::new();
         Ids::encode(&jobs().map(|job| job.id.as_str()).collect::<Vec<_>>(), &mut ids);
         columns.push((Column::Id, ids));
-        let block = Block { number, rows: heads.len() as u32, dead: 0, spans };
+        let block = Block { number, rows: heads.len() as u32, dead: 0, spans, left: None };
         columns.push((Column::Head, block.encode()));
         Self { block, columns }
     }

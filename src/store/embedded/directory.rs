@@ -4,8 +4,10 @@
 //! leasehold.lock     held by the process that has the store open; its pid is inside
 //! leasehold.format   the format of everything below; written before the first job is accepted
 //! leasehold.seal     what the database must have; written before the format, and anew at each checkpoint
-//! leasehold.room     written and removed to see that there is room
-//! store/             the database
+//! leasehold.room     kept for when the disk is full, and given up then
+//! leasehold.try      written and removed to see that there is room
+//! store/             the database: the state as of an entry of the log
+//! log/               the log of what came after it
 //! store.new/         a database whose creation has not ended: nothing was ever acknowledged from it
 //! audit/             the audit, if it is kept
 //! ```
@@ -18,11 +20,13 @@ use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::sys::statvfs::statvfs;
+
 use super::error::{Damage, OpenError};
 use super::seal::{Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 /// The modes of folders and files that are created.
 const FOLDER_MODE: u32 = 0o700;
@@ -31,12 +35,14 @@ const FILE_MODE: u32 = 0o600;
 const LOCK_FILE: &str = "leasehold.lock";
 const FORMAT_FILE: &str = "leasehold.format";
 const ROOM_FILE: &str = "leasehold.room";
+const TRY_FILE: &str = "leasehold.try";
 const DATABASE: &str = "store";
+pub(super) const LOG: &str = "log";
 const UNFINISHED_DATABASE: &str = "store.new";
 
 /// How the names begin of what may be in a directory before there is a store: parts of one, the marker of a run, hidden
 /// files, and what a file system puts at its root.
-const OWN_NAMES: [&str; 6] = ["leasehold.", "store", "audit", "run.json", ".", "lost+found"];
+const OWN_NAMES: [&str; 7] = ["leasehold.", "store", "log", "audit", "run.json", ".", "lost+found"];
 
 /// How much room there must be for a store to be opened, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
@@ -48,11 +54,14 @@ pub(super) struct Directory {
     /// The lock file, locked as long as it is open. The file itself stays: if it were removed, a process that has it
     /// open already and one that creates it anew could both hold "the" lock.
     _lock: File,
+    /// How many bytes are kept for when the disk is full.
+    reserve: u64,
 }
 
 impl Directory {
-    /// Creates the directory if it is missing, and locks it for this process.
-    pub(super) fn hold(path: &Path) -> Result<Self, OpenError> {
+    /// Creates the directory if it is missing, and locks it for this process. So many bytes are to be kept in it for
+    /// when the disk is full.
+    pub(super) fn hold(path: &Path, reserve: u64) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
         create_durably(path).map_err(failed("create"))?;
         if let Some(entry) = foreign_entry(path).map_err(failed("look into"))? {
@@ -68,7 +77,7 @@ impl Directory {
             .map_err(failed("open the lock file of"))?;
         lock = take(lock, path)?;
         write_pid(&mut lock).map_err(failed("write the lock file of"))?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), _lock: lock, reserve })
     }
 
     /// Looks at a directory that is there, without changing anything in it. Returns its lock, which nobody else can
@@ -140,7 +149,7 @@ impl Directory {
 
     /// Writes a file durably and removes it, to learn that there is room for the next writes.
     pub(super) fn try_room(&self) -> io::Result<()> {
-        let path = self.path.join(ROOM_FILE);
+        let path = self.path.join(TRY_FILE);
         let written = own_file().write(true).create(true).truncate(true).open(&path).and_then(|mut file| {
             file.write_all(&vec![b'.'; ROOM_BYTES])?;
             file.sync_all()
@@ -148,9 +157,51 @@ impl Directory {
         written.and(fs::remove_file(&path))
     }
 
+    /// Takes the room that is kept for when the disk is full, where it is not taken.
+    pub(super) fn take_room(&self) -> io::Result<()> {
+        let path = self.path.join(ROOM_FILE);
+        if self.reserve == 0 || fs::metadata(&path).is_ok_and(|found| found.len() >= self.reserve) {
+            return Ok(());
+        }
+        let mut file = own_file().write(true).create(true).truncate(false).open(&path)?;
+        set_aside(&mut file, self.reserve)?;
+        file.sync_all()
+    }
+
+    /// Gives the room that is kept.
+    pub(super) fn give_room(&self) {
+        if let Err(error) = fs::remove_file(self.path.join(ROOM_FILE))
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "the room that is kept for when the disk is full cannot be given");
+        }
+    }
+
+    /// Returns how many bytes are left when they are too few: when the room that is kept was given and cannot be taken
+    /// again, or there is hardly more.
+    pub(super) fn short_of_room(&self) -> Option<u64> {
+        if self.reserve == 0 {
+            return None;
+        }
+        // Unknown is no reason to refuse anything.
+        let left = statvfs(&self.path).ok()?;
+        let left = left.blocks_available() * left.fragment_size();
+        let is_taken = self.path.join(ROOM_FILE).exists();
+        let enough = if is_taken { self.reserve } else { 3 * self.reserve };
+        if left < enough {
+            return Some(left);
+        }
+        self.take_room().is_err().then_some(left)
+    }
+
     /// Writes the seal durably, and whole or not at all.
     pub(super) fn write_seal(&self, seal: &Seal) -> io::Result<()> {
         write_whole(&Seal::path(&self.path), &seal.encode()?)
+    }
+
+    /// Returns the path of the log.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join(LOG)
     }
 
     /// Returns the path of the directory.
@@ -162,6 +213,22 @@ impl Directory {
     fn write_format(&self) -> io::Result<()> {
         write_whole(&self.path.join(FORMAT_FILE), format!("{FORMAT}\n").as_bytes())
     }
+}
+
+/// Makes room on the disk for so many bytes of a file: at once where the system can set it aside, else by writing.
+fn set_aside(file: &mut File, bytes: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use nix::errno::Errno;
+
+        let length = i64::try_from(bytes).map_err(io::Error::other)?;
+        match nix::fcntl::posix_fallocate(&*file, 0, length) {
+            // The file system cannot.
+            Err(Errno::EOPNOTSUPP | Errno::EINVAL) => {}
+            made => return Ok(made?),
+        }
+    }
+    io::copy(&mut io::repeat(0).take(bytes), file).map(drop)
 }
 
 /// Returns the name of a file of something else in a directory that no store was ever in.

@@ -10,15 +10,17 @@
 //! | `records` | kind, name | a record |
 //! | `meta` | see [`MetaKey`] | one number |
 //!
+//! The database is the state as of one entry of the log, which `meta` says; what came after it is in the log.
+//!
 //! A job is in exactly one of `live` and `done`, and exactly while it is in `done`, it is either in `recent` or alive
 //! in one block. Opening reads `live`, `recent` with its jobs, which has a bound, what is kept in memory of the blocks,
-//! and `meta`: it takes as long as the live jobs do, however many have finished.
+//! `records` and `meta`: it takes as long as the live jobs do, however many have finished.
 //!
-//! A batch is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
-//! [`Disk::commit`] returns when the journal is synced. The journal's files are synced, and so is their directory,
-//! when they are created, before the first batch is written to them; `fdatasync` then suffices for each batch, since
-//! it brings the file's new length with it. Every batch is synced before the next one begins, which tells a batch that
-//! a crash cut short from a damaged one.
+//! A flush is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
+//! [`Disk::flush`] returns when the journal is synced. The journal's files are synced, and so is their directory,
+//! when they are created, before the first batch is written to them; `fdatasync` then suffices for each flush, since
+//! it brings the file's new length with it. Every flush is synced before the next one begins, which tells one that a
+//! crash cut short from a damaged one.
 
 use std::io;
 use std::ops::Bound;
@@ -30,25 +32,35 @@ use std::time::Duration;
 use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode, Readable, Snapshot};
 use parking_lot::Mutex;
 
-use super::block::{Column, Leaving, NewBlock};
+use super::block::{Block, Column, NewBlock};
 use super::directory::Directory;
 use super::error::{Corrupt, is_full};
 use super::journal::SEQ_NO;
-use super::machine::{Change, Effects};
 use super::seal::Seal;
-use super::state::FinishedCount;
+use super::state::{FlushLimits, View};
+use super::unflushed::{Changed, Flush, Lies};
 use super::{records, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
-use crate::store::record::too_many;
-use crate::store::{MAX_RECORDS, QUERY_TIME, Record, RecordKey, RecordKind, StoreError, Versioned};
+use crate::store::{QUERY_TIME, StoreError, Versioned};
 
 /// The options that a store is opened with.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
     /// The size of the read cache, in bytes.
     pub cache_bytes: u64,
-    /// The number of finished jobs in a block of their index. Up to twice as many are kept in memory.
+    /// The number of finished jobs in a block of their index. Some blocks of them are kept in memory.
     pub block_jobs: usize,
+    /// After how many changes of documents the database is written, beside which the log of them is kept.
+    pub flush_changes: u64,
+    /// After how many bytes of the log the database is written.
+    pub flush_bytes: u64,
+    /// The length in bytes from which on the log goes on in another file.
+    pub segment_bytes: u64,
+    /// How many bytes of the disk are kept for when it is full, so that the work on jobs that are there goes on.
+    pub reserve_bytes: u64,
+    /// How many bytes of memory the process may have before new jobs are refused; `None` for 70 % of what the machine
+    /// has, or the process may have.
+    pub memory_limit: Option<u64>,
     /// The longest time that a search, a count or statistics may wait for its turn, and the longest that it may then
     /// take.
     pub query_time: Duration,
@@ -56,7 +68,24 @@ pub struct EmbeddedOptions {
 
 impl Default for EmbeddedOptions {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, block_jobs: 4_096, query_time: QUERY_TIME }
+        Self {
+            cache_bytes: 64 << 20,
+            block_jobs: 4_096,
+            flush_changes: 250_000,
+            flush_bytes: 64 << 20,
+            segment_bytes: 16 << 20,
+            reserve_bytes: 16 << 20,
+            memory_limit: None,
+            query_time: QUERY_TIME,
+        }
+    }
+}
+
+impl EmbeddedOptions {
+    /// Returns when what has changed is written to the database.
+    pub(super) fn flush_limits(&self) -> FlushLimits {
+        let block_jobs = self.block_jobs.max(1);
+        FlushLimits { block_jobs, changes: self.flush_changes, bytes: self.flush_bytes }
     }
 }
 
@@ -71,6 +100,8 @@ pub(super) struct Disk {
     pub(super) meta: Keyspace,
     /// The number of finished stored jobs that were read since the store was opened.
     pub(super) jobs_read: AtomicU64,
+    /// The number of the last write that is in the database.
+    pub(super) flushed: AtomicU64,
     pub(super) db: Database,
     /// The path of the database, and its seal as it was written last.
     pub(super) path: PathBuf,
@@ -85,6 +116,8 @@ pub(super) enum MetaKey<'a> {
     PrimaryTerm,
     /// The number of the last write.
     SeqNo,
+    /// The number of the last entry of the log that the database has.
+    Entry,
     /// How many finished jobs there are in a state and queue.
     Finished(JobState, &'a QueueName),
 }
@@ -92,11 +125,15 @@ pub(super) enum MetaKey<'a> {
 /// What the keys of counts of finished jobs begin with.
 pub(super) const FINISHED_PREFIX: &[u8] = b"finished/";
 
+/// The key of the number of the last entry of the log.
+pub(super) const ENTRY: &[u8] = b"entry";
+
 impl MetaKey<'_> {
     pub(super) fn bytes(&self) -> Vec<u8> {
         match self {
             Self::PrimaryTerm => b"primary_term".to_vec(),
             Self::SeqNo => SEQ_NO.to_vec(),
+            Self::Entry => ENTRY.to_vec(),
             Self::Finished(state, queue) => {
                 [FINISHED_PREFIX, &[stored::state_code(*state)], queue.as_str().as_bytes()].concat()
             }
@@ -105,31 +142,32 @@ impl MetaKey<'_> {
 }
 
 impl Disk {
-    /// Makes a batch durable, with the counts that it changes and the jobs that it takes out of blocks. When this
-    /// fails, whether the batch is on disk is unknown, and so is what a later batch would be written after: an `fsync`
-    /// that failed once may have dropped what it could not write, and the next one would not report it. The caller must
-    /// stop.
-    pub(super) fn commit(
-        &self,
-        effects: &Effects,
-        counts: &[FinishedCount],
-        leaving: &[Leaving],
-    ) -> Result<(), StoreError> {
-        let items = 3 * effects.heads.len() + effects.bodies.len() + effects.records.len() + counts.len() + 1;
+    /// Writes a flush, and returns its new blocks.
+    pub(super) fn flush(&self, flush: &Flush) -> Result<Vec<Block>, StoreError> {
+        let Flush { changes, cut, counts, .. } = flush;
+        let items = 2 * changes.jobs.len() + changes.bodies.len() + changes.records.len() + counts.len();
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
         let mut buffer = Vec::new();
-        for (id, change) in &effects.heads {
-            self.put_head(&mut batch, id, change, &mut buffer)?;
+        let new_blocks: Vec<NewBlock> = cut.iter().map(|cut| NewBlock::of(cut.number, &cut.heads)).collect();
+        let first_uncut = cut.last().and_then(|cut| cut.heads.last()).map_or(0, |head| head.version.seq_no + 1);
+        // In the order of their keys, since the database looks for the place of each from the one before.
+        let mut jobs: Vec<_> = changes.jobs.iter().collect();
+        jobs.sort_unstable_by_key(|(id, _)| *id);
+        for (id, changed) in jobs {
+            self.put_job(&mut batch, id, changed, first_uncut, &mut buffer)?;
         }
-        for (id, body) in &effects.bodies {
+        for head in cut.iter().flat_map(|cut| &cut.heads).filter(|head| !changes.jobs.contains_key(&head.job.id)) {
+            batch.remove(&self.recent, head.version.seq_no.to_be_bytes());
+        }
+        for (id, body) in &changes.bodies {
             match body {
                 Some(json) => batch.insert(&self.bodies, *id.0.as_bytes(), json.as_str()),
                 None => batch.remove(&self.bodies, *id.0.as_bytes()),
             }
         }
-        for (key, change) in &effects.records {
+        for (key, record) in &changes.records {
             let place = records::key(key);
-            match &change.after {
+            match record {
                 Some(record) => {
                     records::encode(record, &mut buffer)?;
                     batch.insert(&self.records, place, buffer.as_slice());
@@ -137,42 +175,40 @@ impl Disk {
                 None => batch.remove(&self.records, place),
             }
         }
-        for (state, queue, count) in counts {
+        for ((state, queue), count) in counts {
             let key = MetaKey::Finished(*state, queue).bytes();
             match count {
                 0 => batch.remove(&self.meta, key),
                 count => batch.insert(&self.meta, key, count.to_be_bytes()),
             }
         }
-        for Leaving { block, dead } in leaving {
-            match dead {
-                Some(dead) => {
-                    batch.insert(&self.blocks, column_key(Column::Head as u8, block.number), block.encode());
-                    batch.insert(&self.blocks, column_key(Column::Dead as u8, block.number), dead.as_slice());
+        // The number of a block that is gone may be that of a new one.
+        let is_new = |number: &&u32| new_blocks.iter().any(|new| new.block.number == **number);
+        for &number in changes.blocks.iter().filter(|number| !is_new(number)) {
+            match flush.blocks.get(number) {
+                Some(block) => {
+                    batch.insert(&self.blocks, column_key(Column::Head as u8, number), block.encode());
+                    if let Some(left) = &block.left {
+                        batch.insert(&self.blocks, column_key(Column::Dead as u8, number), &**left);
+                    }
                 }
-                None => {
-                    Column::NUMBERS.for_each(|column| batch.remove(&self.blocks, column_key(column, block.number)));
-                }
+                None => Column::NUMBERS.for_each(|column| batch.remove(&self.blocks, column_key(column, number))),
             }
         }
-        batch.insert(&self.meta, MetaKey::SeqNo.bytes(), effects.last.seq_no.to_be_bytes());
-        batch.commit().map_err(|error| self.stopped(error))
-    }
-
-    /// Puts the jobs of these writes, which are in `recent`, in a block instead.
-    pub(super) fn put_block(&self, new: &NewBlock, writes: impl Iterator<Item = u64>) -> Result<(), StoreError> {
-        let items = new.block.rows as usize + new.columns.len();
-        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
-        for (column, bytes) in &new.columns {
-            batch.insert(&self.blocks, column_key(*column as u8, new.block.number), bytes.as_slice());
+        for new in &new_blocks {
+            for (column, bytes) in &new.columns {
+                batch.insert(&self.blocks, column_key(*column as u8, new.block.number), bytes.as_slice());
+            }
         }
-        writes.for_each(|seq_no| batch.remove(&self.recent, seq_no.to_be_bytes()));
-        batch.commit().map_err(|error| self.stopped(error))
+        batch.insert(&self.meta, MetaKey::SeqNo.bytes(), flush.last.seq_no.to_be_bytes());
+        batch.insert(&self.meta, MetaKey::Entry.bytes(), flush.entry.to_be_bytes());
+        batch.commit().map_err(|error| self.not_committed(error))?;
+        self.flushed.store(flush.last.seq_no, Ordering::Release);
+        Ok(new_blocks.into_iter().map(|new| new.block).collect())
     }
 
-    /// Returns the failure after which nothing more is written.
-    fn stopped(&self, error: fjall::Error) -> StoreError {
-        let cause = match error {
+    fn not_committed(&self, error: fjall::Error) -> StoreError {
+        self.stopped(match error {
             fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error,
             // Something has failed before in one of its threads. Why, may show again.
             fjall::Error::Poisoned => match self.directory.try_room() {
@@ -180,7 +216,25 @@ impl Disk {
                 Err(error) => error,
             },
             other => io::Error::other(other),
-        };
+        })
+    }
+
+    /// Gives the room that was kept for when the disk is full, and returns the refusal of the write for which there was
+    /// none.
+    pub(super) fn give_room(&self, cause: &io::Error) -> StoreError {
+        tracing::error!(error = %cause, "there is no room for the log");
+        self.directory.give_room();
+        StoreError::OutOfOrder(is_short_of_room(&cause.to_string()))
+    }
+
+    /// Returns why new jobs must not be taken for want of room; `None` when there is enough. It takes the room that is
+    /// kept again where it was given and there is some.
+    pub(super) fn short_of_room(&self) -> Option<String> {
+        self.directory.short_of_room().map(|left| is_short_of_room(&format!("{} MiB are left", left >> 20)))
+    }
+
+    /// Returns the failure after which nothing more is written.
+    pub(super) fn stopped(&self, cause: io::Error) -> StoreError {
         StoreError::Stopped(match is_full(&cause) {
             true => format!("the disk is full ({cause}): free space on it, and restart the server"),
             false => format!("the disk failed ({cause}): look at the log and the disk, and restart the server"),
@@ -197,14 +251,28 @@ impl Disk {
         snapshot.get(&self.blocks, column_key(column as u8, number)).map_err(failed)
     }
 
+    /// Reads the column of a block that has this number.
+    #[cfg(test)]
+    pub(super) fn raw_column(
+        &self,
+        snapshot: &Snapshot,
+        column: u8,
+        number: u32,
+    ) -> Result<Option<fjall::Slice>, StoreError> {
+        snapshot.get(&self.blocks, column_key(column, number)).map_err(failed)
+    }
+
     /// Returns a snapshot of the disk, which later commits do not change.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::new(self.db.snapshot())
     }
 
     /// Reads a finished job.
-    pub(super) fn finished(&self, snapshot: &Snapshot, id: &JobId) -> Result<Option<Versioned>, StoreError> {
-        let Some(bytes) = snapshot.get(&self.done, id.as_str()).map_err(failed)? else { return Ok(None) };
+    pub(super) fn finished(&self, view: &View, id: &JobId) -> Result<Option<Versioned>, StoreError> {
+        if view.stale.contains(id) {
+            return Ok(None);
+        }
+        let Some(bytes) = view.snapshot.get(&self.done, id.as_str()).map_err(failed)? else { return Ok(None) };
         self.has_read(1);
         Ok(Some(stored::decode(id, &bytes)?))
     }
@@ -217,25 +285,6 @@ impl Disk {
         let broken = |why: String| Corrupt(format!("the body {}: {why}", reference.id.0));
         let text = String::from_utf8(bytes.to_vec()).map_err(|error| broken(error.to_string()))?;
         Ok(Some(Json::parse(text).map_err(|error| broken(error.to_string()))?))
-    }
-
-    /// Reads a record.
-    pub(super) fn record(&self, snapshot: &Snapshot, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        let Some(bytes) = snapshot.get(&self.records, records::key(key)).map_err(failed)? else { return Ok(None) };
-        Ok(Some(records::decode(key, &bytes)?))
-    }
-
-    /// Reads the records of a kind, by name.
-    pub(super) fn records(&self, snapshot: &Snapshot, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
-        let mut found = Vec::new();
-        for entry in snapshot.prefix(&self.records, records::key_prefix(kind)) {
-            if found.len() == MAX_RECORDS {
-                return Err(too_many(kind));
-            }
-            let (key, value) = entry.into_inner().map_err(failed)?;
-            found.push(records::decode(&records::key_of(&key)?, &value)?);
-        }
-        Ok(found)
     }
 
     /// Adds to the number of finished jobs read.
@@ -262,39 +311,45 @@ impl Disk {
         self.db.persist(PersistMode::Buffer).map_err(failed)
     }
 
-    fn put_head(
+    /// Puts a job where it belongs. Finished ones whose write is before `first_uncut` are in a block.
+    fn put_job(
         &self,
         batch: &mut OwnedWriteBatch,
         id: &JobId,
-        change: &Change<Versioned>,
+        changed: &Changed,
+        first_uncut: u64,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
-        let id = id.as_str();
-        let is_settled = |head: &Versioned| head.job.is_settled();
+        let key = id.as_str();
+        let is_settled = changed.now.as_ref().map(|head| head.job.is_settled());
         // Out of where it was, unless it is written to the same place: one key twice in a batch has no order.
-        if let Some(before) = &change.before {
-            let after_is_settled = change.after.as_ref().map(is_settled);
-            if !is_settled(before) {
-                if after_is_settled != Some(false) {
-                    batch.remove(&self.live, id);
+        match changed.was {
+            Lies::Nowhere => {}
+            Lies::Live if is_settled != Some(false) => batch.remove(&self.live, key),
+            Lies::Live => {}
+            Lies::Finished(version) => {
+                if is_settled != Some(true) {
+                    batch.remove(&self.done, key);
                 }
-            } else {
-                if after_is_settled != Some(true) {
-                    batch.remove(&self.done, id);
-                }
-                batch.remove(&self.recent, before.version.seq_no.to_be_bytes());
+                batch.remove(&self.recent, version.seq_no.to_be_bytes());
             }
         }
-        let Some(after) = &change.after else { return Ok(()) };
-        stored::encode(after, buffer)?;
-        if is_settled(after) {
-            batch.insert(&self.done, id, buffer.as_slice());
-            batch.insert(&self.recent, after.version.seq_no.to_be_bytes(), id);
-        } else {
-            batch.insert(&self.live, id, buffer.as_slice());
+        let Some(head) = &changed.now else { return Ok(()) };
+        stored::encode(head, buffer)?;
+        if !head.job.is_settled() {
+            batch.insert(&self.live, key, buffer.as_slice());
+            return Ok(());
+        }
+        batch.insert(&self.done, key, buffer.as_slice());
+        if head.version.seq_no >= first_uncut {
+            batch.insert(&self.recent, head.version.seq_no.to_be_bytes(), key);
         }
         Ok(())
     }
+}
+
+fn is_short_of_room(how: &str) -> String {
+    format!("the disk is full ({how}): new jobs are refused until there is room again; free space on it")
 }
 
 /// Column by column, so that a search reads what lies together.

@@ -1,140 +1,33 @@
-//! Commits: each batch is decided, made durable, shown to readers and answered, in this order.
+//! Commits: each batch is decided, made durable, shown to readers and answered, in this order. And flushes: what has
+//! changed is written to the database in the background.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
-use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use super::block::{Block, Leaving, NewBlock};
+use super::block::Block;
 use super::disk::Disk;
+use super::entry::{self, Entry};
+use super::log::{AppendError, Log};
 use super::machine::{self, Applied, Command, Effects, Heads, Outcomes, Row};
 use super::reader::Reader;
-use super::state::{FinishedCount, Published};
+use super::seal::LogSeal;
+use super::state::{FlushLimits, Published};
+use super::unflushed::Flush;
 use crate::job::{Job, JobId};
 use crate::store::{Record, RecordKey, StoreError, Versioned, WriteError};
 
-/// The disk, and the state that readers see.
+/// The disk, the log, and the state that readers see.
 pub(super) struct Engine {
     pub(super) published: RwLock<Published>,
     pub(super) disk: Disk,
-    /// How many finished jobs make a block.
-    pub(super) block_jobs: usize,
-}
-
-impl Engine {
-    /// Decides a batch, makes it durable, shows it to readers, and returns the answers. Only the writer calls this, one
-    /// batch after the other. No lock is held while the disk is written to, but a shared one while documents are looked
-    /// up.
-    ///
-    /// # Errors
-    /// An error when the batch could not be made durable. Then none of its answers holds, and the caller must stop.
-    pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Committed, StoreError> {
-        let (Applied { outcomes, effects }, counts, leaving) = {
-            let published = self.published.read();
-            let known = Known { published: &published, disk: &self.disk };
-            let applied = machine::apply(&known, published.last, commands);
-            if applied.effects.last == published.last {
-                return Ok(Committed { outcomes: applied.outcomes, _effects: applied.effects });
-            }
-            let counts = published.finished.after(&applied.effects);
-            let leaving = self.leaving(&published, &applied.effects)?;
-            (applied, counts, leaving)
-        };
-        self.disk.commit(&effects, &counts, &leaving)?;
-        self.publish(&effects, counts, leaving);
-        Ok(Committed { outcomes, _effects: effects })
-    }
-
-    /// Returns what becomes of the blocks whose jobs a batch removes or starts again.
-    fn leaving(&self, published: &Published, effects: &Effects) -> Result<Vec<Leaving>, StoreError> {
-        let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for left in &effects.left {
-            rows.entry(left.block).or_default().push(left.row);
-        }
-        let blocks = rows.into_iter().filter_map(|(number, rows)| Some((published.blocks.get(number)?, rows)));
-        let leave = |(block, rows): (&Block, Vec<u32>)| {
-            Reader { disk: &self.disk, snapshot: &published.snapshot, block }.without(&rows)
-        };
-        blocks.map(leave).collect()
-    }
-
-    /// Writes the seal of the store anew, where it has changed.
-    pub(super) fn checkpoint(&self) -> io::Result<()> {
-        self.disk.checkpoint(self.last_write())
-    }
-
-    /// Returns the number of the last write.
-    pub(super) fn last_write(&self) -> u64 {
-        self.published.read().last.seq_no
-    }
-
-    /// Closes the database and seals it as it is then.
-    ///
-    /// # Errors
-    /// The errors of [`Disk::close`].
-    pub(super) fn close(self) -> Result<(), StoreError> {
-        let seq_no = self.published.into_inner().last.seq_no;
-        self.disk.close(seq_no)
-    }
-
-    fn publish(&self, effects: &Effects, counts: Vec<FinishedCount>, leaving: Vec<Leaving>) {
-        let snapshot = self.disk.snapshot();
-        let mut published = self.published.write();
-        published.last = effects.last;
-        published.snapshot = snapshot;
-        if !leaving.is_empty() {
-            let blocks = Arc::make_mut(&mut published.blocks);
-            leaving.into_iter().for_each(|leaving| blocks.put(leaving.block));
-        }
-        for (state, queue, count) in counts {
-            published.finished.set(state, queue, count);
-        }
-        for (id, change) in &effects.heads {
-            // `effects` still holds what this displaces, so nothing is freed under the lock.
-            match &change.after {
-                Some(head) if !head.job.is_settled() => {
-                    published.recent.remove(id);
-                    published.live.put(head.clone());
-                }
-                Some(head) => {
-                    published.live.remove(id);
-                    published.recent.put(head.clone());
-                }
-                None => {
-                    published.live.remove(id);
-                    published.recent.remove(id);
-                }
-            }
-        }
-    }
-
-    /// Moves the jobs that ended first to a block when two blocks of finished jobs are in memory. Only the writer calls
-    /// this.
-    ///
-    /// # Errors
-    /// An error when the block could not be written. Then the caller must stop, as after a failed batch.
-    pub(super) fn put_in_block(&self) -> Result<(), StoreError> {
-        let (heads, number) = {
-            let published = self.published.read();
-            if published.recent.len() < 2 * self.block_jobs {
-                return Ok(());
-            }
-            let heads: Vec<Versioned> = published.recent.heads().take(self.block_jobs).cloned().collect();
-            (heads, published.blocks.next())
-        };
-        let new = NewBlock::of(number, &heads);
-        self.disk.put_block(&new, heads.iter().map(|head| head.version.seq_no))?;
-        let snapshot = self.disk.snapshot();
-        let mut published = self.published.write();
-        published.snapshot = snapshot;
-        Arc::make_mut(&mut published.blocks).put(new.block);
-        for head in &heads {
-            // `heads` still holds what this takes out, so nothing is freed under the lock.
-            published.recent.remove(&head.job.id);
-        }
-        Ok(())
-    }
+    pub(super) log: Mutex<Log>,
+    /// Held from when a batch is decided until it is shown to readers: what a flush moves from memory to blocks is not
+    /// moved meanwhile. The bytes are those of the last entry, whose room is used again.
+    committing: Mutex<Vec<u8>>,
+    limits: FlushLimits,
 }
 
 /// A durable batch.
@@ -145,16 +38,153 @@ pub(super) struct Committed {
     _effects: Effects,
 }
 
+impl Engine {
+    pub(super) fn new(disk: Disk, log: Log, published: Published, limits: FlushLimits) -> Self {
+        let (published, log, committing) = (RwLock::new(published), Mutex::new(log), Mutex::default());
+        Self { published, disk, log, committing, limits }
+    }
+
+    /// Decides a batch, makes it durable, shows it to readers, and returns the answers. Only the writer calls this, one
+    /// batch after the other. No lock that readers need is held while the log is written to.
+    ///
+    /// # Errors
+    /// [`CommitError`] when the batch was not made durable. Then none of its answers holds.
+    pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Committed, CommitError> {
+        let mut buffer = self.committing.lock();
+        let (Applied { outcomes, effects }, left) = {
+            let published = self.published.read();
+            let known = Known { published: &published, disk: &self.disk };
+            let applied = machine::apply(&known, published.last, commands);
+            if applied.effects.last == published.last {
+                return Ok(Committed { outcomes: applied.outcomes, _effects: applied.effects });
+            }
+            let left = known.left(&applied.effects)?;
+            (applied, left)
+        };
+        entry::encode(&effects, &mut buffer).map_err(StoreError::from)?;
+        let entry = self.log.lock().append(&buffer).map_err(|error| self.not_written(error))?;
+        self.published.write().take_over(entry, buffer.len(), &effects, left);
+        Ok(Committed { outcomes, _effects: effects })
+    }
+
+    /// Returns whether it is time to write what has changed to the database.
+    pub(super) fn is_flush_due(&self) -> bool {
+        self.published.read().is_flush_due(&self.limits)
+    }
+
+    /// Takes what has changed, for the one flush that may be under way.
+    pub(super) fn begin_flush(&self) -> Flush {
+        self.published.write().begin_flush(&self.limits)
+    }
+
+    /// Writes what has changed to the database, shows readers the database as it is then, and shortens the log. Only
+    /// the next flush waits for this.
+    ///
+    /// # Errors
+    /// An error when it could not be written. Then the caller must stop: the log would grow without end.
+    pub(super) fn write_flush(&self, flush: &Flush) -> Result<(), StoreError> {
+        let blocks = self.disk.flush(flush)?;
+        let snapshot = self.disk.snapshot();
+        self.published.write().end_flush(snapshot);
+        for (block, cut) in blocks.into_iter().zip(&flush.cut) {
+            let _order = self.committing.lock();
+            self.published.write().put_block(block, &cut.heads);
+        }
+        let outdated = self.log.lock().forget_before(flush.entry + 1);
+        for segment in outdated {
+            if let Err(error) = fs::remove_file(&segment) {
+                tracing::warn!(%error, segment = %segment.display(), "a segment of the log that is not needed is left");
+            }
+        }
+        Ok(())
+    }
+
+    fn not_written(&self, error: AppendError) -> CommitError {
+        match error {
+            AppendError::Full(error) => CommitError::Refused(self.disk.give_room(&error)),
+            AppendError::Failed(error) => CommitError::Failed(self.disk.stopped(error)),
+        }
+    }
+
+    /// Returns the number of the last write.
+    pub(super) fn last_write(&self) -> u64 {
+        self.published.read().last.seq_no
+    }
+
+    /// Writes the seal of the store anew, where it has changed.
+    pub(super) fn checkpoint(&self) -> io::Result<()> {
+        let segment = self.log.lock().segment();
+        let (write, last) = {
+            let published = self.published.read();
+            (published.last.seq_no, published.entry)
+        };
+        self.disk.checkpoint(write, LogSeal { last, segment, is_closed: false })
+    }
+
+    /// Closes the log and the database, and seals them as they are then. All has been flushed.
+    ///
+    /// # Errors
+    /// The errors of [`Disk::close`].
+    pub(super) fn close(self) -> Result<(), StoreError> {
+        let Self { published, log, disk, .. } = self;
+        let log = log.into_inner();
+        let segment = log.segment();
+        let last = log.close();
+        let last = last.map_err(|error| StoreError::Unavailable(format!("the log: {error}")))?;
+        disk.close(published.into_inner().last.seq_no, LogSeal { last, segment, is_closed: true })
+    }
+}
+
+/// Why a batch was not made durable.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CommitError {
+    /// Nothing was written, and later batches may be.
+    #[error(transparent)]
+    Refused(#[from] StoreError),
+    /// Whether it is durable is unknown, and so is what a later one would be written after: the caller must stop.
+    #[error("{0}")]
+    Failed(StoreError),
+}
+
+/// Takes over an entry of the log that is read again.
+///
+/// # Errors
+/// Why it cannot be the next one.
+pub(super) fn replay(disk: &Disk, published: &mut Published, number: u64, bytes: &[u8]) -> Result<(), String> {
+    let entry = Entry::decode(bytes)?;
+    let known = Known { published, disk };
+    let effects = entry.effects(&known)?;
+    let left = known.left(&effects).map_err(|error| error.to_string())?;
+    published.take_over(number, bytes.len(), &effects, left);
+    Ok(())
+}
+
 struct Known<'a> {
     published: &'a Published,
     disk: &'a Disk,
+}
+
+impl Known<'_> {
+    /// Returns the blocks that a batch's jobs leave, as they are then.
+    fn left(&self, effects: &Effects) -> Result<Vec<Block>, StoreError> {
+        let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for left in &effects.left {
+            rows.entry(left.block).or_default().push(left.row);
+        }
+        let blocks = rows.into_iter().filter_map(|(number, rows)| Some((self.published.blocks.get(number)?, rows)));
+        blocks.map(|(block, rows)| self.reader(block).without(&rows)).collect()
+    }
+
+    fn reader<'b>(&'b self, block: &'b Block) -> Reader<'b> {
+        Reader { disk: self.disk, snapshot: &self.published.view.snapshot, block }
+    }
 }
 
 impl Heads for Known<'_> {
     fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError> {
         match self.published.in_memory(id) {
             Some(head) => Ok(Some(head.clone())),
-            None => self.disk.finished(&self.published.snapshot, id),
+            None => self.disk.finished(&self.published.view, id),
         }
     }
 
@@ -165,8 +195,7 @@ impl Heads for Known<'_> {
         }
         let mut unreadable = None;
         for block in self.published.blocks.created_at(*created_at) {
-            let reader = Reader { disk: self.disk, snapshot: &self.published.snapshot, block };
-            match reader.row_of(id.as_str(), *created_at) {
+            match self.reader(block).row_of(id.as_str(), *created_at) {
                 Ok(Some(row)) => return Ok(Some(Row { block: block.number, row })),
                 Ok(None) => {}
                 // The job may be in another block that can be read.
@@ -182,7 +211,7 @@ impl Heads for Known<'_> {
     }
 
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.disk.record(&self.published.snapshot, key)
+        Ok(self.published.records.get(key)?.cloned())
     }
 }
 
@@ -190,3 +219,6 @@ impl Heads for Known<'_> {
 pub(super) fn undecided<T>(failure: &StoreError) -> WriteError<T> {
     WriteError::Unknown(failure.to_string())
 }
+
+#[cfg(test)]
+mod tests;

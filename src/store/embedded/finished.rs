@@ -7,11 +7,8 @@
 
 use std::collections::HashSet;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
-
-use fjall::Snapshot;
 
 use super::block::{Block, Blocks};
 use super::budget::Budget;
@@ -20,6 +17,7 @@ use super::groups::Groups;
 use super::narrow::Narrowed;
 use super::page::Sink;
 use super::reader::Reader;
+use super::state::View;
 use super::stored;
 use crate::job::{JobId, JobState};
 use crate::query::{GroupField, Sort, SortKey};
@@ -42,7 +40,7 @@ const JOBS_BETWEEN_YIELDS: usize = 1_024;
 /// The finished jobs that are in blocks at one moment, and which of them are wanted.
 pub(super) struct Finished<'a> {
     pub(super) disk: &'a Disk,
-    pub(super) snapshot: &'a Arc<Snapshot>,
+    pub(super) view: &'a View,
     pub(super) blocks: &'a Blocks,
     /// The jobs that were found in memory, and so are not looked for here.
     pub(super) in_memory: &'a [Versioned],
@@ -160,12 +158,12 @@ impl Finished<'_> {
     }
 
     fn reader<'b>(&'b self, block: &'b Block) -> Reader<'b> {
-        Reader { disk: self.disk, snapshot: self.snapshot, block }
+        Reader { disk: self.disk, snapshot: &self.view.snapshot, block }
     }
 
     /// Reads a job that is in a block.
     pub(super) fn look_up(&self, id: &JobId) -> Result<Versioned, StoreError> {
-        let found = self.disk.finished(self.snapshot, id)?;
+        let found = self.disk.finished(self.view, id)?;
         found.ok_or_else(|| StoreError::Corrupt(format!("job {id} is in a block and is not stored")))
     }
 
@@ -178,7 +176,7 @@ impl Finished<'_> {
         let mut seen: HashSet<&JobId> = self.ids_in_memory().collect();
         for id in ids {
             if seen.insert(id)
-                && let Some(head) = self.disk.finished(self.snapshot, id)?
+                && let Some(head) = self.disk.finished(self.view, id)?
                 && self.wanted.filter.matches(&head.job)
                 && sink.take(&head).is_break()
             {
@@ -225,11 +223,11 @@ impl Finished<'_> {
         matches: &SyncSender<Vec<Versioned>>,
     ) -> Result<(), StoreError> {
         let (mut found, mut read) = (Vec::with_capacity(MATCHES_AT_ONCE), 0);
-        for (number, entry) in self.disk.all_finished(self.snapshot, range).enumerate() {
+        for (number, entry) in self.disk.all_finished(&self.view.snapshot, range).enumerate() {
             self.budget.check_at(number)?;
             let (key, value) = entry?;
             let id = stored::id_of(&key)?;
-            if seen.contains(id.as_str()) {
+            if seen.contains(id.as_str()) || self.view.stale.contains(&id) {
                 continue;
             }
             read += 1;

@@ -77,8 +77,8 @@ pub(super) fn numbers_of_journals(database: &Path) -> io::Result<BTreeSet<u64>> 
     Ok(found)
 }
 
-/// Returns the seal of an open database in which so many writes are durable. `former` is the seal before.
-pub(super) fn seal_open(database: &Path, keyspaces: &[&Keyspace], former: &Seal, seq_no: u64) -> io::Result<Seal> {
+/// Returns the seal of an open database. `former` is the seal before, with how far the store has come since.
+pub(super) fn seal_open(database: &Path, keyspaces: &[&Keyspace], former: &Seal) -> io::Result<Seal> {
     let mut numbers = numbers_of_journals(database)?;
     let active = numbers.pop_last();
     let mut journals = BTreeMap::new();
@@ -107,7 +107,7 @@ pub(super) fn seal_open(database: &Path, keyspaces: &[&Keyspace], former: &Seal,
             if is_written_out { persisted.max(former.and_then(|former| former.highest)) } else { persisted };
         sealed.insert(keyspace.id(), KeyspaceSeal { name: keyspace.name().to_string(), manifest, persisted, highest });
     }
-    Ok(Seal { stage: Stage::Open, seq_no, keyspaces: sealed, journals, active })
+    Ok(Seal { stage: Stage::Open, keyspaces: sealed, journals, active, ..former.clone() })
 }
 
 /// Returns the seal of a database that nobody has open any more. `last` is the seal of the moment before.
@@ -188,8 +188,8 @@ impl Inspected {
         // A later write than the last one here would be in the same journal or in a later one, and no journal goes
         // before an earlier one does.
         let last = self.journals.iter().rev().find_map(|(number, journal)| Some((*number, journal.seq_no?)));
-        if let Some((number, last)) = last.filter(|(_, last)| *last < seal.seq_no && self.damages.is_empty()) {
-            let what = format!("it ends with write {last}, and write {} was made", seal.seq_no);
+        if let Some((number, last)) = last.filter(|(_, last)| *last < seal.flushed && self.damages.is_empty()) {
+            let what = format!("it ends with write {last}, and write {} was made", seal.flushed);
             self.damages.push(Damage::of(&journal_file(database, number), what));
         }
     }

@@ -6,11 +6,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::quality::RandomState;
 use itertools::Itertools;
 
 use crate::clock::Timestamp;
@@ -29,7 +30,7 @@ type QueueJobs = BTreeMap<Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>;
 const SHARDS: usize = 4_096;
 
 /// A part of the live jobs.
-pub(super) type Shard = HashMap<JobId, Versioned>;
+pub(super) type Shard = HashMap<JobId, Versioned, RandomState>;
 
 /// All live jobs, in parts that can be held on to: a search that goes over all of them takes hold of every part at one
 /// moment, and the writer copies a part before it changes it while a search holds it.
@@ -41,7 +42,7 @@ struct ById {
 
 impl Default for ById {
     fn default() -> Self {
-        Self { shards: vec![Arc::default(); SHARDS], hasher: RandomState::new() }
+        Self { shards: vec![Arc::default(); SHARDS], hasher: RandomState::default() }
     }
 }
 

@@ -4,9 +4,13 @@
 //! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects
 //! on every machine, so that it can sit behind a replicated log as it is.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::sync::Arc;
+
+use foldhash::quality::RandomState;
+use indexmap::IndexMap;
+use indexmap::map::Entry;
 
 use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName};
 use crate::store::{Record, RecordKey, RecordWrite, StoreError, Version, Versioned, Write, WriteError, WriteResult};
@@ -50,18 +54,21 @@ pub(super) struct Outcomes {
     pub(super) records: Vec<WriteResult<Record>>,
 }
 
+/// Changes by key, in the order in which a batch first comes to each: the same on every machine.
+pub(super) type Changes<K, T> = IndexMap<K, Change<T>, RandomState>;
+
 /// The difference that a batch makes. Each job, body and record is in it at most once, as it is after the whole batch:
 /// a storage engine gives all parts of a batch one sequence number, so two writes of one key would have no order.
 #[derive(Debug)]
 pub(super) struct Effects {
     /// The jobs written.
-    pub(super) heads: BTreeMap<JobId, Change<Versioned>>,
+    pub(super) heads: Changes<JobId, Versioned>,
     /// The rows that these jobs leave, in rising order.
     pub(super) left: BTreeSet<Row>,
     /// The bodies written (`Some`) and dropped (`None`).
     pub(super) bodies: BTreeMap<BodyId, Option<Json>>,
     /// The records written.
-    pub(super) records: BTreeMap<RecordKey, Change<Record>>,
+    pub(super) records: Changes<RecordKey, Record>,
     /// The version given last.
     pub(super) last: Version,
 }
@@ -85,10 +92,10 @@ pub(super) struct Change<T> {
 /// Decides a batch of commands on the state that `heads` shows, where `last` is the version given last.
 pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -> Applied {
     let effects = Effects {
-        heads: BTreeMap::new(),
+        heads: Changes::default(),
         left: BTreeSet::new(),
         bodies: BTreeMap::new(),
-        records: BTreeMap::new(),
+        records: Changes::default(),
         last,
     };
     let mut batch = Batch { heads, effects };
@@ -111,8 +118,8 @@ fn is_change<T>(change: &Change<T>, version: impl Fn(&T) -> Version) -> bool {
 }
 
 /// Returns the change of the document with this key, which is read when the batch first comes to it.
-fn change_of<'m, K: Ord + Clone, T: Clone>(
-    changes: &'m mut BTreeMap<K, Change<T>>,
+fn change_of<'m, K: Hash + Eq + Clone, T: Clone>(
+    changes: &'m mut Changes<K, T>,
     key: &K,
     read: impl FnOnce(&K) -> Result<Option<T>, StoreError>,
 ) -> Result<&'m mut Change<T>, StoreError> {

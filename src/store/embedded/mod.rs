@@ -2,18 +2,24 @@
 //!
 //! In reading order:
 //! - `machine`: what a batch of commands makes of the store, a pure function.
-//! - `state`: what readers see. `live`: the jobs in memory with their indexes.
+//! - `state`: what readers see. `live`: the jobs in memory with their indexes. `unflushed`: what the database does not
+//!   have yet.
 //! - `engine`: how a batch is committed. `writer`: the one thread that commits batches.
+//! - `log`: what makes a batch durable. `entry`: what of a batch is in the log, and `delta`, what of a job.
+//! - `flush`: how the database comes after the log.
+//! - `watch`: what must not run out. `periodic`: a thread that does something time and again.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
-//! - `opening`: how it is opened and closed. `seal`: what must be there then, which `checkpoint` writes and `inspect`
-//!   compares with what is. `journal` and `manifest`: the database's own files, read only. `verify`: all of it checked.
+//! - `opening`: how it is opened and closed, with `recover`, how the database is read. `seal`: what must be there then,
+//!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
+//!   read only. `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `audit`: the audit's files.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
 //!
 //! What holds at any moment:
-//! - A write is answered after its batch is synced, and seen by readers from then on.
+//! - A write is answered after its batch is synced in the log, and seen by readers from then on.
+//! - The database is the state as of one entry of the log, and the log has every later entry.
 //! - Jobs that have not ended are in memory and on disk, finished ones on disk only: memory grows with the live jobs,
 //!   not with the finished ones.
 //! - After a failure to sync nothing more is written until the directory is opened anew: what the failed sync left
@@ -27,28 +33,36 @@ mod block;
 mod budget;
 mod checkpoint;
 mod column;
+mod delta;
 mod directory;
 mod disk;
 mod engine;
+mod entry;
 mod error;
 mod finished;
+mod flush;
 mod groups;
 mod inspect;
 mod journal;
 mod live;
+mod log;
 mod machine;
 mod manifest;
 mod narrow;
 mod opening;
 mod page;
+mod periodic;
 mod reader;
 mod records;
+mod recover;
 mod scan;
 mod seal;
 mod state;
 mod stats;
 mod stored;
+mod unflushed;
 mod verify;
+mod watch;
 mod writer;
 
 use std::path::Path;
@@ -72,13 +86,13 @@ use crate::store::{
 };
 use audit::Audit;
 use budget::Budget;
-use checkpoint::Checkpoints;
 use directory::Directory;
-use disk::Disk;
 pub use disk::EmbeddedOptions;
 use engine::Engine;
 pub use error::{Damage, OpenError};
+use flush::Flusher;
 use narrow::Narrowed;
+use periodic::Periodic;
 pub use verify::{Verified, verify};
 use writer::Queue;
 
@@ -103,8 +117,9 @@ const LOOKUPS: u32 = 64;
 pub struct EmbeddedStore {
     queue: Arc<Queue>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// The thread that keeps the seal; `None` once the store is closed. It is before the engine, so that it ends first.
-    checkpoints: Mutex<Option<Checkpoints>>,
+    /// The threads that keep the seal and that watch; none once the store is closed. They are before the engine, so
+    /// that they end first.
+    periodic: Mutex<Vec<Periodic>>,
     /// The engine; `None` once the store is closed.
     engine: RwLock<Option<Arc<Engine>>>,
     scans: Arc<Semaphore>,
@@ -121,23 +136,23 @@ impl EmbeddedStore {
     /// # Errors
     /// [`OpenError`] says why the directory cannot be opened.
     pub fn open(path: impl AsRef<Path>, options: &EmbeddedOptions) -> Result<Self, OpenError> {
-        let directory = Directory::hold(path.as_ref())?;
-        let (disk, published) = Disk::open(directory, options)?;
-        let engine =
-            Arc::new(Engine { published: RwLock::new(published), disk, block_jobs: options.block_jobs.max(1) });
+        let directory = Directory::hold(path.as_ref(), options.reserve_bytes)?;
+        let engine = Arc::new(Engine::open(directory, options)?);
         let queue = Arc::new(Queue::default());
-        let writer = thread::Builder::new().name("store-writer".to_owned()).spawn({
-            let (engine, queue) = (Arc::clone(&engine), Arc::clone(&queue));
-            move || writer::run(&engine, &queue)
-        });
         let no_thread =
             |source| OpenError::Io { doing: "start a thread for", directory: path.as_ref().to_owned(), source };
-        let checkpoints = Checkpoints::start(Arc::downgrade(&engine)).map_err(no_thread);
+        let flusher = Flusher::start(&engine).map_err(no_thread)?;
+        let writer = thread::Builder::new().name("store-writer".to_owned()).spawn({
+            let (engine, queue) = (Arc::clone(&engine), Arc::clone(&queue));
+            move || writer::run(&engine, &queue, flusher)
+        });
         let writer = writer.map_err(no_thread)?;
+        let seal = checkpoint::start(Arc::downgrade(&engine)).map_err(no_thread);
+        let watch = watch::start(Arc::downgrade(&engine), Arc::clone(&queue), options.memory_limit).map_err(no_thread);
         Ok(Self {
             queue,
             writer: Mutex::new(Some(writer)),
-            checkpoints: Mutex::new(Some(checkpoints?)),
+            periodic: Mutex::new(vec![seal?, watch?]),
             engine: RwLock::new(Some(engine)),
             scans: Arc::new(Semaphore::new(SCANS as usize)),
             indexed_scans: Arc::new(Semaphore::new(INDEXED_SCANS as usize)),
@@ -226,10 +241,10 @@ impl Store for EmbeddedStore {
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
-        let (mut found, snapshot) = self.in_memory(|engine| {
+        let (mut found, view) = self.in_memory(|engine| {
             let published = engine.published.read();
             let found: Vec<_> = ids.iter().map(|id| published.in_memory(id).cloned()).collect();
-            (found, Arc::clone(&published.snapshot))
+            (found, published.view.clone())
         })?;
         let missing: Vec<JobId> =
             ids.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(id, _)| id.clone()).collect();
@@ -237,7 +252,7 @@ impl Store for EmbeddedStore {
             return Ok(found);
         }
         let finished = self.on_disk(&self.lookups, move |engine| {
-            missing.iter().map(|id| engine.disk.finished(&snapshot, id)).collect::<Result<Vec<_>, _>>()
+            missing.iter().map(|id| engine.disk.finished(&view, id)).collect::<Result<Vec<_>, _>>()
         });
         let mut finished = finished.await?.into_iter();
         for place in found.iter_mut().filter(|found| found.is_none()) {
@@ -247,12 +262,23 @@ impl Store for EmbeddedStore {
     }
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
-        let references = references.to_vec();
-        let bodies = self.on_disk(&self.lookups, move |engine| {
-            let snapshot = Arc::clone(&engine.published.read().snapshot);
-            references.iter().map(|reference| engine.disk.body(&snapshot, reference)).collect()
-        });
-        bodies.await
+        let (mut found, snapshot) = self.in_memory(|engine| {
+            let published = engine.published.read();
+            let found: Vec<_> = references.iter().map(|reference| published.body(reference.id).cloned()).collect();
+            (found, Arc::clone(&published.view.snapshot))
+        })?;
+        let missing = references.iter().zip(&found).filter(|(_, found)| found.is_none());
+        let missing: Vec<BodyRef> = missing.map(|(reference, _)| *reference).collect();
+        if !missing.is_empty() {
+            let stored = self.on_disk(&self.lookups, move |engine| {
+                missing.iter().map(|reference| engine.disk.body(&snapshot, reference)).collect::<Result<Vec<_>, _>>()
+            });
+            let mut stored = stored.await?.into_iter();
+            for place in found.iter_mut().filter(|found| found.is_none()) {
+                *place = stored.next();
+            }
+        }
+        Ok(found.into_iter().map(Option::flatten).collect())
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
@@ -285,20 +311,11 @@ impl Store for EmbeddedStore {
     }
 
     async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        let key = key.clone();
-        let read = move |engine: &Engine| {
-            let snapshot = Arc::clone(&engine.published.read().snapshot);
-            engine.disk.record(&snapshot, &key)
-        };
-        self.on_disk(&self.lookups, read).await
+        self.in_memory(|engine| Ok(engine.published.read().records.get(key)?.cloned()))?
     }
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
-        let read = move |engine: &Engine| {
-            let snapshot = Arc::clone(&engine.published.read().snapshot);
-            engine.disk.records(&snapshot, kind)
-        };
-        self.on_disk(&self.indexed_scans, read).await
+        self.in_memory(|engine| engine.published.read().records.of(kind))?
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
@@ -322,6 +339,10 @@ impl Store for EmbeddedStore {
             Some(StoreError::Stopped(why)) => Some(why),
             _ => None,
         }
+    }
+
+    fn out_of_order(&self) -> Option<String> {
+        self.queue.new_jobs_refused().map(|reason| reason.to_string())
     }
 
     fn inline_limit(&self) -> usize {
@@ -353,10 +374,10 @@ impl Store for EmbeddedStore {
             permits.close();
             drop(taken);
         }
-        let (checkpoints, engine) = (self.checkpoints.lock().take(), self.engine.write().take());
+        let (periodic, engine) = (std::mem::take(&mut *self.periodic.lock()), self.engine.write().take());
         let release = move || {
-            drop(checkpoints);
-            // Nobody else has the engine any more: neither readers, nor the writer, nor the thread of checkpoints.
+            drop(periodic);
+            // Nobody else has the engine any more: neither readers, nor the writer, nor these threads.
             if let Some(engine) = engine.and_then(Arc::into_inner)
                 && let Err(failure) = engine.close()
             {

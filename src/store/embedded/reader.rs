@@ -1,10 +1,11 @@
 //! Reads the columns of one block: which of its jobs a filter leaves, and what they are ordered by.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use fjall::{Slice, Snapshot};
 
-use super::block::{Block, Column, Leaving, NAMES, SPANS};
+use super::block::{Block, Column, NAMES, SPANS};
 use super::column::{Ids, Ints, Names};
 use super::disk::Disk;
 use super::error::Corrupt;
@@ -57,8 +58,12 @@ impl Reader<'_> {
         Ok(States(self.ints(Column::State)?))
     }
 
-    fn dead(&self) -> Result<Option<Slice>, StoreError> {
-        if self.block.dead == 0 { Ok(None) } else { self.bytes(Column::Dead).map(Some) }
+    fn dead(&self) -> Result<Option<Dead>, StoreError> {
+        match &self.block.left {
+            _ if self.block.dead == 0 => Ok(None),
+            Some(bits) => Ok(Some(Dead::Since(Arc::clone(bits)))),
+            None => self.bytes(Column::Dead).map(Dead::Stored).map(Some),
+        }
     }
 
     /// Returns the rows of the jobs that match as far as their columns say, in rising order.
@@ -132,6 +137,12 @@ impl Reader<'_> {
         })
     }
 
+    /// Returns whether the job in a row has left the block.
+    #[cfg(test)]
+    pub(super) fn has_left(&self, row: u32) -> Result<bool, StoreError> {
+        Ok(self.dead()?.is_some_and(|dead| has_bit(&dead, row)))
+    }
+
     /// Returns the row of a job that is in the block and has not left it.
     pub(super) fn row_of(&self, id: &str, created_at: Timestamp) -> Result<Option<u32>, StoreError> {
         let times = self.ints(Column::CreatedAt)?;
@@ -146,15 +157,26 @@ impl Reader<'_> {
     }
 
     /// Returns what the block becomes when these rows leave it.
-    pub(super) fn without(&self, rows: &[u32]) -> Result<Leaving, StoreError> {
-        let mut dead = self.dead()?.map_or_else(Vec::new, |dead| dead.to_vec());
-        dead.resize(self.rows().div_ceil(8), 0);
-        for row in rows {
-            dead[*row as usize / 8] |= 1 << (row % 8);
+    pub(super) fn without(&self, rows: &[u32]) -> Result<Block, StoreError> {
+        Ok(self.block.without(rows.iter().copied(), self.dead()?.as_deref().unwrap_or_default()))
+    }
+}
+
+/// The bits of the jobs that have left a block.
+enum Dead {
+    /// Since the store was opened.
+    Since(Arc<[u8]>),
+    Stored(Slice),
+}
+
+impl Deref for Dead {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Since(bits) => bits,
+            Self::Stored(bits) => bits,
         }
-        let block = Block { dead: dead.iter().map(|byte| byte.count_ones()).sum(), ..self.block.clone() };
-        let is_empty = block.dead >= block.rows;
-        Ok(Leaving { block, dead: (!is_empty).then_some(dead) })
     }
 }
 

@@ -14,11 +14,6 @@ pub(super) fn key(key: &RecordKey) -> Vec<u8> {
     bytes
 }
 
-/// Returns what the keys of all records of a kind start with, and no others.
-pub(super) const fn key_prefix(kind: RecordKind) -> [u8; 1] {
-    [kind as u8]
-}
-
 /// Returns which record has this key.
 pub(super) fn key_of(bytes: &[u8]) -> Result<RecordKey, Corrupt> {
     let broken = |why: String| Corrupt(format!("the key {:?} of a record: {why}", bytes.escape_ascii().to_string()));
@@ -66,7 +61,6 @@ mod tests {
         fn keys_of_one_kind_are_in_the_order_of_names(one in arbitrary::record(), other in arbitrary::record()) {
             let other = RecordKey::new(one.key.kind, other.key.name);
             prop_assert_eq!(key(&one.key).cmp(&key(&other)), one.key.cmp(&other));
-            prop_assert!(key(&other).starts_with(&key_prefix(one.key.kind)));
         }
 
         #[test]
@@ -86,7 +80,6 @@ mod tests {
         use RecordKind::{Lease, Queue, Setting, Subscription};
         for (code, kind) in [Lease, Queue, Subscription, Setting].into_iter().enumerate() {
             assert_eq!(key_of(&[code as u8, b'n']).map(|key| key.kind).ok(), Some(kind));
-            assert_eq!(key_prefix(kind), [code as u8]);
         }
     }
 

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use fjall::Snapshot;
-
 use super::block::Blocks;
 use super::budget::Budget;
 use super::engine::Engine;
@@ -15,7 +13,7 @@ use super::groups::Groups;
 use super::live::Shard;
 use super::narrow::Narrowed;
 use super::page::{Page, Sink};
-use super::state::Published;
+use super::state::{Published, View};
 use crate::job::JobState;
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
@@ -132,7 +130,7 @@ struct Moment {
     /// Every live job, where there is no index.
     all_live: Vec<Arc<Shard>>,
     blocks: Arc<Blocks>,
-    snapshot: Arc<Snapshot>,
+    view: View,
     budget: Budget,
 }
 
@@ -151,8 +149,8 @@ impl Moment {
                 heads.extend(published.recent.heads().filter(|head| wanted.admits(head.job.state.name())).cloned());
             }
         }
-        let (blocks, snapshot) = (Arc::clone(&published.blocks), Arc::clone(&published.snapshot));
-        Self { heads, all_live, blocks, snapshot, budget }
+        let (blocks, view) = (Arc::clone(&published.blocks), published.view.clone());
+        Self { heads, all_live, blocks, view, budget }
     }
 
     /// Visits the jobs in memory that match, until `visit` returns a break, and returns whether it did.
@@ -183,7 +181,7 @@ impl Moment {
     fn finished<'a>(&'a self, engine: &'a Engine, wanted: &'a Narrowed) -> Finished<'a> {
         Finished {
             disk: &engine.disk,
-            snapshot: &self.snapshot,
+            view: &self.view,
             blocks: &self.blocks,
             in_memory: &self.heads,
             wanted,

@@ -17,20 +17,34 @@ use super::error::Damage;
 use super::journal::Journal;
 
 const SEAL_FILE: &str = "leasehold.seal";
-const HEADING: &str = "leasehold seal 1";
+const HEADING: &str = "leasehold seal 2";
 
 /// What a data directory must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seal {
     pub(super) stage: Stage,
-    /// The number of writes that are certainly in the database.
+    /// The number of a write that is certainly durable.
     pub(super) seq_no: u64,
+    /// The number of a write that is certainly in the database.
+    pub(super) flushed: u64,
+    pub(super) log: LogSeal,
     /// The keyspaces that must be there, by the names of their folders.
     pub(super) keyspaces: BTreeMap<u64, KeyspaceSeal>,
     /// The journals that are written no more, by their numbers. One may be gone once all its items are in tables.
     pub(super) journals: BTreeMap<u64, JournalSeal>,
     /// The number of the journal that was being written.
     pub(super) active: Option<u64>,
+}
+
+/// How far the log has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LogSeal {
+    /// The number of an entry that is certainly durable, or of the one before the first.
+    pub(super) last: u64,
+    /// The number of the first entry of the segment that was being written.
+    pub(super) segment: u64,
+    /// Whether the log was closed with that entry.
+    pub(super) is_closed: bool,
 }
 
 /// Where the database is in its life.
@@ -78,7 +92,8 @@ impl Seal {
     /// Creates the seal of a database that is being created.
     pub(super) fn creating() -> Self {
         let (keyspaces, journals) = (BTreeMap::new(), BTreeMap::new());
-        Self { stage: Stage::Creating, seq_no: 0, keyspaces, journals, active: None }
+        let log = LogSeal::default();
+        Self { stage: Stage::Creating, seq_no: 0, flushed: 0, log, keyspaces, journals, active: None }
     }
 
     /// Returns the seal of the same database once it is in use.

@@ -1,20 +1,40 @@
 //! The state that readers see: everything acknowledged and nothing else.
 //!
-//! [`Published`] holds the live jobs, the counts, and a snapshot of the disk taken right after the last commit, and is
-//! moved on as one. A reader who takes all it needs under one lock sees one moment, however it then reads the disk.
+//! [`Published`] holds the live jobs, the records, the counts, what is not in the database yet, and a view of the
+//! database, and is moved on as one. A reader who takes all it needs under one lock sees one moment, however it then
+//! reads the disk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem;
 use std::sync::Arc;
 
 use fjall::Snapshot;
+use foldhash::quality::RandomState;
 
-use super::block::Blocks;
+use super::block::{Block, Blocks};
+use super::error::Corrupt;
 use super::live::Live;
 use super::machine::Effects;
-use crate::job::{JobId, JobState, QueueName};
-use crate::store::{Version, Versioned};
+use super::unflushed::{Cut, Flush, Unflushed};
+use crate::job::{BodyId, JobId, JobState, Json, QueueName};
+use crate::store::record::too_many;
+use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
 
-/// The store's state as of the last commit.
+/// Finished jobs are put in blocks once there are enough of them in memory for so many blocks.
+const CUT_AT_BLOCKS: usize = 4;
+
+/// When what has changed is written to the database.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlushLimits {
+    /// How many finished jobs make a block of their index.
+    pub(super) block_jobs: usize,
+    /// After so many changes of documents.
+    pub(super) changes: u64,
+    /// After so many bytes of the log.
+    pub(super) bytes: u64,
+}
+
+/// The store's state as of the last durable batch.
 pub(super) struct Published {
     /// The live jobs.
     pub(super) live: Live,
@@ -24,10 +44,26 @@ pub(super) struct Published {
     pub(super) blocks: Arc<Blocks>,
     /// How many jobs have finished.
     pub(super) finished: Finished,
+    /// The records.
+    pub(super) records: Records,
     /// The version assigned last.
     pub(super) last: Version,
-    /// A snapshot of the disk at the same moment.
+    /// The number of the last entry of the log.
+    pub(super) entry: u64,
+    /// What has changed since the last flush began.
+    pub(super) unflushed: Unflushed,
+    /// What the flush under way writes.
+    pub(super) flushing: Option<Arc<Unflushed>>,
+    /// The database at the end of the last flush.
+    pub(super) view: View,
+}
+
+/// The database at the end of a flush, and what of it is not current any more.
+#[derive(Clone)]
+pub(super) struct View {
     pub(super) snapshot: Arc<Snapshot>,
+    /// The jobs that the database has as finished in a version that is not current.
+    pub(super) stale: Arc<HashSet<JobId>>,
 }
 
 impl Published {
@@ -35,13 +71,156 @@ impl Published {
     pub(super) fn in_memory(&self, id: &JobId) -> Option<&Versioned> {
         self.live.get(id).or_else(|| self.recent.get(id))
     }
+
+    /// Returns what has become of a body that the database does not have as it is now: `Some(None)` when it was
+    /// dropped.
+    pub(super) fn body(&self, id: BodyId) -> Option<&Option<Json>> {
+        let flushing = || self.flushing.as_ref().and_then(|flushing| flushing.bodies.get(&id));
+        self.unflushed.bodies.get(&id).or_else(flushing)
+    }
+
+    /// Returns whether it is time to write what has changed to the database.
+    pub(super) fn is_flush_due(&self, limits: &FlushLimits) -> bool {
+        let Unflushed { changes, bytes, .. } = self.unflushed;
+        self.is_cut_due(limits) || changes >= limits.changes || bytes >= limits.bytes
+    }
+
+    fn is_cut_due(&self, limits: &FlushLimits) -> bool {
+        self.recent.uncut() >= CUT_AT_BLOCKS * limits.block_jobs
+    }
+
+    /// Takes what has changed, for the one flush that may be under way. Finished jobs that are enough for some blocks
+    /// are put in blocks, those first that ended first: what is in a block follows from the entries of the log alone.
+    pub(super) fn begin_flush(&mut self, limits: &FlushLimits) -> Flush {
+        let count = if self.is_cut_due(limits) { self.recent.uncut() / limits.block_jobs } else { 0 };
+        let numbers = (self.blocks.next()..).take(count);
+        let cut = numbers.map(|number| Cut { number, heads: self.recent.cut(limits.block_jobs) }).collect();
+        let changes = Arc::new(mem::take(&mut self.unflushed));
+        self.flushing = Some(Arc::clone(&changes));
+        let counts = changes.counts.iter().map(|group| (group.clone(), self.finished.of(group))).collect();
+        Flush { entry: self.entry, last: self.last, changes, cut, blocks: Arc::clone(&self.blocks), counts }
+    }
+
+    /// Takes over the database as it is after a flush.
+    pub(super) fn end_flush(&mut self, snapshot: Arc<Snapshot>) {
+        self.view = View { snapshot, stale: self.unflushed.stale() };
+        self.flushing = None;
+    }
+
+    /// Puts a block that a flush has written in the place of its jobs in memory, which were cut as `heads`. No batch
+    /// may have been decided and not taken over.
+    pub(super) fn put_block(&mut self, block: Block, heads: &[Versioned]) {
+        // Those that have changed since they were cut left before the block was there.
+        let mut left = Vec::new();
+        for (row, head) in (0..).zip(heads) {
+            // The flush still holds what this takes out, so nothing is freed under the lock.
+            match self.recent.get(&head.job.id) {
+                Some(now) if now.version == head.version => drop(self.recent.remove(&head.job.id)),
+                _ => left.push(row),
+            }
+        }
+        let block = if left.is_empty() {
+            block
+        } else {
+            self.unflushed.blocks.insert(block.number);
+            block.without(left, &[])
+        };
+        Arc::make_mut(&mut self.blocks).put(block);
+    }
+
+    /// Takes over a batch that is durable as the entry `entry` of the log, in so many bytes. `left` are the blocks that
+    /// jobs leave with it, as they are then.
+    pub(super) fn take_over(&mut self, entry: u64, bytes: usize, effects: &Effects, left: Vec<Block>) {
+        (self.entry, self.last) = (entry, effects.last);
+        let stale = self.unflushed.add(effects, bytes);
+        if !stale.is_empty() {
+            Arc::make_mut(&mut self.view.stale).extend(stale);
+        }
+        for block in left {
+            self.unflushed.blocks.insert(block.number);
+            Arc::make_mut(&mut self.blocks).put(block);
+        }
+        for (group, by) in effects.finished_deltas() {
+            self.finished.add(group.clone(), by);
+            self.unflushed.counts.insert(group);
+        }
+        for (key, change) in &effects.records {
+            match &change.after {
+                Some(record) => self.records.readable.insert(key.clone(), record.clone()),
+                None => self.records.readable.remove(key),
+            };
+        }
+        for (id, change) in &effects.heads {
+            // `effects` still holds what this displaces, so nothing is freed under the lock.
+            let is_settled = |head: &Versioned| head.job.is_settled();
+            let (was_settled, is_settled) =
+                (change.before.as_ref().map(is_settled), change.after.as_ref().map(is_settled));
+            if was_settled == Some(true) && is_settled != Some(true) {
+                self.recent.remove(id);
+            } else if was_settled == Some(false) && is_settled != Some(false) {
+                self.live.remove(id);
+            }
+            match &change.after {
+                Some(head) if head.job.is_settled() => drop(self.recent.put(head.clone())),
+                Some(head) => drop(self.live.put(head.clone())),
+                None => {}
+            }
+        }
+    }
 }
 
-/// The jobs that have ended lately, by the number of the write that ended them. At most two blocks of them.
+/// All records.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    readable: BTreeMap<RecordKey, Record>,
+    /// Why a record could not be read when the store was opened. The others are served.
+    unreadable: BTreeMap<RecordKey, String>,
+}
+
+impl Records {
+    /// Adds a record, or why it cannot be read.
+    pub(super) fn add(&mut self, key: RecordKey, read: Result<Record, Corrupt>) {
+        match read {
+            Ok(record) => drop(self.readable.insert(key, record)),
+            Err(Corrupt(why)) => drop(self.unreadable.insert(key, why)),
+        }
+    }
+
+    /// Returns a record, if it exists.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when it cannot be read.
+    pub(super) fn get(&self, key: &RecordKey) -> Result<Option<&Record>, StoreError> {
+        match self.unreadable.get(key) {
+            Some(why) => Err(StoreError::Corrupt(why.clone())),
+            None => Ok(self.readable.get(key)),
+        }
+    }
+
+    /// Returns the records of a kind, by name.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when one of them cannot be read, or there are more than can be listed.
+    pub(super) fn of(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        if let Some((_, why)) = self.unreadable.iter().find(|(key, _)| key.kind == kind) {
+            return Err(StoreError::Corrupt(why.clone()));
+        }
+        let found = self.readable.iter().filter(|(key, _)| key.kind == kind).map(|(_, record)| record.clone());
+        let found: Vec<Record> = found.take(MAX_RECORDS + 1).collect();
+        if found.len() > MAX_RECORDS { Err(too_many(kind)) } else { Ok(found) }
+    }
+}
+
+/// The jobs that have ended lately, by the number of the write that ended them. Those that ended first are cut: they
+/// are being put in blocks, and stay here until the blocks are written.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     by_write: BTreeMap<u64, Versioned>,
-    by_id: HashMap<JobId, u64>,
+    by_id: HashMap<JobId, u64, RandomState>,
+    /// The write from which on the jobs are not cut.
+    first_uncut: u64,
+    /// How many jobs are not cut.
+    uncut: usize,
 }
 
 impl Recent {
@@ -50,9 +229,9 @@ impl Recent {
         self.by_write.get(self.by_id.get(id)?)
     }
 
-    /// Returns the number of these jobs.
-    pub(super) fn len(&self) -> usize {
-        self.by_write.len()
+    /// Returns the number of these jobs that are not cut.
+    pub(super) fn uncut(&self) -> usize {
+        self.uncut
     }
 
     /// Returns all of these jobs, in the order in which they ended.
@@ -63,6 +242,7 @@ impl Recent {
     /// Puts a job in the place of its former version, and returns that.
     pub(super) fn put(&mut self, head: Versioned) -> Option<Versioned> {
         let former = self.remove(&head.job.id);
+        self.uncut += usize::from(head.version.seq_no >= self.first_uncut);
         self.by_id.insert(head.job.id.clone(), head.version.seq_no);
         self.by_write.insert(head.version.seq_no, head);
         former
@@ -70,7 +250,18 @@ impl Recent {
 
     /// Takes a job out, and returns it.
     pub(super) fn remove(&mut self, id: &JobId) -> Option<Versioned> {
-        self.by_write.remove(&self.by_id.remove(id)?)
+        let write = self.by_id.remove(id)?;
+        self.uncut -= usize::from(write >= self.first_uncut);
+        self.by_write.remove(&write)
+    }
+
+    /// Cuts the first jobs that are not cut yet, and returns them.
+    pub(super) fn cut(&mut self, count: usize) -> Vec<Versioned> {
+        let heads: Vec<Versioned> =
+            self.by_write.range(self.first_uncut..).take(count).map(|(_, head)| head.clone()).collect();
+        self.first_uncut = heads.last().map_or(self.first_uncut, |head| head.version.seq_no + 1);
+        self.uncut -= heads.len();
+        heads
     }
 }
 
@@ -78,27 +269,20 @@ impl Recent {
 #[derive(Debug, Default)]
 pub(super) struct Finished(HashMap<(JobState, QueueName), u64>);
 
-/// How many finished jobs there are in one state and queue.
-pub(super) type FinishedCount = (JobState, QueueName, u64);
-
 impl Finished {
-    /// Returns the counts that a batch changes, as they are after it.
-    pub(super) fn after(&self, effects: &Effects) -> Vec<FinishedCount> {
-        let changed = effects.finished_deltas().into_iter();
-        let after = changed.map(|(group, by)| {
-            let before = self.0.get(&group).copied().unwrap_or(0);
-            (group.0, group.1, before.saturating_add_signed(by))
-        });
-        after.collect()
+    /// Adds to the number of finished jobs in a state and queue.
+    pub(super) fn add(&mut self, group: (JobState, QueueName), by: i64) {
+        let count = self.of(&group).saturating_add_signed(by);
+        if count == 0 {
+            self.0.remove(&group);
+        } else {
+            self.0.insert(group, count);
+        }
     }
 
-    /// Sets the number of finished jobs in a state and queue.
-    pub(super) fn set(&mut self, state: JobState, queue: QueueName, count: u64) {
-        if count == 0 {
-            self.0.remove(&(state, queue));
-        } else {
-            self.0.insert((state, queue), count);
-        }
+    /// Returns the number of finished jobs in a state and queue.
+    pub(super) fn of(&self, group: &(JobState, QueueName)) -> u64 {
+        self.0.get(group).copied().unwrap_or(0)
     }
 
     /// Returns all counts that are not zero.

@@ -51,7 +51,12 @@ pub(super) fn id_of(key: &[u8]) -> Result<JobId, Corrupt> {
 pub(super) fn encode_as(version: Version, content: impl Serialize, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
     let Version { primary_term, seq_no, .. } = version;
     buffer.clear();
-    let written = postcard::to_extend(&(FORMAT, primary_term, seq_no, content), std::mem::take(buffer));
+    append(&(FORMAT, primary_term, seq_no, content), buffer)
+}
+
+/// Appends a value to what `buffer` holds.
+pub(super) fn append(value: &impl Serialize, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let written = postcard::to_extend(value, std::mem::take(buffer));
     *buffer = written.map_err(|error| Corrupt(format!("it cannot be written: {error}")))?;
     Ok(())
 }
@@ -84,7 +89,7 @@ pub(super) fn state_of(code: u8) -> Result<JobState, String> {
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Job")]
-struct StoredJob {
+pub(super) struct StoredJob {
     #[serde(skip, default = "JobId::first")]
     id: JobId,
     #[serde(serialize_with = "StoredSpec::serialize", deserialize_with = "shared_spec")]

@@ -1,8 +1,8 @@
 //! Checks all of a data directory that nobody has open, and changes nothing in it.
 //!
-//! First every file is compared with the seal and with the checksums that the database keeps of its files. Then every
-//! record is read, in a database of its own in the directory for temporary files: it has copies of the journals and
-//! links to the tables, since the database writes where it reads.
+//! First every file is compared with the seal, with the checksums that the database keeps of its files, and with those
+//! of the log. Then every record is read, in a database of its own in the directory for temporary files: it has copies
+//! of the journals and links to the tables, since the database writes where it reads.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,14 @@ use std::path::Path;
 use fjall::{Database, KeyspaceCreateOptions, Readable};
 
 use super::block::{Block, Column};
-use super::directory::Directory;
-use super::disk::{FINISHED_PREFIX, number};
+use super::directory::{Directory, LOG};
+use super::disk::{ENTRY, FINISHED_PREFIX, number};
+use super::entry::Entry;
 use super::error::{Damage, OpenError};
 use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
 use super::journal::SEQ_NO;
-use super::seal::Seal;
+use super::log::{self, Expected};
+use super::seal::{LogSeal, Seal};
 use super::{records, stored};
 use crate::job::Json;
 
@@ -33,6 +35,8 @@ pub struct Verified {
     pub bodies: u64,
     /// The number of records.
     pub records: u64,
+    /// The number of entries of the log, of changes that are not in these numbers yet.
+    pub entries: u64,
     /// Whether the records were read; they are not where a file is damaged.
     pub is_read: bool,
     /// What is damaged, at most 1,000 of it.
@@ -51,13 +55,16 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
         Ok(seal) => seal,
         Err(damage) => return Ok(Verified { damages: vec![damage], ..Verified::default() }),
     };
-    let found = inspect(&database, &seal, |_| true);
+    let mut found = inspect(&database, &seal, |_| true);
+    let log = path.join(LOG);
+    found.damages.extend(log::look_at(&log, seal.log));
     if !found.damages.is_empty() {
         return Ok(Verified { damages: found.damages, ..Verified::default() });
     }
     let copy = tempfile::tempdir().map_err(failed("make a copy of"))?;
     lay_out(&found, &database, copy.path()).map_err(failed("make a copy of"))?;
     let mut verified = Verified { is_read: true, ..Verified::default() };
+    let mut flushed = 0;
     // Without threads of its own the database only reads.
     let opened = Database::builder(copy.path()).worker_threads_unchecked(0).open();
     match opened {
@@ -65,11 +72,18 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
         Ok(db) => {
             for (number, sealed) in seal.keyspaces.iter().filter(|(number, _)| **number != NAMES) {
                 let folder = keyspace_folder(&database, *number);
-                if let Err(error) = verified.read(&db, &sealed.name, &folder, seal.seq_no) {
-                    verified.report(&folder, format!("it cannot be read: {error}"));
+                match verified.read(&db, &sealed.name, &folder, seal.flushed) {
+                    Ok(entry) => flushed = flushed.max(entry),
+                    Err(error) => verified.report(&folder, format!("it cannot be read: {error}")),
                 }
             }
         }
+    }
+    if verified.damages.is_empty() {
+        let sealed = LogSeal { last: seal.log.last.max(flushed), ..seal.log };
+        let expected = Expected { first: flushed + 1, sealed };
+        let read = log::read(&log, &expected, |_, bytes| Entry::decode(bytes).map(|_| verified.entries += 1));
+        verified.damages.extend(read.err().unwrap_or_default());
     }
     Ok(verified)
 }
@@ -106,11 +120,12 @@ impl Verified {
         }
     }
 
-    /// Reads and decodes everything in a keyspace.
-    fn read(&mut self, db: &Database, name: &str, folder: &Path, sealed: u64) -> Result<(), fjall::Error> {
+    /// Reads and decodes everything in a keyspace. Returns the last entry of the log that the database has, if it is
+    /// said there.
+    fn read(&mut self, db: &Database, name: &str, folder: &Path, sealed: u64) -> Result<u64, fjall::Error> {
         let keyspace = db.keyspace(name, KeyspaceCreateOptions::default)?;
         let snapshot = db.snapshot();
-        let mut last_write = 0;
+        let (mut last_write, mut last_entry) = (0, 0);
         for entry in snapshot.iter(&keyspace) {
             let (key, value) = entry.into_inner()?;
             let decoded = match name {
@@ -132,10 +147,10 @@ impl Verified {
                 "blocks" if key.first() == Some(&(Column::Head as u8)) => {
                     Block::decode(0, &value).map(drop).map_err(|error| error.0)
                 }
-                "meta" => number(&value).map(|number| {
-                    if &*key == SEQ_NO {
-                        last_write = number;
-                    }
+                "meta" => number(&value).map(|number| match &*key {
+                    SEQ_NO => last_write = number,
+                    ENTRY => last_entry = number,
+                    _ => {}
                 }),
                 _ => Ok(()),
             };
@@ -147,6 +162,6 @@ impl Verified {
         if name == "meta" && last_write < sealed {
             self.report(folder, format!("it ends with write {last_write}, and write {sealed} was made"));
         }
-        Ok(())
+        Ok(last_entry)
     }
 }

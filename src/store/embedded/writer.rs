@@ -10,7 +10,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::engine::{Engine, undecided};
+use super::engine::{CommitError, Engine, undecided};
+use super::flush::Flusher;
 use super::machine::{Command, Outcomes};
 use crate::job::Json;
 use crate::store::{Record, RecordWrite, StoreError, Write, WriteResult};
@@ -99,6 +100,8 @@ struct Backlog {
     bytes: usize,
     /// The reason why the queue is closed; `None` while it is open.
     closed: Option<StoreError>,
+    /// The reason why new jobs are refused; `None` while they are taken.
+    no_new_jobs: Option<StoreError>,
 }
 
 impl Queue {
@@ -109,6 +112,10 @@ impl Queue {
     /// is taken when nothing else waits: it could never be otherwise.
     pub(super) fn push(&self, writes: Vec<Write>) -> Result<oneshot::Receiver<Vec<WriteResult>>, StoreError> {
         let (bytes, count) = (writes.iter().map(bytes_of).sum(), writes.len());
+        let has_new = writes.iter().any(|write| matches!(write, Write::Create { .. }));
+        if let Some(reason) = self.new_jobs_refused().filter(|_| has_new) {
+            return Err(reason);
+        }
         let (answer, receiver) = oneshot::channel();
         let commands = writes.into_iter().map(Command::Job).collect();
         self.put(Request { commands, bytes, caller: Caller::Jobs { count, answer } })?;
@@ -150,6 +157,16 @@ impl Queue {
         self.arrived.notify_all();
     }
 
+    /// Refuses new jobs for this reason; takes them again when there is none.
+    pub(super) fn refuse_new_jobs(&self, reason: Option<StoreError>) {
+        self.waiting.lock().no_new_jobs = reason;
+    }
+
+    /// Returns the reason why new jobs are refused; `None` while they are taken.
+    pub(super) fn new_jobs_refused(&self) -> Option<StoreError> {
+        self.waiting.lock().no_new_jobs.clone()
+    }
+
     /// Returns the reason why the queue is closed; `None` while it is open.
     pub(super) fn closed(&self) -> Option<StoreError> {
         self.waiting.lock().closed.clone()
@@ -189,8 +206,8 @@ impl Queue {
     }
 }
 
-/// Writes until the queue is closed and empty, or a batch could not be made durable.
-pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
+/// Writes until the queue is closed and empty, or a batch could not be made durable. At the end it flushes.
+pub(super) fn run(engine: &Arc<Engine>, queue: &Arc<Queue>, mut flusher: Flusher) {
     let _guard = FailOnExit(Arc::clone(queue));
     while let Some(requests) = queue.take() {
         let mut commands = Vec::with_capacity(requests.iter().map(|request| request.commands.len()).sum());
@@ -202,16 +219,25 @@ pub(super) fn run(engine: &Engine, queue: &Arc<Queue>) {
         metrics::histogram!("leasehold_store_bulk_items").record(commands.len() as f64);
         match engine.commit(commands) {
             Ok(committed) => answer(callers, committed.outcomes),
-            Err(failure) => {
+            Err(CommitError::Refused(reason)) => {
+                if matches!(reason, StoreError::OutOfOrder(_)) {
+                    queue.refuse_new_jobs(Some(reason.clone()));
+                }
+                callers.into_iter().for_each(|caller| caller.fail(&Failure::Refused(&reason)));
+            }
+            Err(CommitError::Failed(failure)) => {
                 stop_after(&failure, queue);
                 callers.into_iter().for_each(|caller| caller.fail(&Failure::Undecided(&failure)));
                 return;
             }
         }
         // After all callers are answered: only the next batch waits for it.
-        if let Err(failure) = engine.put_in_block() {
+        if let Err(failure) = flusher.begin_if_due(engine) {
             return stop_after(&failure, queue);
         }
+    }
+    if let Err(failure) = flusher.finish(engine) {
+        stop_after(&failure, queue);
     }
 }
 

@@ -1,10 +1,11 @@
-//! A full disk: the server says so wherever it is asked, and is well again after a restart with room.
+//! What runs out: a full disk, of which the server says so wherever it is asked, and which it survives; and memory.
 //!
-//! `strace` lets the calls fail that fail on a full disk: those that bring what was written to the disk.
+//! `strace` lets the calls fail that fail on a full disk: those that write to a file, or bring what was written to the
+//! disk.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -13,12 +14,13 @@ use super::trace;
 use crate::program::{DEADLINE, Engine, Server, Started, leasehold};
 use crate::servers;
 
-/// `leasehold serve` on a disk where such calls fail: `faults` is `strace`'s expression for that.
-fn serve_with_faults(place: &Path, port: u16, faults: &str) -> Started {
+/// `leasehold serve` on a disk where such calls fail: `faults` are `strace`'s options for that.
+fn serve_with_faults(place: &Path, port: u16, faults: &[&str]) -> Started {
     let listen = format!("127.0.0.1:{port}");
     let serve = leasehold(place, ["serve", "--listen", &listen, "--data-dir", "data"]);
     // The server is the process that was started, and not the one that traces it: it is ended with the test.
-    let strace = trace::strace(&place.join("trace"), &["--daemonize", "--trace=fdatasync,fsync", faults]);
+    let options = [&["--daemonize", "--trace=fdatasync,fsync,write"], faults].concat();
+    let strace = trace::strace(&place.join("trace"), &options);
     let mut command = Command::new(&strace[0]);
     command.args(&strace[1..]).arg(serve.get_program()).args(serve.get_args()).current_dir(place);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
@@ -35,8 +37,20 @@ async fn ask(url: &str, path: &str) -> Option<(StatusCode, Value)> {
 }
 
 async fn submit(url: &str) -> (StatusCode, Value) {
-    let call = reqwest::Client::new().post(format!("{url}/v1/jobs")).json(&json!({"queue": "q", "kind": "k"}));
-    let answer = call.send().await.expect("the server answers");
+    post(url, "/v1/jobs", json!({"queue": "q", "kind": "k"})).await
+}
+
+async fn ready(url: &str) {
+    let deadline = Instant::now() + DEADLINE;
+    while ask(url, "/readyz").await.is_none_or(|(status, _)| status != StatusCode::OK) {
+        assert!(Instant::now() < deadline, "the server was not ready in time");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn post(url: &str, path: &str, body: Value) -> (StatusCode, Value) {
+    let answer = reqwest::Client::new().post(format!("{url}{path}")).json(&body).send().await;
+    let answer = answer.expect("the server answers");
     (answer.status(), answer.json().await.expect("JSON"))
 }
 
@@ -50,12 +64,8 @@ async fn a_server_on_a_full_disk_says_so_everywhere_and_what_to_do() {
     let place = tempfile::tempdir().expect("a directory");
     let port = servers::ports::free();
     let url = format!("http://127.0.0.1:{port}");
-    let server = serve_with_faults(place.path(), port, "--inject=fdatasync:error=ENOSPC:when=40+");
-    let deadline = std::time::Instant::now() + DEADLINE;
-    while ask(&url, "/readyz").await.is_none_or(|(status, _)| status != StatusCode::OK) {
-        assert!(std::time::Instant::now() < deadline, "the server was not ready in time");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let server = serve_with_faults(place.path(), port, &["--inject=fdatasync:error=ENOSPC:when=40+"]);
+    ready(&url).await;
     assert_eq!(ask(&url, "/livez").await.expect("the server answers").0, StatusCode::OK);
 
     let mut accepted = Vec::new();
@@ -108,10 +118,92 @@ async fn a_start_on_a_full_disk_fails_and_says_what_to_do() {
     assert_eq!(server.terminate(), Some(0));
 
     let port = servers::ports::free();
-    let ended = serve_with_faults(place.path(), port, "--inject=fsync:error=ENOSPC").end();
+    let ended = serve_with_faults(place.path(), port, &["--inject=fsync:error=ENOSPC"]).end();
 
     let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
     assert_eq!(ended.code(), Some(1), "{log}");
     assert!(log.contains("is full") && log.contains("free space"), "{log}");
     drop(Server::start(Engine::Embedded(place.path().join("data")), &place.path().join("again.log")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_there_is_no_room_for_a_while_new_jobs_are_refused_until_there_is_again() {
+    let place = tempfile::tempdir().expect("a directory");
+    let server = Server::in_place(place.path());
+    assert_eq!(server.terminate(), Some(0));
+    let seal = std::fs::read_to_string(place.path().join("data/leasehold.seal")).expect("a seal");
+    let seal: Value = serde_json::from_str(seal.split_once('\n').expect("two lines").1).expect("JSON");
+    // The next process goes on in the next segment.
+    let last = seal["log"]["last"].as_u64().expect("a number");
+    let segment = place.path().canonicalize().expect("it exists").join(format!("data/log/{:020}.log", last + 1));
+    let only = format!("--trace-path={}", segment.display());
+    let port = servers::ports::free();
+    let url = format!("http://127.0.0.1:{port}");
+    let _server = serve_with_faults(place.path(), port, &[&only, "--inject=write:error=ENOSPC:when=20..32"]);
+    ready(&url).await;
+
+    let mut accepted = Vec::new();
+    let refused = loop {
+        let (status, job) = submit(&url).await;
+        match status {
+            StatusCode::CREATED => accepted.push(job["id"].as_str().expect("an id").to_owned()),
+            _ => break (status, job),
+        }
+        assert!(accepted.len() < 100, "the disk is never full");
+    };
+    let detail = refused.1["detail"].as_str().unwrap_or_default();
+    assert_eq!((refused.0, &refused.1["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("store_out_of_order")));
+    assert!(detail.contains("the disk is full") && detail.contains("free space"), "{detail}");
+    let deadline = Instant::now() + DEADLINE;
+    let mut refusals = 1;
+    loop {
+        let (status, job) = submit(&url).await;
+        if status == StatusCode::CREATED {
+            accepted.push(job["id"].as_str().expect("an id").to_owned());
+            break;
+        }
+        refusals += 1;
+        assert!(Instant::now() < deadline, "{refusals} refusals, the last one: {job}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for id in &accepted {
+        let read = ask(&url, &format!("/v1/jobs/{id}")).await.expect("the server answers");
+        assert_eq!(read.0, StatusCode::OK, "an accepted job is gone");
+    }
+    assert_eq!(ask(&url, "/livez").await.expect("the server answers").0, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_its_memory_limit_a_server_starts_refuses_new_jobs_and_goes_on_with_the_others() {
+    let place = tempfile::tempdir().expect("a directory");
+    let data = || Engine::Embedded(place.path().join("data"));
+    let server = Server::start(data(), &place.path().join("log")).await;
+    assert_eq!(submit(&server.url()).await.0, StatusCode::CREATED);
+    assert_eq!(server.terminate(), Some(0));
+
+    let limited = place.path().join("limited.log");
+    let server = Server::start_as("serve", &["--memory-limit", "1MiB"], data(), &limited).await;
+    let url = server.url();
+    let deadline = Instant::now() + DEADLINE;
+    let problem = loop {
+        let (status, answer) = submit(&url).await;
+        if status != StatusCode::CREATED {
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}");
+            break answer;
+        }
+        assert!(Instant::now() < deadline, "new jobs are taken");
+    };
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("--memory-limit")), "{problem}");
+    let (_, health) = ask(&url, "/v1/health").await.expect("the server answers");
+    assert!(health["reasons"].to_string().contains("--memory-limit"), "{health}");
+    let (status, claim) = post(&url, "/v1/claims", json!({"queues": ["q"], "worker_id": "w"})).await;
+    assert_eq!(status, StatusCode::OK, "{claim}");
+    let (id, fence) = (claim["jobs"][0]["id"].as_str().expect("a job"), &claim["jobs"][0]["fence"]);
+    let path = format!("/v1/jobs/{id}/complete");
+    let (status, done) = post(&url, &path, json!({"worker_id": "w", "fence": fence})).await;
+    assert_eq!(status, StatusCode::OK, "{done}");
+    assert_eq!(server.terminate(), Some(0));
+
+    let server = Server::start(data(), &place.path().join("log")).await;
+    assert_eq!(submit(&server.url()).await.0, StatusCode::CREATED);
 }

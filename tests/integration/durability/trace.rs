@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 /// What matters of a trace, in the order in which it came to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Bytes were handed to the operating system for this journal.
+    /// Bytes were handed to the operating system for this segment of the log.
     Written(PathBuf),
-    /// What was written to this journal before is on disk.
+    /// What was written to this segment before is on disk.
     Synced(PathBuf),
     /// The process began to say that a write is acknowledged.
     Acknowledged,
@@ -34,7 +34,7 @@ pub(crate) fn strace(log: &Path, options: &[&str]) -> Vec<OsString> {
     command
 }
 
-/// The journals' and the acknowledgements' events in a log. A call counts from when it has returned, an
+/// The segments' and the acknowledgements' events in a log. A call counts from when it has returned, an
 /// acknowledgement from when it begins.
 pub(crate) fn events(log: &Path, data: &Path, acknowledgement: &str) -> Vec<Event> {
     let text = fs::read_to_string(log).expect("a log");
@@ -64,13 +64,14 @@ fn is_acknowledgement(call: &str, said: &str) -> bool {
         .is_some_and(|(_, text)| text.starts_with(said))
 }
 
-/// The event of a call that began as `begun` and whose line ends as `ended`, if it succeeded on a journal.
+/// The event of a call that began as `begun` and whose line ends as `ended`, if it succeeded on a segment of the
+/// store's log.
 fn returned(begun: &str, ended: &str, data: &Path) -> Option<Event> {
     let (name, arguments) = begun.split_once('(')?;
     let (_, rest) = arguments.split_once('<')?;
     let (path, _) = rest.split_once('>')?;
     let path = Path::new(path);
-    if !path.starts_with(data) || path.extension().is_none_or(|extension| extension != "jnl") {
+    if !path.starts_with(data) || path.extension().is_none_or(|extension| extension != "log") {
         return None;
     }
     let (_, result) = ended.rsplit_once(" = ")?;

@@ -270,8 +270,8 @@ async fn a_job_whose_columns_are_damaged_cannot_be_changed_and_the_others_can() 
     for column in [CREATED_AT, ID] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let failed = |number| in_state(&submitted(&format!("job-{number}")), State::Failed { finished_at: at(1) });
-        // The first three are in a block.
-        let jobs: Vec<Arc<Job>> = (0..6).map(failed).collect();
+        // The first three are in a block, as are the others in theirs.
+        let jobs: Vec<Arc<Job>> = (0..12).map(failed).collect();
         let store = open(directory.path());
         let versions = create_all(&store, &jobs).await;
         drop(store);

@@ -85,7 +85,8 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
     let run: u32 = rand::random();
     let settings = match args.store() {
         StoreKind::Embedded => {
-            EngineSettings::Embedded { data_dir: args.data_dir.clone().unwrap_or(fresh), query_time: None }
+            let data_dir = args.data_dir.clone().unwrap_or(fresh);
+            EngineSettings::Embedded { data_dir, query_time: None, memory_limit: None }
         }
         StoreKind::Elasticsearch => EngineSettings::Elasticsearch(ElasticsearchSettings {
             urls: Some(args.elasticsearch_url.clone()).filter(|urls| !urls.is_empty()),

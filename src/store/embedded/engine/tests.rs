@@ -1,0 +1,352 @@
+//! The same log gives the same state, on any machine, however often each has written its database meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tempfile::TempDir;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::super::block::Column;
+use super::super::directory::Directory;
+use super::super::stored;
+use super::*;
+use crate::clock::Timestamp;
+use crate::job::{Actor, Body, Claim, JobError, JobSpec, Json, NewBody, RecordName, RequestId, State, Then, WorkerId};
+use crate::store::embedded::EmbeddedOptions;
+use crate::store::{RecordKind, RecordWrite, Version, Write};
+
+/// How many histories are made up, of how many writes each. The nightly script asks for more.
+const SEEDS: u64 = 200;
+const WRITES: usize = 10_000;
+const WRITES_IN_A_BATCH: usize = 50;
+/// So many that a job is hardly ever created twice while it is there, and often after it was removed.
+const IDS: u32 = 1_000;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// An engine on a directory of its own.
+struct Machine {
+    engine: Engine,
+    directory: TempDir,
+    options: EmbeddedOptions,
+    /// A flush that has begun and is not written yet.
+    flush: Option<Flush>,
+}
+
+impl Machine {
+    fn new(flush_changes: u64) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = EmbeddedOptions { block_jobs: 4, flush_changes, ..EmbeddedOptions::default() };
+        Self { engine: open(&directory, &options), directory, options, flush: None }
+    }
+
+    /// Writes what has changed to the database when that is due, and what is being written before it.
+    fn flush_if_due(&mut self, is_late: bool) {
+        if self.engine.is_flush_due() {
+            self.end_flush();
+            self.flush = Some(self.engine.begin_flush());
+        }
+        if !is_late {
+            self.end_flush();
+        }
+    }
+
+    fn end_flush(&mut self) {
+        if let Some(flush) = self.flush.take() {
+            self.engine.write_flush(&flush).expect("the database takes it");
+        }
+    }
+
+    /// The process ends without closing anything, and another one opens the directory.
+    fn restarted(self) -> Self {
+        let Self { engine, directory, options, flush } = self;
+        drop((engine, flush));
+        Self { engine: open(&directory, &options), directory, options, flush: None }
+    }
+
+    /// Takes over an entry of another machine's log.
+    fn follow(&mut self, bytes: &[u8]) {
+        let entry = self.engine.log.lock().append(bytes).expect("the log takes it");
+        replay(&self.engine.disk, &mut self.engine.published.write(), entry, bytes).expect("it follows");
+        self.flush_if_due(false);
+    }
+
+    /// A hash over all that the state consists of, in memory and on disk; not over the term, of which each opening has
+    /// another.
+    fn hash(&mut self) -> u128 {
+        self.end_flush();
+        let published = self.engine.published.read();
+        let (disk, view) = (&self.engine.disk, &published.view);
+        let mut hash = Xxh3::new();
+        let mut add = |what: &[u8]| {
+            hash.update(&what.len().to_le_bytes());
+            hash.update(what);
+        };
+        let mut bytes = Vec::new();
+        let live: BTreeMap<_, _> = published
+            .live
+            .all()
+            .iter()
+            .flat_map(|shard| shard.iter())
+            .map(|(id, head)| (id.clone(), head.clone()))
+            .collect();
+        for head in live.values().chain(published.recent.heads()) {
+            stored::encode(head, &mut bytes).expect("writable");
+            add(head.job.id.as_str().as_bytes());
+            add(&bytes);
+            for reference in head.job.stored_bodies() {
+                let body = published.body(reference.id).cloned();
+                let body = body.unwrap_or_else(|| disk.body(&view.snapshot, reference).expect("readable"));
+                add(body.expect("it is stored").as_str().as_bytes());
+            }
+        }
+        for kind in RecordKind::ALL {
+            add(format!("{:?}", published.records.of(kind).expect("readable")).as_bytes());
+        }
+        let mut counts: Vec<_> = published.finished.counts().collect();
+        counts.sort_unstable();
+        add(format!("{counts:?}").as_bytes());
+        for block in &published.blocks.list {
+            add(&block.number.to_le_bytes());
+            add(&block.encode());
+            let reader = Reader { disk, snapshot: &view.snapshot, block };
+            for column in (Column::CreatedAt as u8)..=(Column::Id as u8) {
+                add(&disk.raw_column(&view.snapshot, column, block.number).expect("readable").expect("it is stored"));
+            }
+            let ids = reader.ids().expect("readable");
+            for row in 0..block.rows {
+                let id = ids.get(row as usize).expect("readable");
+                // Of one that has left, another version may be there.
+                if reader.has_left(row).expect("readable") {
+                    add(b"left");
+                } else {
+                    stored::encode(&disk.finished(view, &id).expect("readable").expect("it is stored"), &mut bytes)
+                        .expect("writable");
+                    add(&bytes);
+                }
+            }
+        }
+        add(&published.last.seq_no.to_le_bytes());
+        hash.digest128()
+    }
+}
+
+fn open(directory: &TempDir, options: &EmbeddedOptions) -> Engine {
+    let directory = Directory::hold(directory.path(), 0).expect("a directory");
+    Engine::open(directory, options).expect("it can be opened")
+}
+
+/// A history that is made up as it goes.
+struct History {
+    random: StdRng,
+    now: Timestamp,
+    /// The jobs and records as they were when they were last written, some of them by a write that was refused.
+    jobs: BTreeMap<JobId, Versioned>,
+    records: BTreeMap<RecordKey, Version>,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        Self { random: StdRng::seed_from_u64(seed), now, jobs: BTreeMap::new(), records: BTreeMap::new() }
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.random.random_range(0..100) < percent
+    }
+
+    fn batch(&mut self) -> Vec<Command> {
+        let count = self.random.random_range(1..=WRITES_IN_A_BATCH);
+        (0..count).map(|_| self.command()).collect()
+    }
+
+    fn command(&mut self) -> Command {
+        self.now = self.now.plus(Duration::from_millis(self.random.random_range(0..50)));
+        if self.chance(3) {
+            return Command::Record(self.record());
+        }
+        if self.jobs.is_empty() || self.chance(20) {
+            return Command::Job(self.creation());
+        }
+        let id = self.id();
+        let next = self.jobs.range(id..).next().or_else(|| self.jobs.first_key_value());
+        let head = next.expect("a job").1.clone();
+        let mut expected = head.version;
+        if self.chance(2) {
+            expected.seq_no += 1;
+        }
+        if self.chance(if head.job.is_settled() { 30 } else { 2 }) {
+            return Command::Job(Write::Remove { job: head.job, expected });
+        }
+        let (job, bodies) = self.next(&head.job);
+        Command::Job(Write::Replace { job: Arc::new(job), expected, bodies })
+    }
+
+    fn id(&mut self) -> JobId {
+        let number: u32 = self.random.random_range(0..IDS);
+        match number % 2 {
+            0 => JobId::new(format!("job-{number}")).expect("an id"),
+            _ => JobId::of_uuid(uuid::Uuid::from_u128(u128::from(number) << 64)),
+        }
+    }
+
+    fn creation(&mut self) -> Write {
+        let id = self.id();
+        let queue = ["reports", "mails"][usize::from(self.chance(50))];
+        let spec = JobSpec::new(queue.parse().expect("a name"), "kind".parse().expect("a name"));
+        let (payload, stored) = self.body();
+        let run_at = self.now;
+        let job = Job::submit(id, Arc::new(spec), payload, (run_at, None), &Actor::system("test"), self.now);
+        Write::Create { job: Arc::new(job), bodies: stored.into_iter().collect() }
+    }
+
+    fn body(&mut self) -> (Body, Option<NewBody>) {
+        let text = "x".repeat(self.random.random_range(0..40));
+        let json = Json::of(&text).expect("JSON");
+        let most = if self.chance(50) { 20 } else { 1_000 };
+        let (body, new) = Body::place(Some(json), most);
+        // A made up history is the same again, with the same ids of bodies.
+        let id = crate::job::BodyId(uuid::Uuid::from_u128(self.random.random()));
+        match (body, new) {
+            (Body::Stored(reference), Some(new)) => {
+                let reference = crate::job::BodyRef { id, ..reference };
+                (Body::Stored(reference), Some(NewBody { reference, ..new }))
+            }
+            (body, _) => (body, None),
+        }
+    }
+
+    /// What becomes of a job next.
+    fn next(&mut self, job: &Job) -> (Job, Vec<NewBody>) {
+        let actor = Actor::system("test");
+        let now = self.now;
+        let Some(lease) = job.lease().cloned() else {
+            if job.state == State::Available {
+                let request_id = self.chance(50).then(|| RequestId::new("request").expect("a name"));
+                let worker_id = WorkerId::new("worker").expect("a name");
+                let claim = Claim { worker_id, request_id, term: Duration::from_secs(30), margin: Duration::ZERO };
+                return (job.claim(&claim, now).expect("it is due"), vec![]);
+            }
+            // Whatever it is, it starts again.
+            let again = Job { state: State::Available, updated_at: now, ..job.clone() };
+            return (again, vec![]);
+        };
+        let proof = crate::job::LeaseProof { worker_id: lease.worker_id, fence: job.fence };
+        match self.random.random_range(0..4) {
+            0 => (job.heartbeat(&proof, None, Duration::ZERO, now).expect("it holds the lease"), vec![]),
+            1 => {
+                let (result, stored) = self.body();
+                let crate::job::Change::To(done) = job.complete(&proof, &result, now).expect("it holds the lease")
+                else {
+                    panic!("it has not ended before");
+                };
+                (*done, stored.into_iter().collect())
+            }
+            2 => {
+                let error = JobError { code: "exit".to_owned(), message: "it ended".to_owned() };
+                let failed = Job { state: State::Failed { finished_at: now }, error: Some(error), ..job.clone() };
+                (Job { updated_at: now, ..failed }, vec![])
+            }
+            _ => {
+                let order = crate::job::AdminRelease {
+                    actor,
+                    reason: "test".to_owned(),
+                    then: Then::Requeue,
+                    expected_fence: None,
+                };
+                (job.admin_release(&order, now).expect("it runs"), vec![])
+            }
+        }
+    }
+
+    fn record(&mut self) -> RecordWrite {
+        let name = format!("record-{}", self.random.random_range(0..5));
+        let key = RecordKey::new(RecordKind::Queue, RecordName::new(name).expect("a name"));
+        let body = Json::of(&self.random.random::<u32>()).expect("JSON");
+        match self.records.get(&key).copied() {
+            None => RecordWrite::Create { key, body },
+            Some(expected) if self.chance(30) => RecordWrite::Remove { key, expected },
+            Some(expected) => RecordWrite::Replace { key, body, expected },
+        }
+    }
+
+    /// Learns what became of a batch.
+    fn learn(&mut self, commands: &[Command], outcomes: Outcomes) {
+        let (mut jobs, mut records) = (outcomes.jobs.into_iter(), outcomes.records.into_iter());
+        for command in commands {
+            match command {
+                Command::Job(write) => {
+                    let id = write.job().id.clone();
+                    let now = match (jobs.next().expect("an answer"), write) {
+                        (Ok(_), Write::Remove { .. }) => None,
+                        (Ok(version), _) => Some(Versioned { job: Arc::clone(write.job()), version }),
+                        (Err(WriteError::Conflict(now)), _) => now,
+                        (Err(other), _) => panic!("{other}"),
+                    };
+                    self.jobs.remove(&id);
+                    self.jobs.extend(now.map(|head| (id, head)));
+                }
+                Command::Record(write) => {
+                    let now = match (records.next().expect("an answer"), write) {
+                        (Ok(_), RecordWrite::Remove { .. }) => None,
+                        (Ok(version), _) => Some(version),
+                        (Err(WriteError::Conflict(now)), _) => now.map(|record| record.version),
+                        (Err(other), _) => panic!("{other}"),
+                    };
+                    self.records.remove(write.key());
+                    self.records.extend(now.map(|version| (write.key().clone(), version)));
+                }
+            }
+        }
+    }
+}
+
+fn one_history(seed: u64) {
+    let mut history = History::new(seed);
+    // The first one decides, and writes its database late; the second one follows, and writes it often.
+    let (mut first, mut second) = (Machine::new(700), Machine::new(90));
+    let mut written = 0;
+    while written < setting("LEASEHOLD_TEST_STATE_WRITES", WRITES as u64) as usize {
+        let commands = history.batch();
+        written += commands.len();
+        let before = first.engine.published.read().entry;
+        let committed = first.engine.commit(commands.clone()).expect("it is written");
+        history.learn(&commands, committed.outcomes);
+        if first.engine.published.read().entry != before {
+            let bytes = first.engine.committing.lock().clone();
+            second.follow(&bytes);
+        }
+        let is_late = history.chance(70);
+        first.flush_if_due(is_late);
+        if history.chance(1) {
+            let hash = first.hash();
+            assert_eq!(hash, second.hash(), "seed {seed}: the two differ after {written} writes");
+            // Versions of the first have another term from now on, which the log says.
+            first = first.restarted();
+            assert_eq!(hash, first.hash(), "seed {seed}: it is another state after {written} writes and a restart");
+        }
+    }
+    assert_eq!(first.hash(), second.hash(), "seed {seed}: the two differ at the end");
+    assert!(first.engine.published.read().blocks.list.len() > 3, "seed {seed}: no block was made");
+    let hash = second.hash();
+    assert_eq!(second.restarted().hash(), hash, "seed {seed}: it is another state after a restart");
+}
+
+#[test]
+fn the_same_log_gives_the_same_state_on_every_machine_and_after_every_restart() {
+    let first = std::env::var("LEASEHOLD_TEST_SEED").ok().map(|text| text.parse().expect("a number"));
+    let first = first.unwrap_or_else(|| rand::rng().random_range(0..1 << 40));
+    println!("LEASEHOLD_TEST_SEED={first} makes up the same again");
+    let seeds = first..first + setting("LEASEHOLD_TEST_STATE_SEEDS", SEEDS);
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            let seeds = seeds.clone();
+            scope.spawn(move || seeds.filter(|seed| seed % 2 == half).for_each(one_history));
+        }
+    });
+}

@@ -1,0 +1,133 @@
+//! What the database has, read into memory: the state as of the entry of the log that it says.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fjall::PersistMode;
+
+use super::block::{Block, Blocks, Column};
+use super::disk::{Disk, FINISHED_PREFIX, MetaKey, number};
+use super::error::{Corrupt, Damage};
+use super::live::Live;
+use super::state::{Finished, Published, Recent, Records, View};
+use super::unflushed::Unflushed;
+use super::{records, stored};
+use crate::job::QueueName;
+use crate::store::{Place, StoreError, Version};
+
+impl Disk {
+    /// Reads the state that the database has.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub(super) fn recover(&self) -> Result<Published, RecoverError> {
+        let primary_term = self.number(&MetaKey::PrimaryTerm)?.unwrap_or(0);
+        let seq_no = self.number(&MetaKey::SeqNo)?.unwrap_or(0);
+        let entry = self.number(&MetaKey::Entry)?.unwrap_or(0);
+        let sealed = self.seal.lock().flushed;
+        if seq_no < sealed {
+            let what = format!("it ends with write {seq_no}, and write {sealed} was made");
+            return Err(RecoverError::Damaged(vec![Damage::of(&self.path, what)]));
+        }
+        self.flushed.store(seq_no, Ordering::Release);
+        let mut live = Live::default();
+        for entry in self.live.iter() {
+            let (key, value) = entry.into_inner()?;
+            live.put(stored::decode(&stored::id_of(&key)?, &value)?);
+        }
+        let mut finished = Finished::default();
+        for entry in self.meta.prefix(FINISHED_PREFIX) {
+            let (key, value) = entry.into_inner()?;
+            let broken = |why: String| Corrupt(format!("the count {:?}: {why}", key.escape_ascii().to_string()));
+            let rest = &key[FINISHED_PREFIX.len()..];
+            let (state, queue) = rest.split_first().ok_or_else(|| broken("its key is too short".to_owned()))?;
+            let state = stored::state_of(*state).map_err(broken)?;
+            let queue = std::str::from_utf8(queue).map_err(|error| broken(error.to_string()))?;
+            let queue = QueueName::new(queue).map_err(|error| broken(error.to_string()))?;
+            let count = number(&value).map_err(broken)?;
+            finished.add((state, queue), i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let mut kept = Records::default();
+        for entry in self.records.iter() {
+            let (key, value) = entry.into_inner()?;
+            let key = records::key_of(&key)?;
+            let record = records::decode(&key, &value);
+            kept.add(key, record);
+        }
+        Ok(Published {
+            live,
+            recent: self.recover_recent()?,
+            blocks: Arc::new(self.recover_blocks()?),
+            finished,
+            records: kept,
+            last: Version { place: Place::Main, primary_term, seq_no },
+            entry,
+            unflushed: Unflushed::default(),
+            flushing: None,
+            view: View { snapshot: self.snapshot(), stale: Arc::default() },
+        })
+    }
+
+    /// Begins the next term: durable before any version of it is given out, so that none is ever given twice, and after
+    /// all is read, so that a store that is refused is left as it is.
+    ///
+    /// # Errors
+    /// An error when the database cannot be written to.
+    pub(super) fn begin_term(&self, published: &mut Published) -> Result<(), RecoverError> {
+        published.last.primary_term += 1;
+        let mut batch = self.db.batch().durability(Some(PersistMode::SyncAll));
+        batch.insert(&self.meta, MetaKey::PrimaryTerm.bytes(), published.last.primary_term.to_be_bytes());
+        batch.commit()?;
+        Ok(())
+    }
+
+    fn recover_recent(&self) -> Result<Recent, RecoverError> {
+        let mut recent = Recent::default();
+        for entry in self.recent.iter() {
+            let (_, id) = entry.into_inner()?;
+            let id = stored::id_of(&id)?;
+            let read = self.done.get(id.as_str())?.map(|bytes| stored::decode(&id, &bytes));
+            match read {
+                Some(Ok(head)) => drop(recent.put(head)),
+                // A read of this job fails; the other jobs are served.
+                Some(Err(Corrupt(what))) => tracing::error!(what, "a finished job cannot be read"),
+                None => tracing::error!(%id, "a job that has finished lately is not stored"),
+            }
+        }
+        Ok(recent)
+    }
+
+    fn recover_blocks(&self) -> Result<Blocks, RecoverError> {
+        let mut blocks = Blocks::default();
+        for entry in self.blocks.prefix([Column::Head as u8]) {
+            let (key, head) = entry.into_inner()?;
+            let number = key.get(1..).and_then(|number| number.try_into().ok()).map(u32::from_be_bytes);
+            let number = number.ok_or_else(|| Corrupt("the number of a block is cut short".to_owned()))?;
+            blocks.put(Block::decode(number, &head)?);
+        }
+        Ok(blocks)
+    }
+
+    fn number(&self, key: &MetaKey<'_>) -> Result<Option<u64>, RecoverError> {
+        let key = key.bytes();
+        let Some(bytes) = self.meta.get(&key)? else { return Ok(None) };
+        let broken = |why: String| Corrupt(format!("the number {}: {why}", key.escape_ascii()));
+        Ok(Some(number(&bytes).map_err(broken)?))
+    }
+}
+
+/// Why what is on disk cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecoverError {
+    #[error(transparent)]
+    Database(#[from] fjall::Error),
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the seal: {0}")]
+    Seal(io::Error),
+    #[error("{} files are damaged", .0.len())]
+    Damaged(Vec<Damage>),
+}

@@ -1,0 +1,101 @@
+//! What the store must not run out of: room on the disk, and memory. While one of them is short, new jobs are refused,
+//! and the work on those that are there goes on, which makes room.
+
+use std::fs;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::periodic::Periodic;
+use super::writer::Queue;
+use crate::store::StoreError;
+
+/// The time between two looks. At full speed jobs take some 50 MB meanwhile.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The share of the machine's memory, or of what the process may have, that jobs may fill unless a limit is set, in
+/// percent. The rest is for queries, for connections, and for other programs.
+const MEMORY_SHARE: u64 = 70;
+
+/// Starts the thread that watches, which ends by itself when the engine is gone. `memory_limit` is in bytes.
+pub(super) fn start(engine: Weak<Engine>, queue: Arc<Queue>, memory_limit: Option<u64>) -> std::io::Result<Periodic> {
+    let limit = memory_limit.or_else(default_limit);
+    let mut was_short = false;
+    Periodic::start("store-watch", PERIOD, move || {
+        let Some(engine) = engine.upgrade() else { return false };
+        let why = engine.disk.short_of_room().or_else(|| short_of_memory(limit?));
+        match &why {
+            Some(why) if !was_short => tracing::warn!(why, "new jobs are refused"),
+            None if was_short => tracing::info!("new jobs are accepted again"),
+            _ => {}
+        }
+        was_short = why.is_some();
+        queue.refuse_new_jobs(why.map(StoreError::OutOfOrder));
+        true
+    })
+}
+
+fn short_of_memory(limit: u64) -> Option<String> {
+    let used = resident()?;
+    (used > limit).then(|| {
+        let (used, limit) = (used >> 20, limit >> 20);
+        format!(
+            "the server uses {used} MiB of memory, and its limit is {limit} MiB: new jobs are refused until some have \
+             ended; raise the limit (--memory-limit), or add workers"
+        )
+    })
+}
+
+/// Returns how many bytes of memory the process has, where the system says so.
+fn resident() -> Option<u64> {
+    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
+/// Returns the limit that holds unless another one is set.
+fn default_limit() -> Option<u64> {
+    let of_machine = kilobytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")?;
+    let least = of_group().map_or(of_machine, |of_group| of_group.min(of_machine));
+    Some(least / 100 * MEMORY_SHARE)
+}
+
+/// Returns the limit of the process's control group, of version 2 or 1, if it has one.
+fn of_group() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let limits = groups.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let file = match controllers {
+            "" => format!("/sys/fs/cgroup{path}/memory.max"),
+            "memory" => format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"),
+            _ => return None,
+        };
+        fs::read_to_string(file).ok()?.trim().parse().ok()
+    });
+    limits.min()
+}
+
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok().map(|kilobytes: u64| kilobytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_this_process_and_its_limit_are_known() {
+        let (used, limit) = (resident().expect("it is known"), default_limit().expect("it is known"));
+        assert!((1 << 20..1 << 40).contains(&used), "{used}");
+        assert!(limit > 1 << 26, "{limit}");
+        assert!(short_of_memory(u64::MAX).is_none());
+        assert!(short_of_memory(1).is_some_and(|why| why.contains("--memory-limit")));
+    }
+
+    #[test]
+    fn a_line_that_is_not_there_or_has_no_number_is_none() {
+        assert_eq!(kilobytes("MemTotal:       24 kB\nVmRSS: x kB\n", "MemTotal:"), Some(24 << 10));
+        assert_eq!(kilobytes("MemTotal:       24 kB\nVmRSS: x kB\n", "VmRSS:"), None);
+        assert_eq!(kilobytes("", "VmRSS:"), None);
+    }
+}

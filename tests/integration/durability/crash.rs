@@ -1,0 +1,60 @@
+//! A process that ends between any two calls to the operating system: at each of them that makes something durable,
+//! gives it a name or takes it away. Nothing that it acknowledged is lost, and the next process goes on.
+
+use leasehold::store::Store;
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use rand::RngExt;
+
+use super::{ACKNOWLEDGED, Acknowledged, Writer, trace, writer_command, writer_directory};
+
+/// With a log of so short segments and a database that is written so often that everything happens all the time.
+fn options() -> EmbeddedOptions {
+    EmbeddedOptions { block_jobs: 8, flush_changes: 200, segment_bytes: 8 << 10, ..EmbeddedOptions::default() }
+}
+
+/// The calls, and at about how many of them each comes to its turn.
+const CALLS: [(&str, u32); 6] =
+    [("write", 600), ("fdatasync", 250), ("fsync", 30), ("rename", 3), ("unlink", 10), ("openat", 80)];
+
+/// How often each call is the last one.
+const ROUNDS: u32 = 5;
+
+/// How many jobs a process gets to live at most.
+const LIVES: u32 = 320;
+
+#[test]
+fn a_process_that_ends_at_any_call_loses_nothing_that_it_acknowledged() {
+    if let Some(directory) = writer_directory() {
+        super::live_until_killed(&directory, &options(), LIVES);
+        // There were fewer such calls than were thought.
+        std::process::exit(0);
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().join("data");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut acknowledged = Acknowledged::default();
+    for (call, most) in (0..ROUNDS).flat_map(|_| CALLS) {
+        let at = rand::rng().random_range(1..=most);
+        let fault = format!("--inject={call}:signal=KILL:when={at}");
+        let strace = trace::strace(&directory.path().join("trace"), &[&format!("--trace={call}"), &fault]);
+        let name = "durability::crash::a_process_that_ends_at_any_call_loses_nothing_that_it_acknowledged";
+        let mut writer = Writer::start(writer_command(name, &data, &strace));
+        let mut heard = 0;
+        while let Some(line) = writer.next_line(ACKNOWLEDGED) {
+            super::hear(&mut acknowledged, &line);
+            heard += 1;
+        }
+        drop(writer);
+        println!("killed at {call} {at}, after {heard} acknowledgements");
+
+        let store = EmbeddedStore::open(&data, &options());
+        let store = store.unwrap_or_else(|refusal| panic!("killed at {call} {at}, and then: {refusal}"));
+        runtime.block_on(async {
+            super::all_acknowledged_is_there(&store, &acknowledged.jobs).await;
+            super::the_count_is_there(&store, acknowledged.count).await;
+            super::counts_are_those_of_the_jobs(&store).await;
+            store.close().await;
+        });
+    }
+    assert!(acknowledged.jobs.len() > 100, "only {} jobs were written", acknowledged.jobs.len());
+}
