@@ -183,15 +183,24 @@ impl Directory {
         if self.reserve == 0 {
             return None;
         }
-        // Unknown is no reason to refuse anything.
-        let left = statvfs(&self.path).ok()?;
-        let left = left.blocks_available() * left.fragment_size();
+        let left = self.left()?;
         let is_taken = self.path.join(ROOM_FILE).exists();
         let enough = if is_taken { self.reserve } else { 3 * self.reserve };
         if left < enough {
             return Some(left);
         }
         self.take_room().is_err().then_some(left)
+    }
+
+    /// Returns whether there is room for so many bytes, beside what is kept for when the disk is full.
+    pub(super) fn has_room_for(&self, bytes: u64) -> bool {
+        self.left().is_none_or(|left| left >= bytes.saturating_add(self.reserve))
+    }
+
+    /// Returns how many bytes are left on the disk; `None` when that is unknown, which is no reason to refuse anything.
+    fn left(&self) -> Option<u64> {
+        let left = statvfs(&self.path).ok()?;
+        Some(left.blocks_available() * left.fragment_size())
     }
 
     /// Writes the seal durably, and whole or not at all.

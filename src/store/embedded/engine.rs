@@ -67,9 +67,16 @@ impl Engine {
         Ok(Committed { outcomes, _effects: effects })
     }
 
-    /// Returns whether it is time to write what has changed to the database.
+    /// Returns whether it is time to write what has changed to the database, and there is room for that.
     pub(super) fn is_flush_due(&self) -> bool {
-        self.published.read().is_flush_due(&self.limits)
+        self.published.read().is_flush_due(&self.limits) && self.has_room_to_flush()
+    }
+
+    /// Returns whether there is room to write what has changed to the database. It stops at the first write that
+    /// fails, while the log has everything and can go on later.
+    pub(super) fn has_room_to_flush(&self) -> bool {
+        let bytes = self.published.read().unflushed.bytes;
+        self.disk.directory.has_room_for(bytes)
     }
 
     /// Takes what has changed, for the one flush that may be under way.

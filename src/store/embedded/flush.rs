@@ -48,13 +48,15 @@ impl Flusher {
         self.begin(engine)
     }
 
-    /// Writes all that has changed.
+    /// Writes all that has changed, where there is room. The log has it in any case.
     ///
     /// # Errors
     /// Why a flush failed.
     pub(super) fn finish(mut self, engine: &Engine) -> Result<(), StoreError> {
         self.end()?;
-        self.begin(engine)?;
+        if engine.has_room_to_flush() {
+            self.begin(engine)?;
+        }
         self.end()
     }
 

@@ -48,10 +48,11 @@ impl Engine {
         let root = directory.path().to_owned();
         let root = root.as_path();
         let failed = |doing| move |source| OpenError::Io { doing, directory: root.to_owned(), source };
-        directory.try_room().and_then(|()| directory.take_room()).map_err(|source| match is_full(&source) {
+        let not_written = |source| match is_full(&source) {
             true => OpenError::Full { directory: root.to_owned(), source },
             false => failed("write to")(source),
-        })?;
+        };
+        directory.try_room().and_then(|()| directory.take_room()).map_err(not_written)?;
         let damaged = |damages| OpenError::Damaged { directory: root.to_owned(), damages };
         let (path, seal) = directory.database(|path| {
             let db = open_database(path, options)?;
@@ -119,7 +120,8 @@ fn read_log(
     let mut failure = None;
     let found = log::read(folder, &Expected { first: published.entry + 1, sealed }, |number, bytes| {
         replay(disk, published, number, bytes)?;
-        if published.is_flush_due(limits) && failure.is_none() {
+        let is_due = published.is_flush_due(limits) && disk.directory.has_room_for(published.unflushed.bytes);
+        if is_due && failure.is_none() {
             let flush = published.begin_flush(limits);
             match disk.flush(&flush) {
                 Err(error) => failure = Some(error),

@@ -345,6 +345,33 @@ fn the_same_log_gives_the_same_state_on_every_machine_and_after_every_restart() 
     let seeds = first..first + setting("LEASEHOLD_TEST_STATE_SEEDS", SEEDS);
     std::thread::scope(|scope| {
         for half in 0..2 {
+#[test]
+fn without_room_on_the_disk_the_database_waits_and_the_log_has_everything() {
+    // A file with a hole says that this much is kept, so that there is never enough beside it.
+    const KEPT: u64 = 1 << 42;
+    let directory = tempfile::tempdir().expect("a directory");
+    let room = directory.path().join("leasehold.room");
+    fs::File::create(&room).and_then(|file| file.set_len(KEPT)).expect("a file with a hole");
+    let options = EmbeddedOptions { flush_changes: 50, reserve_bytes: KEPT, ..EmbeddedOptions::default() };
+    let hold = Directory::hold(directory.path(), KEPT).expect("a directory");
+    let engine = Engine::open(hold, &options).expect("it can be opened");
+    let mut machine = Machine { engine, directory, options, flush: None };
+    let mut history = History::new(7);
+    for _ in 0..20 {
+        let commands = history.batch();
+        let committed = machine.engine.commit(commands.clone()).expect("it is written");
+        history.learn(&commands, committed.outcomes);
+        assert!(!machine.engine.is_flush_due());
+    }
+    let changes = machine.engine.published.read().unflushed.changes;
+    assert!(changes > 100, "{changes} changes");
+    let hash = machine.hash();
+    fs::remove_file(room).expect("removable");
+    let mut machine = machine.restarted();
+    assert_eq!(machine.hash(), hash);
+    assert!(machine.engine.published.read().unflushed.changes < 100, "the database was written once there was room");
+}
+
             let seeds = seeds.clone();
             scope.spawn(move || seeds.filter(|seed| seed % 2 == half).for_each(one_history));
         }
