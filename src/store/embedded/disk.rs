@@ -36,7 +36,7 @@ use super::block::{Block, Column, NewBlock};
 use super::directory::Directory;
 use super::error::{Corrupt, is_full};
 use super::journal::SEQ_NO;
-use super::seal::Seal;
+use super::seal::{Seal, Vote};
 use super::state::{FlushLimits, View};
 use super::unflushed::{Changed, Flush, Lies};
 use super::{records, stored};
@@ -112,7 +112,7 @@ pub(super) struct Disk {
 
 /// The keys of the numbers in `meta`.
 pub(super) enum MetaKey<'a> {
-    /// How many times the directory was opened.
+    /// The term of the last entry of the log that the database has.
     PrimaryTerm,
     /// The number of the last write.
     SeqNo,
@@ -200,11 +200,21 @@ impl Disk {
                 batch.insert(&self.blocks, column_key(*column as u8, new.block.number), bytes.as_slice());
             }
         }
+        batch.insert(&self.meta, MetaKey::PrimaryTerm.bytes(), flush.last.primary_term.to_be_bytes());
         batch.insert(&self.meta, MetaKey::SeqNo.bytes(), flush.last.seq_no.to_be_bytes());
         batch.insert(&self.meta, MetaKey::Entry.bytes(), flush.entry.to_be_bytes());
         batch.commit().map_err(|error| self.not_committed(error))?;
         self.flushed.store(flush.last.seq_no, Ordering::Release);
         Ok(new_blocks.into_iter().map(|new| new.block).collect())
+    }
+
+    /// Writes a vote, durably.
+    pub(super) fn write_vote(&self, vote: Vote) -> io::Result<()> {
+        let mut seal = self.seal.lock();
+        let voted = Seal { vote, ..seal.clone() };
+        self.directory.write_seal(&voted)?;
+        *seal = voted;
+        Ok(())
     }
 
     fn not_committed(&self, error: fjall::Error) -> StoreError {

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::block::Block;
 use super::disk::Disk;
 use super::entry::{self, Entry};
+use super::group::{Committed, Durable, Member};
 use super::log::{AppendError, Log};
 use super::machine::{self, Applied, Command, Effects, Heads, Outcomes, Row};
 use super::reader::Reader;
-use super::seal::LogSeal;
+use super::seal::{LogSeal, Vote};
 use super::state::{FlushLimits, Published};
 use super::unflushed::Flush;
 use crate::job::{Job, JobId};
@@ -25,13 +26,13 @@ pub(super) struct Engine {
     pub(super) disk: Disk,
     pub(super) log: Mutex<Log>,
     /// Held from when a batch is decided until it is shown to readers: what a flush moves from memory to blocks is not
-    /// moved meanwhile. The bytes are those of the last entry, whose room is used again.
-    committing: Mutex<Vec<u8>>,
+    /// moved meanwhile.
+    committing: Mutex<Member>,
     limits: FlushLimits,
 }
 
 /// A durable batch.
-pub(super) struct Committed {
+pub(super) struct Answered {
     /// The answers to its commands.
     pub(super) outcomes: Outcomes,
     /// The batch's changes with the documents that they replaced, which the caller frees once it has answered.
@@ -39,9 +40,26 @@ pub(super) struct Committed {
 }
 
 impl Engine {
-    pub(super) fn new(disk: Disk, log: Log, published: Published, limits: FlushLimits) -> Self {
-        let (published, log, committing) = (RwLock::new(published), Mutex::new(log), Mutex::default());
+    pub(super) fn new(disk: Disk, log: Log, member: Member, published: Published, limits: FlushLimits) -> Self {
+        let (published, log, committing) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
         Self { published, disk, log, committing, limits }
+    }
+
+    /// Begins the next term: durable before any version of it is given out, so that none is ever given twice.
+    ///
+    /// # Errors
+    /// [`AppendError`] when it is not durable.
+    pub(super) fn begin_term(&self) -> Result<(), AppendError> {
+        let committed = self.committing.lock().campaign(&mut self.durable())?;
+        for Committed { number, frame } in committed {
+            let replayed = replay(&self.disk, &mut self.published.write(), number, &frame);
+            replayed.map_err(|why| AppendError::Failed(io::Error::other(why)))?;
+        }
+        Ok(())
+    }
+
+    fn durable(&self) -> OnDisk<'_> {
+        OnDisk { disk: &self.disk, log: self.log.lock() }
     }
 
     /// Decides a batch, makes it durable, shows it to readers, and returns the answers. Only the writer calls this, one
@@ -49,22 +67,26 @@ impl Engine {
     ///
     /// # Errors
     /// [`CommitError`] when the batch was not made durable. Then none of its answers holds.
-    pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Committed, CommitError> {
-        let mut buffer = self.committing.lock();
+    pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Answered, CommitError> {
+        let mut member = self.committing.lock();
         let (Applied { outcomes, effects }, left) = {
             let published = self.published.read();
             let known = Known { published: &published, disk: &self.disk };
             let applied = machine::apply(&known, published.last, commands);
             if applied.effects.last == published.last {
-                return Ok(Committed { outcomes: applied.outcomes, _effects: applied.effects });
+                return Ok(Answered { outcomes: applied.outcomes, _effects: applied.effects });
             }
             let left = known.left(&applied.effects)?;
             (applied, left)
         };
-        entry::encode(&effects, &mut buffer).map_err(StoreError::from)?;
-        let entry = self.log.lock().append(&buffer).map_err(|error| self.not_written(error))?;
-        self.published.write().take_over(entry, buffer.len(), &effects, left);
-        Ok(Committed { outcomes, _effects: effects })
+        let frame = entry::encode(&effects).map_err(StoreError::from)?;
+        let bytes = frame.len();
+        let committed = member.propose(frame, &mut self.durable()).map_err(|error| self.not_written(error))?;
+        let [Committed { number, .. }] = committed.as_slice() else {
+            return Err(CommitError::Failed(self.disk.stopped(io::Error::other("a group of one did not commit"))));
+        };
+        self.published.write().take_over(*number, bytes, &effects, left);
+        Ok(Answered { outcomes, _effects: effects })
     }
 
     /// Returns whether it is time to write what has changed to the database, and there is room for that.
@@ -142,6 +164,33 @@ impl Engine {
     }
 }
 
+/// The log, and the vote in the seal.
+struct OnDisk<'e> {
+    disk: &'e Disk,
+    log: MutexGuard<'e, Log>,
+}
+
+impl Durable for OnDisk<'_> {
+    fn write_vote(&mut self, vote: Vote) -> io::Result<()> {
+        self.disk.write_vote(vote)
+    }
+
+    fn write(&mut self, number: u64, frame: &[u8]) -> Result<(), AppendError> {
+        // A group of one never writes an entry in the place of another.
+        match self.log.write(frame)? {
+            written if written == number => Ok(()),
+            written => {
+                let what = format!("entry {number} was written as {written}");
+                Err(AppendError::Failed(io::Error::other(what)))
+            }
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.log.sync()
+    }
+}
+
 /// Why a batch was not made durable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommitError {
@@ -160,7 +209,7 @@ pub(super) enum CommitError {
 pub(super) fn replay(disk: &Disk, published: &mut Published, number: u64, bytes: &[u8]) -> Result<(), String> {
     let entry = Entry::decode(bytes)?;
     let known = Known { published, disk };
-    let effects = entry.effects(&known)?;
+    let effects = entry.effects(&known, published.last.seq_no)?;
     let left = known.left(&effects).map_err(|error| error.to_string())?;
     published.take_over(number, bytes.len(), &effects, left);
     Ok(())

@@ -1,7 +1,8 @@
 //! An entry of the log: what a batch changes.
 //!
 //! ```text
-//! entry  = term:varint last:varint item*          last: the number of the batch's last write
+//! entry  = term:varint batch?                     only the term when the entry begins it
+//! batch  = last:varint item*                      last: the number of the batch's last write
 //! item   = 0 job number:varint delta              a job that was written; the number is `last` minus the write's
 //!        | 1 job                                  a job that was removed
 //!        | 2 body:16 text | 3 body:16             a body that was written, or dropped
@@ -37,13 +38,14 @@ const RECORD_REMOVED: u8 = 5;
 const UUID: u8 = 0;
 const TEXT: u8 = 1;
 
-/// Writes what a batch changes over what `buffer` held.
+/// Returns the entry of what a batch changes.
 ///
 /// # Errors
 /// [`Corrupt`] when a document cannot be written.
-pub(super) fn encode(effects: &Effects, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+pub(super) fn encode(effects: &Effects) -> Result<Vec<u8>, Corrupt> {
     let Version { primary_term, seq_no: last, .. } = effects.last;
-    buffer.clear();
+    let mut entry = Vec::new();
+    let buffer = &mut entry;
     stored::append(&(primary_term, last), buffer)?;
     for (id, change) in &effects.heads {
         match &change.after {
@@ -73,7 +75,7 @@ pub(super) fn encode(effects: &Effects, buffer: &mut Vec<u8>) -> Result<(), Corr
             stored::append(&(last.wrapping_sub(after.version.seq_no), after.body.as_str()), buffer)?;
         }
     }
-    Ok(())
+    Ok(entry)
 }
 
 fn put_id(id: &JobId, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
@@ -94,8 +96,10 @@ fn put_id(id: &JobId, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
 /// An entry as it is read.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The version given last.
-    pub(super) last: Version,
+    /// The term of the group in which it was proposed.
+    pub(super) term: u64,
+    /// The number of the batch's last write, where there is a batch.
+    last: Option<u64>,
     items: Vec<Item>,
 }
 
@@ -115,22 +119,25 @@ impl Entry {
     /// What is wrong with the bytes.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader { rest: bytes };
-        let (primary_term, seq_no) = reader.read()?;
-        let last = Version { place: Place::Main, primary_term, seq_no };
-        let mut items = Vec::new();
+        let (term, mut items) = (reader.read()?, Vec::new());
+        if reader.rest.is_empty() {
+            return Ok(Self { term, last: None, items });
+        }
+        let last = reader.read()?;
         while let Some((&tag, rest)) = reader.rest.split_first() {
             reader.rest = rest;
-            items.push(reader.item(tag, seq_no)?);
+            items.push(reader.item(tag, last)?);
         }
-        Ok(Self { last, items })
+        Ok(Self { term, last: Some(last), items })
     }
 
-    /// Returns what the entry changes in the state that `heads` shows.
+    /// Returns what the entry changes in the state that `heads` shows, where the last write has the number `last`.
     ///
     /// # Errors
     /// Why it cannot be the next entry after that state.
-    pub(super) fn effects(self, heads: &impl Heads) -> Result<Effects, String> {
-        let last = self.last;
+    pub(super) fn effects(self, heads: &impl Heads, last: u64) -> Result<Effects, String> {
+        let seq_no = self.last.unwrap_or(last);
+        let last = Version { place: Place::Main, primary_term: self.term, seq_no };
         let version = |seq_no| Version { seq_no, ..last };
         let (mut jobs, mut records) = (Changes::default(), Changes::default());
         let (mut bodies, mut left) = (BTreeMap::new(), BTreeSet::new());

@@ -5,7 +5,8 @@
 //! - `state`: what readers see. `live`: the jobs in memory with their indexes. `unflushed`: what the database does not
 //!   have yet.
 //! - `engine`: how a batch is committed. `writer`: the one thread that commits batches.
-//! - `log`: what makes a batch durable. `entry`: what of a batch is in the log, and `delta`, what of a job.
+//! - `group`: who agrees on the log, by Raft; a group of one. `log`: what makes a batch durable. `entry`: what of a
+//!   batch is in the log, and `delta`, what of a job.
 //! - `flush`: how the database comes after the log.
 //! - `watch`: what must not run out. `periodic`: a thread that does something time and again.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
@@ -41,6 +42,7 @@ mod entry;
 mod error;
 mod finished;
 mod flush;
+mod group;
 mod groups;
 mod inspect;
 mod journal;

@@ -15,6 +15,7 @@ use super::directory::Directory;
 use super::disk::{Disk, EmbeddedOptions, failed};
 use super::engine::{Engine, replay};
 use super::error::{Corrupt, OpenError, is_full};
+use super::group::{ALONE, Last, Member};
 use super::inspect::{Inspected, inspect, seal_closed, seal_open};
 use super::log::{self, Expected, Found, Log};
 use super::recover::RecoverError;
@@ -90,12 +91,17 @@ impl Engine {
         let disk = Disk::open(directory, path, &seal, options).map_err(broken)?;
         let mut published = disk.recover().map_err(broken)?;
         let found = read_log(&disk, &mut published, &folder, sealed, &limits).map_err(broken)?;
-        disk.begin_term(&mut published).map_err(broken)?;
+        let vote = disk.vote(published.last).map_err(broken)?;
         // Before the log is opened, which is not closed from then on.
         let log = LogSeal { last: published.entry, is_closed: false, ..sealed };
         disk.checkpoint(published.last.seq_no, log).map_err(failed("write the seal of"))?;
         let log = Log::open(&folder, found, log_options).map_err(failed("open the log of"))?;
-        Ok(Self::new(disk, log, published, limits))
+        let last = Last { number: published.entry, term: published.last.primary_term };
+        let began = Member::new(ALONE, &[ALONE], vote, last, Vec::new()).and_then(|member| {
+            let engine = Self::new(disk, log, member, published, limits);
+            engine.begin_term().map(|()| engine)
+        });
+        began.map_err(|error| not_written(error.into()))
     }
 }
 

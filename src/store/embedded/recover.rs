@@ -4,12 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fjall::PersistMode;
-
 use super::block::{Block, Blocks, Column};
 use super::disk::{Disk, FINISHED_PREFIX, MetaKey, number};
 use super::error::{Corrupt, Damage};
 use super::live::Live;
+use super::seal::{Seal, Vote};
 use super::state::{Finished, Published, Recent, Records, View};
 use super::unflushed::Unflushed;
 use super::{records, stored};
@@ -69,17 +68,18 @@ impl Disk {
         })
     }
 
-    /// Begins the next term: durable before any version of it is given out, so that none is ever given twice, and after
-    /// all is read, so that a store that is refused is left as it is.
+    /// Returns what this member has voted.
     ///
     /// # Errors
-    /// An error when the database cannot be written to.
-    pub(super) fn begin_term(&self, published: &mut Published) -> Result<(), RecoverError> {
-        published.last.primary_term += 1;
-        let mut batch = self.db.batch().durability(Some(PersistMode::SyncAll));
-        batch.insert(&self.meta, MetaKey::PrimaryTerm.bytes(), published.last.primary_term.to_be_bytes());
-        batch.commit()?;
-        Ok(())
+    /// A damage when the log has entries of a later term than it can know of.
+    pub(super) fn vote(&self, last: Version) -> Result<Vote, RecoverError> {
+        let vote = self.seal.lock().vote;
+        if vote.term < last.primary_term {
+            let what =
+                format!("its vote is of term {}, and the log has entries of term {}", vote.term, last.primary_term);
+            return Err(RecoverError::Damaged(vec![Damage::of(&Seal::path(self.directory.path()), what)]));
+        }
+        Ok(vote)
     }
 
     fn recover_recent(&self) -> Result<Recent, RecoverError> {

@@ -1,4 +1,5 @@
-//! The seal: what the database in a data directory must have, kept beside it.
+//! The seal: what the database in a data directory must have, kept beside it, and what its member of the group has
+//! voted.
 //!
 //! The database cannot tell that a part of it is gone: without a journal, a table or a whole keyspace it opens with
 //! less. So a file of ours says how far the store has come and which files that is in. It is written anew at every
@@ -28,12 +29,20 @@ pub(super) struct Seal {
     /// The number of a write that is certainly in the database.
     pub(super) flushed: u64,
     pub(super) log: LogSeal,
+    pub(super) vote: Vote,
     /// The keyspaces that must be there, by the names of their folders.
     pub(super) keyspaces: BTreeMap<u64, KeyspaceSeal>,
     /// The journals that are written no more, by their numbers. One may be gone once all its items are in tables.
     pub(super) journals: BTreeMap<u64, JournalSeal>,
     /// The number of the journal that was being written.
     pub(super) active: Option<u64>,
+}
+
+/// The term that this member of its group knows of, and the member for which it has voted in it; 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Vote {
+    pub(super) term: u64,
+    pub(super) member: u64,
 }
 
 /// How far the log has come.
@@ -92,8 +101,8 @@ impl Seal {
     /// Creates the seal of a database that is being created.
     pub(super) fn creating() -> Self {
         let (keyspaces, journals) = (BTreeMap::new(), BTreeMap::new());
-        let log = LogSeal::default();
-        Self { stage: Stage::Creating, seq_no: 0, flushed: 0, log, keyspaces, journals, active: None }
+        let (log, vote) = (LogSeal::default(), Vote::default());
+        Self { stage: Stage::Creating, seq_no: 0, flushed: 0, log, vote, keyspaces, journals, active: None }
     }
 
     /// Returns the seal of the same database once it is in use.

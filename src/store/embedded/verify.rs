@@ -82,7 +82,12 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
     if verified.damages.is_empty() {
         let sealed = LogSeal { last: seal.log.last.max(flushed), ..seal.log };
         let expected = Expected { first: flushed + 1, sealed };
-        let read = log::read(&log, &expected, |_, bytes| Entry::decode(bytes).map(|_| verified.entries += 1));
+        let read = log::read(&log, &expected, |number, bytes| {
+            let Entry { term, .. } = Entry::decode(bytes)?;
+            verified.entries += 1;
+            let is_known = term <= seal.vote.term;
+            is_known.then_some(()).ok_or_else(|| format!("entry {number} is of a later term than the seal's vote"))
+        });
         verified.damages.extend(read.err().unwrap_or_default());
     }
     Ok(verified)

@@ -72,15 +72,13 @@ fn change() -> impl Strategy<Value = (Memory, Effects)> {
 }
 
 fn encoded(effects: &Effects) -> Vec<u8> {
-    let mut bytes = b"what was there before".to_vec();
-    encode(effects, &mut bytes).expect("every batch can be written");
-    bytes
+    encode(effects).expect("every batch can be written")
 }
 
 proptest! {
     #[test]
     fn every_batch_is_read_as_it_was_written((memory, effects) in change()) {
-        let read = Entry::decode(&encoded(&effects)).and_then(|entry| entry.effects(&memory));
+        let read = Entry::decode(&encoded(&effects)).and_then(|entry| entry.effects(&memory, 0));
         let read = read.map_err(TestCaseError::fail)?;
         prop_assert_eq!((read.heads, read.bodies, read.records), (effects.heads, effects.bodies, effects.records));
         prop_assert_eq!(read.last, effects.last);
@@ -97,7 +95,7 @@ proptest! {
             bytes[place] = value;
         }
         // Some damage makes another batch that is as good; all other is an error.
-        drop(Entry::decode(&bytes).and_then(|entry| entry.effects(&memory)));
+        drop(Entry::decode(&bytes).and_then(|entry| entry.effects(&memory, 0)));
     }
 }
 
@@ -112,6 +110,15 @@ fn an_id_that_is_a_uuid_takes_half_the_bytes_and_is_spelled_again_as_it_was() {
         assert_eq!(buffer.len(), bytes, "{text}");
         assert_eq!(Reader { rest: &buffer }.id(), Ok(id));
     }
+}
+
+#[test]
+fn an_entry_that_begins_a_term_changes_nothing_else() {
+    let mut bytes = Vec::new();
+    stored::append(&300_u64, &mut bytes).expect("writable");
+    let read = Entry::decode(&bytes).and_then(|entry| entry.effects(&Memory::default(), 41)).expect("readable");
+    assert_eq!(read.last, Version { place: Place::Main, primary_term: 300, seq_no: 41 });
+    assert!(read.heads.is_empty() && read.records.is_empty() && read.bodies.is_empty());
 }
 
 #[test]

@@ -148,13 +148,6 @@ impl Log {
         }
     }
 
-    /// Writes a frame and makes it durable. Returns its number.
-    pub(super) fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
-        let number = self.write(payload)?;
-        self.sync().map_err(AppendError::Failed)?;
-        Ok(number)
-    }
-
     /// Writes a frame, which is durable after the next [`sync`](Self::sync) only. Returns its number.
     ///
     /// At most one frame is not durable, or a crash could leave more than one that is cut short. So one that was

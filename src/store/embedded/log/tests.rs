@@ -87,6 +87,15 @@ fn frames(numbers: Range<u64>) -> Frames {
     numbers.map(|number| (number, payload(number))).collect()
 }
 
+impl Log {
+    /// Writes a frame and makes it durable. Returns its number.
+    pub(in super::super) fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
+        let number = self.write(payload)?;
+        self.sync().map_err(AppendError::Failed)?;
+        Ok(number)
+    }
+}
+
 fn append(log: &mut Log, numbers: Range<u64>) {
     for number in numbers {
         assert_eq!(log.append(&payload(number)).expect("a frame is appended"), number);
