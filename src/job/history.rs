@@ -56,6 +56,8 @@ impl History {
             self.entries.remove(KEPT_AT_EACH_END);
             self.folded = self.folded.saturating_add(1);
         }
+        // A million waiting jobs have one entry each.
+        self.entries.reserve_exact(1);
         self.entries.push(entry);
     }
 

@@ -1,9 +1,13 @@
 //! What a client submits: the specification of a job.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
@@ -135,6 +139,11 @@ pub struct JobSpec {
     pub fingerprint: Option<Fingerprint>,
 }
 
+/// How many specifications a thread knows, to share them.
+const MET_LATELY: usize = 256;
+/// Finds the place of each. It need not be hard to foresee: who makes two meet has them stored twice.
+const HASHER: FixedState = FixedState::with_seed(0);
+
 /// The longest name of a resource, in bytes.
 pub const MAX_RESOURCE_NAME: usize = 64;
 /// A regular expression (ECMA-262) that matches what [`is_resource_name`] accepts, whatever its length.
@@ -151,6 +160,31 @@ pub fn is_resource_name(name: &str) -> bool {
 impl JobSpec {
     /// The number of attempts of a job whose submission names none.
     pub const DEFAULT_MAX_ATTEMPTS: u32 = 3;
+
+    /// Returns the specification as it is shared by jobs that have the same one, as jobs that are submitted by the
+    /// thousand have. Each thread knows those that it has met lately.
+    #[must_use]
+    pub fn shared(self) -> Arc<Self> {
+        thread_local! {
+            static MET: RefCell<[Option<Arc<JobSpec>>; MET_LATELY]> = const { RefCell::new([const { None }; MET_LATELY]) };
+        }
+        // It is of one submission.
+        if self.fingerprint.is_some() {
+            return Arc::new(self);
+        }
+        let Self { queue, kind, priority, owner, labels, .. } = &self;
+        let place = HASHER.hash_one((queue, kind, priority, owner, labels)) as usize % MET_LATELY;
+        MET.with_borrow_mut(|met| match &met[place] {
+            Some(known) if known.is_exactly(&self) => Arc::clone(known),
+            _ => Arc::clone(met[place].insert(Arc::new(self))),
+        })
+    }
+
+    /// Returns whether nothing tells the two apart; `==` takes a zero for its negative.
+    fn is_exactly(&self, other: &Self) -> bool {
+        let bits = |spec: &Self| [spec.retry.factor, spec.retry.jitter].map(f64::to_bits);
+        self == other && bits(self) == bits(other)
+    }
 
     /// Makes a specification with the defaults: priority 0, three attempts with the default waits between them, no
     /// limits, no owner, labels or resources, no receivers of notifications, and the queue's orphan policy.
@@ -219,6 +253,20 @@ mod tests {
             oversight: Oversight { orphan_policy: Some(OrphanPolicy::Flag), notify: Vec::new() },
             fingerprint: Some(Fingerprint(1)),
         }
+    }
+
+    #[test]
+    fn equal_specifications_are_shared_and_those_of_one_submission_are_not() {
+        assert!(Arc::ptr_eq(&spec().shared(), &spec().shared()));
+        assert_eq!(*other().shared(), other());
+        assert!(!Arc::ptr_eq(&other().shared(), &other().shared()));
+        for number in 0..2 * MET_LATELY {
+            let labels = BTreeMap::from([("n".to_owned(), number.to_string())]);
+            let spec = JobSpec { labels, ..spec() };
+            assert_eq!(*spec.clone().shared(), spec);
+        }
+        let of = |jitter| JobSpec { retry: RetryPolicy { jitter, ..RetryPolicy::default() }, ..spec() }.shared();
+        assert_eq!([0.0, -0.0, 0.0].map(|jitter| of(jitter).retry.jitter.is_sign_negative()), [false, true, false]);
     }
 
     #[test]

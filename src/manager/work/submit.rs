@@ -147,7 +147,7 @@ fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, now: Timestamp) ->
     let (payload, body) = Body::place(new.payload.clone(), inline_limit);
     let spec = JobSpec { fingerprint, ..new.spec };
     let run_at = new.run_at.unwrap_or(now);
-    let job = Job::submit(id, Arc::new(spec), payload, (run_at, new.expires_at), caller, now);
+    let job = Job::submit(id, spec.shared(), payload, (run_at, new.expires_at), caller, now);
     (Prepared { job: Arc::new(job), payload: new.payload, own_id, place: 0, refusal }, body)
 }
 

@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -270,7 +269,7 @@ impl<'a> JobDocument<'a> {
         };
         Ok(Job {
             id: self.id,
-            spec: Arc::new(spec),
+            spec: spec.shared(),
             payload: body((self.payload, self.payload_text, self.payload_ref))?,
             state,
             run_at: self.run_at,

@@ -126,7 +126,7 @@ struct StoredSpec {
 }
 
 fn shared_spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<JobSpec>, D::Error> {
-    StoredSpec::deserialize(deserializer).map(Arc::new)
+    StoredSpec::deserialize(deserializer).map(JobSpec::shared)
 }
 
 #[cfg(test)]
