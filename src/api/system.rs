@@ -68,6 +68,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         stopped: manager.stopped(),
         out_of_order: manager.out_of_order(),
         unreadable: manager.unreadable(),
+        dropped: manager.dropped(),
         clock_is_off: manager.clock_is_off(),
         peer_troubles: manager.peer_troubles(),
     };

@@ -141,6 +141,7 @@ pub struct JobSpec {
 
 /// How many specifications a thread knows, to share them.
 const MET_LATELY: usize = 256;
+type Met = [Option<Arc<JobSpec>>; MET_LATELY];
 /// Finds the place of each. It need not be hard to foresee: who makes two meet has them stored twice.
 const HASHER: FixedState = FixedState::with_seed(0);
 
@@ -166,7 +167,7 @@ impl JobSpec {
     #[must_use]
     pub fn shared(self) -> Arc<Self> {
         thread_local! {
-            static MET: RefCell<[Option<Arc<JobSpec>>; MET_LATELY]> = const { RefCell::new([const { None }; MET_LATELY]) };
+            static MET: RefCell<Met> = const { RefCell::new([const { None }; MET_LATELY]) };
         }
         // It is of one submission.
         if self.fingerprint.is_some() {

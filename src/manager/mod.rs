@@ -155,6 +155,12 @@ impl Manager {
         self.shared.store.unreadable()
     }
 
+    /// Returns what of the store was left behind and dropped when it was opened, if anything was.
+    #[must_use]
+    pub fn dropped(&self) -> Option<String> {
+        self.shared.store.dropped()
+    }
+
     /// Returns the queues that had jobs when the store's jobs were last counted, without reading the store.
     #[must_use]
     pub fn surveyed_queues(&self) -> Arc<[SurveyedQueue]> {

@@ -149,6 +149,10 @@ impl Store for Measured {
         self.0.unreadable()
     }
 
+    fn dropped(&self) -> Option<String> {
+        self.0.dropped()
+    }
+
     fn stopped(&self) -> Option<String> {
         self.0.stopped()
     }

@@ -307,6 +307,12 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
+    /// Returns what a crash left behind and was dropped when the store was opened, if anything was. Nothing of it was
+    /// acknowledged.
+    fn dropped(&self) -> Option<String> {
+        None
+    }
+
     /// Returns why the store takes no more writes until its process is started again, and what can be done about it;
     /// `None` while it takes them.
     fn stopped(&self) -> Option<String> {

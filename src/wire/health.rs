@@ -67,6 +67,8 @@ pub(crate) struct StoreHealth {
     pub(crate) out_of_order: Option<String>,
     /// The number of documents that cannot be read.
     pub(crate) unreadable: usize,
+    /// What was left behind and dropped when it was opened.
+    pub(crate) dropped: Option<String>,
     /// How far its clock and this machine's differ, when they differ too far.
     pub(crate) clock_is_off: Option<String>,
     /// What is wrong between this manager and the others, each as a sentence.
@@ -190,7 +192,7 @@ impl ServerHealth {
 fn judge(
     insights: &Insights,
     survey: &SurveyState,
-    StoreHealth { stopped, out_of_order, unreadable, clock_is_off, peer_troubles }: StoreHealth,
+    StoreHealth { stopped, out_of_order, unreadable, dropped, clock_is_off, peer_troubles }: StoreHealth,
     now: Timestamp,
 ) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
@@ -210,6 +212,7 @@ fn judge(
         let what = "a later version wrote them, or somebody changed them; the log names them";
         found.push((HealthStatus::Warn, format!("documents of the store that cannot be read: {unreadable} ({what})")));
     }
+    found.extend(dropped.map(|what| (HealthStatus::Warn, what)));
     found.extend(peer_troubles.into_iter().map(|trouble| (HealthStatus::Warn, trouble)));
     let oldest = survey.latest.as_ref().and_then(|survey| survey.oldest_waiting_since);
     if let Some(oldest) = oldest.filter(|oldest| now.since(*oldest) > UNASKED && insights.tally.claimed == 0) {
@@ -373,6 +376,13 @@ mod tests {
         let (status, reasons) = judge(&calm(), &SurveyState::default(), store, at(1_000));
         assert_eq!(status, HealthStatus::Warn);
         assert!(reasons[0].contains("cannot be read: 3"), "{reasons:?}");
+    }
+
+    #[test]
+    fn what_a_crash_has_cut_short_is_a_warning_in_its_own_words() {
+        let store = StoreHealth { dropped: Some("9 bytes were dropped".to_owned()), ..StoreHealth::default() };
+        let judged = judge(&calm(), &SurveyState::default(), store, at(1_000));
+        assert_eq!(judged, (HealthStatus::Warn, vec!["9 bytes were dropped".to_owned()]));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) struct Engine {
     /// moved meanwhile.
     committing: Mutex<Member>,
     limits: FlushLimits,
+    /// What a crash has cut short at the end of the log, and opening has cut off.
+    pub(super) dropped: Option<String>,
 }
 
 /// A durable batch.
@@ -42,7 +44,12 @@ pub(super) struct Answered {
 impl Engine {
     pub(super) fn new(disk: Disk, log: Log, member: Member, published: Published, limits: FlushLimits) -> Self {
         let (published, log, committing) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
-        Self { published, disk, log, committing, limits }
+        Self { published, disk, log, committing, limits, dropped: None }
+    }
+
+    /// Keeps what was dropped when it was opened.
+    pub(super) fn having_dropped(self, dropped: Option<String>) -> Self {
+        Self { dropped, ..self }
     }
 
     /// Begins the next term: durable before any version of it is given out, so that none is ever given twice.

@@ -343,6 +343,10 @@ impl Store for EmbeddedStore {
         }
     }
 
+    fn dropped(&self) -> Option<String> {
+        self.in_memory(|engine| engine.dropped.clone()).ok().flatten()
+    }
+
     fn out_of_order(&self) -> Option<String> {
         self.queue.new_jobs_refused().map(|reason| reason.to_string())
     }

@@ -95,10 +95,11 @@ impl Engine {
         // Before the log is opened, which is not closed from then on.
         let log = LogSeal { last: published.entry, is_closed: false, ..sealed };
         disk.checkpoint(published.last.seq_no, log).map_err(failed("write the seal of"))?;
+        let dropped = found.torn.as_ref().map(ToString::to_string);
         let log = Log::open(&folder, found, log_options).map_err(failed("open the log of"))?;
         let last = Last { number: published.entry, term: published.last.primary_term };
         let began = Member::new(ALONE, &[ALONE], vote, last, Vec::new()).and_then(|member| {
-            let engine = Self::new(disk, log, member, published, limits);
+            let engine = Self::new(disk, log, member, published, limits).having_dropped(dropped);
             engine.begin_term().map(|()| engine)
         });
         began.map_err(|error| not_written(error.into()))

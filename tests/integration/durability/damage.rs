@@ -336,6 +336,11 @@ async fn what_a_crash_leaves_at_the_end_of_the_log_is_no_damage() {
         let directory = left.copied();
         let torn = OpenOptions::new().write(true).open(directory.path().join(&name)).expect("it can be opened");
         torn.write_all_at(&batch[..length], used as u64).expect("writable");
+        let other = tempfile::tempdir().expect("a temporary directory");
+        copy(directory.path(), other.path());
+        let store = EmbeddedStore::open(other.path(), &options()).expect("it can be opened");
+        let dropped = store.dropped().expect("something was dropped");
+        assert!(dropped.contains(&name.display().to_string()), "{dropped}");
         assert_eq!(left.judge(directory.path(), &name).await, Ok(Opened::Whole), "{length} bytes of a frame");
     }
     let directory = left.copied();

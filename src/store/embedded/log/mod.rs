@@ -47,7 +47,6 @@ use segment::{Ending, encode_footer, encode_frame, header};
 mod read;
 mod segment;
 
-use read::Torn;
 pub(super) use read::{Expected, Found, look_at, read};
 
 /// How much of the buffer for a frame is kept for the next one, in bytes.
@@ -120,8 +119,8 @@ impl Log {
             fs::remove_file(leftover)?;
             sync_directory(folder)?;
         }
-        if let Some(Torn { path, at, bytes }) = torn {
-            tracing::warn!(file = %path.display(), at, bytes, "cutting off what a crash has cut short");
+        if let Some(torn) = torn {
+            tracing::warn!("{torn}");
         }
         let has_frames = tail.has_frames();
         let file = own_file().append(true).open(segment_path(folder, tail.first))?;

@@ -1,5 +1,6 @@
 //! Reads a log without changing it: which segments there are, and whether all is there that must be.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -40,6 +41,18 @@ pub(crate) struct Torn {
     pub(crate) at: u64,
     /// Its length in bytes.
     pub(crate) bytes: u64,
+}
+
+impl fmt::Display for Torn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, at, bytes } = self;
+        write!(
+            f,
+            "the last write to the log was cut short by a crash, and dropped: {bytes} bytes of {} from byte {at} on, \
+             of which nothing was acknowledged",
+            path.display()
+        )
+    }
 }
 
 /// Returns the path of the segment whose first frame is `first`.
