@@ -84,64 +84,69 @@ impl Machine {
         self.flush_if_due(false);
     }
 
-    /// A hash over all that the state consists of, in memory and on disk; not over the term, of which each opening has
-    /// another.
+    /// The hash of the state, once all that was begun is written.
     fn hash(&mut self) -> u128 {
         self.end_flush();
-        let published = self.engine.published.read();
-        let (disk, view) = (&self.engine.disk, &published.view);
-        let mut hash = Xxh3::new();
-        let mut add = |what: &[u8]| {
-            hash.update(&what.len().to_le_bytes());
-            hash.update(what);
-        };
-        let mut bytes = Vec::new();
-        let live: BTreeMap<_, _> = published
-            .live
-            .all()
-            .iter()
-            .flat_map(|shard| shard.iter())
-            .map(|(id, head)| (id.clone(), head.clone()))
-            .collect();
-        for head in live.values().chain(published.recent.heads()) {
-            stored::encode(head, &mut bytes).expect("writable");
-            add(head.job.id.as_str().as_bytes());
-            add(&bytes);
-            for reference in head.job.stored_bodies() {
-                let body = published.body(reference.id).cloned();
-                let body = body.unwrap_or_else(|| disk.body(&view.snapshot, reference).expect("readable"));
-                add(body.expect("it is stored").as_str().as_bytes());
-            }
-        }
-        for kind in RecordKind::ALL {
-            add(format!("{:?}", published.records.of(kind).expect("readable")).as_bytes());
-        }
-        let mut counts: Vec<_> = published.finished.counts().collect();
-        counts.sort_unstable();
-        add(format!("{counts:?}").as_bytes());
-        for block in &published.blocks.list {
-            add(&block.number.to_le_bytes());
-            add(&block.encode());
-            let reader = Reader { disk, snapshot: &view.snapshot, block };
-            for column in (Column::CreatedAt as u8)..=(Column::Id as u8) {
-                add(&disk.raw_column(&view.snapshot, column, block.number).expect("readable").expect("it is stored"));
-            }
-            let ids = reader.ids().expect("readable");
-            for row in 0..block.rows {
-                let id = ids.get(row as usize).expect("readable");
-                // Of one that has left, another version may be there.
-                if reader.has_left(row).expect("readable") {
-                    add(b"left");
-                } else {
-                    stored::encode(&disk.finished(view, &id).expect("readable").expect("it is stored"), &mut bytes)
-                        .expect("writable");
-                    add(&bytes);
-                }
-            }
-        }
-        add(&published.last.seq_no.to_le_bytes());
-        hash.digest128()
+        hash(&self.engine)
     }
+}
+
+/// A hash over all that the state consists of, in memory and on disk; not over the term, of which each opening has
+/// another. No flush may be under way: it moves jobs from memory to blocks when it ends.
+fn hash(engine: &Engine) -> u128 {
+    let published = engine.published.read();
+    let (disk, view) = (&engine.disk, &published.view);
+    let mut hash = Xxh3::new();
+    let mut add = |what: &[u8]| {
+        hash.update(&what.len().to_le_bytes());
+        hash.update(what);
+    };
+    let mut bytes = Vec::new();
+    let live: BTreeMap<_, _> = published
+        .live
+        .all()
+        .iter()
+        .flat_map(|shard| shard.iter())
+        .map(|(id, head)| (id.clone(), head.clone()))
+        .collect();
+    for head in live.values().chain(published.recent.heads()) {
+        stored::encode(head, &mut bytes).expect("writable");
+        add(head.job.id.as_str().as_bytes());
+        add(&bytes);
+        for reference in head.job.stored_bodies() {
+            let body = published.body(reference.id).cloned();
+            let body = body.unwrap_or_else(|| disk.body(&view.snapshot, reference).expect("readable"));
+            add(body.expect("it is stored").as_str().as_bytes());
+        }
+    }
+    for kind in RecordKind::ALL {
+        add(format!("{:?}", published.records.of(kind).expect("readable")).as_bytes());
+    }
+    let mut counts: Vec<_> = published.finished.counts().collect();
+    counts.sort_unstable();
+    add(format!("{counts:?}").as_bytes());
+    for block in &published.blocks.list {
+        add(&block.number.to_le_bytes());
+        add(&block.encode());
+        let reader = Reader { disk, snapshot: &view.snapshot, block };
+        for column in (Column::CreatedAt as u8)..=(Column::Id as u8) {
+            add(&disk.raw_column(&view.snapshot, column, block.number).expect("readable").expect("it is stored"));
+        }
+        let ids = reader.ids().expect("readable");
+        for row in 0..block.rows {
+            let id = ids.get(row as usize).expect("readable");
+            // Of one that has left, another version may be there.
+            if reader.has_left(row).expect("readable") {
+                add(b"left");
+            } else {
+                stored::encode(&disk.finished(view, &id).expect("readable").expect("it is stored"), &mut bytes)
+                    .expect("writable");
+                add(&bytes);
+            }
+        }
+    }
+    add(&published.last.seq_no.to_le_bytes());
+    hash.digest128()
 }
 
 fn open(directory: &TempDir, options: &EmbeddedOptions) -> Engine {
