@@ -64,6 +64,10 @@ impl Engine {
         let log_options = log::Options { segment_bytes: options.segment_bytes };
         let mut tables = None;
         if seal.stage == Stage::Creating {
+            // What is in a log was acknowledged, whatever the seal says.
+            if let Some(damage) = log::look_at_new(&folder) {
+                return Err(damaged(vec![damage]));
+            }
             create_log(&folder, log_options).map_err(failed("create the log of"))?;
         } else {
             // Before the database may change anything: it cuts and deletes what it does not understand.

@@ -19,7 +19,7 @@ use super::error::{Damage, OpenError};
 use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
 use super::journal::SEQ_NO;
 use super::log::{self, Expected};
-use super::seal::{LogSeal, Seal};
+use super::seal::{LogSeal, Seal, Stage};
 use super::{records, stored};
 use crate::job::Json;
 
@@ -58,6 +58,9 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
     let mut found = inspect(&database, &seal, |_| true);
     let log = path.join(LOG);
     found.damages.extend(log::look_at(&log, seal.log));
+    if seal.stage == Stage::Creating {
+        found.damages.extend(log::look_at_new(&log));
+    }
     if !found.damages.is_empty() {
         return Ok(Verified { damages: found.damages, ..Verified::default() });
     }

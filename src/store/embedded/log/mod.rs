@@ -47,7 +47,7 @@ use segment::{Ending, encode_footer, encode_frame, header};
 mod read;
 mod segment;
 
-pub(super) use read::{Expected, Found, look_at, read};
+pub(super) use read::{Expected, Found, look_at, look_at_new, read};
 
 /// How much of the buffer for a frame is kept for the next one, in bytes.
 const KEPT_BYTES: usize = 1 << 20;

@@ -118,6 +118,15 @@ pub(crate) fn look_at(folder: &Path, sealed: LogSeal) -> Vec<Damage> {
     read(folder, &Expected { first, sealed }, |_, _| Ok(())).err().unwrap_or_default()
 }
 
+/// Looks for frames in the log of a store that is being created, which has none: they came to the disk before its seal
+/// did, whose sync has lied then.
+pub(crate) fn look_at_new(folder: &Path) -> Option<Damage> {
+    let segments = list(folder).unwrap_or_default();
+    let (first, _) = segments.into_iter().find(|(first, length)| *first > 1 || *length > HEADER_BYTES as u64)?;
+    let what = "it has entries, and the seal says that the store is still being created";
+    Some(Damage::of(&segment_path(folder, first), what))
+}
+
 fn found(folder: &Path, segments: Vec<(u64, u64)>, leftover: Option<PathBuf>, tail: Segment) -> Found {
     let path = segment_path(folder, tail.first);
     let torn = (tail.torn > 0).then_some(Torn { path, at: tail.length, bytes: tail.torn });
