@@ -70,6 +70,16 @@ pub(super) fn segment_path(folder: &Path, first: u64) -> PathBuf {
 pub(crate) fn read(
     folder: &Path,
     expected: &Expected,
+    visit: impl FnMut(u64, &[u8]) -> Result<(), String>,
+) -> Result<Found, Vec<Damage>> {
+    read_segments(folder, expected, false, visit)
+}
+
+/// Reads a log, of which segments may be missing between others if it `has_gaps`.
+fn read_segments(
+    folder: &Path,
+    expected: &Expected,
+    has_gaps: bool,
     mut visit: impl FnMut(u64, &[u8]) -> Result<(), String>,
 ) -> Result<Found, Vec<Damage>> {
     let mut segments = list(folder).map_err(|error| vec![Damage::unreadable(folder, &error)])?;
@@ -99,6 +109,7 @@ pub(crate) fn read(
         };
         match Segment::parse(&bytes, first, visit) {
             Ok(segment) => {
+                let before = before.filter(|before| !(has_gaps && is_gap(before, &segment)));
                 damages.extend(before.and_then(|before| link_damage(folder, &before, &segment)));
                 tail = Some(segment);
             }
@@ -112,10 +123,11 @@ pub(crate) fn read(
     }
 }
 
-/// Looks for damage in a log as far as can be said before it is known which frame must be the first.
+/// Looks for damage in a log as far as can be said before it is known which frame must be the first. Until then a
+/// segment that is missing may be one that was removed, beside an earlier one that could not be or is there again.
 pub(crate) fn look_at(folder: &Path, sealed: LogSeal) -> Vec<Damage> {
     let first = list(folder).ok().and_then(|segments| Some(segments.first()?.0)).unwrap_or(sealed.segment);
-    read(folder, &Expected { first, sealed }, |_, _| Ok(())).err().unwrap_or_default()
+    read_segments(folder, &Expected { first, sealed }, true, |_, _| Ok(())).err().unwrap_or_default()
 }
 
 /// Looks for frames in the log of a store that is being created, which has none: they came to the disk before its seal
@@ -185,6 +197,11 @@ fn is_leftover(before: &Segment, first: u64, bytes: &[u8], expected: &Expected) 
     is_rotating && !expected.sealed.is_closed && first == before.last + 1 && is_left_of(bytes, &written)
 }
 
+/// Returns whether all that is wrong between two segments is that others are missing.
+fn is_gap(before: &Segment, segment: &Segment) -> bool {
+    before.ending == Some(Ending::Rotated) && segment.first > before.last + 1
+}
+
 /// Returns what is wrong between two segments that follow each other.
 fn link_damage(folder: &Path, before: &Segment, segment: &Segment) -> Option<Damage> {
     let (path, at) = (segment_path(folder, before.first), before.length);
@@ -192,7 +209,7 @@ fn link_damage(folder: &Path, before: &Segment, segment: &Segment) -> Option<Dam
     match before.ending {
         None => Some(Damage::of(&path, format!("it has no whole footer at byte {at}, and another segment follows"))),
         Some(Ending::Closed) => Some(Damage::of(&path, format!("its footer, at byte {at}, says that it is the last"))),
-        Some(Ending::Rotated) if segment.first > before.last + 1 => Some(Damage::missing(&next)),
+        Some(Ending::Rotated) if is_gap(before, segment) => Some(Damage::missing(&next)),
         Some(Ending::Rotated) => {
             let follows = segment.first == before.last + 1 && segment.previous == before.hasher.digest();
             let what = format!("its header, at byte 0, is not that of the segment after {}", path.display());

@@ -14,7 +14,7 @@ use super::super::error::Damage;
 use super::super::seal::LogSeal;
 use super::read::segment_path;
 use super::segment::{Segment, encode_frame, header};
-use super::{AppendError, Expected, Found, Log, Options, read};
+use super::{AppendError, Expected, Found, Log, Options, look_at, read};
 
 mod damage;
 
@@ -375,6 +375,7 @@ fn trimming_keeps_what_is_needed_and_may_leave_holes() {
         for (at, path) in files(copy.path()).iter().take(3).enumerate().filter(|(at, _)| kept & (1 << at) == 0) {
             fs::remove_file(path).unwrap_or_else(|error| panic!("{at}: {error}"));
         }
+        assert_eq!(look_at(copy.path(), LogSeal { last: 7, segment: 7, is_closed: false }), []);
         let (mut log, found) = open(copy.path(), &expected(7, 7));
         assert_eq!(found, frames(7..8));
         trim(&mut log, 8);
