@@ -18,6 +18,10 @@ use crate::job::{Actor, Body, Claim, JobError, JobSpec, Json, NewBody, RecordNam
 use crate::store::embedded::EmbeddedOptions;
 use crate::store::{RecordKind, RecordWrite, Version, Write};
 
+mod liar;
+mod lies;
+mod platter;
+
 /// How many histories are made up, of how many writes each. The nightly script asks for more.
 const SEEDS: u64 = 200;
 const WRITES: usize = 10_000;
