@@ -18,6 +18,7 @@ use crate::job::{Actor, Body, Claim, JobError, JobSpec, Json, NewBody, RecordNam
 use crate::store::embedded::EmbeddedOptions;
 use crate::store::{RecordKind, RecordWrite, Version, Write};
 
+mod endurance;
 mod liar;
 mod lies;
 mod platter;
