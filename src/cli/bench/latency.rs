@@ -7,11 +7,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::slice;
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::args::{BenchArgs, job_line};
@@ -46,6 +47,7 @@ struct Flow {
 }
 
 /// A load of jobs that are submitted at a steady rate, whether or not the server keeps up.
+#[derive(Clone, Copy)]
 pub(super) struct Steady {
     /// How many jobs are submitted per second.
     pub(super) rate: u32,
@@ -116,10 +118,18 @@ fn head_start(workers: u16) -> Duration {
     Duration::from_secs(1) + WORKER_EVERY * u32::from(workers)
 }
 
-/// Lets each job be sent when it is due.
+/// Lets each job be sent when it is due. A thread of its own says so: the runtime's timers go in steps of a millisecond
+/// and are late by up to two, which would count as the server's.
 async fn pace(steady: &Steady, begun: Instant, flow: &Flow) -> Result<(), Failure> {
-    for number in 0..flow.jobs {
-        tokio::time::sleep_until(begun + steady.due_after(number)).await;
+    let (due, mut dues) = mpsc::unbounded_channel();
+    let (steady, jobs) = (*steady, flow.jobs);
+    thread::spawn(move || {
+        (0..jobs).try_for_each(|number| {
+            thread::sleep((begun + steady.due_after(number)).duration_since(Instant::now()));
+            due.send(number)
+        })
+    });
+    while let Some(number) = dues.recv().await {
         flow.due.borrow_mut().push_back(number);
         flow.due_count.add_permits(1);
     }
