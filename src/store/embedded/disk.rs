@@ -125,13 +125,14 @@ pub(super) enum MetaKey<'a> {
 /// What the keys of counts of finished jobs begin with.
 pub(super) const FINISHED_PREFIX: &[u8] = b"finished/";
 
-/// The key of the number of the last entry of the log.
+/// The keys of the number of the last entry of the log, and of its term.
 pub(super) const ENTRY: &[u8] = b"entry";
+pub(super) const PRIMARY_TERM: &[u8] = b"primary_term";
 
 impl MetaKey<'_> {
     pub(super) fn bytes(&self) -> Vec<u8> {
         match self {
-            Self::PrimaryTerm => b"primary_term".to_vec(),
+            Self::PrimaryTerm => PRIMARY_TERM.to_vec(),
             Self::SeqNo => SEQ_NO.to_vec(),
             Self::Entry => ENTRY.to_vec(),
             Self::Finished(state, queue) => {

@@ -8,7 +8,7 @@ use super::block::{Block, Blocks, Column};
 use super::disk::{Disk, FINISHED_PREFIX, MetaKey, number};
 use super::error::{Corrupt, Damage};
 use super::live::Live;
-use super::seal::{Seal, Vote};
+use super::seal::Vote;
 use super::state::{Finished, Published, Recent, Records, View};
 use super::unflushed::Unflushed;
 use super::{records, stored};
@@ -73,13 +73,11 @@ impl Disk {
     /// # Errors
     /// A damage when the log has entries of a later term than it can know of.
     pub(super) fn vote(&self, last: Version) -> Result<Vote, RecoverError> {
-        let vote = self.seal.lock().vote;
-        if vote.term < last.primary_term {
-            let what =
-                format!("its vote is of term {}, and the log has entries of term {}", vote.term, last.primary_term);
-            return Err(RecoverError::Damaged(vec![Damage::of(&Seal::path(self.directory.path()), what)]));
+        let seal = self.seal.lock();
+        match seal.lacks(last.primary_term, self.directory.path()) {
+            Some(damage) => Err(RecoverError::Damaged(vec![damage])),
+            None => Ok(seal.vote),
         }
-        Ok(vote)
     }
 
     fn recover_recent(&self) -> Result<Recent, RecoverError> {

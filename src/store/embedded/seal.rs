@@ -114,6 +114,12 @@ impl Seal {
         Self { stage: Stage::Open, ..self }
     }
 
+    /// Returns the damage of the seal in a directory that has entries of this term, where it does not know of the term.
+    pub(super) fn lacks(&self, term: u64, directory: &Path) -> Option<Damage> {
+        let what = || format!("its vote is of term {}, and there are entries of term {term}", self.vote.term);
+        (self.vote.term < term).then(|| Damage::of(&Self::path(directory), what()))
+    }
+
     /// Reads the seal of a data directory.
     ///
     /// # Errors

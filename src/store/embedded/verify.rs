@@ -13,7 +13,7 @@ use fjall::{Database, KeyspaceCreateOptions, Readable};
 
 use super::block::{Block, Column};
 use super::directory::{Directory, LOG};
-use super::disk::{ENTRY, FINISHED_PREFIX, number};
+use super::disk::{ENTRY, FINISHED_PREFIX, PRIMARY_TERM, number};
 use super::entry::Entry;
 use super::error::{Damage, OpenError};
 use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
@@ -67,7 +67,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
     let copy = tempfile::tempdir().map_err(failed("make a copy of"))?;
     lay_out(&found, &database, copy.path()).map_err(failed("make a copy of"))?;
     let mut verified = Verified { is_read: true, ..Verified::default() };
-    let mut flushed = 0;
+    let (mut flushed, mut last_term) = (0, 0);
     // Without threads of its own the database only reads.
     let opened = Database::builder(copy.path()).worker_threads_unchecked(0).open();
     match opened {
@@ -76,7 +76,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
             for (number, sealed) in seal.keyspaces.iter().filter(|(number, _)| **number != NAMES) {
                 let folder = keyspace_folder(&database, *number);
                 match verified.read(&db, &sealed.name, &folder, seal.flushed) {
-                    Ok(entry) => flushed = flushed.max(entry),
+                    Ok((entry, term)) => (flushed, last_term) = (flushed.max(entry), last_term.max(term)),
                     Err(error) => verified.report(&folder, format!("it cannot be read: {error}")),
                 }
             }
@@ -85,13 +85,13 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
     if verified.damages.is_empty() {
         let sealed = LogSeal { last: seal.log.last.max(flushed), ..seal.log };
         let expected = Expected { first: flushed + 1, sealed };
-        let read = log::read(&log, &expected, |number, bytes| {
-            let Entry { term, .. } = Entry::decode(bytes)?;
+        let read = log::read(&log, &expected, |_, bytes| {
+            last_term = Entry::decode(bytes)?.term;
             verified.entries += 1;
-            let is_known = term <= seal.vote.term;
-            is_known.then_some(()).ok_or_else(|| format!("entry {number} is of a later term than the seal's vote"))
+            Ok(())
         });
         verified.damages.extend(read.err().unwrap_or_default());
+        verified.damages.extend(seal.lacks(last_term, path));
     }
     Ok(verified)
 }
@@ -128,12 +128,12 @@ impl Verified {
         }
     }
 
-    /// Reads and decodes everything in a keyspace. Returns the last entry of the log that the database has, if it is
-    /// said there.
-    fn read(&mut self, db: &Database, name: &str, folder: &Path, sealed: u64) -> Result<u64, fjall::Error> {
+    /// Reads and decodes everything in a keyspace. Returns the last entry of the log that the database has, and its
+    /// term, if they are said there.
+    fn read(&mut self, db: &Database, name: &str, folder: &Path, sealed: u64) -> Result<(u64, u64), fjall::Error> {
         let keyspace = db.keyspace(name, KeyspaceCreateOptions::default)?;
         let snapshot = db.snapshot();
-        let (mut last_write, mut last_entry) = (0, 0);
+        let (mut last_write, mut last_entry, mut last_term) = (0, 0, 0);
         for entry in snapshot.iter(&keyspace) {
             let (key, value) = entry.into_inner()?;
             let decoded = match name {
@@ -158,6 +158,7 @@ impl Verified {
                 "meta" => number(&value).map(|number| match &*key {
                     SEQ_NO => last_write = number,
                     ENTRY => last_entry = number,
+                    PRIMARY_TERM => last_term = number,
                     _ => {}
                 }),
                 _ => Ok(()),
@@ -170,6 +171,6 @@ impl Verified {
         if name == "meta" && last_write < sealed {
             self.report(folder, format!("it ends with write {last_write}, and write {sealed} was made"));
         }
-        Ok(last_entry)
+        Ok((last_entry, last_term))
     }
 }

@@ -22,7 +22,7 @@ pub(super) enum Lie {
 /// What the power failure of a lying disk has come to.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The store is as it was after this entry of the log.
+    /// The store was opened as it was after this entry of the log.
     At(u64),
     /// The store names what is damaged.
     Refused(Vec<Damage>),
@@ -36,7 +36,8 @@ pub(super) struct Liar {
     pub(super) options: EmbeddedOptions,
     /// The store; `None` while it is closed, or once it was refused.
     engine: Option<Engine>,
-    /// The state after each entry of the log; the first one is that of an empty store.
+    /// The state after each entry of the log; the first one is that of an empty store. Opening adds an entry, which
+    /// changes nothing.
     states: Vec<u128>,
     /// The last entry that the database has.
     flushed: u64,
@@ -69,7 +70,7 @@ impl Liar {
             platter: Platter::default(),
             directory,
             options,
-            states: vec![hash(&engine)],
+            states: vec![hash(&engine); 2],
             engine: Some(engine),
             flushed: 0,
             log_on_disk: 0,
@@ -198,13 +199,14 @@ impl Liar {
         let (verified, is_empty) = (verify(path), !Seal::path(path).exists());
         let refusal = match Engine::open(Directory::hold(path, 0).expect("a directory"), &self.options) {
             Ok(engine) => {
-                let (entry, state) = (engine.published.read().entry, hash(&engine));
+                let (entry, state) = (engine.published.read().entry - 1, hash(&engine));
                 let is_whole = verified.map_or(is_empty, |found| found.damages.is_empty());
                 assert!(is_whole, "it opens, and is said to be damaged");
                 assert!((recorded..=self.last()).contains(&entry), "it opens with {entry}, and had {recorded}");
                 assert_eq!(state, self.states[entry as usize], "it opens as it never was, with {entry}");
                 assert!(!is_all_there || entry == self.last(), "it opens without what was on the disk, with {entry}");
                 self.states.truncate(entry as usize + 1);
+                self.states.push(state);
                 // What a lie has left beside that which is needed is still there.
                 self.has_lied &= !is_all_there;
                 (self.flushed, self.lies) = (in_database(&engine), lies);
