@@ -256,9 +256,7 @@ struct Reader<'b> {
 
 impl Reader<'_> {
     fn read<T: DeserializeOwned>(&mut self) -> Result<T, String> {
-        let (value, rest) = postcard::take_from_bytes(self.rest).map_err(|error| error.to_string())?;
-        self.rest = rest;
-        Ok(value)
+        stored::take(&mut self.rest)
     }
 
     fn part<T: DeserializeOwned>(&mut self, part: u16) -> Result<Option<T>, String> {

@@ -37,7 +37,7 @@ use super::directory::Directory;
 use super::error::{Corrupt, is_full};
 use super::journal::SEQ_NO;
 use super::seal::{Seal, Vote};
-use super::state::{FlushLimits, View};
+use super::state::{FlushLimits, Published, View};
 use super::unflushed::{Changed, Flush, Lies};
 use super::{records, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
@@ -207,6 +207,12 @@ impl Disk {
         batch.commit().map_err(|error| self.not_committed(error))?;
         self.flushed.store(flush.last.seq_no, Ordering::Release);
         Ok(new_blocks.into_iter().map(|new| new.block).collect())
+    }
+
+    /// Returns whether there is room to write what has changed. The database stops at the first write that fails, while
+    /// the log has everything and can go on later.
+    pub(super) fn has_room_to_flush(&self, published: &Published) -> bool {
+        self.directory.has_room_for(published.unflushed.bytes)
     }
 
     /// Writes a vote, durably.

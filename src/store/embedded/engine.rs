@@ -33,7 +33,7 @@ pub(super) struct Engine {
     pub(super) dropped: Option<String>,
 }
 
-/// A durable batch.
+/// A batch that is durable and is to be answered.
 pub(super) struct Answered {
     /// The answers to its commands.
     pub(super) outcomes: Outcomes,
@@ -42,14 +42,15 @@ pub(super) struct Answered {
 }
 
 impl Engine {
-    pub(super) fn new(disk: Disk, log: Log, member: Member, published: Published, limits: FlushLimits) -> Self {
+    pub(super) fn new(
+        disk: Disk,
+        (log, dropped): (Log, Option<String>),
+        member: Member,
+        published: Published,
+        limits: FlushLimits,
+    ) -> Self {
         let (published, log, committing) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
-        Self { published, disk, log, committing, limits, dropped: None }
-    }
-
-    /// Keeps what was dropped when it was opened.
-    pub(super) fn having_dropped(self, dropped: Option<String>) -> Self {
-        Self { dropped, ..self }
+        Self { published, disk, log, committing, limits, dropped }
     }
 
     /// Begins the next term: durable before any version of it is given out, so that none is ever given twice.
@@ -101,11 +102,9 @@ impl Engine {
         self.published.read().is_flush_due(&self.limits) && self.has_room_to_flush()
     }
 
-    /// Returns whether there is room to write what has changed to the database. It stops at the first write that
-    /// fails, while the log has everything and can go on later.
+    /// Returns whether there is room to write what has changed to the database.
     pub(super) fn has_room_to_flush(&self) -> bool {
-        let bytes = self.published.read().unflushed.bytes;
-        self.disk.directory.has_room_for(bytes)
+        self.disk.has_room_to_flush(&self.published.read())
     }
 
     /// Takes what has changed, for the one flush that may be under way.

@@ -113,7 +113,7 @@ enum Item {
 }
 
 impl Entry {
-    /// Reads an entry.
+    /// Reads an entry of the log from its bytes.
     ///
     /// # Errors
     /// What is wrong with the bytes.
@@ -202,9 +202,7 @@ impl Reader<'_> {
     }
 
     fn read<T: DeserializeOwned>(&mut self) -> Result<T, String> {
-        let (value, rest) = postcard::take_from_bytes(self.rest).map_err(|error| error.to_string())?;
-        self.rest = rest;
-        Ok(value)
+        stored::take(&mut self.rest)
     }
 
     fn uuid(&mut self) -> Result<Uuid, String> {

@@ -22,7 +22,7 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    /// Starts the thread.
+    /// Starts the thread, which writes one flush after the other.
     pub(super) fn start(engine: &Arc<Engine>) -> std::io::Result<Self> {
         let ((orders, ordered), (end, done)) = (sync_channel::<Flush>(1), sync_channel(1));
         let engine = Arc::clone(engine);

@@ -36,7 +36,7 @@ pub(super) trait Durable {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// A committed entry.
+/// An entry that the group has committed, and that is to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Committed {
     pub(super) number: u64,

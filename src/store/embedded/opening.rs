@@ -103,7 +103,7 @@ impl Engine {
         let log = Log::open(&folder, found, log_options).map_err(failed("open the log of"))?;
         let last = Last { number: published.entry, term: published.last.primary_term };
         let began = Member::new(ALONE, &[ALONE], vote, last, Vec::new()).and_then(|member| {
-            let engine = Self::new(disk, log, member, published, limits).having_dropped(dropped);
+            let engine = Self::new(disk, (log, dropped), member, published, limits);
             engine.begin_term().map(|()| engine)
         });
         began.map_err(|error| not_written(error.into()))
@@ -131,7 +131,7 @@ fn read_log(
     let mut failure = None;
     let found = log::read(folder, &Expected { first: published.entry + 1, sealed }, |number, bytes| {
         replay(disk, published, number, bytes)?;
-        let is_due = published.is_flush_due(limits) && disk.directory.has_room_for(published.unflushed.bytes);
+        let is_due = published.is_flush_due(limits) && disk.has_room_to_flush(published);
         if is_due && failure.is_none() {
             let flush = published.begin_flush(limits);
             match disk.flush(&flush) {

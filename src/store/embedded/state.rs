@@ -44,7 +44,7 @@ pub(super) struct Published {
     pub(super) blocks: Arc<Blocks>,
     /// How many jobs have finished.
     pub(super) finished: Finished,
-    /// The records.
+    /// All records, which are few.
     pub(super) records: Records,
     /// The version assigned last.
     pub(super) last: Version,
@@ -169,7 +169,7 @@ impl Published {
     }
 }
 
-/// All records.
+/// All records, by kind and name.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     readable: BTreeMap<RecordKey, Record>,

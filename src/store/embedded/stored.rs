@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::Corrupt;
@@ -52,6 +53,16 @@ pub(super) fn encode_as(version: Version, content: impl Serialize, buffer: &mut 
     let Version { primary_term, seq_no, .. } = version;
     buffer.clear();
     append(&(FORMAT, primary_term, seq_no, content), buffer)
+}
+
+/// Takes a value off the beginning of `rest`.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn take<T: DeserializeOwned>(rest: &mut &[u8]) -> Result<T, String> {
+    let (value, left) = postcard::take_from_bytes(rest).map_err(|error| error.to_string())?;
+    *rest = left;
+    Ok(value)
 }
 
 /// Appends a value to what `buffer` holds.

@@ -113,12 +113,9 @@ impl Queue {
     pub(super) fn push(&self, writes: Vec<Write>) -> Result<oneshot::Receiver<Vec<WriteResult>>, StoreError> {
         let (bytes, count) = (writes.iter().map(bytes_of).sum(), writes.len());
         let has_new = writes.iter().any(|write| matches!(write, Write::Create { .. }));
-        if let Some(reason) = self.new_jobs_refused().filter(|_| has_new) {
-            return Err(reason);
-        }
         let (answer, receiver) = oneshot::channel();
         let commands = writes.into_iter().map(Command::Job).collect();
-        self.put(Request { commands, bytes, caller: Caller::Jobs { count, answer } })?;
+        self.put(Request { commands, bytes, caller: Caller::Jobs { count, answer } }, has_new)?;
         Ok(receiver)
     }
 
@@ -129,13 +126,16 @@ impl Queue {
     pub(super) fn push_record(&self, write: RecordWrite) -> Result<oneshot::Receiver<WriteResult<Record>>, StoreError> {
         let bytes = HEAD_BYTES + write.body().map_or(0, Json::bytes);
         let (answer, receiver) = oneshot::channel();
-        self.put(Request { commands: vec![Command::Record(write)], bytes, caller: Caller::Record(answer) })?;
+        self.put(Request { commands: vec![Command::Record(write)], bytes, caller: Caller::Record(answer) }, false)?;
         Ok(receiver)
     }
 
-    fn put(&self, request: Request) -> Result<(), StoreError> {
+    fn put(&self, request: Request, has_new: bool) -> Result<(), StoreError> {
         let (items, bytes) = (request.commands.len(), request.bytes);
         let mut waiting = self.waiting.lock();
+        if let Some(reason) = waiting.no_new_jobs.as_ref().filter(|_| has_new) {
+            return Err(reason.clone());
+        }
         if let Some(reason) = &waiting.closed {
             return Err(reason.clone());
         }

@@ -35,7 +35,6 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -92,8 +91,8 @@ pub(super) struct Log {
     finished: VecDeque<(u64, u64)>,
     active: Active,
     last: u64,
-    is_synced: AtomicBool,
-    has_failed: AtomicBool,
+    is_synced: bool,
+    has_failed: bool,
     buffer: Vec<u8>,
 }
 
@@ -141,8 +140,8 @@ impl Log {
             finished,
             active,
             last,
-            is_synced: AtomicBool::new(true),
-            has_failed: AtomicBool::new(false),
+            is_synced: true,
+            has_failed: false,
             buffer: Vec::new(),
         }
     }
@@ -157,18 +156,20 @@ impl Log {
             Ok(()) => Ok(self.last),
             Err(AppendError::Full(error)) if self.rewind().is_ok() => Err(AppendError::Full(error)),
             Err(AppendError::Full(error) | AppendError::Failed(error)) => {
-                self.has_failed.store(true, Ordering::Release);
+                self.has_failed = true;
                 Err(AppendError::Failed(error))
             }
         }
     }
 
     /// Makes the frame that was written last durable, if it is not.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.check()?;
-        if !self.is_synced.load(Ordering::Acquire) {
-            self.unless_failed(self.active.sync())?;
-            self.is_synced.store(true, Ordering::Release);
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        if self.has_failed {
+            return Err(io::Error::other("the log could not be written before, and must be opened again"));
+        }
+        if !self.is_synced {
+            self.active.sync().inspect_err(|_| self.has_failed = true)?;
+            self.is_synced = true;
         }
         Ok(())
     }
@@ -202,21 +203,6 @@ impl Log {
         self.active.first
     }
 
-    fn check(&self) -> io::Result<()> {
-        match self.has_failed.load(Ordering::Acquire) {
-            true => Err(io::Error::other("the log could not be written before, and must be opened again")),
-            false => Ok(()),
-        }
-    }
-
-    /// Remembers an error, to refuse everything after it.
-    fn unless_failed<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        if result.is_err() {
-            self.has_failed.store(true, Ordering::Release);
-        }
-        result
-    }
-
     fn try_write(&mut self, payload: &[u8]) -> Result<(), AppendError> {
         if self.has_frames() && self.active.length >= self.segment_bytes {
             self.rotate()?;
@@ -227,7 +213,7 @@ impl Log {
         self.buffer.shrink_to(KEPT_BYTES);
         written?;
         self.last += 1;
-        self.is_synced.store(false, Ordering::Release);
+        self.is_synced = false;
         Ok(())
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Found {
 pub(crate) struct Torn {
     /// The path of the segment.
     pub(crate) path: PathBuf,
-    /// Where it begins.
+    /// The byte of the segment at which it begins.
     pub(crate) at: u64,
     /// Its length in bytes.
     pub(crate) bytes: u64,

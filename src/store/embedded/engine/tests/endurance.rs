@@ -112,7 +112,7 @@ impl Load {
         self.count();
     }
 
-    /// Writes a record.
+    /// Writes a record in the place of the one before.
     fn count(&mut self) {
         let key = RecordKey::new(RecordKind::Setting, RecordName::system("counter"));
         let body = Json::of(&self.created).expect("JSON");
