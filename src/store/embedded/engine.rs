@@ -1,9 +1,11 @@
-//! Commits: each batch is decided, made durable, shown to readers and answered, in this order. And flushes: what has
-//! changed is written to the database in the background.
+//! Batches: each is decided, made durable, shown to readers and answered, in this order. While one is made durable, the
+//! next may be decided on what that one changes; readers see neither, and when the first one is not written, both are
+//! dropped. And flushes: what has changed is written to the database in the background.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::mem;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -12,7 +14,7 @@ use super::disk::Disk;
 use super::entry::{self, Entry};
 use super::group::{Committed, Durable, Member};
 use super::log::{AppendError, Log};
-use super::machine::{self, Applied, Command, Effects, Heads, Outcomes, Row};
+use super::machine::{Applied, Batch, Command, Effects, Heads, Outcomes, Row};
 use super::reader::Reader;
 use super::seal::{LogSeal, Vote};
 use super::state::{FlushLimits, Published};
@@ -25,20 +27,23 @@ pub(super) struct Engine {
     pub(super) published: RwLock<Published>,
     pub(super) disk: Disk,
     pub(super) log: Mutex<Log>,
-    /// Held from when a batch is decided until it is shown to readers: what a flush moves from memory to blocks is not
-    /// moved meanwhile.
-    committing: Mutex<Member>,
+    member: Mutex<Member>,
+    turn: Mutex<()>,
     limits: FlushLimits,
     /// What a crash has cut short at the end of the log, and opening has cut off.
     pub(super) dropped: Option<String>,
 }
 
-/// A batch that is durable and is to be answered.
-pub(super) struct Answered {
-    /// The answers to its commands.
+/// A batch that is decided.
+pub(super) struct Decided {
+    /// The answers to its commands, which hold once it is shown.
     pub(super) outcomes: Outcomes,
-    /// The batch's changes with the documents that they replaced, which the caller frees once it has answered.
-    _effects: Effects,
+    /// Its changes with the documents that they replace, which the caller frees once it has answered.
+    pub(super) effects: Effects,
+    /// The blocks that jobs leave with it, as they are then.
+    left: Vec<Block>,
+    /// Its entry of the log; `None` when it changes nothing.
+    pub(super) entry: Option<Vec<u8>>,
 }
 
 impl Engine {
@@ -49,8 +54,8 @@ impl Engine {
         published: Published,
         limits: FlushLimits,
     ) -> Self {
-        let (published, log, committing) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
-        Self { published, disk, log, committing, limits, dropped }
+        let (published, log, member) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
+        Self { published, disk, log, member, turn: Mutex::new(()), limits, dropped }
     }
 
     /// Begins the next term: durable before any version of it is given out, so that none is ever given twice.
@@ -58,7 +63,7 @@ impl Engine {
     /// # Errors
     /// [`AppendError`] when it is not durable.
     pub(super) fn begin_term(&self) -> Result<(), AppendError> {
-        let committed = self.committing.lock().campaign(&mut self.durable())?;
+        let committed = self.member.lock().campaign(&mut self.durable())?;
         for Committed { number, frame } in committed {
             let replayed = replay(&self.disk, &mut self.published.write(), number, &frame);
             replayed.map_err(|why| AppendError::Failed(io::Error::other(why)))?;
@@ -70,36 +75,71 @@ impl Engine {
         OnDisk { disk: &self.disk, log: self.log.lock() }
     }
 
-    /// Decides a batch, makes it durable, shows it to readers, and returns the answers. Only the writer calls this, one
-    /// batch after the other. No lock that readers need is held while the log is written to.
+    /// Waits for a lock that is held from when a batch is begun until all that were decided are shown, or dropped: what
+    /// a flush moves from memory to blocks is not moved meanwhile.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    /// Begins a batch, which is decided behind the batch `ahead` if there is one.
+    pub(super) fn begin(&self, ahead: Option<&Decided>) -> Batch {
+        Batch::new(ahead.map_or_else(|| self.published.read().last, |ahead| ahead.effects.last))
+    }
+
+    /// Decides commands of a batch, behind the batch `ahead` if that is not shown yet.
+    pub(super) fn decide(
+        &self,
+        batch: &mut Batch,
+        ahead: Option<&Decided>,
+        commands: impl IntoIterator<Item = Command>,
+    ) {
+        let ahead = ahead.map(|ahead| &ahead.effects);
+        batch.decide(&Known { published: &self.published.read(), disk: &self.disk, ahead }, commands);
+    }
+
+    /// Returns what was decided, once every batch before is shown.
     ///
     /// # Errors
-    /// [`CommitError`] when the batch was not made durable. Then none of its answers holds.
-    pub(super) fn commit(&self, commands: Vec<Command>) -> Result<Answered, CommitError> {
-        let mut member = self.committing.lock();
-        let (Applied { outcomes, effects }, left) = {
-            let published = self.published.read();
-            let known = Known { published: &published, disk: &self.disk };
-            let applied = machine::apply(&known, published.last, commands);
-            if applied.effects.last == published.last {
-                return Ok(Answered { outcomes: applied.outcomes, _effects: applied.effects });
-            }
-            let left = known.left(&applied.effects)?;
-            (applied, left)
-        };
-        let frame = entry::encode(&effects).map_err(StoreError::from)?;
-        let bytes = frame.len();
-        let committed = member.propose(frame, &mut self.durable()).map_err(|error| self.not_written(error))?;
-        let [Committed { number, .. }] = committed.as_slice() else {
-            return Err(CommitError::Failed(self.disk.stopped(io::Error::other("a group of one did not commit"))));
-        };
-        self.published.write().take_over(*number, bytes, &effects, left);
-        Ok(Answered { outcomes, _effects: effects })
+    /// [`StoreError`] when it cannot be written.
+    pub(super) fn end(&self, batch: Batch) -> Result<Decided, StoreError> {
+        let Applied { outcomes, effects } = batch.end();
+        let published = self.published.read();
+        if effects.last == published.last {
+            return Ok(Decided { outcomes, effects, left: Vec::new(), entry: None });
+        }
+        let left = Known { published: &published, disk: &self.disk, ahead: None }.left(&effects)?;
+        drop(published);
+        let entry = entry::encode(&effects)?;
+        Ok(Decided { outcomes, effects, left, entry: Some(entry) })
+    }
+
+    /// Makes an entry durable, and returns its number. No lock that readers need is held meanwhile.
+    ///
+    /// # Errors
+    /// [`CommitError`] when it was not made durable. Then no answer of its batch holds, nor of one behind it.
+    pub(super) fn append(&self, entry: Vec<u8>) -> Result<u64, CommitError> {
+        let committed = self.member.lock().propose(entry, &mut self.durable());
+        match committed.map_err(|error| self.not_written(error))?.as_slice() {
+            [Committed { number, .. }] => Ok(*number),
+            _ => Err(CommitError::Failed(self.disk.stopped(io::Error::other("a group of one did not commit")))),
+        }
+    }
+
+    /// Shows a batch to readers that is durable as the entry `number`, in so many bytes.
+    pub(super) fn show(&self, (number, bytes): (u64, usize), Decided { effects, left, .. }: &mut Decided) {
+        self.published.write().take_over(number, bytes, effects, mem::take(left));
     }
 
     /// Returns whether it is time to write what has changed to the database, and there is room for that.
     pub(super) fn is_flush_due(&self) -> bool {
         self.published.read().is_flush_due(&self.limits) && self.has_room_to_flush()
+    }
+
+    /// Returns whether nothing may be decided before a batch is shown: a flush could be due then, which cuts finished jobs
+    /// behind the entry at which there are enough of them, so that every machine with the same log cuts the same ones.
+    pub(super) fn must_show_first(&self, decided: &Decided) -> bool {
+        let published = self.published.read();
+        published.is_flush_due(&self.limits) || published.is_cut_due(&self.limits, decided.effects.heads.len())
     }
 
     /// Returns whether there is room to write what has changed to the database.
@@ -122,7 +162,7 @@ impl Engine {
         let snapshot = self.disk.snapshot();
         self.published.write().end_flush(snapshot);
         for (block, cut) in blocks.into_iter().zip(&flush.cut) {
-            let _order = self.committing.lock();
+            let _turn = self.turn();
             self.published.write().put_block(block, &cut.heads);
         }
         let outdated = self.log.lock().forget_before(flush.entry + 1);
@@ -208,22 +248,41 @@ pub(super) enum CommitError {
     Failed(StoreError),
 }
 
+impl CommitError {
+    /// Returns why.
+    pub(super) fn reason(&self) -> &StoreError {
+        let (Self::Refused(reason) | Self::Failed(reason)) = self;
+        reason
+    }
+
+    /// Returns the failure after which the caller must stop, if it is one.
+    pub(super) fn failed(self) -> Result<(), StoreError> {
+        match self {
+            Self::Refused(_) => Ok(()),
+            Self::Failed(failure) => Err(failure),
+        }
+    }
+}
+
 /// Takes over an entry of the log that is read again.
 ///
 /// # Errors
 /// Why it cannot be the next one.
 pub(super) fn replay(disk: &Disk, published: &mut Published, number: u64, bytes: &[u8]) -> Result<(), String> {
     let entry = Entry::decode(bytes)?;
-    let known = Known { published, disk };
+    let known = Known { published, disk, ahead: None };
     let effects = entry.effects(&known, published.last.seq_no)?;
     let left = known.left(&effects).map_err(|error| error.to_string())?;
     published.take_over(number, bytes.len(), &effects, left);
     Ok(())
 }
 
+/// What a batch is decided on.
 struct Known<'a> {
     published: &'a Published,
     disk: &'a Disk,
+    /// What the batch before changes, while it is not shown.
+    ahead: Option<&'a Effects>,
 }
 
 impl Known<'_> {
@@ -244,6 +303,9 @@ impl Known<'_> {
 
 impl Heads for Known<'_> {
     fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError> {
+        if let Some(change) = self.ahead.and_then(|ahead| ahead.heads.get(id)) {
+            return Ok(change.after.clone());
+        }
         match self.published.in_memory(id) {
             Some(head) => Ok(Some(head.clone())),
             None => self.disk.finished(&self.published.view, id),
@@ -252,7 +314,9 @@ impl Heads for Known<'_> {
 
     fn row(&self, job: &Versioned) -> Result<Option<Row>, StoreError> {
         let Job { id, created_at, .. } = &*job.job;
-        if !job.job.is_settled() || self.published.recent.get(id).is_some() {
+        // What the batch before has written is in memory once it is shown.
+        let is_ahead = self.ahead.is_some_and(|ahead| ahead.heads.contains_key(id));
+        if !job.job.is_settled() || is_ahead || self.published.recent.get(id).is_some() {
             return Ok(None);
         }
         let mut unreadable = None;
@@ -273,6 +337,9 @@ impl Heads for Known<'_> {
     }
 
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        if let Some(change) = self.ahead.and_then(|ahead| ahead.records.get(key)) {
+            return Ok(change.after.clone());
+        }
         Ok(self.published.records.get(key)?.cloned())
     }
 }

@@ -1,6 +1,6 @@
 //! The state machine: what a batch of commands makes of the store.
 //!
-//! [`apply`] is a pure function of the state it reads and the commands: no clock, no randomness, and no I/O but what
+//! A [`Batch`] follows from the state that it reads and its commands alone: no clock, no randomness, and no I/O but what
 //! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects
 //! on every machine, so that it can sit behind a replicated log as it is.
 
@@ -26,13 +26,13 @@ pub(super) enum Command {
 
 /// The state that a batch is decided on.
 pub(super) trait Heads {
-    /// Returns the job as the last batch left it.
+    /// Returns the job as the batch before left it.
     fn head(&self, id: &JobId) -> Result<Option<Versioned>, StoreError>;
 
-    /// Returns the row that the job, as the last batch left it, leaves when it is changed; `None` when it has none.
+    /// Returns the row that the job, as the batch before left it, leaves when it is changed; `None` when it has none.
     fn row(&self, job: &Versioned) -> Result<Option<Row>, StoreError>;
 
-    /// Returns the record as the last batch left it.
+    /// Returns the record as the batch before left it.
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
 }
 
@@ -89,28 +89,10 @@ pub(super) struct Change<T> {
     pub(super) after: Option<T>,
 }
 
-/// Decides a batch of commands on the state that `heads` shows, where `last` is the version given last.
-pub(super) fn apply(heads: &impl Heads, last: Version, commands: Vec<Command>) -> Applied {
-    let effects = Effects {
-        heads: Changes::default(),
-        left: BTreeSet::new(),
-        bodies: BTreeMap::new(),
-        records: Changes::default(),
-        last,
-    };
-    let mut batch = Batch { heads, effects };
-    let mut outcomes = Outcomes { jobs: Vec::with_capacity(commands.len()), records: Vec::new() };
-    for command in commands {
-        match command {
-            Command::Job(write) => outcomes.jobs.push(batch.decide(write)),
-            Command::Record(write) => outcomes.records.push(batch.decide_record(write)),
-        }
-    }
-    let mut effects = batch.effects;
-    // A document that was created and removed within the batch, or was only read, is no change.
-    effects.heads.retain(|_, change| is_change(change, |head| head.version));
-    effects.records.retain(|_, change| is_change(change, |record| record.version));
-    Applied { outcomes, effects }
+/// A batch while its commands are decided.
+pub(super) struct Batch {
+    outcomes: Outcomes,
+    effects: Effects,
 }
 
 fn is_change<T>(change: &Change<T>, version: impl Fn(&T) -> Version) -> bool {
@@ -149,14 +131,47 @@ impl Effects {
     }
 }
 
-struct Batch<'a, H> {
-    heads: &'a H,
-    effects: Effects,
-}
+impl Batch {
+    /// Returns an empty batch, where `last` is the version given last.
+    pub(super) fn new(last: Version) -> Self {
+        let effects = Effects {
+            heads: Changes::default(),
+            left: BTreeSet::new(),
+            bodies: BTreeMap::new(),
+            records: Changes::default(),
+            last,
+        };
+        Self { outcomes: Outcomes::default(), effects }
+    }
 
-impl<H: Heads> Batch<'_, H> {
-    fn decide(&mut self, write: Write) -> WriteResult {
-        let change = change_of(&mut self.effects.heads, &write.job().id, |id| self.heads.head(id))?;
+    /// Decides commands on the state that `heads` shows, which is that before the batch, and on what the batch has made
+    /// of it so far.
+    pub(super) fn decide(&mut self, heads: &impl Heads, commands: impl IntoIterator<Item = Command>) {
+        for command in commands {
+            match command {
+                Command::Job(write) => {
+                    let outcome = self.decide_job(heads, write);
+                    self.outcomes.jobs.push(outcome);
+                }
+                Command::Record(write) => {
+                    let outcome = self.decide_record(heads, write);
+                    self.outcomes.records.push(outcome);
+                }
+            }
+        }
+    }
+
+    /// Returns what has become of the batch.
+    pub(super) fn end(self) -> Applied {
+        let Self { outcomes, mut effects } = self;
+        // A document that was created and removed within the batch, or was only read, is no change.
+        effects.heads.retain(|_, change| is_change(change, |head| head.version));
+        effects.records.retain(|_, change| is_change(change, |record| record.version));
+        Applied { outcomes, effects }
+    }
+
+    fn decide_job(&mut self, heads: &impl Heads, write: Write) -> WriteResult {
+        let change = change_of(&mut self.effects.heads, &write.job().id, |id| heads.head(id))?;
         let expected = match &write {
             Write::Create { .. } => None,
             Write::Replace { expected, .. } | Write::Remove { expected, .. } => Some(*expected),
@@ -166,7 +181,7 @@ impl<H: Heads> Batch<'_, H> {
         }
         // Before anything is decided, so that only this job is refused when its row cannot be read.
         if let Some(before) = change.before.as_ref().filter(|before| expected == Some(before.version)) {
-            self.effects.left.extend(self.heads.row(before)?);
+            self.effects.left.extend(heads.row(before)?);
         }
         self.effects.last.seq_no += 1;
         let version = self.effects.last;
@@ -185,8 +200,8 @@ impl<H: Heads> Batch<'_, H> {
         }
     }
 
-    fn decide_record(&mut self, write: RecordWrite) -> WriteResult<Record> {
-        let change = change_of(&mut self.effects.records, write.key(), |key| self.heads.record(key))?;
+    fn decide_record(&mut self, heads: &impl Heads, write: RecordWrite) -> WriteResult<Record> {
+        let change = change_of(&mut self.effects.records, write.key(), |key| heads.record(key))?;
         let expected = match &write {
             RecordWrite::Create { .. } => None,
             RecordWrite::Replace { expected, .. } | RecordWrite::Remove { expected, .. } => Some(*expected),

@@ -4,7 +4,8 @@
 //! - `machine`: what a batch of commands makes of the store, a pure function.
 //! - `state`: what readers see. `live`: the jobs in memory with their indexes. `unflushed`: what the database does not
 //!   have yet.
-//! - `engine`: how a batch is committed. `writer`: the one thread that commits batches.
+//! - `engine`: how a batch is committed. `writer`: the one thread that decides batches. `background`: a thread that it
+//!   gives orders to.
 //! - `group`: who agrees on the log, by Raft; a group of one. `log`: what makes a batch durable. `entry`: what of a
 //!   batch is in the log, and `delta`, what of a job.
 //! - `flush`: how the database comes after the log.
@@ -30,6 +31,7 @@
 #[cfg(test)]
 mod arbitrary;
 mod audit;
+mod background;
 mod block;
 mod budget;
 mod checkpoint;
@@ -92,11 +94,10 @@ use directory::Directory;
 pub use disk::EmbeddedOptions;
 use engine::Engine;
 pub use error::{Damage, OpenError};
-use flush::Flusher;
 use narrow::Narrowed;
 use periodic::Periodic;
 pub use verify::{Verified, verify};
-use writer::Queue;
+use writer::{Queue, Writer};
 
 /// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,
 /// claimed, kept alive, finished), each time with its inline bodies, while a body of its own costs a second key, about
@@ -143,11 +144,8 @@ impl EmbeddedStore {
         let queue = Arc::new(Queue::default());
         let no_thread =
             |source| OpenError::Io { doing: "start a thread for", directory: path.as_ref().to_owned(), source };
-        let flusher = Flusher::start(&engine).map_err(no_thread)?;
-        let writer = thread::Builder::new().name("store-writer".to_owned()).spawn({
-            let (engine, queue) = (Arc::clone(&engine), Arc::clone(&queue));
-            move || writer::run(&engine, &queue, flusher)
-        });
+        let writer = Writer::new(Arc::clone(&engine), Arc::clone(&queue)).map_err(no_thread)?;
+        let writer = thread::Builder::new().name("store-writer".to_owned()).spawn(move || writer.run());
         let writer = writer.map_err(no_thread)?;
         let seal = checkpoint::start(Arc::downgrade(&engine)).map_err(no_thread);
         let watch = watch::start(Arc::downgrade(&engine), Arc::clone(&queue), options.memory_limit).map_err(no_thread);

@@ -82,17 +82,18 @@ impl Published {
     /// Returns whether it is time to write what has changed to the database.
     pub(super) fn is_flush_due(&self, limits: &FlushLimits) -> bool {
         let Unflushed { changes, bytes, .. } = self.unflushed;
-        self.is_cut_due(limits) || changes >= limits.changes || bytes >= limits.bytes
+        self.is_cut_due(limits, 0) || changes >= limits.changes || bytes >= limits.bytes
     }
 
-    fn is_cut_due(&self, limits: &FlushLimits) -> bool {
-        self.recent.uncut() >= CUT_AT_BLOCKS * limits.block_jobs
+    /// Returns whether there are enough finished jobs to be cut, once so many more have finished.
+    pub(super) fn is_cut_due(&self, limits: &FlushLimits, more: usize) -> bool {
+        self.recent.uncut() + more >= CUT_AT_BLOCKS * limits.block_jobs
     }
 
     /// Takes what has changed, for the one flush that may be under way. Finished jobs that are enough for some blocks
     /// are put in blocks, those first that ended first: what is in a block follows from the entries of the log alone.
     pub(super) fn begin_flush(&mut self, limits: &FlushLimits) -> Flush {
-        let count = if self.is_cut_due(limits) { self.recent.uncut() / limits.block_jobs } else { 0 };
+        let count = if self.is_cut_due(limits, 0) { self.recent.uncut() / limits.block_jobs } else { 0 };
         let numbers = (self.blocks.next()..).take(count);
         let cut = numbers.map(|number| Cut { number, heads: self.recent.cut(limits.block_jobs) }).collect();
         let changes = Arc::new(mem::take(&mut self.unflushed));

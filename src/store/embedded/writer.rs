@@ -1,8 +1,10 @@
 //! The one writer: takes everything that waits, commits it as one batch, answers, and begins again.
 //!
 //! It never waits for more to come. While a batch is being synced the next one gathers by itself, so batches are as
-//! large as the load makes them and a single write on an idle store goes out at once.
+//! large as the load makes them and a single write on an idle store goes out at once. When much has gathered by the time
+//! a batch is to be synced, another thread does that, and the writer decides the next batch meanwhile.
 
+use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +12,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::engine::{CommitError, Engine, undecided};
+use super::background::Background;
+use super::engine::{CommitError, Decided, Engine, undecided};
 use super::flush::Flusher;
-use super::machine::{Command, Outcomes};
+use super::machine::{Batch, Command, Outcomes};
 use crate::job::Json;
 use crate::store::{Record, RecordWrite, StoreError, Write, WriteResult};
 
@@ -27,6 +30,9 @@ const BATCH_ITEMS: usize = 4_096;
 
 /// A batch takes no further request beyond this many bytes.
 const BATCH_BYTES: usize = 8 << 20;
+
+/// The next batch is decided while one is synced when so many writes wait: it takes longer than to wake two threads.
+const AHEAD_ITEMS: usize = 64;
 
 /// How long a refused caller should wait before it tries again: several batches.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -57,6 +63,10 @@ fn answer(callers: Vec<Caller>, outcomes: Outcomes) {
             Caller::Record(answer) => drop(records.next().map(|outcome| answer.send(outcome))),
         }
     }
+}
+
+fn fail(callers: impl IntoIterator<Item = Caller>, failure: &Failure<'_>) {
+    callers.into_iter().for_each(|caller| caller.fail(failure));
 }
 
 impl Caller {
@@ -172,16 +182,23 @@ impl Queue {
         self.waiting.lock().closed.clone()
     }
 
-    /// Waits for the next batch and returns it; `None` when the queue is closed and empty.
-    fn take(&self) -> Option<Vec<Request>> {
+    /// Waits until something waits. Returns whether it does, which is not so once the queue is closed and empty.
+    fn wait(&self) -> bool {
         let mut waiting = self.waiting.lock();
-        while waiting.requests.is_empty() {
-            if waiting.closed.is_some() {
-                return None;
-            }
+        while waiting.requests.is_empty() && waiting.closed.is_none() {
             self.arrived.wait(&mut waiting);
         }
-        let (mut items, mut bytes) = (0, 0);
+        !waiting.requests.is_empty()
+    }
+
+    /// Returns how many writes wait.
+    fn items(&self) -> usize {
+        self.waiting.lock().items
+    }
+
+    /// Takes the requests for which a batch has room that has so many writes and bytes.
+    fn take(&self, mut items: usize, mut bytes: usize) -> Vec<Request> {
+        let mut waiting = self.waiting.lock();
         let taken = waiting.requests.iter().take_while(|request| {
             let fits = items < BATCH_ITEMS && bytes < BATCH_BYTES;
             items += request.commands.len();
@@ -193,51 +210,152 @@ impl Queue {
         let batch = mem::replace(&mut waiting.requests, rest);
         waiting.items -= batch.iter().map(|request| request.commands.len()).sum::<usize>();
         waiting.bytes -= batch.iter().map(|request| request.bytes).sum::<usize>();
-        Some(batch)
+        batch
     }
 
     /// Closes the queue and refuses all waiting and later writes.
     fn fail(&self, reason: &StoreError) {
         self.close(reason.clone());
         let refused = mem::take(&mut self.waiting.lock().requests);
-        for request in refused {
-            request.caller.fail(&Failure::Refused(reason));
-        }
+        fail(refused.into_iter().map(|request| request.caller), &Failure::Refused(reason));
     }
 }
 
-/// Writes until the queue is closed and empty, or a batch could not be made durable. At the end it flushes.
-pub(super) fn run(engine: &Arc<Engine>, queue: &Arc<Queue>, mut flusher: Flusher) {
-    let _guard = FailOnExit(Arc::clone(queue));
-    while let Some(requests) = queue.take() {
-        let mut commands = Vec::with_capacity(requests.iter().map(|request| request.commands.len()).sum());
-        let mut callers = Vec::with_capacity(requests.len());
-        for request in requests {
-            commands.extend(request.commands);
-            callers.push(request.caller);
-        }
-        metrics::histogram!("leasehold_store_bulk_items").record(commands.len() as f64);
-        match engine.commit(commands) {
-            Ok(committed) => answer(callers, committed.outcomes),
-            Err(CommitError::Refused(reason)) => {
-                if matches!(reason, StoreError::OutOfOrder(_)) {
-                    queue.refuse_new_jobs(Some(reason.clone()));
-                }
-                callers.into_iter().for_each(|caller| caller.fail(&Failure::Refused(&reason)));
-            }
-            Err(CommitError::Failed(failure)) => {
-                stop_after(&failure, queue);
-                callers.into_iter().for_each(|caller| caller.fail(&Failure::Undecided(&failure)));
-                return;
-            }
-        }
-        // After all callers are answered: only the next batch waits for it.
-        if let Err(failure) = flusher.begin_if_due(engine) {
-            return stop_after(&failure, queue);
+/// The thread that makes entries durable while the next batch is decided.
+type Appender = Background<Vec<u8>, Result<u64, CommitError>>;
+
+/// What the writer works with.
+pub(super) struct Writer {
+    engine: Arc<Engine>,
+    queue: Arc<Queue>,
+    appender: Appender,
+    flusher: Flusher,
+}
+
+impl Writer {
+    /// Creates the writer of an engine, with the threads that it needs beside its own.
+    ///
+    /// # Errors
+    /// An error when one of these cannot be started.
+    pub(super) fn new(engine: Arc<Engine>, queue: Arc<Queue>) -> io::Result<Self> {
+        let appender = Background::start("store-log", {
+            let engine = Arc::clone(&engine);
+            move |entry| engine.append(entry)
+        });
+        let flusher = Flusher::start(&engine)?;
+        Ok(Self { engine, queue, appender: appender?, flusher })
+    }
+
+    /// Writes until the queue is closed and empty, or a batch could not be made durable. At the end it flushes.
+    pub(super) fn run(mut self) {
+        let guard = FailOnExit(Arc::clone(&self.queue));
+        if let Err(failure) = self.write_all().and_then(|()| self.flusher.finish(&self.engine)) {
+            stop_after(&failure, &guard.0);
         }
     }
-    if let Err(failure) = flusher.finish(engine) {
-        stop_after(&failure, queue);
+
+    fn write_all(&mut self) -> Result<(), StoreError> {
+        while self.queue.wait() {
+            self.write_waiting()?;
+            // After all callers are answered: only the next batch waits for it.
+            self.flusher.begin_if_due(&self.engine)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what waits as one batch, and what comes meanwhile as further ones for as long as that is much.
+    fn write_waiting(&mut self) -> Result<(), StoreError> {
+        let engine = Arc::clone(&self.engine);
+        let _turn = engine.turn();
+        let mut open = Open::new(&engine, None);
+        open.gather(&engine, &self.queue, None);
+        while let Some((mut decided, callers)) = self.end(open) {
+            let Some(entry) = decided.entry.take() else {
+                answer(callers, decided.outcomes);
+                break;
+            };
+            let bytes = entry.len();
+            if self.queue.items() < AHEAD_ITEMS || engine.must_show_first(&decided) {
+                let appended = engine.append(entry).map(|number| (number, bytes));
+                return self.conclude(appended, decided, callers).or_else(CommitError::failed);
+            }
+            self.appender.begin(entry)?;
+            open = Open::new(&engine, Some(&decided));
+            open.gather(&engine, &self.queue, Some(&decided));
+            let appended = self.appender.end()?.map(|number| (number, bytes));
+            if let Err(error) = self.conclude(appended, decided, callers) {
+                // It was decided on what was not written.
+                fail(open.callers, &Failure::Refused(error.reason()));
+                return error.failed();
+            }
+            open.gather(&engine, &self.queue, None);
+        }
+        Ok(())
+    }
+
+    /// Ends the deciding of a batch; `None` when it was refused.
+    fn end(&self, open: Open) -> Option<(Decided, Vec<Caller>)> {
+        metrics::histogram!("leasehold_store_bulk_items").record(open.items as f64);
+        match self.engine.end(open.batch) {
+            Ok(decided) => Some((decided, open.callers)),
+            Err(reason) => {
+                fail(open.callers, &Failure::Refused(&reason));
+                None
+            }
+        }
+    }
+
+    /// Shows and answers a batch that is durable as the entry of this number and length; fails it when it is not.
+    fn conclude(
+        &self,
+        appended: Result<(u64, usize), CommitError>,
+        mut decided: Decided,
+        callers: Vec<Caller>,
+    ) -> Result<(), CommitError> {
+        match &appended {
+            Ok(entry) => {
+                self.engine.show(*entry, &mut decided);
+                answer(callers, decided.outcomes);
+            }
+            Err(CommitError::Refused(reason)) => {
+                if matches!(reason, StoreError::OutOfOrder(_)) {
+                    self.queue.refuse_new_jobs(Some(reason.clone()));
+                }
+                fail(callers, &Failure::Refused(reason));
+            }
+            Err(CommitError::Failed(failure)) => {
+                stop_after(failure, &self.queue);
+                fail(callers, &Failure::Undecided(failure));
+            }
+        }
+        appended.map(drop)
+    }
+}
+
+/// A batch to which requests are added.
+struct Open {
+    batch: Batch,
+    callers: Vec<Caller>,
+    items: usize,
+    bytes: usize,
+}
+
+impl Open {
+    fn new(engine: &Engine, ahead: Option<&Decided>) -> Self {
+        Self { batch: engine.begin(ahead), callers: Vec::new(), items: 0, bytes: 0 }
+    }
+
+    /// Adds and decides the requests that wait, as far as there is room for them.
+    fn gather(&mut self, engine: &Engine, queue: &Queue, ahead: Option<&Decided>) {
+        let requests = queue.take(self.items, self.bytes);
+        let mut commands = Vec::with_capacity(requests.iter().map(|request| request.commands.len()).sum());
+        for request in requests {
+            self.bytes += request.bytes;
+            commands.extend(request.commands);
+            self.callers.push(request.caller);
+        }
+        self.items += commands.len();
+        engine.decide(&mut self.batch, ahead, commands);
     }
 }
 

@@ -25,7 +25,7 @@ mod platter;
 
 /// How many histories are made up, of how many writes each. The nightly script asks for more.
 const SEEDS: u64 = 200;
-const WRITES: usize = 10_000;
+const WRITES: u64 = 10_000;
 const WRITES_IN_A_BATCH: usize = 50;
 /// So many that a job is hardly ever created twice while it is there, and often after it was removed.
 const IDS: u32 = 1_000;
@@ -65,6 +65,36 @@ impl Machine {
         if let Some(flush) = self.flush.take() {
             self.engine.write_flush(&flush).expect("the database takes it");
         }
+    }
+
+    /// Commits a batch, and another one that is decided before it is written if it may be.
+    fn commit_two(&self, history: &mut History) -> Vec<Decided> {
+        let mut first = self.decided(history);
+        if self.engine.must_show_first(&first) {
+            self.engine.write(&mut first).expect("it is written");
+            return vec![first];
+        }
+        let commands = history.batch();
+        let batch = self.engine.decided(Some(&first), commands.clone());
+        self.engine.write(&mut first).expect("it is written");
+        let mut second = self.engine.end(batch).expect("it can be written");
+        history.learn(&commands, mem::take(&mut second.outcomes));
+        self.engine.write(&mut second).expect("it is written");
+        vec![first, second]
+    }
+
+    /// Decides a batch.
+    fn decided(&self, history: &mut History) -> Decided {
+        let commands = history.batch();
+        let mut decided = self.engine.end(self.engine.decided(None, commands.clone())).expect("it can be written");
+        history.learn(&commands, mem::take(&mut decided.outcomes));
+        decided
+    }
+
+    /// Decides two batches, of which the first cannot be written.
+    fn decide_and_drop(&self, mut history: History) {
+        let ahead = self.decided(&mut history);
+        drop(self.engine.decided(Some(&ahead), history.batch()));
     }
 
     fn term(&self) -> u64 {
@@ -154,6 +184,31 @@ fn hash(engine: &Engine) -> u128 {
     hash.digest128()
 }
 
+impl Engine {
+    /// Commits a batch, and returns the answers and the changes.
+    fn commit(&self, commands: Vec<Command>) -> Result<Decided, CommitError> {
+        let _turn = self.turn();
+        let mut decided = self.end(self.decided(None, commands))?;
+        self.write(&mut decided)?;
+        Ok(decided)
+    }
+
+    fn decided(&self, ahead: Option<&Decided>, commands: Vec<Command>) -> Batch {
+        let mut batch = self.begin(ahead);
+        self.decide(&mut batch, ahead, commands);
+        batch
+    }
+
+    /// Makes a batch durable and shows it.
+    fn write(&self, decided: &mut Decided) -> Result<(), CommitError> {
+        if let Some(entry) = decided.entry.clone() {
+            let bytes = entry.len();
+            self.show((self.append(entry)?, bytes), decided);
+        }
+        Ok(())
+    }
+}
+
 fn open(directory: &TempDir, options: &EmbeddedOptions) -> Engine {
     let directory = Directory::hold(directory.path(), 0).expect("a directory");
     Engine::open(directory, options).expect("it can be opened")
@@ -172,6 +227,12 @@ impl History {
     fn new(seed: u64) -> Self {
         let now = Timestamp::from_millis(1_800_000_000_000);
         Self { random: StdRng::seed_from_u64(seed), now, jobs: BTreeMap::new(), records: BTreeMap::new() }
+    }
+
+    /// Returns another history that begins as this one does so far.
+    fn branch(&mut self) -> Self {
+        let random = StdRng::seed_from_u64(self.random.random());
+        Self { random, now: self.now, jobs: self.jobs.clone(), records: self.records.clone() }
     }
 
     fn chance(&mut self, percent: u32) -> bool {
@@ -329,20 +390,18 @@ fn one_history(seed: u64) {
     // The first one decides, and writes its database late; the second one follows, and writes it often.
     let (mut first, mut second) = (Machine::new(700), Machine::new(90));
     let mut written = 0;
-    while written < setting("LEASEHOLD_TEST_STATE_WRITES", WRITES as u64) as usize {
-        let commands = history.batch();
-        written += commands.len();
-        let before = first.engine.published.read().entry;
-        let committed = first.engine.commit(commands.clone()).expect("it is written");
-        if first.engine.published.read().entry != before {
-            second.follow(&entry::encode(&committed._effects).expect("writable"));
+    while written < setting("LEASEHOLD_TEST_STATE_WRITES", WRITES) {
+        for entry in first.commit_two(&mut history).into_iter().filter_map(|decided| decided.entry) {
+            second.follow(&entry);
         }
-        history.learn(&commands, committed.outcomes);
+        written = first.engine.last_write();
         let is_late = history.chance(70);
         first.flush_if_due(is_late);
-        if history.chance(1) {
+        if history.random.random_range(0..200) == 0 {
             let hash = first.hash();
             assert_eq!(hash, second.hash(), "seed {seed}: the two differ after {written} writes");
+            first.decide_and_drop(history.branch());
+            assert_eq!(hash, first.hash(), "seed {seed}: what was not written left a trace after {written} writes");
             // Versions of the first have another term from now on, which the log says.
             first = first.restarted();
             second.follow(&postcard::to_allocvec(&first.term()).expect("writable"));

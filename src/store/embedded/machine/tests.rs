@@ -47,6 +47,12 @@ impl Memory {
     }
 }
 
+fn apply(heads: &Memory, last: Version, commands: Vec<Command>) -> Applied {
+    let mut batch = Batch::new(last);
+    batch.decide(heads, commands);
+    batch.end()
+}
+
 fn apply_to_jobs(heads: &Memory, last: Version, writes: Vec<Write>) -> Applied {
     apply(heads, last, writes.into_iter().map(Command::Job).collect())
 }
