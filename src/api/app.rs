@@ -78,16 +78,18 @@ impl Default for Limits {
     }
 }
 
-/// The state that the handlers share.
-#[derive(Clone)]
-pub(super) struct App {
+/// The state that the handlers share. A call that waits keeps it several times, so it is one pointer.
+pub(super) type App = Arc<AppParts>;
+
+/// The parts of [`App`].
+pub(super) struct AppParts {
     pub(super) manager: Manager,
     pub(super) subscriptions: Option<Arc<Subscriptions>>,
-    pub(super) access: Arc<Access>,
+    pub(super) access: Access,
     pub(super) peer_secret: Option<PeerSecret>,
     pub(super) metrics: PrometheusHandle,
-    pub(super) limits: Arc<Limits>,
-    pub(super) configuration: Arc<serde_json::Value>,
+    pub(super) limits: Limits,
+    pub(super) configuration: serde_json::Value,
     pub(super) budget: BodyBudget,
     /// One permit for each stream of events that may be open.
     pub(super) streams: Arc<Semaphore>,

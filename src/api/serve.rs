@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use super::app::BodyBudget;
+use super::app::{AppParts, BodyBudget};
 use super::connection::{Connections, protocols};
 use super::error::{ApiError, Code};
 use super::places::{Capacity, NO_PLACE, Place, Places};
@@ -59,7 +59,7 @@ async fn serve_routes(
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     let app = app(state, address, shutdown.clone())?;
-    let Limits { connections, connections_per_address, head_within, read_within, .. } = *app.limits;
+    let Limits { connections, connections_per_address, head_within, read_within, .. } = app.limits;
     let capacity = Capacity { regular: connections, per_address: connections_per_address, reserve: RESERVE };
     let server = Server {
         connections: Connections {
@@ -89,22 +89,22 @@ async fn serve_routes(
 
 fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
     let AppState { manager, subscriptions, access, peer_secret, metrics, limits, configuration } = state;
-    Ok(App {
+    Ok(Arc::new(AppParts {
         manager,
         subscriptions,
         trusts_its_machine: access.is_open() && address.ip().is_loopback(),
-        access: Arc::new(access),
+        access,
         peer_secret,
         metrics,
         budget: BodyBudget::new(limits.body_bytes),
         streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
         exports: Arc::new(Semaphore::new(limits.exports.min(Semaphore::MAX_PERMITS))),
         export_readers: Arc::new(Semaphore::new(limits.export_readers.min(Semaphore::MAX_PERMITS))),
-        limits: Arc::new(limits),
-        configuration: Arc::new(configuration),
+        limits,
+        configuration,
         shutdown,
         openapi: openapi_json().map_err(io::Error::other)?,
-    })
+    }))
 }
 
 struct Server {

@@ -63,7 +63,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
     let manager = &call.app.manager;
     let (insights, survey) = (manager.insights(), manager.survey());
-    let configuration = call.app.configuration.as_ref().clone();
+    let configuration = call.app.configuration.clone();
     let store = StoreHealth {
         stopped: manager.stopped(),
         out_of_order: manager.out_of_order(),

@@ -13,7 +13,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::app::BodyBudget;
+use super::access::Access;
+use super::app::{AppParts, BodyBudget};
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, JobId, JobState};
@@ -32,22 +33,22 @@ impl Fixture {
         let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
         let manager = Manager::start(Arc::new(store), Arc::new(SystemClock::default()), ManagerConfig::default());
         let limits = Limits::default();
-        let app = App {
+        let app = Arc::new(AppParts {
             manager,
             subscriptions: None,
-            access: Arc::default(),
+            access: Access::default(),
             peer_secret: None,
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),
             exports: Arc::new(Semaphore::new(limits.exports)),
             export_readers: Arc::new(Semaphore::new(limits.export_readers)),
-            limits: Arc::new(limits),
-            configuration: Arc::default(),
+            limits,
+            configuration: serde_json::Value::Null,
             trusts_its_machine: false,
             shutdown: CancellationToken::new(),
             openapi: Bytes::new(),
-        };
+        });
         Self { app, _directory: directory }
     }
 
