@@ -1,6 +1,7 @@
 //! The layer around every call: its id, the guard of servers without tokens, panics, problems, metrics and the log.
 
 use std::any::Any;
+use std::future::ready;
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
@@ -8,8 +9,10 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use futures::future::Either;
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tower::Service;
 use tracing::{debug, warn};
 
 use super::App;
@@ -30,57 +33,75 @@ const CALLS_THAT_WAIT: [&str; 3] = ["/v1/claims", "/v1/events", "/v1/jobs/export
 const NO_ROUTE: &str = "none";
 
 /// Runs a call, logs it and counts it.
-pub(crate) async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let request_id = request_id(request.headers());
-    let method = method_label(request.method());
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
-
-    let mut response = match admit(&app, &request) {
-        Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|panic| panicked(&*panic)),
-        Err(refused) => refused.into_response(),
+pub(crate) fn observe(State(app): State<App>, request: Request, mut next: Next) -> impl Future<Output = Response> {
+    let begun = Begun {
+        at: Instant::now(),
+        request_id: request_id(request.headers()),
+        method: method_label(request.method()),
+        route: request.extensions().get::<MatchedPath>().cloned(),
     };
-    let refused = ApiError::of_response(&response);
-    if let Some(refused) = &refused {
-        write_problem(&mut response, &refused.to_problem(request_id.to_str().unwrap_or_default()));
-    }
-    let status = response.status();
-    let elapsed = started.elapsed();
-    let labels = [("route", route.to_owned()), ("method", method.to_owned())];
-    metrics::histogram!("leasehold_http_request_duration_seconds", &labels).record(elapsed);
-    metrics::counter!("leasehold_http_requests_total", "route" => route.to_owned(), "method" => method,
-        "status" => status.as_str().to_owned())
-    .increment(1);
+    let answer = match admit(&app, &request) {
+        Ok(()) => Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()),
+        Err(refused) => Either::Right(ready(Ok(Ok(refused.into_response())))),
+    };
+    // An async function would keep room for the request for as long as the call waits.
+    answer.map(|answer| begun.end(answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response)))
+}
 
-    let (request_id_text, millis) = (request_id.to_str().unwrap_or_default(), elapsed.as_secs_f64() * 1000.0);
-    match refused {
-        Some(refused) if refused.is_news() => warn!(
-            method,
-            route,
-            status = status.as_u16(),
-            millis,
-            request_id = request_id_text,
-            code = refused.code().as_str(),
-            cause = refused.cause().unwrap_or_else(|| refused.detail()),
-            "a call failed"
-        ),
-        Some(refused) => debug!(
-            method,
-            route,
-            status = status.as_u16(),
-            millis,
-            request_id = request_id_text,
-            code = refused.code().as_str(),
-            detail = refused.detail(),
-            "refused a call"
-        ),
-        None => {
-            debug!(method, route, status = status.as_u16(), millis, request_id = request_id_text, "answered a call")
+/// A call that has begun.
+struct Begun {
+    at: Instant,
+    request_id: HeaderValue,
+    method: &'static str,
+    route: Option<MatchedPath>,
+}
+
+impl Begun {
+    /// Logs and counts the call, and returns its answer.
+    fn end(self, mut response: Response) -> Response {
+        let Self { at, request_id, method, route } = self;
+        let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+        let refused = ApiError::of_response(&response);
+        if let Some(refused) = &refused {
+            write_problem(&mut response, &refused.to_problem(request_id.to_str().unwrap_or_default()));
         }
+        let status = response.status();
+        let elapsed = at.elapsed();
+        let labels = [("route", route.to_owned()), ("method", method.to_owned())];
+        metrics::histogram!("leasehold_http_request_duration_seconds", &labels).record(elapsed);
+        metrics::counter!("leasehold_http_requests_total", "route" => route.to_owned(), "method" => method,
+            "status" => status.as_str().to_owned())
+        .increment(1);
+
+        let (request_id_text, millis) = (request_id.to_str().unwrap_or_default(), elapsed.as_secs_f64() * 1000.0);
+        match refused {
+            Some(refused) if refused.is_news() => warn!(
+                method,
+                route,
+                status = status.as_u16(),
+                millis,
+                request_id = request_id_text,
+                code = refused.code().as_str(),
+                cause = refused.cause().unwrap_or_else(|| refused.detail()),
+                "a call failed"
+            ),
+            Some(refused) => debug!(
+                method,
+                route,
+                status = status.as_u16(),
+                millis,
+                request_id = request_id_text,
+                code = refused.code().as_str(),
+                detail = refused.detail(),
+                "refused a call"
+            ),
+            None => {
+                debug!(method, route, status = status.as_u16(), millis, request_id = request_id_text, "answered a call")
+            }
+        }
+        response.headers_mut().insert(REQUEST_ID, request_id);
+        response
     }
-    response.headers_mut().insert(REQUEST_ID, request_id);
-    response
 }
 
 /// Refuses requests for which there is no place, those with headers that are too long or with two hosts, and those of
