@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::app::{AppParts, BodyBudget};
-use super::connection::{Connections, protocols};
+use super::connection::{Connections, Protocols};
 use super::error::{ApiError, Code};
 use super::places::{Capacity, NO_PLACE, Place, Places};
 use super::routes::{monitor_router, openapi_json, router};
@@ -62,13 +62,13 @@ async fn serve_routes(
     let Limits { connections, connections_per_address, head_within, read_within, .. } = app.limits;
     let capacity = Capacity { regular: connections, per_address: connections_per_address, reserve: RESERVE };
     let server = Server {
-        connections: Connections {
+        connections: Arc::new(Connections {
             router: router(app.clone()),
-            protocols: protocols(&app.limits),
+            protocols: Protocols::new(&app.limits),
             silent_within: head_within,
             read_within,
             closing: CancellationToken::new(),
-        },
+        }),
         places: Places::new(capacity),
         refusals: Arc::new(Semaphore::new(REFUSALS)),
         tasks: TaskTracker::new(),
@@ -108,7 +108,7 @@ fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io:
 }
 
 struct Server {
-    connections: Connections,
+    connections: Arc<Connections>,
     places: Arc<Places>,
     /// The connections that are being refused.
     refusals: Arc<Semaphore>,
@@ -135,7 +135,7 @@ impl Server {
     }
 
     fn spawn(&self, stream: TcpStream, place: Place) {
-        let (connections, abort) = (self.connections.clone(), self.abort.child_token());
+        let (connections, abort) = (Arc::clone(&self.connections), self.abort.child_token());
         self.tasks.spawn(async move {
             let open = ::metrics::gauge!("leasehold_http_connections");
             open.increment(1);
