@@ -50,7 +50,8 @@ impl Manager {
     /// Searches the store for those of `queues` whose lanes may lack due jobs.
     pub(crate) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
         for queue in self.shared.dispatch.stale(queues) {
-            self.look_up(queue).await?;
+            // In a box: a call that waits later on would keep room for the search.
+            Box::pin(self.look_up(queue)).await?;
         }
         Ok(())
     }
@@ -98,7 +99,7 @@ impl Manager {
     pub(crate) async fn reach_out(&self, queues: &[QueueName]) -> Result<(), StoreError> {
         for queue in queues {
             if let Some(look) = self.shared.dispatch.begin_reach_out(queue) {
-                self.look_elsewhere(queue, &look).await?;
+                Box::pin(self.look_elsewhere(queue, &look)).await?;
             }
         }
         Ok(())

@@ -74,7 +74,8 @@ impl Manager {
             Some(request_id) => {
                 let name = (request.worker_id.clone(), request_id.clone());
                 let call = self.shared.work.named_claims.lock().enter(name);
-                if let Some(jobs) = self.deliver_again(&request, &call).await? {
+                // In a box: a call that waits later on would keep room for it.
+                if let Some(jobs) = Box::pin(self.deliver_again(&request, &call)).await? {
                     return Ok(Admitted::Again(Claimed::again(jobs)));
                 }
                 Some(call)
