@@ -9,18 +9,19 @@
 //!
 //! 1. [`clock`] – where time comes from.
 //! 2. [`job`] – the job, its states and its transitions: pure functions of (job, request, now).
-//! 3. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
-//! 4. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
-//! 5. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
-//! 6. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
-//! 7. [`worker`] – takes jobs from whoever hands them out and runs them.
-//! 8. [`monitor`] – finds stale jobs, tells of them, recovers them.
-//! 9. [`peers`] – calls between the managers of one store.
-//! 10. [`notify`] – tells whoever asked what happened to jobs.
-//! 11. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
-//! 12. [`api`] – HTTP in, domain out.
-//! 13. [`client`] – the HTTP API from the other side, for programs and workers.
-//! 14. [`cli`] – the command line; the only place that names a concrete store.
+//! 3. [`schedule`] – when a schedule fires: cron expressions, time zones, excluded days.
+//! 4. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
+//! 5. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
+//! 6. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
+//! 7. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
+//! 8. [`worker`] – takes jobs from whoever hands them out and runs them.
+//! 9. [`monitor`] – finds stale jobs, tells of them, recovers them.
+//! 10. [`peers`] – calls between the managers of one store.
+//! 11. [`notify`] – tells whoever asked what happened to jobs.
+//! 12. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
+//! 13. [`api`] – HTTP in, domain out.
+//! 14. [`client`] – the HTTP API from the other side, for programs and workers.
+//! 15. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
@@ -33,6 +34,7 @@ pub mod monitor;
 pub mod notify;
 pub mod peers;
 pub mod query;
+pub mod schedule;
 pub mod store;
 pub mod wire;
 pub mod worker;

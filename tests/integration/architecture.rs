@@ -17,7 +17,7 @@ use survey::{Crate, MAIN, Module, Source, Used, sources};
 /// that fits a path says where it belongs.
 const FLOORS: &[&[&str]] = &[
     &["clock"],
-    &["job"],
+    &["job", "schedule"],
     &["query"],
     &["store"],
     ENGINES,
