@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, cluster, events, export, fields, jobs, lists, openapi, queues, stats, subscriptions, system, work,
-    workers,
+    App, admin, cluster, events, export, fields, jobs, lists, openapi, queues, schedules, stats, subscriptions, system,
+    work, workers,
 };
 use crate::peers::HINTS_PATH;
 
@@ -43,6 +43,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(queues::resume_queue))
         .routes(routes!(workers::workers))
         .routes(routes!(workers::worker))
+        .routes(routes!(schedules::preview))
         .routes(routes!(subscriptions::subscribe, subscriptions::list))
         .routes(routes!(subscriptions::get, subscriptions::remove))
         .routes(routes!(subscriptions::enable))

@@ -19,6 +19,7 @@ pub mod job;
 pub mod lists;
 pub mod problem;
 pub mod queues;
+pub mod schedules;
 pub(crate) mod selected;
 pub mod stats;
 pub mod submit;
@@ -48,6 +49,7 @@ pub use job::{
 pub use lists::{CountAnswer, CountGroup, Health, Page};
 pub use problem::Problem;
 pub use queues::ChangeQueue;
+pub use schedules::{ExcludedDates, FireTimes, Period, PreviewSchedule};
 pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription};

@@ -15,4 +15,5 @@ mod peers;
 mod queues;
 mod reading;
 mod refusals;
+mod schedules;
 mod server;

@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 43] = [
+const CALLS: [(&str, Option<Role>); 44] = [
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
     ("GET /livez", None),
     ("GET /metrics", Some(Role::Read)),
@@ -65,6 +65,7 @@ const CALLS: [(&str, Option<Role>); 43] = [
     ("POST /v1/jobs/{id}/retry", Some(Role::Submit)),
     ("POST /v1/queues/{name}/pause", Some(Role::Admin)),
     ("POST /v1/queues/{name}/resume", Some(Role::Admin)),
+    ("POST /v1/schedules/preview", Some(Role::Read)),
     ("POST /v1/subscriptions", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/enable", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/secret", Some(Role::Admin)),

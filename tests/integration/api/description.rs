@@ -84,6 +84,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/jobs/{id}/retry",
         "POST /v1/queues/{name}/pause",
         "POST /v1/queues/{name}/resume",
+        "POST /v1/schedules/preview",
         "POST /v1/subscriptions",
         "POST /v1/subscriptions/{id}/enable",
         "POST /v1/subscriptions/{id}/secret",

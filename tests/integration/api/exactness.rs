@@ -7,8 +7,9 @@ use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
 use leasehold::wire::{
-    BulkFilter, ClaimJobs, ClaimNext, CompleteJob, Completion, FailJob, FinishJobs, HealthStatus, HeartbeatJob,
-    HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, ReleaseJob, SubmitJob, Subscribe, Then,
+    BulkFilter, ClaimJobs, ClaimNext, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs, HealthStatus,
+    HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period, PreviewSchedule, ReleaseJob,
+    SubmitJob, Subscribe, Then,
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -67,8 +68,18 @@ fn texts() -> Vec<String> {
         all.extend_from_slice(&shorter);
     }
     let longest = |bytes| [bytes, bytes + 1].map(|bytes| "x".repeat(bytes));
-    let special =
-        ["bulk", "stats", "bulky", "leasehold", "leasehold.", "leasehold.q", "a leasehold.", "leaseholds", "aZ-_09"];
+    let special = [
+        "bulk",
+        "stats",
+        "bulky",
+        "leasehold",
+        "leasehold.",
+        "leasehold.q",
+        "a leasehold.",
+        "leaseholds",
+        "aZ-_09",
+        "2030-12-31",
+    ];
     all.extend(special.map(str::to_owned));
     all.extend([MAX_NAME_BYTES, MAX_RESOURCE_NAME].into_iter().flat_map(longest));
     all
@@ -110,6 +121,16 @@ fn failure(worker_id: String, code: String) -> FailJob {
 
 fn selects(filter: BulkFilter) -> bool {
     filter.into_selection(Timestamp::default()).is_ok()
+}
+
+fn one_day() -> ExcludedDates {
+    let day = Some("2030-12-31".to_owned());
+    ExcludedDates { date: None, from: day.clone(), to: day }
+}
+
+fn excludes(dates: ExcludedDates) -> bool {
+    let period = Period { cron: Some("@daily".to_owned()), ..Period::default() };
+    PreviewSchedule { period, exclude: vec![dates], ..PreviewSchedule::default() }.into_preview().is_ok()
 }
 
 const PLACES: &[Place] = &[
@@ -164,6 +185,9 @@ const PLACES: &[Place] = &[
     ("Subscribe/properties/queues/items", |text| Subscribe { queues: vec![text], ..subscribe() }.into_new().is_ok()),
     ("Subscribe/properties/kinds/items", |text| Subscribe { kinds: vec![text], ..subscribe() }.into_new().is_ok()),
     ("Subscribe/properties/owners/items", |text| Subscribe { owners: vec![text], ..subscribe() }.into_new().is_ok()),
+    ("ExcludedDates/properties/date", |text| excludes(ExcludedDates { date: Some(text), ..ExcludedDates::default() })),
+    ("ExcludedDates/properties/from", |text| excludes(ExcludedDates { from: Some(text), ..one_day() })),
+    ("ExcludedDates/properties/to", |text| excludes(ExcludedDates { to: Some(text), ..one_day() })),
 ];
 
 #[test]
