@@ -53,8 +53,10 @@ pub(super) fn show(duration: Duration) -> String {
         format!("{seconds:.1} s")
     } else if seconds < 3600.0 {
         format!("{}m {:02}s", duration.as_secs() / 60, duration.as_secs() % 60)
-    } else {
+    } else if seconds < 48.0 * 3600.0 {
         format!("{}h {:02}m", duration.as_secs() / 3600, duration.as_secs() / 60 % 60)
+    } else {
+        format!("{}d {:02}h", duration.as_secs() / 86400, duration.as_secs() / 3600 % 24)
     }
 }
 
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     fn people_see_no_needless_digits() {
-        let shown = [40, 1_234, 83_000, 5_000_000].map(|millis| show(Duration::from_millis(millis)));
-        assert_eq!(shown, ["40 ms", "1.2 s", "1m 23s", "1h 23m"]);
+        let shown = [40, 1_234, 83_000, 5_000_000, 266_400_000].map(|millis| show(Duration::from_millis(millis)));
+        assert_eq!(shown, ["40 ms", "1.2 s", "1m 23s", "1h 23m", "3d 02h"]);
     }
 }

@@ -33,6 +33,7 @@ mod orphans;
 mod output;
 mod queue;
 mod run;
+mod schedule;
 mod serve;
 mod server;
 mod settings;
@@ -102,6 +103,7 @@ enum Command {
     Explain(explain::ExplainArgs),
     Queue(queue::QueueArgs),
     Workers(workers::WorkersArgs),
+    Schedule(schedule::ScheduleArgs),
     Top(top::TopArgs),
     Events(events::EventsArgs),
     Migrate(migrate::MigrateArgs),
@@ -171,6 +173,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Explain(args) => block_on(explain::run(args, settings)),
         Command::Queue(args) => block_on(queue::run(args, settings)),
         Command::Workers(args) => block_on(workers::run(args, settings)),
+        Command::Schedule(args) => schedule::run(args),
         Command::Top(args) => block_on(top::run(args, settings)),
         Command::Events(args) => block_on(events::run(args, settings)),
         Command::Migrate(args) => block_on(migrate::run(args, settings)),

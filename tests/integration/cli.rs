@@ -7,6 +7,7 @@ mod migrate;
 mod peers;
 mod queues;
 mod scaling;
+mod schedules;
 mod settings;
 mod verify;
 mod working;
