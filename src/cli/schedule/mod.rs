@@ -1,5 +1,6 @@
-//! `leasehold schedule`: when schedules fire.
+//! `leasehold schedule`: when schedules fire ([`next`]), and what a crontab says ([`import`]). Neither needs a server.
 
+mod import;
 mod local;
 mod next;
 
@@ -17,11 +18,13 @@ pub(super) struct ScheduleArgs {
 #[derive(Debug, Subcommand)]
 enum Action {
     Next(next::NextArgs),
+    Import(import::ImportArgs),
 }
 
 /// Runs the subcommand.
 pub(super) fn run(args: ScheduleArgs) -> Result<(), Failure> {
     match args.action {
         Action::Next(args) => next::run(args),
+        Action::Import(args) => import::run(&args),
     }
 }

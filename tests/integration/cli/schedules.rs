@@ -1,8 +1,8 @@
-//! Fire times on the command line, which need no server.
+//! Fire times and crontabs on the command line, which need no server.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::program::{Ended, run};
+use crate::program::{Ended, Started, leasehold, run};
 
 fn next(arguments: &[&str]) -> Ended {
     let place = tempfile::tempdir().expect("a directory");
@@ -53,4 +53,57 @@ fn a_mistake_is_told_in_words() {
         assert!(ended.stderr().contains(said), "{arguments:?}: {}", ended.stderr());
         assert_eq!(ended.stdout(), "", "{arguments:?}");
     }
+}
+
+const CRONTAB: &str = "\
+PATH=/usr/bin
+# Every night
+30 2 * * * ./backup.sh%yes
+@reboot ./start
+0 0 MON * * ./wrong
+";
+
+#[test]
+fn a_crontab_is_reported_with_what_was_not_understood() {
+    let place = tempfile::tempdir().expect("a directory");
+    std::fs::write(place.path().join("crontab.txt"), CRONTAB).expect("a file");
+    let import = ["schedule", "import", "--dry-run", "crontab.txt", "--time-zone", "Europe/Berlin"];
+    let report = run(place.path(), import).expect(2);
+    assert_eq!(report.stderr(), "");
+    for said in [
+        "./backup.sh",
+        " 02:30:00 +0",
+        "line 4: runs when the machine starts",
+        "line 5: day of the month `MON`: belongs into the field of the day of the week",
+    ] {
+        assert!(report.stdout().contains(said), "{said}: {}", report.stdout());
+    }
+
+    let lines = run(place.path(), [&import[..], &["--json"]].concat()).expect(2).stdout();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    let mut first = lines[0].clone();
+    assert!(first["next"].take().as_str().is_some_and(|next| next.ends_with(":30:00.000Z")), "{first}");
+    let expected = json!({
+        "line": 3, "cron": "30 2 * * *", "time_zone": "Europe/Berlin", "next": null, "user": null,
+        "command": "./backup.sh", "input": "yes", "environment": {"PATH": "/usr/bin"}, "comment": "Every night",
+    });
+    assert_eq!(first, expected);
+    assert_eq!(lines.iter().map(|line| &line["line"]).collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!(lines[1]["text"], "@reboot ./start");
+}
+
+#[test]
+fn a_crontab_comes_from_standard_input_too_and_has_a_bound() {
+    let place = tempfile::tempdir().expect("a directory");
+    let read = |input: &str, flags: &[&str]| {
+        let arguments = ["schedule", "import", "-"].iter().chain(flags);
+        Started::with_input(&mut leasehold(place.path(), arguments), input).end()
+    };
+    let report = read("@daily root sync\n", &["--dry-run", "--system"]).expect(0).stdout();
+    assert!(report.contains("root") && report.contains("sync") && !report.contains("not understood"), "{report}");
+    let long = read(&"#".repeat(256 * 1024 + 1), &["--dry-run"]).expect(2).stderr();
+    assert!(long.contains("more than 262144 bytes"), "{long}");
+    assert!(read("", &[]).expect(2).stderr().contains("--dry-run"));
+    let missing = run(place.path(), ["schedule", "import", "--dry-run", "no-such-file"]).expect(2).stderr();
+    assert!(missing.contains("cannot read no-such-file"), "{missing}");
 }

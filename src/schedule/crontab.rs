@@ -1,0 +1,199 @@
+//! Crontabs, as Vixie cron and cronie read them (crontab(5)).
+
+use std::collections::BTreeMap;
+
+use chrono_tz::Tz;
+
+use super::cron::Cron;
+use super::period::{Period, Repeat};
+use super::zone::parse_zone;
+
+/// What a crontab says, line by line.
+#[derive(Clone, Debug)]
+pub struct Crontab {
+    /// The lines with a command, in order.
+    pub entries: Vec<CrontabEntry>,
+    /// The other lines that mean something, in order.
+    pub not_understood: Vec<NotUnderstood>,
+}
+
+/// A line of a crontab with a command.
+#[derive(Clone, Debug)]
+pub struct CrontabEntry {
+    /// The number of the line, from 1.
+    pub line: usize,
+    /// The expression as the line has it.
+    pub expression: String,
+    /// When the command runs.
+    pub period: Period,
+    /// The user whom the command runs as, in a crontab with users.
+    pub user: Option<String>,
+    /// The command, for a shell.
+    pub command: String,
+    /// What the command reads from its standard input.
+    pub input: Option<String>,
+    /// The environment that the lines above set.
+    pub environment: BTreeMap<String, String>,
+    /// The comment right above the line.
+    pub comment: Option<String>,
+}
+
+/// A line of a crontab that cannot be a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotUnderstood {
+    /// The number of the line, from 1.
+    pub line: usize,
+    /// The line.
+    pub text: String,
+    /// Why the line cannot be a schedule.
+    pub why: String,
+}
+
+/// Whose crontab it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrontabKind {
+    /// One user's, as `crontab -l` prints it.
+    User,
+    /// The system's, such as `/etc/crontab`, which names the user before each command.
+    System,
+}
+
+/// How the lines above are for those below.
+struct Reader {
+    kind: CrontabKind,
+    /// `None` below a `CRON_TZ` that names no zone.
+    zone: Option<Tz>,
+    environment: BTreeMap<String, String>,
+    comment: Vec<String>,
+}
+
+impl Crontab {
+    /// Reads a crontab whose times are in `zone`, unless a line sets `CRON_TZ`.
+    #[must_use]
+    pub fn parse(text: &str, kind: CrontabKind, zone: Tz) -> Self {
+        let mut crontab = Self { entries: Vec::new(), not_understood: Vec::new() };
+        let mut reader = Reader { kind, zone: Some(zone), environment: BTreeMap::new(), comment: Vec::new() };
+        for (index, text) in text.lines().enumerate() {
+            let line = index + 1;
+            match reader.read(line, text.trim()) {
+                Ok(entry) => crontab.entries.extend(entry),
+                Err(why) => crontab.not_understood.push(NotUnderstood { line, text: text.trim().to_owned(), why }),
+            }
+        }
+        crontab
+    }
+}
+
+impl Reader {
+    /// Reads a line, and returns its entry if it has one.
+    fn read(&mut self, line: usize, text: &str) -> Result<Option<CrontabEntry>, String> {
+        if let Some(comment) = text.strip_prefix('#') {
+            self.comment.push(comment.trim().to_owned());
+            return Ok(None);
+        }
+        let comment = std::mem::take(&mut self.comment).join("\n");
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if let Some((name, value)) = variable(text) {
+            return self.set(name, value).map(|()| None);
+        }
+        let (expression, rest) = expression(text)?;
+        let cron: Cron = expression.parse().map_err(|error: super::InvalidCron| error.to_string())?;
+        let zone = self.zone.ok_or("stands below a time zone that is not known")?;
+        let (user, rest) = match self.kind {
+            CrontabKind::User => (None, rest),
+            CrontabKind::System => word(rest).map(|(user, rest)| (Some(user.to_owned()), rest)).unwrap_or_default(),
+        };
+        if rest.is_empty() {
+            return Err("has no command".to_owned());
+        }
+        let (command, input) = command_and_input(rest);
+        Ok(Some(CrontabEntry {
+            line,
+            expression,
+            period: Period { repeat: Repeat::Cron(cron), zone },
+            user,
+            command,
+            input,
+            environment: self.environment.clone(),
+            comment: Some(comment).filter(|comment| !comment.is_empty()),
+        }))
+    }
+
+    /// Sets a variable for the lines below.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "CRON_TZ" => {
+                let zone = parse_zone(value);
+                self.zone = zone.as_ref().ok().copied();
+                zone.map(|_| ()).map_err(|error| error.to_string())
+            }
+            "MAILTO" | "MAILFROM" if value.is_empty() => Ok(()),
+            "MAILTO" | "MAILFROM" => Err("no mail is sent; events can be subscribed to instead".to_owned()),
+            _ => {
+                self.environment.insert(name.to_owned(), value.to_owned());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Returns the name and the value that a line sets, if it sets a variable.
+fn variable(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once('=')?;
+    let name = unquoted(name.trim());
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let begins_well = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    (is_name && begins_well).then(|| (name, unquoted(value.trim())))
+}
+
+fn unquoted(text: &str) -> &str {
+    let within = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
+    within('"').or_else(|| within('\'')).unwrap_or(text)
+}
+
+/// Splits a line into its expression and what follows.
+fn expression(text: &str) -> Result<(String, &str), String> {
+    let fields = if text.starts_with('@') { 1 } else { 5 };
+    let (mut expression, mut rest) = (Vec::with_capacity(fields), text);
+    for _ in 0..fields {
+        let Some((field, after)) = word(rest) else {
+            return Err("has fewer than five fields of time".to_owned());
+        };
+        expression.push(field);
+        rest = after;
+    }
+    if expression == ["@reboot"] {
+        return Err("runs when the machine starts, which is no time of a calendar".to_owned());
+    }
+    Ok((expression.join(" "), rest))
+}
+
+/// Splits off the first word.
+fn word(text: &str) -> Option<(&str, &str)> {
+    let end = text.find([' ', '\t']).unwrap_or(text.len());
+    let (word, rest) = text.split_at(end);
+    (!word.is_empty()).then(|| (word, rest.trim_start_matches([' ', '\t'])))
+}
+
+/// Splits at the first `%`: what follows is input, in which each `%` ends a line. `\%` is a `%`.
+fn command_and_input(text: &str) -> (String, Option<String>) {
+    let (mut command, mut input) = (String::new(), None::<String>);
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        let part = input.as_mut().unwrap_or(&mut command);
+        match character {
+            '\\' if characters.next_if_eq(&'%').is_some() => part.push('%'),
+            '%' => match &mut input {
+                Some(input) => input.push('\n'),
+                None => input = Some(String::new()),
+            },
+            _ => part.push(character),
+        }
+    }
+    (command, input)
+}
+
+#[cfg(test)]
+mod tests;
