@@ -26,14 +26,16 @@
 //! | frames, a footer cut short | only a header      | a rotation was cut short    | cuts, removes, rotates      |
 //!
 //! "Footer, or none" is a segment with a footer of rotation, or that there is no such segment. What a crash cuts short
-//! may also have parts that are zero. So these in particular are damage: a footer of rotation in the last segment; no
-//! footer in an earlier one when the last has anything behind its header; a footer of closing in an earlier one; a last
-//! segment without a whole header behind one with a footer, or alone; and in a log that is closed, anything but footers
-//! of rotation and, in the end, one of closing.
+//! may also have parts that are zero, and zeros may follow anything, since frames are written over them. So these in
+//! particular are damage: a footer of rotation in the last segment; no footer in an earlier one when the last has
+//! anything behind its header; a footer of closing in an earlier one; a last segment without a whole header behind one
+//! with a footer, or alone; and in a log that is closed, anything but footers of rotation and, in the end, one of
+//! closing.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -41,12 +43,19 @@ use xxhash_rust::xxh3::Xxh3;
 use super::directory::{create_durably, own_file, sync_directory};
 use super::error::is_full;
 use read::segment_path;
-use segment::{Ending, encode_footer, encode_frame, header};
+use segment::{Ending, Segment, encode_footer, encode_frame, header};
 
 mod read;
 mod segment;
 
 pub(super) use read::{Expected, Found, look_at, look_at_new, read};
+
+/// The end of a segment is filled with zeros up to a multiple of this many bytes, for frames to be written over: to sync
+/// a file whose length has changed takes half as long again, since the file system has to write that too.
+const ROOM_BYTES: u64 = 64 << 10;
+
+/// A frame of so many bytes or more makes no room for others: they come seldom enough behind it.
+const LARGE_FRAME_BYTES: usize = 16 << 10;
 
 /// How much of the buffer for a frame is kept for the next one, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
@@ -122,8 +131,9 @@ impl Log {
             tracing::warn!("{torn}");
         }
         let has_frames = tail.has_frames();
-        let file = own_file().append(true).open(segment_path(folder, tail.first))?;
-        let active = Active { file, first: tail.first, length: tail.length, hasher: tail.hasher };
+        let file = own_file().write(true).open(segment_path(folder, tail.first))?;
+        let Segment { first, length, hasher, .. } = tail;
+        let mut active = Active { file, first, length, room: length, hasher };
         active.cut()?;
         let finished = segments.into_iter().filter(|(first, _)| *first != active.first).collect();
         let mut log = Self::new(folder, options, finished, active, last);
@@ -209,6 +219,9 @@ impl Log {
         }
         encode_frame(&mut self.buffer, self.last + 1, payload).map_err(AppendError::Failed)?;
         let written = self.active.write(&self.buffer);
+        if written.is_ok() && self.buffer.len() < LARGE_FRAME_BYTES {
+            self.active.make_room();
+        }
         self.buffer.clear();
         self.buffer.shrink_to(KEPT_BYTES);
         written?;
@@ -233,12 +246,13 @@ impl Log {
 
     fn finish(&mut self, ending: Ending) -> Result<(), AppendError> {
         encode_footer(&mut self.buffer, self.last, self.active.hasher.digest(), ending).map_err(AppendError::Failed)?;
+        self.active.end_room().map_err(AppendError::Failed)?;
         self.active.write(&self.buffer)?;
         self.active.sync().map_err(AppendError::Failed)
     }
 
     /// Takes back what a write for which there was no room has left, also of a rotation.
-    fn rewind(&self) -> io::Result<()> {
+    fn rewind(&mut self) -> io::Result<()> {
         self.active.cut()?;
         // Without frames, the segment that is being written would have the name of the next one itself.
         let next = segment_path(&self.folder, self.last + 1);
@@ -257,14 +271,16 @@ struct Active {
     /// The length and the checksum of what was written to it.
     length: u64,
     hasher: Xxh3,
+    /// Where the zeros behind that end, as far as it is known that there are some.
+    room: u64,
 }
 
 impl Active {
     /// Creates a segment durably.
     fn create(folder: &Path, first: u64, previous: u64) -> Result<Self, AppendError> {
-        let created = own_file().append(true).create_new(true).open(segment_path(folder, first));
+        let created = own_file().write(true).create_new(true).open(segment_path(folder, first));
         let file = created.map_err(AppendError::of_write)?;
-        let mut active = Self { file, first, length: 0, hasher: Xxh3::new() };
+        let mut active = Self { file, first, length: 0, hasher: Xxh3::new(), room: 0 };
         active.write(&header(first, previous))?;
         active.sync().and_then(|()| sync_directory(folder)).map_err(AppendError::Failed)?;
         Ok(active)
@@ -272,11 +288,22 @@ impl Active {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
         #[cfg(test)]
-        tests::before_write(&mut self.file, bytes).map_err(AppendError::of_write)?;
-        io::Write::write_all(&mut self.file, bytes).map_err(AppendError::of_write)?;
+        tests::before_write(&self.file, bytes, self.length).map_err(AppendError::of_write)?;
+        self.file.write_all_at(bytes, self.length).map_err(AppendError::of_write)?;
         self.length += bytes.len() as u64;
         self.hasher.update(bytes);
         Ok(())
+    }
+
+    /// Makes room for more, where there is none left.
+    fn make_room(&mut self) {
+        if self.length <= self.room {
+            return;
+        }
+        let room = self.length.next_multiple_of(ROOM_BYTES);
+        // What cannot be written is not needed: frames are then written behind the end, as far as the disk goes.
+        let zeros = vec![0; (room - self.length) as usize];
+        self.room = if self.file.write_all_at(&zeros, self.length).is_ok() { room } else { self.length };
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -285,11 +312,17 @@ impl Active {
         self.file.sync_data()
     }
 
+    /// Ends the file behind that which was written.
+    fn end_room(&mut self) -> io::Result<()> {
+        self.room = self.length;
+        self.file.set_len(self.length)
+    }
+
     /// Durably cuts off what is behind that which was written.
-    fn cut(&self) -> io::Result<()> {
+    fn cut(&mut self) -> io::Result<()> {
         #[cfg(test)]
         tests::before_sync()?;
-        self.file.set_len(self.length)?;
+        self.end_room()?;
         self.file.sync_all()
     }
 }

@@ -1,7 +1,7 @@
 //! The format of a segment, and what is in the bytes of one.
 //!
 //! ```text
-//! segment = header frame* footer?
+//! segment = header frame* footer? 00*
 //! header  = "LHLOG\r\n\x01" first:u64 previous:u64 checksum:u64
 //! frame   = F5 FA F6 F9 length:u32 number:u64 payload checksum:u64 FA F5 F9 F6
 //! footer  = F7 FC FB FE length:u32 number:u64 payload checksum:u64 FA F5 F9 F6
@@ -125,6 +125,9 @@ impl Segment {
         mut visit: impl FnMut(u64, &[u8]) -> Result<(), String>,
     ) -> Result<Self, String> {
         let (found, previous) = parse_header(bytes).ok_or("its header, at byte 0, is broken")?;
+        // Neither a frame nor a footer ends with a zero.
+        let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let bytes = &bytes[..written.max(HEADER_BYTES)];
         if found != first {
             return Err(format!("its header, at byte 8, says that its first frame is {found}"));
         }
@@ -217,12 +220,10 @@ impl<'a> Record<'a> {
 
 /// Checks that what is at `at`, where neither a frame nor a footer is whole, is something that a crash has cut short.
 fn check_torn(bytes: &[u8], at: usize, last: u64) -> Result<(), String> {
-    let written = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(at, |last| at + last + 1);
-    let bytes = &bytes[..written];
     if is_written_whole(bytes, at) {
         return Err(format!("the frame at byte {at} is broken, and it was written whole"));
     }
-    let follows = (at + 1..written).find(|later| {
+    let follows = (at + 1..bytes.len()).find(|later| {
         let rest = &bytes[*later..];
         let is_boundary = || bytes[..*later].ends_with(&END) && later - at >= START_BYTES + END_BYTES;
         let is_whole = || Record::parse(bytes, *later).is_some_and(|it| it.is_whole(bytes) && it.number >= last);

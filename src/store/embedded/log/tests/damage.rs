@@ -37,6 +37,21 @@ fn a_flipped_bit_loses_no_frame_silently() {
 }
 
 #[test]
+fn a_flipped_bit_in_the_room_for_frames_does_no_harm() {
+    let (folder, _log) = log_of(7);
+    let path = &files(folder.path())[3];
+    let (written, whole) = (content(path).len(), fs::read(path).expect("a segment is read"));
+    for bit in (written * 8..written * 8 + 5_000).chain(whole.len() * 8 - 9..whole.len() * 8) {
+        let mut flipped = whole.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        put(path, &flipped);
+        let (found, visited) = intact(folder.path(), &expected(1, 7));
+        assert_eq!(visited, frames(1..8), "bit {bit}");
+        assert!(found.torn.is_some_and(|torn| torn.at == written as u64), "bit {bit}");
+    }
+}
+
+#[test]
 fn a_flipped_bit_in_a_frame_is_found_though_the_next_is_torn() {
     let (folder, _log) = log_of(6);
     let path = &files(folder.path())[2];
