@@ -135,8 +135,9 @@ impl Engine {
         self.published.read().is_flush_due(&self.limits) && self.has_room_to_flush()
     }
 
-    /// Returns whether nothing may be decided before a batch is shown: a flush could be due then, which cuts finished jobs
-    /// behind the entry at which there are enough of them, so that every machine with the same log cuts the same ones.
+    /// Returns whether nothing may be decided before a batch is shown: a flush could be due then, which cuts finished
+    /// jobs behind the entry at which there are enough of them, so that every machine with the same log cuts the same
+    /// ones.
     pub(super) fn must_show_first(&self, decided: &Decided) -> bool {
         let published = self.published.read();
         published.is_flush_due(&self.limits) || published.is_cut_due(&self.limits, decided.effects.heads.len())

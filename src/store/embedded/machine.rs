@@ -1,8 +1,8 @@
 //! The state machine: what a batch of commands makes of the store.
 //!
-//! A [`Batch`] follows from the state that it reads and its commands alone: no clock, no randomness, and no I/O but what
-//! the reader does to look a job or a record up. The same commands on the same state give the same outcomes and effects
-//! on every machine, so that it can sit behind a replicated log as it is.
+//! A [`Batch`] follows from the state that it reads and its commands alone: no clock, no randomness, and no I/O but
+//! what the reader does to look a job or a record up. The same commands on the same state give the same outcomes and
+//! effects on every machine, so that it can sit behind a replicated log as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;

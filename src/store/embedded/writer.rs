@@ -1,8 +1,8 @@
 //! The one writer: takes everything that waits, commits it as one batch, answers, and begins again.
 //!
 //! It never waits for more to come. While a batch is being synced the next one gathers by itself, so batches are as
-//! large as the load makes them and a single write on an idle store goes out at once. When much has gathered by the time
-//! a batch is to be synced, another thread does that, and the writer decides the next batch meanwhile.
+//! large as the load makes them and a single write on an idle store goes out at once. When much has gathered by the
+//! time a batch is to be synced, another thread does that, and the writer decides the next batch meanwhile.
 
 use std::io;
 use std::mem;

@@ -14,8 +14,10 @@ fn options() -> EmbeddedOptions {
 
 /// The calls, and at about how many of them each comes to its turn. `strace` counts those of each thread apart, and the
 /// thread that writes flushes makes few: so they are told from the others by the file that they are made to.
-const CALLS: [(&str, Option<&str>, u32); 8] = [
-    ("write", None, 600),
+const CALLS: [(&str, Option<&str>, u32); 10] = [
+    ("write", None, 300),
+    ("pwrite64", None, 600),
+    ("ftruncate", None, 20),
     ("fdatasync", None, 250),
     ("fsync", None, 30),
     ("rename", None, 3),

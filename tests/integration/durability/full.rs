@@ -139,7 +139,7 @@ async fn where_there_is_no_room_for_a_while_new_jobs_are_refused_until_there_is_
     let only = format!("--trace-path={}", segment.display());
     let port = servers::ports::free();
     let url = format!("http://127.0.0.1:{port}");
-    let _server = serve_with_faults(place.path(), port, &[&only, "--inject=write:error=ENOSPC:when=20..32"]);
+    let _server = serve_with_faults(place.path(), port, &[&only, "--inject=pwrite64:error=ENOSPC:when=20..32"]);
     ready(&url).await;
 
     let mut accepted = Vec::new();

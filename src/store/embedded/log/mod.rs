@@ -50,8 +50,8 @@ mod segment;
 
 pub(super) use read::{Expected, Found, look_at, look_at_new, read};
 
-/// The end of a segment is filled with zeros up to a multiple of this many bytes, for frames to be written over: to sync
-/// a file whose length has changed takes half as long again, since the file system has to write that too.
+/// The end of a segment is filled with zeros up to a multiple of this many bytes, for frames to be written over: to
+/// sync a file whose length has changed takes half as long again, since the file system has to write that too.
 const ROOM_BYTES: u64 = 64 << 10;
 
 /// A frame of so many bytes or more makes no room for others: they come seldom enough behind it.
