@@ -209,9 +209,12 @@ impl Client {
     /// # Errors
     /// See [`ClientError`], for the call as a whole.
     pub async fn finish_and_claim(&self, finishes: &FinishJobs) -> Result<EndsAnswer, ClientError> {
-        let again = FinishJobs { next: finishes.next.clone().map(repeated), ..finishes.clone() };
-        let call = self.call(Method::POST, &["v1", "completions"], Repeat::Safe);
-        self.send(call.json(finishes)?.json_again(&again)?.waiting(wait_for(finishes.next.as_ref()))).await
+        let mut call = self.call(Method::POST, &["v1", "completions"], Repeat::Safe).json(finishes)?;
+        if let Some(next) = &finishes.next {
+            let again = FinishJobs { next: Some(repeated(next.clone())), ..finishes.clone() };
+            call = call.json_again(&again)?.waiting(wait_for(Some(next)));
+        }
+        self.send(call).await
     }
 
     /// Cancels a job; a running one is asked to stop.
