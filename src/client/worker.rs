@@ -10,7 +10,7 @@ use crate::clock::millis;
 use crate::job::{Fence, InvalidName, JobId, Kind, QueueName, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Heartbeat, Outcome};
 use crate::wire;
-use crate::worker::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
+use crate::worker::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
 
 /// The code of the problem with which a server that is being stopped answers.
 const SHUTTING_DOWN: &str = "shutting_down";
@@ -32,29 +32,37 @@ impl JobService for Client {
         Ok(answers.iter().map(beat).collect())
     }
 
-    /// The bulk call ends attempts and a call of its own releases a job, so the two kinds travel apart.
-    async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError> {
+    /// The bulk call ends attempts and a call of its own releases a job, so the two kinds travel apart. The releases
+    /// go first, so that jobs that come with the answer to the bulk call do not wait for them without heartbeats.
+    async fn finish(
+        &self,
+        worker: &WorkerId,
+        finishes: &[Finish],
+        next: Option<&ClaimRequest>,
+    ) -> Result<Finished, ServiceError> {
         let worker_id = worker.as_str().to_owned();
+        let mut released = Vec::new();
+        for finish in finishes {
+            if let Outcome::Released { reason, delay } = &finish.outcome {
+                released.push(release(self, &worker_id, finish, reason, *delay).await);
+            }
+        }
         let items: Vec<wire::Completion> = finishes.iter().filter_map(completion).collect();
         let ended = match items.is_empty() {
-            true => Vec::new(),
+            true => wire::EndsAnswer { items: Vec::new(), next: None },
             false => {
-                let call = wire::FinishJobs { worker_id: worker_id.clone(), items, next: None };
-                Client::finish(self, &call).await.map_err(service_error)?
+                let call = wire::FinishJobs { worker_id, items, next: next.map(claim_next) };
+                self.finish_and_claim(&call).await.map_err(service_error)?
             }
         };
-        let mut ended = ended.into_iter();
-        let mut answers = Vec::with_capacity(finishes.len());
-        for finish in finishes {
-            answers.push(match &finish.outcome {
-                Outcome::Released { reason, delay } => release(self, &worker_id, finish, reason, *delay).await,
-                Outcome::Completed { .. } | Outcome::Failed { .. } => match ended.next() {
-                    Some(item) => finish_answer(item),
-                    None => FinishAnswer::Again("the server answered fewer items than it was asked".to_owned()),
-                },
-            });
-        }
-        Ok(answers)
+        let (mut released, mut items) = (released.into_iter(), ended.items.into_iter());
+        let answer = |finish: &Finish| match &finish.outcome {
+            Outcome::Released { .. } => released.next(),
+            Outcome::Completed { .. } | Outcome::Failed { .. } => items.next().map(finish_answer),
+        };
+        let too_few = || FinishAnswer::Again("the server answered fewer items than it was asked".to_owned());
+        let answers = finishes.iter().map(answer).map(|answer| answer.unwrap_or_else(too_few)).collect();
+        Ok(Finished { answers, next: ended.next.map_or(Ok(Vec::new()), next_jobs) })
     }
 }
 
@@ -74,7 +82,30 @@ async fn claim(
         request_id: request.request_id.as_ref().map(|id| id.as_str().to_owned()),
         repeated: request.repeated,
     };
-    let jobs = client.claim(&call).await.map_err(service_error)?.jobs;
+    claimed_jobs(client.claim(&call).await.map_err(service_error)?.jobs)
+}
+
+fn claim_next(request: &ClaimRequest) -> wire::ClaimNext {
+    wire::ClaimNext {
+        queues: request.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
+        max_jobs: Some(request.max_jobs as u64),
+        resources: request.resources.clone(),
+        wait_ms: Some(millis(request.wait)),
+        lease_ms: Some(millis(request.lease)),
+        request_id: request.request_id.as_ref().map_or_else(String::new, |id| id.as_str().to_owned()),
+        repeated: request.repeated,
+    }
+}
+
+fn next_jobs(next: wire::NextJobs) -> Result<Vec<ClaimedJob>, ServiceError> {
+    match next.error {
+        None => claimed_jobs(next.jobs),
+        Some(error) if error.code == SHUTTING_DOWN => Err(ServiceError::Closing(error.message)),
+        Some(error) => Err(ServiceError::Unavailable(error.message)),
+    }
+}
+
+fn claimed_jobs(jobs: Vec<wire::Job>) -> Result<Vec<ClaimedJob>, ServiceError> {
     let jobs: Result<Vec<ClaimedJob>, InvalidName> = jobs.into_iter().map(claimed_job).collect();
     jobs.map_err(|error| ServiceError::Refused(format!("the server's answer has a bad name: {error}")))
 }

@@ -2,19 +2,14 @@
 
 use async_trait::async_trait;
 
-use super::service::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
+use super::service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
 use crate::job::{Refusal, WorkerId};
-use crate::manager::{ClaimRequest, Finish, Heartbeat, JobView, Manager, ManagerError};
+use crate::manager::{ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError};
 
 #[async_trait]
 impl JobService for Manager {
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
-        // No answer is lost within a process, so the claim needs no name; a dropped call without a name takes no job.
-        let unnamed = ClaimRequest { request_id: None, ..request.clone() };
-        let claimed = Manager::claim(self, unnamed).await.map_err(service_error)?;
-        let jobs = claimed.jobs().iter().map(claimed_job).collect();
-        claimed.delivered();
-        Ok(jobs)
+        delivered(Manager::claim(self, unnamed(request)).await)
     }
 
     async fn recover_claim(&self, _request: &ClaimRequest) -> Result<Vec<ClaimedJob>, ServiceError> {
@@ -33,8 +28,19 @@ impl JobService for Manager {
         Ok(answers.into_iter().map(beat).collect())
     }
 
-    async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError> {
-        let answers = Manager::finish(self, worker, finishes.to_vec()).await;
+    async fn finish(
+        &self,
+        worker: &WorkerId,
+        finishes: &[Finish],
+        next: Option<&ClaimRequest>,
+    ) -> Result<Finished, ServiceError> {
+        let (answers, next) = match next {
+            None => (Manager::finish(self, worker, finishes.to_vec()).await, Ok(Vec::new())),
+            Some(next) => {
+                let (answers, claimed) = self.finish_and_claim(worker, finishes.to_vec(), unnamed(next)).await;
+                (answers, delivered(claimed))
+            }
+        };
         let finish = |answer| match answer {
             Ok(crate::store::Versioned { job, .. }) => FinishAnswer::Accepted { state: Some(job.state.name()) },
             Err(ManagerError::Refused(Refusal::LeaseLost { .. }) | ManagerError::NotFound(_)) => FinishAnswer::Lost,
@@ -43,8 +49,22 @@ impl JobService for Manager {
                 ServiceError::Refused(why) => FinishAnswer::Refused(why),
             },
         };
-        Ok(answers.into_iter().map(finish).collect())
+        Ok(Finished { answers: answers.into_iter().map(finish).collect(), next })
     }
+}
+
+/// Returns the claim without its name. No answer is lost within a process, so the claim needs none; a dropped call
+/// without a name takes no job.
+fn unnamed(request: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest { request_id: None, ..request.clone() }
+}
+
+/// Takes over the jobs of a claim.
+pub(super) fn delivered(claimed: Result<Claimed, ManagerError>) -> Result<Vec<ClaimedJob>, ServiceError> {
+    let claimed = claimed.map_err(service_error)?;
+    let jobs = claimed.jobs().iter().map(claimed_job).collect();
+    claimed.delivered();
+    Ok(jobs)
 }
 
 fn claimed_job(view: &JobView) -> ClaimedJob {

@@ -2,11 +2,15 @@
 //!
 //! In reading order: [`service`] (what a worker needs of a service, with `in_process` for a manager in the same
 //! process), [`handler`] (the work itself), [`shell`] (the handler that runs commands), [`stop`], this loop, and its
-//! parts: `attempt`, `roster`, `heartbeats`, `finishes`, `backoff`.
+//! parts: `slots`, `attempt`, `roster`, `heartbeats`, `finishes`, `backoff`.
 //!
-//! What it guarantees: a job holds its slot until the service has answered how it ended; every running job gets its
-//! heartbeats, also while its end is on the way; after a lost answer the claim is repeated under the same name; a
-//! result is not lost while the process lives, however long the service stays away.
+//! A claim waits for jobs while slots are free. While all are taken, the call that hands in how jobs ended claims the
+//! next ones for their slots.
+//!
+//! What it guarantees: a slot is offered by one claim at a time; a job holds its slot until the service has answered
+//! how it ended, or has given the next job in the same call; every running job gets its heartbeats, also while its end
+//! is on the way; after a lost answer the claim is repeated under the same name; a result is not lost while the process
+//! lives, however long the service stays away.
 
 mod attempt;
 pub(crate) mod backoff;
@@ -17,30 +21,29 @@ mod in_process;
 mod roster;
 pub mod service;
 pub mod shell;
+mod slots;
 pub mod stop;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use backon::Retryable as _;
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub use handler::{Attempt, Ending, Handler, HandlerError};
-pub use service::{Beat, ClaimedJob, FinishAnswer, JobService, ServiceError};
+pub use service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
 pub use stop::{Stop, StopHandle, StopListener};
 
-use finishes::Finishes;
+use finishes::{Finishes, NextClaim, NextJobs};
 use roster::{EndingHandle, Roster};
+use slots::{SlotPool, Slots};
 
 use crate::job::{Kind, QueueName, RequestId, WorkerId};
 use crate::manager::{ClaimRequest, Finish, Outcome};
 
-/// The most jobs that one claim takes.
-const MAX_CLAIM: usize = 100;
 /// How long the worker searches for the jobs of an abandoned claim before it leaves them to their leases.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The longest wait of a claim while running jobs use a part of the worker's resources.
@@ -122,18 +125,23 @@ impl Worker {
     /// # Errors
     /// Returns why the service refuses to hand out jobs to this worker; running attempts have ended before.
     pub async fn run(self, stop: StopHandle) -> Result<(), ServiceError> {
+        let (service, config) = (self.service.clone(), self.config.clone());
         let roster = Arc::new(Roster::default());
-        let finishes = Finishes::start(self.service.clone(), self.config.worker_id.clone(), stop.listen());
-        let heartbeats =
-            heartbeats::run(self.service.clone(), self.config.worker_id.clone(), roster.clone(), self.config.lease);
+        let heartbeats = heartbeats::run(service.clone(), config.worker_id.clone(), roster.clone(), config.lease);
         let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats));
-        let free = Mutex::new(self.config.resources.clone());
-        let running = Arc::new(RunningWorker { worker: self, roster, finishes, free });
-        let attempts = TaskTracker::new();
-
-        let claimed = running.clone().claim_until_stopped(&attempts, stop.listen()).await;
-        attempts.close();
-        running.drain(&attempts, stop).await;
+        let running = Arc::new_cyclic(|running: &Weak<RunningWorker>| RunningWorker {
+            worker: self,
+            roster,
+            finishes: Finishes::start(service, config.worker_id, running.clone(), stop.listen()),
+            pool: SlotPool::new(config.slots, config.resources),
+            found_too_few: AtomicBool::new(false),
+            attempts: TaskTracker::new(),
+            stop: stop.listen(),
+        });
+        let claimed = running.clone().claim_until_stopped().await;
+        // A worker that is refused stops as well, and claims nothing with its last ends.
+        stop.request(Stop::Drain);
+        running.drain(stop).await;
         claimed
     }
 }
@@ -143,56 +151,72 @@ struct RunningWorker {
     worker: Worker,
     roster: Arc<Roster>,
     finishes: Finishes,
-    /// The resources that no running job uses.
-    free: Mutex<BTreeMap<String, u64>>,
+    pool: SlotPool,
+    /// Whether the last claim took fewer jobs than it offered slots.
+    found_too_few: AtomicBool,
+    attempts: TaskTracker,
+    stop: StopListener,
 }
 
 impl RunningWorker {
-    async fn claim_until_stopped(
-        self: Arc<Self>,
-        attempts: &TaskTracker,
-        mut stop: StopListener,
-    ) -> Result<(), ServiceError> {
-        let slots = Arc::new(Semaphore::new(self.worker.config.slots));
+    async fn claim_until_stopped(self: Arc<Self>) -> Result<(), ServiceError> {
+        let mut stop = self.stop.clone();
         loop {
-            let free = tokio::select! {
+            let slots = tokio::select! {
                 biased;
                 () = stop.reached(Stop::Drain) => return Ok(()),
-                free = free_slots(&slots) => free,
+                slots = self.pool.take() => slots,
             };
-            let request = self.claim_request(free.len());
-            let jobs = tokio::select! {
-                biased;
-                () = stop.reached(Stop::Drain) => {
-                    self.give_back_unheard(&request).await;
-                    return Ok(());
-                }
-                jobs = self.claim(&request) => jobs?,
-            };
-            for (job, slot) in jobs.into_iter().zip(free) {
-                // The attempt is entered before its task starts, so that a stop in between finds it.
-                let entered = self.roster.enter(&job, &self.worker.config.worker_id);
-                self.take_room(&job);
-                attempts.spawn(self.clone().attempt(job, entered, slot));
-            }
+            let resources = &self.worker.config.resources;
+            // A claim's resources are fixed while it waits, so it waits only briefly while more may become free.
+            let longest = if slots.resources() == resources { Duration::MAX } else { WAIT_WITH_LESS };
+            let request = self.claim_request(&slots, self.worker.config.wait.min(longest));
+            self.clone().claim_and_start(NextClaim { request, slots }).await?;
         }
     }
 
-    fn claim_request(&self, max_jobs: usize) -> ClaimRequest {
+    fn claim_request(&self, slots: &Slots, wait: Duration) -> ClaimRequest {
         let config = &self.worker.config;
-        let resources = self.free.lock().clone();
-        // A claim's resources are fixed while it waits, so it waits only briefly while more may become free.
-        let wait = if resources == config.resources { config.wait } else { config.wait.min(WAIT_WITH_LESS) };
         ClaimRequest {
             worker_id: config.worker_id.clone(),
             queues: config.queues.clone(),
-            max_jobs,
-            resources,
+            max_jobs: slots.count(),
+            resources: slots.resources().clone(),
             wait,
             lease: config.lease,
             request_id: RequestId::new(uuid::Uuid::new_v4().simple().to_string()).ok(),
             repeated: false,
         }
+    }
+
+    /// Claims jobs for free slots and starts them. When the worker stops meanwhile, the jobs of the unheard answer are
+    /// released.
+    async fn claim_and_start(self: Arc<Self>, NextClaim { request, slots }: NextClaim) -> Result<(), ServiceError> {
+        let mut stop = self.stop.clone();
+        let jobs = tokio::select! {
+            biased;
+            () = stop.reached(Stop::Drain) => self.recover_claim(&request).await,
+            jobs = self.claim(&request) => jobs?,
+        };
+        self.start_all(jobs, slots);
+        Ok(())
+    }
+
+    /// Starts jobs in the slots that were offered for them, and returns the other slots. A worker that stops releases
+    /// the jobs instead.
+    fn start_all(self: Arc<Self>, jobs: Vec<ClaimedJob>, mut slots: Slots) -> Slots {
+        self.found_too_few.store(jobs.len() < slots.count(), Ordering::Relaxed);
+        let stops = self.stop.urgency() >= Stop::Drain;
+        for job in jobs {
+            if stops {
+                self.attempts.spawn(self.clone().release(job));
+            } else if let Some(slot) = slots.take(&job.resources) {
+                // The attempt is entered before its task starts, so that a stop in between finds it.
+                let entered = self.roster.enter(&job, &self.worker.config.worker_id);
+                self.attempts.spawn(self.clone().attempt(job, entered, slot));
+            }
+        }
+        slots
     }
 
     /// Repeats the claim until there is an answer, and logs when answers stop and when they come again. The request has
@@ -202,7 +226,7 @@ impl RunningWorker {
         let mut unanswered_since = None;
         let claim = || {
             tries += 1;
-            let request = ClaimRequest { repeated: tries > 1, ..request.clone() };
+            let request = ClaimRequest { repeated: request.repeated || tries > 1, ..request.clone() };
             async move { self.worker.service.claim(&request).await }
         };
         let claimed = claim
@@ -222,25 +246,22 @@ impl RunningWorker {
         claimed
     }
 
-    /// Releases the jobs of a claim whose answer was not awaited.
-    async fn give_back_unheard(&self, request: &ClaimRequest) {
-        let recovered = tokio::time::timeout(RECOVERY, self.worker.service.recover_claim(request)).await;
-        let jobs = match recovered {
-            Ok(Ok(jobs)) => jobs,
-            Ok(Err(error)) => return tracing::warn!(%error, "the last claim's answer is not known"),
-            Err(_) => return tracing::warn!("the last claim's answer did not come in time"),
-        };
-        let released =
-            |job: &ClaimedJob| Finish { id: job.id.clone(), fence: job.fence, outcome: attempt::given_back() };
-        futures::future::join_all(jobs.iter().map(|job| self.finishes.finish(released(job)))).await;
+    /// Returns the jobs of a claim whose answer was not awaited.
+    async fn recover_claim(&self, request: &ClaimRequest) -> Vec<ClaimedJob> {
+        match tokio::time::timeout(RECOVERY, self.worker.service.recover_claim(request)).await {
+            Ok(Ok(jobs)) => return jobs,
+            Ok(Err(error)) => tracing::warn!(%error, "the last claim's answer is not known"),
+            Err(_) => tracing::warn!("the last claim's answer did not come in time"),
+        }
+        Vec::new()
     }
 
-    async fn attempt(
-        self: Arc<Self>,
-        job: ClaimedJob,
-        (attempt, ending): (Attempt, EndingHandle),
-        slot: OwnedSemaphorePermit,
-    ) {
+    /// Gives back a job that was not begun.
+    async fn release(self: Arc<Self>, job: ClaimedJob) {
+        self.finishes.finish(Finish { id: job.id, fence: job.fence, outcome: attempt::given_back() }, None).await;
+    }
+
+    async fn attempt(self: Arc<Self>, job: ClaimedJob, (attempt, ending): (Attempt, EndingHandle), slot: Slots) {
         let worker = &self.worker;
         let begun = Instant::now();
         if let Some(observer) = &worker.observer {
@@ -252,37 +273,24 @@ impl RunningWorker {
         };
         let took = begun.elapsed();
         let answer = match outcome.clone() {
-            Some(outcome) => self.finishes.finish(Finish { id: job.id.clone(), fence: job.fence, outcome }).await,
-            None => FinishAnswer::Lost,
+            Some(outcome) => {
+                self.finishes.finish(Finish { id: job.id.clone(), fence: job.fence, outcome }, Some(slot)).await
+            }
+            None => {
+                drop(slot);
+                FinishAnswer::Lost
+            }
         };
         self.roster.leave(&job);
-        self.give_room_back(&job);
-        drop(slot);
         if let Some(observer) = &worker.observer {
             observer.ended(&job, &AttemptEnd { outcome, answer, took });
         }
     }
 
-    fn take_room(&self, job: &ClaimedJob) {
-        let mut free = self.free.lock();
-        for (name, needed) in &job.resources {
-            if let Some(free) = free.get_mut(name) {
-                *free = free.saturating_sub(*needed);
-            }
-        }
-    }
-
-    fn give_room_back(&self, job: &ClaimedJob) {
-        let mut free = self.free.lock();
-        for (name, needed) in &job.resources {
-            if let (Some(free), Some(most)) = (free.get_mut(name), self.worker.config.resources.get(name)) {
-                *free = free.saturating_add(*needed).min(*most);
-            }
-        }
-    }
-
     /// Lets the running attempts end by themselves for the drain timeout, then ends them.
-    async fn drain(&self, attempts: &TaskTracker, stop: StopHandle) {
+    async fn drain(&self, stop: StopHandle) {
+        let Self { attempts, .. } = self;
+        attempts.close();
         let mut listener = stop.listen();
         tokio::select! {
             () = attempts.wait() => return,
@@ -294,15 +302,27 @@ impl RunningWorker {
     }
 }
 
-/// Waits for one free slot, and takes all others that are free then.
-async fn free_slots(slots: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
-    let mut free: Vec<OwnedSemaphorePermit> = slots.clone().acquire_owned().await.into_iter().collect();
-    while free.len() < MAX_CLAIM
-        && let Ok(slot) = slots.clone().try_acquire_owned()
-    {
-        free.push(slot);
+impl NextJobs for RunningWorker {
+    /// Claims for the slots of ended attempts unless the last claim found too few jobs: slots are free then, and a
+    /// claim waits for jobs. That one may offer too few resources, which those of ended attempts make up for.
+    fn claim(&self, ended: &mut dyn Iterator<Item = Slots>) -> Option<NextClaim> {
+        let waits = self.found_too_few.load(Ordering::Relaxed) && self.worker.config.resources.is_empty();
+        if waits || self.stop.urgency() >= Stop::Drain {
+            return None;
+        }
+        let slots = Slots::of_ended(ended)?;
+        // It does not wait, since the answers to the ends would wait with it.
+        Some(NextClaim { request: self.claim_request(&slots, Duration::ZERO), slots })
     }
-    free
+
+    fn start(self: Arc<Self>, claimed: Result<Vec<ClaimedJob>, ServiceError>, claim: NextClaim) -> Option<Slots> {
+        if let Ok(jobs) = claimed {
+            return Some(self.start_all(jobs, claim.slots));
+        }
+        // It is not known whether it took jobs, so it is made again under its name.
+        self.attempts.spawn(self.clone().claim_and_start(claim.again()));
+        None
+    }
 }
 
 /// Returns the outcome of a job without a handler. It is retryable, since another worker may have the handler.

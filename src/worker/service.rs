@@ -59,6 +59,16 @@ pub enum FinishAnswer {
     Again(String),
 }
 
+/// The answer to a call that ends attempts.
+#[derive(Debug)]
+pub struct Finished {
+    /// The answers, in the order of the finishes.
+    pub answers: Vec<FinishAnswer>,
+    /// The jobs that were claimed along with the finishes; none when the call claimed none. The error says why the
+    /// claim failed, and does not concern the finishes.
+    pub next: Result<Vec<ClaimedJob>, ServiceError>,
+}
+
 /// Why a call as a whole failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
@@ -86,6 +96,12 @@ pub trait JobService: Send + Sync + 'static {
     /// Extends leases, and returns the answers in the order of the heartbeats.
     async fn heartbeat(&self, worker: &WorkerId, beats: &[Heartbeat]) -> Result<Vec<Beat>, ServiceError>;
 
-    /// Ends attempts, and returns the answers in the order of the finishes.
-    async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError>;
+    /// Ends attempts and, in the same call, claims the next jobs, unless none of the finishes is accepted. A repeated
+    /// call with the same `request_id` returns the same jobs.
+    async fn finish(
+        &self,
+        worker: &WorkerId,
+        finishes: &[Finish],
+        next: Option<&ClaimRequest>,
+    ) -> Result<Finished, ServiceError>;
 }

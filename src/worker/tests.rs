@@ -1,3 +1,5 @@
+mod next;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
@@ -329,14 +331,19 @@ impl JobService for Unreachable {
         JobService::heartbeat(&self.manager, worker, beats).await
     }
 
-    async fn finish(&self, worker: &WorkerId, finishes: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError> {
+    async fn finish(
+        &self,
+        worker: &WorkerId,
+        finishes: &[Finish],
+        next: Option<&ClaimRequest>,
+    ) -> Result<Finished, ServiceError> {
         if Self::fails(&self.finishes) {
             if self.finishes_are_heard {
                 let _: Vec<Result<Versioned, _>> = self.manager.finish(worker, finishes.to_vec()).await;
             }
             return Err(Self::error());
         }
-        JobService::finish(&self.manager, worker, finishes).await
+        JobService::finish(&self.manager, worker, finishes, next).await
     }
 }
 
@@ -384,8 +391,8 @@ impl JobService for Closed {
     async fn heartbeat(&self, _: &WorkerId, _: &[Heartbeat]) -> Result<Vec<Beat>, ServiceError> {
         Ok(Vec::new())
     }
-    async fn finish(&self, _: &WorkerId, _: &[Finish]) -> Result<Vec<FinishAnswer>, ServiceError> {
-        Ok(Vec::new())
+    async fn finish(&self, _: &WorkerId, _: &[Finish], _: Option<&ClaimRequest>) -> Result<Finished, ServiceError> {
+        Ok(Finished { answers: Vec::new(), next: Ok(Vec::new()) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! A worker process and a server process.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
@@ -64,6 +65,52 @@ fn a_stopped_worker_gives_its_job_back_unharmed() {
     until("its process is gone", || !is_alive(&pids()[0]));
     let job = bed.job(&id);
     assert_eq!((&job["state"], &job["attempt"], &job["fence"]), (&"available".into(), &0.into(), &1.into()));
+}
+
+#[tokio::test]
+async fn a_busy_workers_jobs_come_with_its_completions_and_none_runs_twice() {
+    let bed = Bed::start();
+    let command = ["sh", "-c", "echo $LEASEHOLD_JOB_ID >> ran"];
+    let jobs = format!("{}\n", serde_json::json!({"command": command})).repeat(30);
+    let mut submit = leasehold(bed.path(), ["submit", "--file", "-"]);
+    let ids = Started::with_input(submit.env("LEASEHOLD_SERVER", bed.server.url()), &jobs).end().expect(0).stdout();
+    let ids: BTreeSet<String> = ids.lines().map(str::to_owned).collect();
+    let mut worker = leasehold(bed.path(), ["worker", "--slots", "2"]);
+    let _worker = Started::of(worker.env("LEASEHOLD_SERVER", bed.server.url()));
+    let all: Vec<&str> = std::iter::once("wait").chain(ids.iter().map(String::as_str)).collect();
+    bed.run(&all).expect(0);
+
+    let ran = lines(&bed.path().join("ran"));
+    assert_eq!((ran.len(), ran.into_iter().collect()), (30, ids));
+    let metrics = reqwest::get(format!("{}/metrics", bed.server.url())).await.expect("an answer");
+    let metrics = metrics.text().await.expect("metrics");
+    let answered = |route: &str| {
+        let series = format!(r#"leasehold_http_requests_total{{route="{route}",method="POST",status="200"}} "#);
+        metrics.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |count| count.parse().expect("a number"))
+    };
+    let (claims, completions) = (answered("/v1/claims"), answered("/v1/completions"));
+    assert!(
+        (1..=2).contains(&claims) && (15..=30).contains(&completions),
+        "{claims} claims, {completions} completions"
+    );
+}
+
+#[test]
+fn a_worker_that_stops_takes_no_job_with_its_last_completion() {
+    let bed = Bed::start();
+    let errors = std::fs::File::create(bed.path().join("worker.log")).expect("a log");
+    let mut worker = leasehold(bed.path(), ["worker", "--slots", "1"]);
+    let mut worker = Started::of(worker.env("LEASEHOLD_SERVER", bed.server.url()).stderr(errors));
+    let last = bed.submit(&[], "echo $$ >> pids; while ! test -f go; do sleep 0.02; done");
+    until("the job runs", || lines(&bed.path().join("pids")).len() == 1);
+    let untouched = bed.submit(&[], "true");
+    worker.signal(Signal::SIGTERM);
+    until("the worker has heard of it", || lines(&bed.path().join("worker.log")).join(" ").contains("stopping"));
+    std::fs::write(bed.path().join("go"), "").expect("written");
+    worker.end().expect(0);
+    assert_eq!(bed.job(&last)["state"], "completed");
+    let job = bed.job(&untouched);
+    assert_eq!((&job["state"], &job["fence"]), (&"available".into(), &0.into()));
 }
 
 #[test]
