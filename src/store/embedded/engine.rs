@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::mem;
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -118,7 +119,9 @@ impl Engine {
     /// # Errors
     /// [`CommitError`] when it was not made durable. Then no answer of its batch holds, nor of one behind it.
     pub(super) fn append(&self, entry: Vec<u8>) -> Result<u64, CommitError> {
+        let begun = Instant::now();
         let committed = self.member.lock().propose(entry, &mut self.durable());
+        metrics::histogram!("leasehold_store_sync_duration_seconds").record(begun.elapsed());
         match committed.map_err(|error| self.not_written(error))?.as_slice() {
             [Committed { number, .. }] => Ok(*number),
             _ => Err(CommitError::Failed(self.disk.stopped(io::Error::other("a group of one did not commit")))),
@@ -159,7 +162,9 @@ impl Engine {
     /// # Errors
     /// An error when it could not be written. Then the caller must stop: the log would grow without end.
     pub(super) fn write_flush(&self, flush: &Flush) -> Result<(), StoreError> {
+        let begun = Instant::now();
         let blocks = self.disk.flush(flush)?;
+        metrics::histogram!("leasehold_store_flush_duration_seconds").record(begun.elapsed());
         let snapshot = self.disk.snapshot();
         self.published.write().end_flush(snapshot);
         for (block, cut) in blocks.into_iter().zip(&flush.cut) {
