@@ -19,7 +19,7 @@ fn serve_with_faults(place: &Path, port: u16, faults: &[&str]) -> Started {
     let listen = format!("127.0.0.1:{port}");
     let serve = leasehold(place, ["serve", "--listen", &listen, "--data-dir", "data"]);
     // The server is the process that was started, and not the one that traces it: it is ended with the test.
-    let options = [&["--daemonize", "--trace=fdatasync,fsync,write"], faults].concat();
+    let options = [&["--daemonize", "--trace=fdatasync,fsync,pwrite64"], faults].concat();
     let strace = trace::strace(&place.join("trace"), &options);
     let mut command = Command::new(&strace[0]);
     command.args(&strace[1..]).arg(serve.get_program()).args(serve.get_args()).current_dir(place);
