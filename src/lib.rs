@@ -9,7 +9,7 @@
 //!
 //! 1. [`clock`] – where time comes from.
 //! 2. [`job`] – the job, its states and its transitions: pure functions of (job, request, now).
-//! 3. [`schedule`] – when a schedule fires: cron expressions, time zones, excluded days.
+//! 3. [`schedule`] – schedules, and when they fire: cron expressions, time zones, excluded days.
 //! 4. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
 //! 5. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
 //! 6. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.

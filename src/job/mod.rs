@@ -28,7 +28,7 @@ pub use event::EventName;
 pub use history::{History, HistoryEntry};
 pub use names::{
     Actor, ErrorCode, IdempotencyKey, InvalidName, JobId, Kind, LabelName, Owner, QueueName, RecordName, RequestId,
-    WorkerId,
+    ScheduleId, WorkerId,
 };
 pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
 pub use oversight::Recovery;

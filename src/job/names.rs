@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_with::DeserializeFromStr;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The longest name, in bytes. Elasticsearch accepts ids of up to 512 bytes; the rest leaves room for prefixes.
 pub const MAX_NAME_BYTES: usize = 256;
@@ -176,6 +177,8 @@ names! {
     LabelName,
     /// The code of a failed attempt's error: a stable word for programs.
     ErrorCode,
+    /// The id of a schedule.
+    ScheduleId,
 }
 
 impl JobId {
@@ -196,6 +199,14 @@ impl JobId {
     pub fn of_uuid(uuid: uuid::Uuid) -> Self {
         let mut buffer = uuid::Uuid::encode_buffer();
         Self(Arc::from(&*uuid.hyphenated().encode_lower(&mut buffer)))
+    }
+}
+
+impl ScheduleId {
+    /// Returns a hash (XXH3) of the id, which is the same on every machine and never changes.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        xxh3_64(self.0.as_bytes())
     }
 }
 

@@ -19,6 +19,14 @@ impl Partition {
         (0..=u8::MAX).map(Self)
     }
 
+    /// Returns the partition of the document with this id, which never changes: the lowest byte of the id's hash
+    /// (XXH3).
+    #[must_use]
+    pub fn of(id: &str) -> Self {
+        let [lowest, ..] = xxh3_64(id.as_bytes()).to_le_bytes();
+        Self(lowest)
+    }
+
     /// Returns the number of the partition, from 0 to 255.
     #[must_use]
     pub const fn get(self) -> u8 {
@@ -27,11 +35,10 @@ impl Partition {
 }
 
 impl Job {
-    /// Returns the partition of the job, which never changes: the lowest byte of the hash (XXH3) of its id.
+    /// Returns the partition of the job.
     #[must_use]
     pub fn partition(&self) -> Partition {
-        let [lowest, ..] = xxh3_64(self.id.as_str().as_bytes()).to_le_bytes();
-        Partition(lowest)
+        Partition::of(self.id.as_str())
     }
 }
 

@@ -1,22 +1,33 @@
-//! When a schedule fires: pure calendar arithmetic, without I/O and without a clock.
+//! Schedules, and when they fire: pure calendar arithmetic, without I/O and without a clock.
 //!
 //! In reading order: [`period`] (what a schedule repeats, and the fire times that follow), [`cron`] (expressions over
 //! the times that a wall clock shows), [`field`] (which text may stand in a field of an expression), [`local`] (which
 //! moments those times are, also when the clocks change), [`zone`] (time zones by name), [`exclude`] (days without
-//! fire times) and [`crontab`] (what the lines of a crontab say). `docs/schedules.md` describes the same for users.
+//! fire times) and [`crontab`] (what the lines of a crontab say). [`text`] is how people write all this,
+//! [`definition`] a schedule as it is stored, and [`plan`] what follows from it at a time: which triggers are made, and
+//! which due times are missed. `docs/schedules.md` describes the same for users.
 
 mod cron;
 mod crontab;
+mod definition;
 mod exclude;
 mod field;
 mod local;
 mod period;
+mod plan;
+mod text;
 mod zone;
 
 pub use cron::{Cron, InvalidCron, MAX_CRON_BYTES};
 pub use crontab::{Crontab, CrontabEntry, CrontabKind, NotUnderstood};
+pub use definition::{
+    Action, ActionType, Course, Definition, MAX_RANGES, Method, NotRun, NotRunRange, Overlap, Schedule, SchedulePause,
+    Timetable,
+};
 pub use exclude::{ExcludedDays, MAX_EXCLUDED, parse_day};
 pub use period::{EVERY_MS, Every, FireTimes, HORIZON, Period, Repeat};
+pub use plan::{Plan, plan};
+pub use text::{DatesText, Fault, PeriodText};
 pub use zone::{UnknownZone, parse_zone};
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Versioned, Write,
-    WriteError, WriteResult,
+    Archived, AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
+    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
 use crate::clock::Timestamp;
-use crate::job::{BodyRef, Job, JobId, Json};
+use crate::job::{BodyRef, Job, JobId, Json, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -62,17 +62,22 @@ const fn outcome<T>(result: &WriteResult<T>) -> &'static str {
     }
 }
 
+/// Counts writes of one call by their outcomes.
+fn count_writes<T>(operation: &'static str, results: &[WriteResult<T>]) {
+    for label in [OK, CONFLICT, REFUSED, UNKNOWN] {
+        let number = results.iter().filter(|result| outcome(result) == label).count();
+        if number > 0 {
+            count(operation, label, number as u64);
+        }
+    }
+}
+
 #[async_trait]
 impl Store for Measured {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
         let started = Instant::now();
         let results = self.0.write(writes).await;
-        for label in [OK, CONFLICT, REFUSED, UNKNOWN] {
-            let number = results.iter().filter(|result| outcome(result) == label).count();
-            if number > 0 {
-                count("write", label, number as u64);
-            }
-        }
+        count_writes("write", &results);
         time("write", started);
         results
     }
@@ -111,6 +116,26 @@ impl Store for Measured {
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         read("records", self.0.records(kind)).await
+    }
+
+    async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
+        let started = Instant::now();
+        let results = self.0.write_schedules(writes).await;
+        count_writes("write_schedules", &results);
+        time("write_schedules", started);
+        results
+    }
+
+    async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
+        read("schedules", self.0.schedules(ids)).await
+    }
+
+    async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        read("due_schedules", self.0.due_schedules(due)).await
+    }
+
+    async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        read("list_schedules", self.0.list_schedules(list)).await
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

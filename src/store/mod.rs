@@ -7,7 +7,8 @@
 //! Writes travel in batches: a caller hands over all it has, an engine adds what other callers have brought meanwhile,
 //! and each write is answered on its own.
 //!
-//! Beside the jobs there are [`record`]s: small documents of other kinds, under the same rules.
+//! Beside the jobs there are [`schedule`]s, of which there may be as many, and [`record`]s: a few small documents of
+//! other kinds. Both are under the same rules.
 
 pub mod audit;
 pub mod elasticsearch;
@@ -15,6 +16,7 @@ pub mod embedded;
 pub mod measured;
 pub mod recent;
 pub mod record;
+pub mod schedule;
 pub mod time;
 
 use std::sync::Arc;
@@ -24,9 +26,10 @@ use async_trait::async_trait;
 
 pub use audit::AuditEntry;
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
+pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoredSchedule};
 
 use crate::clock::Timestamp;
-use crate::job::{BodyRef, Job, JobId, Json, NewBody};
+use crate::job::{BodyRef, Job, JobId, Json, NewBody, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -82,6 +85,8 @@ pub enum Refresh<'a> {
     Jobs(&'a Filter),
     /// The lists of records.
     Records,
+    /// The lists of schedules.
+    Schedules,
 }
 
 /// One conditional write.
@@ -246,6 +251,20 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError`] of any read, and when there are more than [`MAX_RECORDS`].
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
+
+    /// Applies every write of a schedule on its own condition and returns the results in order, once all are durable.
+    /// Dropping the future does not undo what was handed over.
+    async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult>;
+
+    /// Reads schedules in real time: every acknowledged write is seen. Returns them in the order of `ids`; `None` where
+    /// there is no schedule.
+    async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError>;
+
+    /// Finds the schedules that a loader has to look at. The result may lag as [`Store::search`] may.
+    async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError>;
+
+    /// Lists schedules by id. The result may lag as [`Store::search`] may.
+    async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError>;
 
     /// Adds entries to the audit and returns once they are durable. An entry that the audit already has is left as it
     /// is, as far as the store can tell: after a failure, callers may add entries again.

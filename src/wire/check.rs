@@ -14,6 +14,7 @@ use super::NotifyTarget;
 use crate::clock::Timestamp;
 use crate::executor::TargetUrl;
 use crate::job::{EventName, InvalidName, Json, LabelName, MAX_RESOURCE_NAME, QueueName, is_resource_name};
+use crate::schedule::Fault;
 
 /// The longest payload or result, in bytes of its JSON text.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -113,6 +114,11 @@ impl Checks {
     /// Notes a fault.
     pub(crate) fn fault(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.errors.push(FieldError { field: field.into(), message: message.into() });
+    }
+
+    /// Notes what is wrong with the texts of a schedule.
+    pub(crate) fn faults(&mut self, faults: Vec<Fault>) {
+        faults.into_iter().for_each(|Fault { field, message }| self.fault(field, message));
     }
 
     /// Returns the checked values, or every fault that was noted. A check that returns no value has noted a fault.

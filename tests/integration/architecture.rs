@@ -17,7 +17,8 @@ use survey::{Crate, MAIN, Module, Source, Used, sources};
 /// that fits a path says where it belongs.
 const FLOORS: &[&[&str]] = &[
     &["clock"],
-    &["job", "schedule"],
+    &["job"],
+    &["schedule"],
     &["query"],
     &["store"],
     ENGINES,

@@ -96,11 +96,11 @@ use self::unreadable::Unreadable;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::Writer;
 use super::{
-    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Versioned, Write,
-    WriteResult,
+    Archived, AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
+    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
 use crate::clock::{SystemClock, Timestamp};
-use crate::job::{BodyRef, Job, JobId, Json};
+use crate::job::{BodyRef, Job, JobId, Json, ScheduleId};
 use crate::query::stats::{GroupBy, MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 
@@ -253,6 +253,23 @@ impl Store for ElasticsearchStore {
         self.heard(self.records.list(kind, scope.deadline).await)
     }
 
+    async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
+        let refused = || Err(StoreError::Unsupported("no schedules yet").into());
+        writes.iter().map(|_| refused()).collect()
+    }
+
+    async fn schedules(&self, _ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
+        Err(StoreError::Unsupported("no schedules yet"))
+    }
+
+    async fn due_schedules(&self, _due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        Err(StoreError::Unsupported("no schedules yet"))
+    }
+
+    async fn list_schedules(&self, _list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        Err(StoreError::Unsupported("no schedules yet"))
+    }
+
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         self.is_open()?;
         self.audit.append(&self.context, entries, self.read_timeout).await
@@ -261,7 +278,7 @@ impl Store for ElasticsearchStore {
     async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {
         let (scope, records) = (self.jobs()?, &self.context.indices.records);
         let target = match what {
-            Refresh::Records => records.clone(),
+            Refresh::Records | Refresh::Schedules => records.clone(),
             Refresh::Jobs(filter) => search::index_for(filter, &self.context.indices),
         };
         if target != *records && target != scope.index {

@@ -81,12 +81,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{BodyRef, JobId, Json};
+use crate::job::{BodyRef, JobId, Json, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Search};
 use crate::store::{
-    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Versioned, Write, WriteError,
-    WriteResult,
+    AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, ScheduleResult, ScheduleWrite,
+    Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
 use audit::Audit;
 use budget::Budget;
@@ -316,6 +316,23 @@ impl Store for EmbeddedStore {
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         self.in_memory(|engine| engine.published.read().records.of(kind))?
+    }
+
+    async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
+        let refused = || Err(StoreError::Unsupported("no schedules yet").into());
+        writes.iter().map(|_| refused()).collect()
+    }
+
+    async fn schedules(&self, _ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
+        Err(StoreError::Unsupported("no schedules yet"))
+    }
+
+    async fn due_schedules(&self, _due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        Err(StoreError::Unsupported("no schedules yet"))
+    }
+
+    async fn list_schedules(&self, _list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        Err(StoreError::Unsupported("no schedules yet"))
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

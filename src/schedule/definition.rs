@@ -1,0 +1,279 @@
+//! A schedule as it is stored: what people define, and how far it has come.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::exclude::ExcludedDays;
+use super::period::Period;
+use super::text::{DatesText, Fault, PeriodText};
+use crate::clock::Timestamp;
+use crate::job::{Actor, Json, Owner, Partition, ScheduleId, words};
+
+/// The most ranges of due times that did not run which a schedule keeps. With more, the oldest become one.
+pub const MAX_RANGES: usize = 20;
+
+words! {
+    /// What becomes of a trigger that is due while an earlier one of its schedule has not ended.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Overlap: "a rule for overlaps", "rules" {
+        /// It runs beside the earlier one.
+        #[default]
+        Allow = "allow",
+        /// It is skipped.
+        Skip = "skip",
+        /// It waits until the earlier one has ended. While it waits, later ones are skipped.
+        QueueOne = "queue_one",
+        /// The earlier one is cancelled, and it runs.
+        CancelPrevious = "cancel_previous",
+    }
+}
+
+words! {
+    /// What an action does.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ActionType: "a type of action", "types" {
+        /// It submits a job.
+        Job = "job",
+        /// It calls a URL.
+        Http = "http",
+    }
+}
+
+words! {
+    /// The method of an HTTP call.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum Method: "a method", "methods" {
+        /// `GET`
+        Get = "GET",
+        /// `POST`
+        #[default]
+        Post = "POST",
+        /// `PUT`
+        Put = "PUT",
+        /// `PATCH`
+        Patch = "PATCH",
+        /// `DELETE`
+        Delete = "DELETE",
+        /// `HEAD`
+        Head = "HEAD",
+    }
+}
+
+/// What is done when a schedule fires. A `job` action has `job`, an `http` action has `url`, and may have the rest.
+#[serde_with::skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"type": "job", "job": {"queue": "reports", "kind": "render"}}))]
+pub struct Action {
+    /// What the action does.
+    #[serde(rename = "type")]
+    pub kind: ActionType,
+    /// The job to submit, as a submission without `id`, `idempotency_key` and `run_at`. In its texts, `{{due_at}}`
+    /// stands for the time at which the trigger is due, and `{{schedule_id}}` for the schedule's id.
+    #[schema(value_type = Option<Object>)]
+    pub job: Option<Json>,
+    /// The URL to call.
+    pub url: Option<String>,
+    /// The method of the call; `POST` by default.
+    pub method: Option<Method>,
+    /// The headers of the call.
+    pub headers: Option<BTreeMap<String, String>>,
+    /// The body of the call: a text is sent as it is, anything else as JSON.
+    #[schema(value_type = Option<Value>)]
+    pub body: Option<Json>,
+    /// How long the call may take, in milliseconds; 10,000 by default.
+    #[schema(minimum = 100, maximum = 300_000)]
+    pub timeout_ms: Option<u64>,
+    /// The status of an answer that means success; any from 200 to 299 by default.
+    #[schema(minimum = 200, maximum = 599)]
+    pub expect_status: Option<u16>,
+}
+
+/// What people define of a schedule.
+#[serde_with::skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    /// The team or person that the schedule belongs to.
+    pub owner: Option<Owner>,
+    /// The labels that the schedule can be found by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// What is done.
+    pub action: Action,
+    /// When it is done.
+    pub period: PeriodText,
+    /// How late a trigger may start, in milliseconds. A later one is missed.
+    pub margin_of_error_ms: u64,
+    /// Within how many milliseconds after the period's time the schedule has its own fixed place.
+    #[serde(default)]
+    pub spread_ms: u64,
+    /// What becomes of a trigger that is due while an earlier one has not ended.
+    #[serde(default)]
+    pub overlap: Overlap,
+    /// After how many errors of the user's in a row the system pauses the schedule; `None` for never.
+    pub pause_after_errors: Option<u32>,
+    /// Before this time, nothing is due.
+    pub start_at: Option<Timestamp>,
+    /// From this time on, nothing is due.
+    pub end_at: Option<Timestamp>,
+    /// Days on which nothing is due.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<DatesText>,
+}
+
+/// That a schedule is paused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SchedulePause {
+    /// When it was paused.
+    pub at: Timestamp,
+    /// Who paused it.
+    #[schema(value_type = String)]
+    pub by: Actor,
+    /// Why; empty when nobody said.
+    #[serde(default)]
+    pub reason: String,
+}
+
+words! {
+    /// Why triggers did not run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum NotRun: "a reason", "reasons" {
+        /// They could not start within the margin of error.
+        Missed = "missed",
+        /// An earlier one had not ended.
+        Overlap = "overlap",
+    }
+}
+
+/// Due times in a row that did not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NotRunRange {
+    /// The first due time.
+    pub first: Timestamp,
+    /// The last due time.
+    pub last: Timestamp,
+    /// How many due times there are.
+    pub count: u64,
+    /// Why they did not run.
+    pub reason: NotRun,
+}
+
+/// How far a schedule has come.
+#[serde_with::skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Course {
+    /// The next time for which no trigger is made yet; `None` when there is none within a hundred years.
+    pub next_due_at: Option<Timestamp>,
+    /// The last time for which a trigger was made.
+    pub last_due_at: Option<Timestamp>,
+    /// The due times that did not run, in the order in which that became known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<NotRunRange>,
+    /// How many triggers in a row ended with an error of the user's.
+    #[serde(default)]
+    pub errors: u32,
+}
+
+/// A schedule.
+#[serde_with::skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// The schedule's id.
+    pub id: ScheduleId,
+    /// What people define.
+    pub definition: Arc<Definition>,
+    /// Which definition this is, counted from 1. A pause and its end count as well.
+    pub revision: u64,
+    /// Since when the definition has its period: due times before that are not its own.
+    pub period_since: Timestamp,
+    /// Who paused the schedule and when; `None` while it runs.
+    pub paused: Option<SchedulePause>,
+    /// When the schedule was created.
+    pub created_at: Timestamp,
+    /// When people changed the schedule last.
+    pub updated_at: Timestamp,
+    /// How far it has come.
+    #[serde(default)]
+    pub course: Course,
+}
+
+/// When a schedule is due.
+#[derive(Clone, Debug)]
+pub struct Timetable {
+    period: Period,
+    excluded: ExcludedDays,
+    /// How long after the period's time the schedule is due.
+    offset: std::time::Duration,
+    start_at: Option<Timestamp>,
+    end_at: Option<Timestamp>,
+}
+
+impl Definition {
+    /// Returns when a schedule with this definition is due; what is wrong with the definition is added to `faults`.
+    pub fn timetable(&self, id: &ScheduleId, faults: &mut Vec<Fault>) -> Option<Timetable> {
+        let period = self.period.parse(faults);
+        let excluded = DatesText::parse_all(&self.exclude, faults);
+        let offset = std::time::Duration::from_millis(match self.spread_ms {
+            0 => 0,
+            spread => id.hash() % spread,
+        });
+        Some(Timetable { period: period?, excluded, offset, start_at: self.start_at, end_at: self.end_at })
+    }
+}
+
+impl Timetable {
+    /// Returns the times after `after` at which the schedule is due, in order.
+    pub fn due_after(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
+        let before_start = self.start_at.map(|start| Timestamp::from_millis(start.as_millis() - 1));
+        let from = before_start.map_or(after, |start| start.max(after)).minus(self.offset);
+        let due = self.period.fire_times(from, &self.excluded).map(|time| time.plus(self.offset));
+        due.take_while(|due| self.end_at.is_none_or(|end| *due < end))
+    }
+
+    /// Returns whether the schedule is due at this very time.
+    #[must_use]
+    pub fn is_due_at(&self, time: Timestamp) -> bool {
+        self.due_after(Timestamp::from_millis(time.as_millis() - 1)).next() == Some(time)
+    }
+}
+
+impl Schedule {
+    /// Returns the schedule's share of the work: as for jobs, the lowest byte of the hash of its id.
+    #[must_use]
+    pub fn partition(&self) -> Partition {
+        Partition::of(self.id.as_str())
+    }
+
+    /// Returns when a loader has to look at the schedule next; `None` when it is paused or has no more due times.
+    #[must_use]
+    pub fn load_at(&self) -> Option<Timestamp> {
+        self.course.next_due_at.filter(|_| self.paused.is_none())
+    }
+}
+
+impl Course {
+    /// Adds due times that did not run. Those that follow on each other for the same reason are one range.
+    pub fn add_not_run(&mut self, range: NotRunRange) {
+        match self.not_run.last_mut() {
+            Some(last) if last.reason == range.reason && self.last_due_at.is_none_or(|ran| ran <= last.last) => {
+                last.last = range.last;
+                last.count += range.count;
+            }
+            _ => self.not_run.push(range),
+        }
+        if self.not_run.len() > MAX_RANGES {
+            let NotRunRange { first, count, .. } = self.not_run.remove(0);
+            if let Some(oldest) = self.not_run.first_mut() {
+                oldest.first = first;
+                oldest.count += count;
+            }
+        }
+    }
+}
