@@ -33,20 +33,21 @@ pub(super) struct VerifyArgs {
 /// Checks a data directory.
 pub(super) fn run(args: VerifyArgs, settings: Settings) -> Result<(), Failure> {
     let directory = settings.data_dir(args.data_dir);
-    let Verified { jobs, bodies, records, entries, is_read, damages } = verify(&directory).map_err(Failure::failed)?;
+    let verified = verify(&directory).map_err(Failure::failed)?;
+    let Verified { jobs, bodies, records, schedules, entries, is_read, damages } = verified;
     let is_whole = damages.is_empty();
     if args.json {
         let damages: Vec<_> =
             damages.iter().map(|damage| serde_json::json!({ "path": damage.path, "what": damage.what })).collect();
         print_json(&serde_json::json!({
-            "whole": is_whole, "jobs": jobs, "bodies": bodies, "records": records, "log_entries": entries,
-            "records_read": is_read, "damages": damages,
+            "whole": is_whole, "jobs": jobs, "bodies": bodies, "records": records, "schedules": schedules,
+            "log_entries": entries, "records_read": is_read, "damages": damages,
         }))?;
     } else {
         for damage in &damages {
             print(&damage.to_string())?;
         }
-        let mut counts = format!("{jobs} jobs, {bodies} bodies and {records} records");
+        let mut counts = format!("{jobs} jobs, {bodies} bodies, {records} records and {schedules} schedules");
         if entries > 0 {
             counts += &format!(", and {entries} entries of the log with later changes");
         }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold::clock::Timestamp;
-use leasehold::job::{BodyRef, JobId, Json};
+use leasehold::job::{BodyRef, JobId, Json, ScheduleId};
 use leasehold::query::stats::{Stats, StatsRequest};
 use leasehold::query::{Filter, Group, GroupField, Search};
 use leasehold::store::{
-    Archived, AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Versioned, Write,
-    WriteError, WriteResult,
+    Archived, AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
+    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -123,6 +123,22 @@ impl<I: Interference> Store for Interfered<I> {
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         self.store.records(kind).await
+    }
+
+    async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
+        self.store.write_schedules(writes).await
+    }
+
+    async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
+        self.store.schedules(ids).await
+    }
+
+    async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        self.store.due_schedules(due).await
+    }
+
+    async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        self.store.list_schedules(list).await
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

@@ -14,6 +14,7 @@ mod records;
 mod resize;
 mod roundtrip;
 mod sample;
+mod schedules;
 mod searches;
 mod sizes;
 mod slow;
@@ -108,6 +109,21 @@ macro_rules! conformance {
                 records::a_records_body_comes_back_to_the_letter,
                 records::jobs_and_records_written_at_once_do_not_mix,
                 records::a_closed_store_refuses_records,
+                schedules::create_refuses_an_existing_id_and_shows_its_schedule,
+                schedules::a_stale_version_conflicts_shows_the_schedule_and_changes_nothing,
+                schedules::a_schedule_that_is_not_there_conflicts_with_nothing,
+                schedules::versions_of_a_schedule_rise_and_are_never_given_again,
+                schedules::each_write_of_a_batch_of_schedules_is_answered_in_order,
+                schedules::of_two_writes_of_one_schedule_in_one_batch_one_wins,
+                schedules::a_schedule_with_everything_comes_back_as_it_was,
+                schedules::due_schedules_come_by_time_and_then_by_id,
+                schedules::due_schedules_are_of_the_partitions_asked_for,
+                schedules::what_is_paused_or_has_no_next_due_time_is_not_due,
+                schedules::a_schedule_that_comes_further_is_due_later,
+                schedules::a_removed_schedule_is_in_no_list,
+                schedules::schedules_are_listed_by_id_and_by_owner,
+                schedules::many_schedules_are_listed_page_by_page_once_each,
+                schedules::a_closed_store_refuses_schedules,
                 model::random_commands_agree_with_a_simple_model,
             );
         }

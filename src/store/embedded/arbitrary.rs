@@ -1,5 +1,6 @@
 //! Arbitrary jobs, for tests.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,13 @@ use crate::clock::Timestamp;
 use crate::job::{
     Actor, Attempt, Body, BodyId, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId,
     JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner,
-    Priority, Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, State, WorkerId,
+    Priority, Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, ScheduleId, State, WorkerId,
 };
-use crate::store::{Place, Record, RecordKey, RecordKind, Version, Versioned};
+use crate::schedule::{
+    Action, ActionType, Course, DatesText, Definition, Method, NotRun, NotRunRange, Overlap, PeriodText, Schedule,
+    SchedulePause,
+};
+use crate::store::{Place, Record, RecordKey, RecordKind, StoredSchedule, Version, Versioned};
 
 /// Any job under any version.
 pub(super) fn head() -> impl Strategy<Value = Versioned> {
@@ -38,6 +43,81 @@ pub(super) fn record() -> impl Strategy<Value = Record> {
 pub(super) fn record_key() -> impl Strategy<Value = RecordKey> {
     (prop::sample::select(RecordKind::ALL.to_vec()), name(RecordName::new))
         .prop_map(|(kind, name)| RecordKey::new(kind, name))
+}
+
+/// Any schedule under any version.
+pub(super) fn schedule() -> impl Strategy<Value = StoredSchedule> {
+    let definition = (option::of(name(Owner::new)), texts(), action(), period(), rules()).prop_map(
+        |(owner, labels, action, period, (numbers, overlap, (start_at, end_at), exclude))| Definition {
+            owner,
+            labels,
+            action,
+            period,
+            margin_of_error_ms: numbers.0,
+            spread_ms: numbers.1,
+            overlap,
+            pause_after_errors: numbers.2,
+            start_at,
+            end_at,
+            exclude,
+        },
+    );
+    let paused = (time(), name(Actor::new), ".*").prop_map(|(at, by, reason)| SchedulePause { at, by, reason });
+    let rest = (any::<u64>(), time(), option::of(paused), time(), time(), course());
+    (name(ScheduleId::new), definition, rest, any::<u64>(), any::<u64>()).prop_map(
+        |(id, definition, rest, primary_term, seq_no)| {
+            let (revision, period_since, paused, created_at, updated_at, course) = rest;
+            let definition = Arc::new(definition);
+            let schedule = Schedule { id, definition, revision, period_since, paused, created_at, updated_at, course };
+            let version = Version { place: Place::Main, primary_term, seq_no };
+            StoredSchedule { schedule: Arc::new(schedule), version }
+        },
+    )
+}
+
+fn texts() -> impl Strategy<Value = BTreeMap<String, String>> {
+    prop::collection::btree_map(".*", ".*", 0..4)
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let json = || option::of(any::<String>().prop_map(|text| Json::of(&text).expect("JSON")));
+    let call = (any::<Option<String>>(), option::of(select(&Method::ALL[..])), option::of(texts()), json());
+    (select(&ActionType::ALL[..]), json(), call, any::<Option<u64>>(), any::<Option<u16>>()).prop_map(
+        |(kind, job, (url, method, headers, body), timeout_ms, expect_status)| Action {
+            kind,
+            job,
+            url,
+            method,
+            headers,
+            body,
+            timeout_ms,
+            expect_status,
+        },
+    )
+}
+
+fn period() -> impl Strategy<Value = PeriodText> {
+    let text = any::<Option<String>>;
+    (text(), text(), any::<Option<u64>>(), text(), text())
+        .prop_map(|(cron, time_zone, every_ms, anchor, at)| PeriodText { cron, time_zone, every_ms, anchor, at })
+}
+
+type Rules = ((u64, u64, Option<u32>), Overlap, (Option<Timestamp>, Option<Timestamp>), Vec<DatesText>);
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let dates = (any::<Option<String>>(), any::<Option<String>>(), any::<Option<String>>());
+    let dates = dates.prop_map(|(date, from, to)| DatesText { date, from, to });
+    let numbers = (any::<u64>(), any::<u64>(), any::<Option<u32>>());
+    let times = (option::of(time()), option::of(time()));
+    (numbers, select(&Overlap::ALL[..]), times, prop::collection::vec(dates, 0..3))
+}
+
+fn course() -> impl Strategy<Value = Course> {
+    let range = (time(), time(), any::<u64>(), select(&NotRun::ALL[..]));
+    let range = range.prop_map(|(first, last, count, reason)| NotRunRange { first, last, count, reason });
+    let ranges = prop::collection::vec(range, 0..3);
+    (option::of(time()), option::of(time()), ranges, any::<u32>())
+        .prop_map(|(next_due_at, last_due_at, not_run, errors)| Course { next_due_at, last_due_at, not_run, errors })
 }
 
 /// Any job.
@@ -83,7 +163,7 @@ fn number() -> impl Strategy<Value = f64> {
 
 fn spec() -> impl Strategy<Value = JobSpec> {
     let named = (name(QueueName::new), name(Kind::new), -100..=100_i64, option::of(name(Owner::new)));
-    let labels = prop::collection::btree_map(".*", ".*", 0..4);
+    let labels = texts();
     let resources = prop::collection::btree_map(".*", any::<u64>(), 0..4);
     let times = (any::<Option<Duration>>(), any::<Option<Duration>>(), any::<u32>());
     let retry = (any::<Duration>(), number(), any::<Duration>(), number());

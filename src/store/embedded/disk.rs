@@ -8,13 +8,17 @@
 //! | `blocks` | column, number of the block | a column of a block of finished jobs |
 //! | `bodies` | body id | a payload or result that is kept apart |
 //! | `records` | kind, name | a record |
+//! | `schedules` | id | a stored schedule |
+//! | `schedules_due` | when it has to be looked at, id | nothing |
+//! | `schedules_owners` | owner, id | nothing |
 //! | `meta` | see [`MetaKey`] | one number |
 //!
 //! The database is the state as of one entry of the log, which `meta` says; what came after it is in the log.
 //!
 //! A job is in exactly one of `live` and `done`, and exactly while it is in `done`, it is either in `recent` or alive
 //! in one block. Opening reads `live`, `recent` with its jobs, which has a bound, what is kept in memory of the blocks,
-//! `records` and `meta`: it takes as long as the live jobs do, however many have finished.
+//! `records` and `meta`: it takes as long as the live jobs do, however many have finished and however many schedules
+//! there are.
 //!
 //! A flush is one entry of the database's journal, with a checksum: after a crash it is there whole or not at all.
 //! [`Disk::flush`] returns when the journal is synced. The journal's files are synced, and so is their directory,
@@ -33,15 +37,17 @@ use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode, Readable, Snapshot
 use parking_lot::Mutex;
 
 use super::block::{Block, Column, NewBlock};
+use super::changed::ChangedSchedules;
 use super::directory::Directory;
 use super::error::{Corrupt, is_full};
 use super::journal::SEQ_NO;
+use super::schedules::{Index, keys};
 use super::seal::{Seal, Vote};
 use super::state::{FlushLimits, Published, View};
 use super::unflushed::{Changed, Flush, Lies};
-use super::{records, stored};
-use crate::job::{BodyRef, JobId, JobState, Json, QueueName};
-use crate::store::{QUERY_TIME, StoreError, Versioned};
+use super::{records, schedules, stored};
+use crate::job::{BodyRef, JobId, JobState, Json, QueueName, ScheduleId};
+use crate::store::{QUERY_TIME, StoreError, StoredSchedule, Versioned};
 
 /// The options that a store is opened with.
 #[derive(Clone, Debug)]
@@ -97,6 +103,9 @@ pub(super) struct Disk {
     pub(super) blocks: Keyspace,
     pub(super) bodies: Keyspace,
     pub(super) records: Keyspace,
+    pub(super) schedules: Keyspace,
+    pub(super) due: Keyspace,
+    pub(super) owners: Keyspace,
     pub(super) meta: Keyspace,
     /// The number of finished stored jobs that were read since the store was opened.
     pub(super) jobs_read: AtomicU64,
@@ -147,6 +156,7 @@ impl Disk {
     pub(super) fn flush(&self, flush: &Flush) -> Result<Vec<Block>, StoreError> {
         let Flush { changes, cut, counts, .. } = flush;
         let items = 2 * changes.jobs.len() + changes.bodies.len() + changes.records.len() + counts.len();
+        let items = items + 3 * changes.schedules.len();
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), items).durability(Some(PersistMode::SyncData));
         let mut buffer = Vec::new();
         let new_blocks: Vec<NewBlock> = cut.iter().map(|cut| NewBlock::of(cut.number, &cut.heads)).collect();
@@ -176,6 +186,7 @@ impl Disk {
                 None => batch.remove(&self.records, place),
             }
         }
+        self.put_schedules(&mut batch, &changes.schedules, &mut buffer)?;
         for ((state, queue), count) in counts {
             let key = MetaKey::Finished(*state, queue).bytes();
             match count {
@@ -304,6 +315,31 @@ impl Disk {
         Ok(Some(Json::parse(text).map_err(|error| broken(error.to_string()))?))
     }
 
+    /// Reads a schedule.
+    pub(super) fn schedule(&self, snapshot: &Snapshot, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
+        let Some(bytes) = snapshot.get(&self.schedules, id.as_str()).map_err(failed)? else { return Ok(None) };
+        Ok(Some(schedules::decode(id, &bytes)?))
+    }
+
+    /// Reads the keys of schedules in a range of an index.
+    pub(super) fn schedule_keys(
+        &self,
+        snapshot: &Snapshot,
+        index: Index,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl Iterator<Item = Result<fjall::Slice, StoreError>> + use<> {
+        let keyspace = self.schedules_by(index);
+        snapshot.range::<&[u8], _>(keyspace, range).map(|entry| entry.key().map_err(failed))
+    }
+
+    fn schedules_by(&self, index: Index) -> &Keyspace {
+        match index {
+            Index::Id => &self.schedules,
+            Index::Due => &self.due,
+            Index::Owner => &self.owners,
+        }
+    }
+
     /// Adds to the number of finished jobs read.
     pub(super) fn has_read(&self, jobs: u64) {
         self.jobs_read.fetch_add(jobs, Ordering::Relaxed);
@@ -326,6 +362,45 @@ impl Disk {
     /// Checks that the database still takes writes.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.db.persist(PersistMode::Buffer).map_err(failed)
+    }
+
+    /// Puts schedules and their keys in the place of the former ones.
+    fn put_schedules(
+        &self,
+        batch: &mut OwnedWriteBatch,
+        changed: &ChangedSchedules,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let changed = changed.all();
+        for (id, changed) in &changed {
+            match &changed.now {
+                Some(now) => {
+                    schedules::encode(now, buffer)?;
+                    batch.insert(&self.schedules, id.as_str(), buffer.as_slice());
+                }
+                None if changed.was.iter().any(Option::is_some) => batch.remove(&self.schedules, id.as_str()),
+                None => {}
+            }
+        }
+        let now = changed.iter().map(|(_, changed)| changed.now.as_ref().map(|now| keys(&now.schedule)));
+        let now: Vec<_> = now.map(Option::unwrap_or_default).collect();
+        for index in [Index::Due, Index::Owner] {
+            let place = index as usize;
+            let pairs = changed.iter().zip(&now).map(|((_, changed), now)| (&changed.was[place], &now[place]));
+            // A key that stays is not written: one key twice in a batch has no order.
+            let pairs = pairs.filter(|(was, now)| was != now);
+            let gone_and_new =
+                pairs.flat_map(|(was, now)| [was.as_ref().zip(Some(false)), now.as_ref().zip(Some(true))]);
+            let mut keys: Vec<_> = gone_and_new.flatten().collect();
+            keys.sort_unstable();
+            for (key, is_new) in keys {
+                match is_new {
+                    true => batch.insert(self.schedules_by(index), key.as_slice(), []),
+                    false => batch.remove(self.schedules_by(index), key.as_slice()),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Puts a job where it belongs. Finished ones whose write is before `first_uncut` are in a block.

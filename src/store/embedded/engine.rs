@@ -20,8 +20,8 @@ use super::reader::Reader;
 use super::seal::{LogSeal, Vote};
 use super::state::{FlushLimits, Published};
 use super::unflushed::Flush;
-use crate::job::{Job, JobId};
-use crate::store::{Record, RecordKey, StoreError, Versioned, WriteError};
+use crate::job::{Job, JobId, ScheduleId};
+use crate::store::{Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
 
 /// The disk, the log, and the state that readers see.
 pub(super) struct Engine {
@@ -347,6 +347,16 @@ impl Heads for Known<'_> {
             return Ok(change.after.clone());
         }
         Ok(self.published.records.get(key)?.cloned())
+    }
+
+    fn schedule(&self, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
+        if let Some(change) = self.ahead.and_then(|ahead| ahead.schedules.get(id)) {
+            return Ok(change.after.clone());
+        }
+        match self.published.schedule(id) {
+            Some(now) => Ok(now.clone()),
+            None => self.disk.schedule(&self.published.view.snapshot, id),
+        }
     }
 }
 

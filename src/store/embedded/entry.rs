@@ -7,6 +7,8 @@
 //!        | 1 job                                  a job that was removed
 //!        | 2 body:16 text | 3 body:16             a body that was written, or dropped
 //!        | 4 record number:varint text | 5 record a record that was written, or removed
+//!        | 6 number:varint text         a schedule that was written, as JSON, which has its id
+//!        | 7 text                       the id of a schedule that was removed
 //! job    = 0 uuid:16 | 1 text
 //! ```
 //!
@@ -22,9 +24,10 @@ use uuid::Uuid;
 use super::delta::{self, Delta};
 use super::error::Corrupt;
 use super::machine::{Change, Changes, Effects, Heads};
-use super::{records, stored};
-use crate::job::{BodyId, JobId, Json};
-use crate::store::{Place, Record, RecordKey, Version, Versioned};
+use super::{records, schedules, stored};
+use crate::job::{BodyId, JobId, Json, ScheduleId};
+use crate::schedule::Schedule;
+use crate::store::{Place, Record, RecordKey, StoredSchedule, Version, Versioned};
 
 /// What an item is about, and what has become of it.
 const JOB: u8 = 0;
@@ -33,6 +36,8 @@ const BODY: u8 = 2;
 const BODY_DROPPED: u8 = 3;
 const RECORD: u8 = 4;
 const RECORD_REMOVED: u8 = 5;
+const SCHEDULE: u8 = 6;
+const SCHEDULE_REMOVED: u8 = 7;
 
 /// How the id of a job begins: one that is a UUID takes half the bytes.
 const UUID: u8 = 0;
@@ -75,6 +80,19 @@ pub(super) fn encode(effects: &Effects) -> Result<Vec<u8>, Corrupt> {
             stored::append(&(last.wrapping_sub(after.version.seq_no), after.body.as_str()), buffer)?;
         }
     }
+    for (id, change) in &effects.schedules {
+        match &change.after {
+            Some(after) => {
+                buffer.push(SCHEDULE);
+                let text = schedules::text(&after.schedule)?;
+                stored::append(&(last.wrapping_sub(after.version.seq_no), text.as_str()), buffer)?;
+            }
+            None => {
+                buffer.push(SCHEDULE_REMOVED);
+                stored::append(&id.as_str(), buffer)?;
+            }
+        }
+    }
     Ok(entry)
 }
 
@@ -110,6 +128,8 @@ enum Item {
     Body(BodyId, Option<Json>),
     Record(RecordKey, u64, Json),
     RecordRemoved(RecordKey),
+    Schedule(u64, Arc<Schedule>),
+    ScheduleRemoved(ScheduleId),
 }
 
 impl Entry {
@@ -139,7 +159,7 @@ impl Entry {
         let seq_no = self.last.unwrap_or(last);
         let last = Version { place: Place::Main, primary_term: self.term, seq_no };
         let version = |seq_no| Version { seq_no, ..last };
-        let (mut jobs, mut records) = (Changes::default(), Changes::default());
+        let (mut jobs, mut records, mut schedules) = (Changes::default(), Changes::default(), Changes::default());
         let (mut bodies, mut left) = (BTreeMap::new(), BTreeSet::new());
         let job_before = |id: &JobId, left: &mut BTreeSet<_>| {
             let before = heads.head(id).map_err(|error| error.to_string())?;
@@ -149,6 +169,7 @@ impl Entry {
             Ok::<_, String>(before)
         };
         let record_before = |key: &RecordKey| heads.record(key).map_err(|error| error.to_string());
+        let schedule_before = |id: &ScheduleId| heads.schedule(id).map_err(|error| error.to_string());
         for item in self.items {
             match item {
                 Item::Job(id, seq_no, delta) => {
@@ -168,9 +189,18 @@ impl Entry {
                 Item::RecordRemoved(key) => {
                     records.insert(key.clone(), Change { before: record_before(&key)?, after: None });
                 }
+                Item::Schedule(seq_no, schedule) => {
+                    let (id, version) = (schedule.id.clone(), version(seq_no));
+                    let before = schedule_before(&id)?;
+                    schedules.insert(id, Change { before, after: Some(StoredSchedule { schedule, version }) });
+                }
+                Item::ScheduleRemoved(id) => {
+                    let before = schedule_before(&id)?;
+                    schedules.insert(id, Change { before, after: None });
+                }
             }
         }
-        Ok(Effects { heads: jobs, left, bodies, records, last })
+        Ok(Effects { heads: jobs, left, bodies, records, schedules, last })
     }
 }
 
@@ -197,6 +227,12 @@ impl Reader<'_> {
                 Item::Record(key, last.wrapping_sub(number), body)
             }
             RECORD_REMOVED => Item::RecordRemoved(self.key()?),
+            SCHEDULE => {
+                let (number, text): (u64, String) = self.read()?;
+                let schedule = schedules::parse(&text).map_err(|why| format!("a schedule: {why}"))?;
+                Item::Schedule(last.wrapping_sub(number), schedule)
+            }
+            SCHEDULE_REMOVED => Item::ScheduleRemoved(self.read()?),
             other => return Err(format!("it has an item of the unknown kind {other}")),
         })
     }

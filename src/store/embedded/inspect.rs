@@ -56,9 +56,14 @@ pub(super) fn inspect(database: &Path, seal: &Seal, reads: impl Fn(&str) -> bool
     found
 }
 
+/// Returns the folder of all keyspaces.
+pub(super) fn keyspaces_folder(database: &Path) -> PathBuf {
+    database.join("keyspaces")
+}
+
 /// Returns the folder of a keyspace.
 pub(super) fn keyspace_folder(database: &Path, number: u64) -> PathBuf {
-    database.join("keyspaces").join(number.to_string())
+    keyspaces_folder(database).join(number.to_string())
 }
 
 /// Returns the file of a journal.
@@ -137,7 +142,7 @@ impl Inspected {
     }
 
     fn look_at_keyspaces(&mut self, database: &Path, seal: &Seal, reads: impl Fn(&str) -> bool) {
-        let parent = database.join("keyspaces");
+        let parent = keyspaces_folder(database);
         if !parent.is_dir() {
             return self.damages.push(Damage::missing(&parent));
         }

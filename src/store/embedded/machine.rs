@@ -1,7 +1,7 @@
 //! The state machine: what a batch of commands makes of the store.
 //!
 //! A [`Batch`] follows from the state that it reads and its commands alone: no clock, no randomness, and no I/O but
-//! what the reader does to look a job or a record up. The same commands on the same state give the same outcomes and
+//! what the reader does to look a document up. The same commands on the same state give the same outcomes and
 //! effects on every machine, so that it can sit behind a replicated log as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,11 @@ use foldhash::quality::RandomState;
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 
-use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName};
-use crate::store::{Record, RecordKey, RecordWrite, StoreError, Version, Versioned, Write, WriteError, WriteResult};
+use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName, ScheduleId};
+use crate::store::{
+    Record, RecordKey, RecordWrite, ScheduleResult, ScheduleWrite, StoreError, StoredSchedule, Version, Versioned,
+    Write, WriteError, WriteResult,
+};
 
 /// One command to the state machine.
 #[derive(Clone, Debug)]
@@ -22,6 +25,8 @@ pub(super) enum Command {
     Job(Write),
     /// A write of a record.
     Record(RecordWrite),
+    /// A write of a schedule.
+    Schedule(ScheduleWrite),
 }
 
 /// The state that a batch is decided on.
@@ -34,6 +39,9 @@ pub(super) trait Heads {
 
     /// Returns the record as the batch before left it.
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
+
+    /// Returns the schedule as the batch before left it.
+    fn schedule(&self, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError>;
 }
 
 /// The result of a batch.
@@ -52,12 +60,14 @@ pub(super) struct Outcomes {
     pub(super) jobs: Vec<WriteResult>,
     /// The answers to the writes of records.
     pub(super) records: Vec<WriteResult<Record>>,
+    /// The answers to the writes of schedules.
+    pub(super) schedules: Vec<ScheduleResult>,
 }
 
 /// Changes by key, in the order in which a batch first comes to each: the same on every machine.
 pub(super) type Changes<K, T> = IndexMap<K, Change<T>, RandomState>;
 
-/// The difference that a batch makes. Each job, body and record is in it at most once, as it is after the whole batch:
+/// The difference that a batch makes. Each document and body is in it at most once, as it is after the whole batch:
 /// a storage engine gives all parts of a batch one sequence number, so two writes of one key would have no order.
 #[derive(Debug)]
 pub(super) struct Effects {
@@ -69,6 +79,8 @@ pub(super) struct Effects {
     pub(super) bodies: BTreeMap<BodyId, Option<Json>>,
     /// The records written.
     pub(super) records: Changes<RecordKey, Record>,
+    /// The schedules written.
+    pub(super) schedules: Changes<ScheduleId, StoredSchedule>,
     /// The version given last.
     pub(super) last: Version,
 }
@@ -82,7 +94,7 @@ pub(super) struct Row {
     pub(super) row: u32,
 }
 
-/// A job or a record before and after a batch; `None` when it does not exist.
+/// A document before and after a batch; `None` when it does not exist.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change<T> {
     pub(super) before: Option<T>,
@@ -95,8 +107,56 @@ pub(super) struct Batch {
     effects: Effects,
 }
 
-fn is_change<T>(change: &Change<T>, version: impl Fn(&T) -> Version) -> bool {
-    change.before.as_ref().map(&version) != change.after.as_ref().map(&version)
+/// What is compared and swapped.
+pub(super) trait Document: Clone {
+    fn version(&self) -> Version;
+}
+
+impl Document for Versioned {
+    fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl Document for Record {
+    fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl Document for StoredSchedule {
+    fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl<T: Document> Change<T> {
+    fn is_one(&self) -> bool {
+        self.before.as_ref().map(T::version) != self.after.as_ref().map(T::version)
+    }
+
+    /// Checks that the document has the version that a write expects.
+    fn expect(&self, expected: Option<Version>) -> Result<(), WriteError<T>> {
+        match self.after.as_ref().map(T::version) == expected {
+            true => Ok(()),
+            false => Err(WriteError::Conflict(self.after.clone())),
+        }
+    }
+
+    /// Puts what `next` makes of the next version after `last` in the place of the version `expected`, and nothing in
+    /// it when that is `None`.
+    fn swap(
+        &mut self,
+        expected: Option<Version>,
+        last: &mut Version,
+        next: impl FnOnce(Version) -> Option<T>,
+    ) -> WriteResult<T> {
+        self.expect(expected)?;
+        last.seq_no += 1;
+        self.after = next(*last);
+        let removed = expected.filter(|_| self.after.is_none());
+        Ok(removed.unwrap_or(*last))
+    }
 }
 
 /// Returns the change of the document with this key, which is read when the batch first comes to it.
@@ -139,6 +199,7 @@ impl Batch {
             left: BTreeSet::new(),
             bodies: BTreeMap::new(),
             records: Changes::default(),
+            schedules: Changes::default(),
             last,
         };
         Self { outcomes: Outcomes::default(), effects }
@@ -157,6 +218,10 @@ impl Batch {
                     let outcome = self.decide_record(heads, write);
                     self.outcomes.records.push(outcome);
                 }
+                Command::Schedule(write) => {
+                    let outcome = self.decide_schedule(heads, &write);
+                    self.outcomes.schedules.push(outcome);
+                }
             }
         }
     }
@@ -165,8 +230,9 @@ impl Batch {
     pub(super) fn end(self) -> Applied {
         let Self { outcomes, mut effects } = self;
         // A document that was created and removed within the batch, or was only read, is no change.
-        effects.heads.retain(|_, change| is_change(change, |head| head.version));
-        effects.records.retain(|_, change| is_change(change, |record| record.version));
+        effects.heads.retain(|_, change| change.is_one());
+        effects.records.retain(|_, change| change.is_one());
+        effects.schedules.retain(|_, change| change.is_one());
         Applied { outcomes, effects }
     }
 
@@ -176,9 +242,7 @@ impl Batch {
             Write::Create { .. } => None,
             Write::Replace { expected, .. } | Write::Remove { expected, .. } => Some(*expected),
         };
-        if change.after.as_ref().map(|head| head.version) != expected {
-            return Err(WriteError::Conflict(change.after.clone()));
-        }
+        change.expect(expected)?;
         // Before anything is decided, so that only this job is refused when its row cannot be read.
         if let Some(before) = change.before.as_ref().filter(|before| expected == Some(before.version)) {
             self.effects.left.extend(heads.row(before)?);
@@ -201,26 +265,22 @@ impl Batch {
     }
 
     fn decide_record(&mut self, heads: &impl Heads, write: RecordWrite) -> WriteResult<Record> {
-        let change = change_of(&mut self.effects.records, write.key(), |key| heads.record(key))?;
-        let expected = match &write {
-            RecordWrite::Create { .. } => None,
-            RecordWrite::Replace { expected, .. } | RecordWrite::Remove { expected, .. } => Some(*expected),
-        };
-        if change.after.as_ref().map(|record| record.version) != expected {
-            return Err(WriteError::Conflict(change.after.clone()));
-        }
-        self.effects.last.seq_no += 1;
-        let version = self.effects.last;
+        let Effects { records, last, .. } = &mut self.effects;
+        let change = change_of(records, write.key(), |key| heads.record(key))?;
         match write {
-            RecordWrite::Create { key, body } | RecordWrite::Replace { key, body, .. } => {
-                change.after = Some(Record { key, body, version });
-                Ok(version)
+            RecordWrite::Create { key, body } => change.swap(None, last, |version| Some(Record { key, body, version })),
+            RecordWrite::Replace { key, body, expected } => {
+                change.swap(Some(expected), last, |version| Some(Record { key, body, version }))
             }
-            RecordWrite::Remove { expected, .. } => {
-                change.after = None;
-                Ok(expected)
-            }
+            RecordWrite::Remove { expected, .. } => change.swap(Some(expected), last, |_| None),
         }
+    }
+
+    fn decide_schedule(&mut self, heads: &impl Heads, write: &ScheduleWrite) -> ScheduleResult {
+        let Effects { schedules, last, .. } = &mut self.effects;
+        let change = change_of(schedules, write.id(), |id| heads.schedule(id))?;
+        let stored = |version| Some(StoredSchedule { schedule: Arc::clone(write.schedule()?), version });
+        change.swap(write.expected(), last, stored)
     }
 
     /// Keeps only bodies that the job refers to: no other would ever be removed again.

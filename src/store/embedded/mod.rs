@@ -3,7 +3,7 @@
 //! In reading order:
 //! - `machine`: what a batch of commands makes of the store, a pure function.
 //! - `state`: what readers see. `live`: the jobs in memory with their indexes. `unflushed`: what the database does not
-//!   have yet.
+//!   have yet, with `changed`, what of the schedules.
 //! - `engine`: how a batch is committed. `writer`: the one thread that decides batches. `background`: a thread that it
 //!   gives orders to.
 //! - `group`: who agrees on the log, by Raft; a group of one. `log`: what makes a batch durable. `entry`: what of a
@@ -14,16 +14,18 @@
 //! - `opening`: how it is opened and closed, with `recover`, how the database is read. `seal`: what must be there then,
 //!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
 //!   read only. `verify`: all of it checked.
-//! - `stored`: a job on disk. `records`: a record on disk. `audit`: the audit's files.
+//! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
+//!   audit's files.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
+//! - `lists`: lists of schedules.
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced in the log, and seen by readers from then on.
 //! - The database is the state as of one entry of the log, and the log has every later entry.
-//! - Jobs that have not ended are in memory and on disk, finished ones on disk only: memory grows with the live jobs,
-//!   not with the finished ones.
+//! - Jobs that have not ended are in memory and on disk, finished ones and schedules on disk only: memory grows with
+//!   the live jobs, not with the others.
 //! - After a failure to sync nothing more is written until the directory is opened anew: what the failed sync left
 //!   behind is found out by recovery and not guessed (Rebello et al., "Can Applications Recover from fsync
 //!   Failures?", USENIX ATC 2020).
@@ -34,6 +36,7 @@ mod audit;
 mod background;
 mod block;
 mod budget;
+mod changed;
 mod checkpoint;
 mod column;
 mod delta;
@@ -48,6 +51,7 @@ mod group;
 mod groups;
 mod inspect;
 mod journal;
+mod lists;
 mod live;
 mod log;
 mod machine;
@@ -60,6 +64,7 @@ mod reader;
 mod records;
 mod recover;
 mod scan;
+mod schedules;
 mod seal;
 mod state;
 mod stats;
@@ -75,8 +80,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fjall::Snapshot;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -91,11 +97,14 @@ use crate::store::{
 use audit::Audit;
 use budget::Budget;
 use directory::Directory;
+use disk::Disk;
 pub use disk::EmbeddedOptions;
 use engine::Engine;
 pub use error::{Damage, OpenError};
+use lists::Wanted;
 use narrow::Narrowed;
 use periodic::Periodic;
+use state::Published;
 pub use verify::{Verified, verify};
 use writer::{Queue, Writer};
 
@@ -183,6 +192,32 @@ impl EmbeddedStore {
         self.on_thread(permit, read).await
     }
 
+    /// Reads documents of which some are in memory (`Some(None)` for one that was removed), and the others on disk.
+    async fn overlaid<K: Clone + Send + 'static, T: Send + 'static>(
+        &self,
+        keys: &[K],
+        in_memory: impl Fn(&Published, &K) -> Option<Option<T>>,
+        on_disk: impl Fn(&Disk, &Snapshot, &K) -> Result<Option<T>, StoreError> + Send + 'static,
+    ) -> Result<Vec<Option<T>>, StoreError> {
+        let (mut found, snapshot) = self.in_memory(|engine| {
+            let published = engine.published.read();
+            let found: Vec<_> = keys.iter().map(|key| in_memory(&published, key)).collect();
+            (found, Arc::clone(&published.view.snapshot))
+        })?;
+        let missing = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
+        let missing: Vec<K> = missing.map(|(key, _)| key.clone()).collect();
+        if !missing.is_empty() {
+            let stored = self.on_disk(&self.lookups, move |engine| {
+                missing.iter().map(|key| on_disk(&engine.disk, &snapshot, key)).collect::<Result<Vec<_>, _>>()
+            });
+            let mut stored = stored.await?.into_iter();
+            for place in found.iter_mut().filter(|found| found.is_none()) {
+                *place = stored.next();
+            }
+        }
+        Ok(found.into_iter().map(Option::flatten).collect())
+    }
+
     /// Answers a query, within its time, when one of the places for such queries is free. `is_indexed` says whether the
     /// index of finished jobs answers it alone.
     async fn query<T: Send + 'static>(
@@ -226,6 +261,17 @@ fn writer_ended<T>() -> WriteError<T> {
     WriteError::Unknown("the store's writer ended".to_owned())
 }
 
+/// Waits for the answers to writes that were handed to the writer, if they were.
+async fn answers<T>(
+    count: usize,
+    pushed: Result<oneshot::Receiver<Vec<WriteResult<T>>>, StoreError>,
+) -> Vec<WriteResult<T>> {
+    match pushed {
+        Ok(answers) => answers.await.unwrap_or_else(|_| (0..count).map(|_| Err(writer_ended())).collect()),
+        Err(refusal) => (0..count).map(|_| Err(refusal.clone().into())).collect(),
+    }
+}
+
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
@@ -233,11 +279,7 @@ impl Store for EmbeddedStore {
         if count == 0 {
             return Vec::new();
         }
-        let answer = match self.queue.push(writes) {
-            Ok(answer) => answer,
-            Err(refusal) => return (0..count).map(|_| Err(refusal.clone().into())).collect(),
-        };
-        answer.await.unwrap_or_else(|_| (0..count).map(|_| Err(writer_ended())).collect())
+        answers(count, self.queue.push(writes)).await
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
@@ -262,23 +304,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
-        let (mut found, snapshot) = self.in_memory(|engine| {
-            let published = engine.published.read();
-            let found: Vec<_> = references.iter().map(|reference| published.body(reference.id).cloned()).collect();
-            (found, Arc::clone(&published.view.snapshot))
-        })?;
-        let missing = references.iter().zip(&found).filter(|(_, found)| found.is_none());
-        let missing: Vec<BodyRef> = missing.map(|(reference, _)| *reference).collect();
-        if !missing.is_empty() {
-            let stored = self.on_disk(&self.lookups, move |engine| {
-                missing.iter().map(|reference| engine.disk.body(&snapshot, reference)).collect::<Result<Vec<_>, _>>()
-            });
-            let mut stored = stored.await?.into_iter();
-            for place in found.iter_mut().filter(|found| found.is_none()) {
-                *place = stored.next();
-            }
-        }
-        Ok(found.into_iter().map(Option::flatten).collect())
+        self.overlaid(references, |published, reference| published.body(reference.id).cloned(), Disk::body).await
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
@@ -319,20 +345,25 @@ impl Store for EmbeddedStore {
     }
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
-        let refused = || Err(StoreError::Unsupported("no schedules yet").into());
-        writes.iter().map(|_| refused()).collect()
+        let count = writes.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        answers(count, self.queue.push_schedules(writes)).await
     }
 
-    async fn schedules(&self, _ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
-        Err(StoreError::Unsupported("no schedules yet"))
+    async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
+        self.overlaid(ids, |published, id| published.schedule(id).cloned(), Disk::schedule).await
     }
 
-    async fn due_schedules(&self, _due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
-        Err(StoreError::Unsupported("no schedules yet"))
+    async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        let wanted = Wanted::from(due);
+        self.on_disk(&self.lookups, move |engine| lists::read(engine, wanted)).await
     }
 
-    async fn list_schedules(&self, _list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
-        Err(StoreError::Unsupported("no schedules yet"))
+    async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        let wanted = Wanted::from(list);
+        self.on_disk(&self.lookups, move |engine| lists::read(engine, wanted)).await
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 use parking_lot::Mutex;
 
-use super::directory::Directory;
+use super::directory::{Directory, sync_directory};
 use super::disk::{Disk, EmbeddedOptions, failed};
 use super::engine::{Engine, replay};
 use super::error::{Corrupt, OpenError, is_full};
 use super::group::{ALONE, Last, Member};
-use super::inspect::{Inspected, inspect, seal_closed, seal_open};
+use super::inspect::{Inspected, inspect, keyspaces_folder, seal_closed, seal_open};
 use super::log::{self, Expected, Found, Log};
 use super::recover::RecoverError;
 use super::seal::{LogSeal, Seal, Stage};
@@ -164,9 +164,31 @@ impl Disk {
                 return Err(source.into());
             }
         };
-        let [live, done, recent, blocks, bodies, records, meta] = open_keyspaces(&db)?;
+        let had = db.keyspace_count();
+        let [live, done, recent, blocks, bodies, records, schedules, due, owners, meta] = open_keyspaces(&db)?;
+        // A version that knew fewer keyspaces has left the directory: the next seal says that all are there.
+        if db.keyspace_count() > had {
+            sync_directory(&keyspaces_folder(&path)).map_err(fjall::Error::Io)?;
+        }
         let (jobs_read, flushed, seal) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(opened));
-        Ok(Self { live, done, recent, blocks, bodies, records, meta, jobs_read, flushed, db, path, seal, directory })
+        Ok(Self {
+            live,
+            done,
+            recent,
+            blocks,
+            bodies,
+            records,
+            schedules,
+            due,
+            owners,
+            meta,
+            jobs_read,
+            flushed,
+            db,
+            path,
+            seal,
+            directory,
+        })
     }
 
     /// Writes the seal anew, unless it is as it was. `write` is the number of a durable write, and `log` says how far
@@ -191,14 +213,18 @@ impl Disk {
         self.db.persist(PersistMode::SyncAll).map_err(failed)?;
         let sealing = |error: io::Error| StoreError::Unavailable(format!("the seal: {error}"));
         self.checkpoint(write, log).map_err(sealing)?;
-        let Self { live, done, recent, blocks, bodies, records, meta, db, path, seal, directory, .. } = self;
-        drop(([live, done, recent, blocks, bodies, records, meta], db));
+        let Self { live, done, recent, blocks, bodies, records, schedules, due, owners, meta, .. } = self;
+        drop([live, done, recent, blocks, bodies, records, schedules, due, owners, meta]);
+        let Self { db, path, seal, directory, .. } = self;
+        drop(db);
         let seal = seal_closed(&path, seal.into_inner()).map_err(|damage| StoreError::Corrupt(damage.to_string()))?;
         directory.write_seal(&seal).map_err(sealing)
     }
 
-    fn keyspaces(&self) -> [&Keyspace; 7] {
-        [&self.live, &self.done, &self.recent, &self.blocks, &self.bodies, &self.records, &self.meta]
+    /// Returns all keyspaces.
+    pub(super) fn keyspaces(&self) -> [&Keyspace; 10] {
+        let Self { live, done, recent, blocks, bodies, records, schedules, due, owners, meta, .. } = self;
+        [live, done, recent, blocks, bodies, records, schedules, due, owners, meta]
     }
 }
 
@@ -208,7 +234,7 @@ fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fja
 
 /// The keyspaces, created where they are missing. Their options are kept by the database from then on. Filters, on
 /// by default, let the creation of a job with a fresh id pass `done` without reading from it.
-fn open_keyspaces(db: &Database) -> Result<[Keyspace; 7], fjall::Error> {
+fn open_keyspaces(db: &Database) -> Result<[Keyspace; 10], fjall::Error> {
     let options = |memtable| move || KeyspaceCreateOptions::default().max_memtable_size(memtable);
     let separate = KvSeparationOptions::default().separation_threshold(SEPARATE_BODY_BYTES);
     Ok([
@@ -218,6 +244,9 @@ fn open_keyspaces(db: &Database) -> Result<[Keyspace; 7], fjall::Error> {
         db.keyspace("blocks", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("bodies", || options(MEMTABLE_BYTES)().with_kv_separation(Some(separate)))?,
         db.keyspace("records", options(SMALL_MEMTABLE_BYTES))?,
+        db.keyspace("schedules", options(MEMTABLE_BYTES))?,
+        db.keyspace("schedules_due", options(SMALL_MEMTABLE_BYTES))?,
+        db.keyspace("schedules_owners", options(SMALL_MEMTABLE_BYTES))?,
         db.keyspace("meta", options(SMALL_MEMTABLE_BYTES))?,
     ])
 }

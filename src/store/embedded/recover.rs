@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::Mutex;
+
 use super::block::{Block, Blocks, Column};
 use super::disk::{Disk, FINISHED_PREFIX, MetaKey, number};
 use super::error::{Corrupt, Damage};
@@ -65,6 +67,7 @@ impl Disk {
             unflushed: Unflushed::default(),
             flushing: None,
             view: View { snapshot: self.snapshot(), stale: Arc::default() },
+            due_from: Mutex::default(),
         })
     }
 

@@ -10,15 +10,17 @@ use std::sync::Arc;
 
 use fjall::Snapshot;
 use foldhash::quality::RandomState;
+use parking_lot::Mutex;
 
 use super::block::{Block, Blocks};
 use super::error::Corrupt;
 use super::live::Live;
 use super::machine::Effects;
+use super::schedules::Index;
 use super::unflushed::{Cut, Flush, Unflushed};
-use crate::job::{BodyId, JobId, JobState, Json, QueueName};
+use crate::job::{BodyId, JobId, JobState, Json, QueueName, ScheduleId};
 use crate::store::record::too_many;
-use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, Version, Versioned};
+use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, StoredSchedule, Version, Versioned};
 
 /// Finished jobs are put in blocks once there are enough of them in memory for so many blocks.
 const CUT_AT_BLOCKS: usize = 4;
@@ -56,6 +58,9 @@ pub(super) struct Published {
     pub(super) flushing: Option<Arc<Unflushed>>,
     /// The database at the end of the last flush.
     pub(super) view: View,
+    /// The key before which the database has no schedule as due that is not in memory. Reads begin there: before it is
+    /// what schedules that have fired left behind, more than the page that is read.
+    pub(super) due_from: Mutex<Vec<u8>>,
 }
 
 /// The database at the end of a flush, and what of it is not current any more.
@@ -77,6 +82,13 @@ impl Published {
     pub(super) fn body(&self, id: BodyId) -> Option<&Option<Json>> {
         let flushing = || self.flushing.as_ref().and_then(|flushing| flushing.bodies.get(&id));
         self.unflushed.bodies.get(&id).or_else(flushing)
+    }
+
+    /// Returns what has become of a schedule that the database does not have as it is now: `Some(None)` when it was
+    /// removed.
+    pub(super) fn schedule(&self, id: &ScheduleId) -> Option<&Option<StoredSchedule>> {
+        let flushing = || self.flushing.as_ref().and_then(|flushing| flushing.schedules.get(id));
+        self.unflushed.schedules.get(id).or_else(flushing)
     }
 
     /// Returns whether it is time to write what has changed to the database.
@@ -105,7 +117,13 @@ impl Published {
     /// Takes over the database as it is after a flush.
     pub(super) fn end_flush(&mut self, snapshot: Arc<Snapshot>) {
         self.view = View { snapshot, stale: self.unflushed.stale() };
-        self.flushing = None;
+        let flushed = self.flushing.take();
+        if let Some(first) = flushed.as_ref().and_then(|flushed| flushed.schedules.first(Index::Due)) {
+            let due_from = self.due_from.get_mut();
+            if due_from.as_slice() > first {
+                *due_from = first.to_vec();
+            }
+        }
     }
 
     /// Puts a block that a flush has written in the place of its jobs in memory, which were cut as `heads`. No batch

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 
 use super::block::Blocks;
+use super::changed::ChangedSchedules;
 use super::machine::{Change, Effects};
 use crate::job::{BodyId, JobId, JobState, Json, QueueName};
 use crate::store::{Record, RecordKey, Version, Versioned};
@@ -17,6 +18,7 @@ pub(super) struct Unflushed {
     /// The bodies written (`Some`) and dropped (`None`).
     pub(super) bodies: HashMap<BodyId, Option<Json>>,
     pub(super) records: BTreeMap<RecordKey, Option<Record>>,
+    pub(super) schedules: ChangedSchedules,
     /// The blocks that jobs have left.
     pub(super) blocks: BTreeSet<u32>,
     /// The groups of finished jobs whose number has changed.
@@ -61,8 +63,9 @@ impl Unflushed {
     pub(super) fn add(&mut self, effects: &Effects, bytes: usize) -> Vec<JobId> {
         let mut stale = Vec::new();
         self.bytes += bytes as u64;
-        self.changes += (effects.heads.len() + effects.bodies.len() + effects.records.len()) as u64;
-        for (id, Change { before, after }) in &effects.heads {
+        let Effects { heads, bodies, records, schedules, .. } = effects;
+        self.changes += (heads.len() + bodies.len() + records.len() + schedules.len()) as u64;
+        for (id, Change { before, after }) in heads {
             let changed = self.jobs.entry(id.clone()).or_insert_with(|| {
                 let was = Lies::of(before.as_ref());
                 stale.extend(matches!(was, Lies::Finished(_)).then(|| id.clone()));
@@ -70,11 +73,14 @@ impl Unflushed {
             });
             changed.now.clone_from(after);
         }
-        for (id, body) in &effects.bodies {
+        for (id, body) in bodies {
             self.bodies.insert(*id, body.clone());
         }
-        for (key, change) in &effects.records {
+        for (key, change) in records {
             self.records.insert(key.clone(), change.after.clone());
+        }
+        for (id, change) in schedules {
+            self.schedules.put(id, change);
         }
         stale
     }

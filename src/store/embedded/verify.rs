@@ -19,8 +19,9 @@ use super::error::{Damage, OpenError};
 use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
 use super::journal::SEQ_NO;
 use super::log::{self, Expected};
+use super::schedules::Index;
 use super::seal::{LogSeal, Seal, Stage};
-use super::{records, stored};
+use super::{records, schedules, stored};
 use crate::job::Json;
 
 /// The most damages that are listed.
@@ -35,6 +36,8 @@ pub struct Verified {
     pub bodies: u64,
     /// The number of records.
     pub records: u64,
+    /// The number of schedules.
+    pub schedules: u64,
     /// The number of entries of the log, of changes that are not in these numbers yet.
     pub entries: u64,
     /// Whether the records were read; they are not where a file is damaged.
@@ -147,6 +150,13 @@ impl Verified {
                     let decoded = records::key_of(&key).and_then(|key| records::decode(&key, &value));
                     decoded.map(drop).map_err(|error| error.0)
                 }
+                "schedules" => {
+                    self.schedules += 1;
+                    let decoded = Index::Id.id_of(&key).and_then(|id| schedules::decode(&id, &value));
+                    decoded.map(drop).map_err(|error| error.0)
+                }
+                "schedules_due" => Index::Due.id_of(&key).map(drop).map_err(|error| error.0),
+                "schedules_owners" => Index::Owner.id_of(&key).map(drop).map_err(|error| error.0),
                 "bodies" => {
                     self.bodies += 1;
                     let text = std::str::from_utf8(&value).map_err(|error| error.to_string());

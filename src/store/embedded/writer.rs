@@ -4,6 +4,7 @@
 //! large as the load makes them and a single write on an idle store goes out at once. When much has gathered by the
 //! time a batch is to be synced, another thread does that, and the writer decides the next batch meanwhile.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use super::engine::{CommitError, Decided, Engine, undecided};
 use super::flush::Flusher;
 use super::machine::{Batch, Command, Outcomes};
 use crate::job::Json;
-use crate::store::{Record, RecordWrite, StoreError, Write, WriteResult};
+use crate::schedule::{DatesText, Definition};
+use crate::store::{Record, RecordWrite, ScheduleResult, ScheduleWrite, StoreError, Write, WriteResult};
 
 /// The most writes that may wait.
 const WAITING_ITEMS: usize = 65_536;
@@ -37,7 +39,7 @@ const AHEAD_ITEMS: usize = 64;
 /// How long a refused caller should wait before it tries again: several batches.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// About how many bytes a job takes without its bodies, or a record.
+/// About how many bytes a job takes without its bodies, or a record, or a schedule without its action and labels.
 const HEAD_BYTES: usize = 512;
 
 /// The writes of one caller.
@@ -51,16 +53,19 @@ pub(super) struct Request {
 enum Caller {
     Jobs { count: usize, answer: oneshot::Sender<Vec<WriteResult>> },
     Record(oneshot::Sender<WriteResult<Record>>),
+    Schedules { count: usize, answer: oneshot::Sender<Vec<ScheduleResult>> },
 }
 
 /// Sends each of `callers` its own of the outcomes. A caller may have gone; its answer is no use to anyone else then.
 fn answer(callers: Vec<Caller>, outcomes: Outcomes) {
-    let (mut jobs, mut records) = (outcomes.jobs.into_iter(), outcomes.records.into_iter());
+    let Outcomes { jobs, records, schedules } = outcomes;
+    let (mut jobs, mut records, mut schedules) = (jobs.into_iter(), records.into_iter(), schedules.into_iter());
     for caller in callers {
         match caller {
             Caller::Jobs { count, answer } => drop(answer.send(jobs.by_ref().take(count).collect())),
             // Without an outcome there would be nothing to send, and the caller would hear that it is unknown.
             Caller::Record(answer) => drop(records.next().map(|outcome| answer.send(outcome))),
+            Caller::Schedules { count, answer } => drop(answer.send(schedules.by_ref().take(count).collect())),
         }
     }
 }
@@ -75,6 +80,7 @@ impl Caller {
         match self {
             Self::Jobs { count, answer } => drop(answer.send((0..count).map(|_| failure.answer()).collect())),
             Self::Record(answer) => drop(answer.send(failure.answer())),
+            Self::Schedules { count, answer } => drop(answer.send((0..count).map(|_| failure.answer()).collect())),
         }
     }
 }
@@ -137,6 +143,22 @@ impl Queue {
         let bytes = HEAD_BYTES + write.body().map_or(0, Json::bytes);
         let (answer, receiver) = oneshot::channel();
         self.put(Request { commands: vec![Command::Record(write)], bytes, caller: Caller::Record(answer) }, false)?;
+        Ok(receiver)
+    }
+
+    /// Puts writes of schedules into the queue. A new schedule is new work, as a new job is.
+    ///
+    /// # Errors
+    /// The errors of [`Queue::push`].
+    pub(super) fn push_schedules(
+        &self,
+        writes: Vec<ScheduleWrite>,
+    ) -> Result<oneshot::Receiver<Vec<ScheduleResult>>, StoreError> {
+        let (bytes, count) = (writes.iter().map(bytes_of_schedule).sum(), writes.len());
+        let has_new = writes.iter().any(|write| matches!(write, ScheduleWrite::Create { .. }));
+        let (answer, receiver) = oneshot::channel();
+        let commands = writes.into_iter().map(Command::Schedule).collect();
+        self.put(Request { commands, bytes, caller: Caller::Schedules { count, answer } }, has_new)?;
         Ok(receiver)
     }
 
@@ -382,6 +404,17 @@ fn bytes_of(write: &Write) -> usize {
     let job = write.job();
     let bodies: usize = write.bodies().iter().map(|body| body.json.bytes()).sum();
     HEAD_BYTES + job.payload.bytes() + job.result().bytes() + bodies
+}
+
+fn bytes_of_schedule(write: &ScheduleWrite) -> usize {
+    let Some(schedule) = write.schedule() else { return HEAD_BYTES };
+    let Definition { action, labels, exclude, .. } = &*schedule.definition;
+    let bodies = [&action.job, &action.body].into_iter().flatten().map(Json::bytes).sum::<usize>();
+    let texts =
+        |texts: &BTreeMap<String, String>| texts.iter().map(|(key, text)| key.len() + text.len()).sum::<usize>();
+    let url = action.url.as_ref().map_or(0, String::len);
+    let excluded = exclude.len() * size_of::<DatesText>();
+    HEAD_BYTES + bodies + url + action.headers.as_ref().map_or(0, texts) + texts(labels) + excluded
 }
 
 #[cfg(test)]

@@ -7,17 +7,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::job::{Body, Job, JobState, NewBody, State};
+use leasehold::job::{Body, Job, JobState, NewBody, Partition, State};
 use leasehold::query::{Filter, GroupField, Search, Sort};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use leasehold::store::{
-    AuditEntry, MAX_RECORDS, RecordKind, Store, StoreError, Version, Write, WriteError, WriteResult,
+    AuditEntry, DueSchedules, ListSchedules, MAX_RECORDS, RecordKind, ScheduleWrite, Store, StoreError, StoredSchedule,
+    Version, Write, WriteError, WriteResult,
 };
 use tempfile::TempDir;
 
-use super::records;
 use super::sample::{at, claimed, full, full_states, id, in_state, json, submitted};
 use super::searches::assorted;
+use super::{records, schedules};
 
 /// An embedded store in a directory of its own.
 pub(crate) struct Embedded {
@@ -311,6 +312,86 @@ async fn a_damaged_record_is_reported_and_the_others_are_served() {
     assert!(matches!(&refused, Err(leasehold::store::WriteError::Refused(StoreError::Corrupt(_)))), "{refused:?}");
     assert_eq!(store.records(RecordKind::Lease).await.expect("readable").len(), 1);
     records::create(&store, &records::key(RecordKind::Queue, "a"), &records::number(1)).await.expect("another record");
+}
+
+#[tokio::test]
+async fn schedules_are_there_through_flushes_and_when_the_directory_is_opened_again() {
+    const SCHEDULES: i64 = 300;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let options = EmbeddedOptions { flush_changes: 40, ..options() };
+    let open = || EmbeddedStore::open(directory.path(), &options).expect("the store can be opened");
+    let mut store = open();
+    let new: Vec<_> = (0..SCHEDULES).map(|number| schedules::due(&format!("{number:03}"), number)).collect();
+    let mut stored = schedules::created(&store, &new).await;
+    for round in 1..=4 {
+        for (place, stored) in stored.chunks_mut(20).enumerate() {
+            if (place + round) % 2 == 0 {
+                continue;
+            }
+            let later = |stored: &StoredSchedule| {
+                let offset = SCHEDULES * round as i64 + 1;
+                let schedule = Arc::new(schedules::due(stored.schedule.id.as_str(), offset));
+                ScheduleWrite::Replace { schedule, expected: stored.version }
+            };
+            let writes: Vec<_> = stored.iter().map(later).collect();
+            for ((stored, write), answer) in
+                stored.iter_mut().zip(&writes).zip(store.write_schedules(writes.clone()).await)
+            {
+                let version = answer.expect("the version is current");
+                *stored = StoredSchedule { schedule: Arc::clone(write.schedule().expect("a schedule")), version };
+            }
+            schedules::are_all(&store, stored).await;
+        }
+        schedules::are_all_there_is(&store, &stored).await;
+        if round % 2 == 0 {
+            store.close().await;
+            store = open();
+            schedules::are_all_there_is(&store, &stored).await;
+        }
+    }
+    let removals = stored.drain(100..);
+    let removals =
+        removals.map(|stored| ScheduleWrite::Remove { id: stored.schedule.id.clone(), expected: stored.version });
+    assert!(store.write_schedules(removals.collect()).await.iter().all(Result::is_ok));
+    schedules::are_all_there_is(&store, &stored).await;
+    drop(store);
+    let store = open();
+    schedules::are_all_there_is(&store, &stored).await;
+    store.close().await;
+    let verified = leasehold::store::embedded::verify(directory.path()).expect("it can be read");
+    assert_eq!((verified.schedules, verified.damages), (100, vec![]));
+}
+
+#[tokio::test]
+async fn a_damaged_schedule_is_reported_and_the_others_are_served() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = open(directory.path());
+    let stored = schedules::created(&store, &["a", "c", "d"].map(|name| schedules::due(name, 1))).await;
+    drop(store);
+    let due_key = [(at(1).as_millis() as u64 ^ (1 << 63)).to_be_bytes().as_slice(), b"b"].concat();
+    damage(directory.path(), "schedules", b"b", b"\x01nonsense");
+    damage(directory.path(), "schedules_due", &due_key, b"");
+    damage(directory.path(), "schedules_due", b"short", b"");
+
+    let store = open(directory.path());
+
+    let found = store.schedules(&[schedules::id("b")]).await;
+    assert!(matches!(&found, Err(StoreError::Corrupt(what)) if what.contains("the schedule b")), "{found:?}");
+    let create = ScheduleWrite::Create { schedule: Arc::new(schedules::due("b", 1)) };
+    let refused = store.write_schedules(vec![create]).await;
+    assert!(matches!(&refused[0], Err(WriteError::Refused(StoreError::Corrupt(_)))), "{refused:?}");
+    schedules::are_all(&store, &stored).await;
+    let partitions = Partition::all().collect();
+    for limit in 1..5 {
+        // The page has the next one in its place.
+        let list = ListSchedules { owner: None, after: None, limit };
+        assert_eq!(store.list_schedules(&list).await.expect("searchable"), stored[..limit.min(3)]);
+        let due = DueSchedules { partitions, until: at(1), limit };
+        assert_eq!(store.due_schedules(&due).await.expect("searchable"), stored[..limit.min(3)]);
+    }
+    store.close().await;
+    let verified = leasehold::store::embedded::verify(directory.path()).expect("it can be read");
+    assert_eq!((verified.damages.len(), verified.schedules), (2, 4), "{:?}", verified.damages);
 }
 
 #[tokio::test]

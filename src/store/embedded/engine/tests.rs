@@ -11,17 +11,24 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::super::block::Column;
 use super::super::directory::Directory;
+use super::super::lists::{self, Wanted};
 use super::super::stored;
 use super::*;
 use crate::clock::Timestamp;
-use crate::job::{Actor, Body, Claim, JobError, JobSpec, Json, NewBody, RecordName, RequestId, State, Then, WorkerId};
+use crate::job::{Actor, Body, Claim, JobSpec, Json, NewBody, Owner, Partition, RecordName, ScheduleId, WorkerId};
 use crate::store::embedded::EmbeddedOptions;
-use crate::store::{RecordKind, RecordWrite, Version, Write};
+use crate::store::{
+    DueSchedules, ListSchedules, RecordKind, RecordWrite, ScheduleWrite, StoredSchedule, Version, Write,
+};
 
 mod endurance;
+mod history;
 mod liar;
 mod lies;
 mod platter;
+mod schedules;
+
+use history::History;
 
 /// How many histories are made up, of how many writes each. The nightly script asks for more.
 const SEEDS: u64 = 200;
@@ -157,6 +164,9 @@ fn hash(engine: &Engine) -> u128 {
     for kind in RecordKind::ALL {
         add(format!("{:?}", published.records.of(kind).expect("readable")).as_bytes());
     }
+    for list in listed(engine) {
+        add(format!("{list:?}").as_bytes());
+    }
     let mut counts: Vec<_> = published.finished.counts().collect();
     counts.sort_unstable();
     add(format!("{counts:?}").as_bytes());
@@ -182,6 +192,16 @@ fn hash(engine: &Engine) -> u128 {
     }
     add(&published.last.seq_no.to_le_bytes());
     hash.digest128()
+}
+
+/// Returns the schedules by each index.
+fn listed(engine: &Engine) -> Vec<Vec<StoredSchedule>> {
+    let owners = [None].into_iter().chain(history::OWNERS.map(|owner| Some(Owner::new(owner).expect("a name"))));
+    let lists = owners.map(|owner| Wanted::from(&ListSchedules { owner, after: None, limit: usize::MAX }));
+    let until = Timestamp::MAX;
+    let due = Wanted::from(&DueSchedules { partitions: Partition::all().collect(), until, limit: usize::MAX });
+    let lists = lists.chain([due]).map(|wanted| lists::read(engine, wanted));
+    lists.map(|list| list.expect("readable")).collect()
 }
 
 impl Engine {
@@ -212,177 +232,6 @@ impl Engine {
 fn open(directory: &TempDir, options: &EmbeddedOptions) -> Engine {
     let directory = Directory::hold(directory.path(), 0).expect("a directory");
     Engine::open(directory, options).expect("it can be opened")
-}
-
-/// A history that is made up as it goes.
-struct History {
-    random: StdRng,
-    now: Timestamp,
-    /// The jobs and records as they were when they were last written, some of them by a write that was refused.
-    jobs: BTreeMap<JobId, Versioned>,
-    records: BTreeMap<RecordKey, Version>,
-}
-
-impl History {
-    fn new(seed: u64) -> Self {
-        let now = Timestamp::from_millis(1_800_000_000_000);
-        Self { random: StdRng::seed_from_u64(seed), now, jobs: BTreeMap::new(), records: BTreeMap::new() }
-    }
-
-    /// Returns another history that begins as this one does so far.
-    fn branch(&mut self) -> Self {
-        let random = StdRng::seed_from_u64(self.random.random());
-        Self { random, now: self.now, jobs: self.jobs.clone(), records: self.records.clone() }
-    }
-
-    fn chance(&mut self, percent: u32) -> bool {
-        self.random.random_range(0..100) < percent
-    }
-
-    fn batch(&mut self) -> Vec<Command> {
-        let count = self.random.random_range(1..=WRITES_IN_A_BATCH);
-        (0..count).map(|_| self.command()).collect()
-    }
-
-    fn command(&mut self) -> Command {
-        self.now = self.now.plus(Duration::from_millis(self.random.random_range(0..50)));
-        if self.chance(3) {
-            return Command::Record(self.record());
-        }
-        if self.jobs.is_empty() || self.chance(20) {
-            return Command::Job(self.creation());
-        }
-        let id = self.id();
-        let next = self.jobs.range(id..).next().or_else(|| self.jobs.first_key_value());
-        let head = next.expect("a job").1.clone();
-        let mut expected = head.version;
-        if self.chance(2) {
-            expected.seq_no += 1;
-        }
-        if self.chance(if head.job.is_settled() { 30 } else { 2 }) {
-            return Command::Job(Write::Remove { job: head.job, expected });
-        }
-        let (job, bodies) = self.next(&head.job);
-        Command::Job(Write::Replace { job: Arc::new(job), expected, bodies })
-    }
-
-    fn id(&mut self) -> JobId {
-        let number: u32 = self.random.random_range(0..IDS);
-        match number % 2 {
-            0 => JobId::new(format!("job-{number}")).expect("an id"),
-            _ => JobId::of_uuid(uuid::Uuid::from_u128(u128::from(number) << 64)),
-        }
-    }
-
-    fn creation(&mut self) -> Write {
-        let id = self.id();
-        let queue = ["reports", "mails"][usize::from(self.chance(50))];
-        let spec = JobSpec::new(queue.parse().expect("a name"), "kind".parse().expect("a name"));
-        let (payload, stored) = self.body();
-        let run_at = self.now;
-        let job = Job::submit(id, Arc::new(spec), payload, (run_at, None), &Actor::system("test"), self.now);
-        Write::Create { job: Arc::new(job), bodies: stored.into_iter().collect() }
-    }
-
-    fn body(&mut self) -> (Body, Option<NewBody>) {
-        let text = "x".repeat(self.random.random_range(0..40));
-        let json = Json::of(&text).expect("JSON");
-        let most = if self.chance(50) { 20 } else { 1_000 };
-        let (body, new) = Body::place(Some(json), most);
-        // A made up history is the same again, with the same ids of bodies.
-        let id = crate::job::BodyId(uuid::Uuid::from_u128(self.random.random()));
-        match (body, new) {
-            (Body::Stored(reference), Some(new)) => {
-                let reference = crate::job::BodyRef { id, ..reference };
-                (Body::Stored(reference), Some(NewBody { reference, ..new }))
-            }
-            (body, _) => (body, None),
-        }
-    }
-
-    /// What becomes of a job next.
-    fn next(&mut self, job: &Job) -> (Job, Vec<NewBody>) {
-        let actor = Actor::system("test");
-        let now = self.now;
-        let Some(lease) = job.lease().cloned() else {
-            if job.state == State::Available {
-                let request_id = self.chance(50).then(|| RequestId::new("request").expect("a name"));
-                let worker_id = WorkerId::new("worker").expect("a name");
-                let claim = Claim { worker_id, request_id, term: Duration::from_secs(30), margin: Duration::ZERO };
-                return (job.claim(&claim, now).expect("it is due"), vec![]);
-            }
-            // Whatever it is, it starts again.
-            let again = Job { state: State::Available, updated_at: now, ..job.clone() };
-            return (again, vec![]);
-        };
-        let proof = crate::job::LeaseProof { worker_id: lease.worker_id, fence: job.fence };
-        match self.random.random_range(0..4) {
-            0 => (job.heartbeat(&proof, None, Duration::ZERO, now).expect("it holds the lease"), vec![]),
-            1 => {
-                let (result, stored) = self.body();
-                let crate::job::Change::To(done) = job.complete(&proof, &result, now).expect("it holds the lease")
-                else {
-                    panic!("it has not ended before");
-                };
-                (*done, stored.into_iter().collect())
-            }
-            2 => {
-                let error = JobError { code: "exit".to_owned(), message: "it ended".to_owned() };
-                let failed = Job { state: State::Failed { finished_at: now }, error: Some(error), ..job.clone() };
-                (Job { updated_at: now, ..failed }, vec![])
-            }
-            _ => {
-                let order = crate::job::AdminRelease {
-                    actor,
-                    reason: "test".to_owned(),
-                    then: Then::Requeue,
-                    expected_fence: None,
-                };
-                (job.admin_release(&order, now).expect("it runs"), vec![])
-            }
-        }
-    }
-
-    fn record(&mut self) -> RecordWrite {
-        let name = format!("record-{}", self.random.random_range(0..5));
-        let key = RecordKey::new(RecordKind::Queue, RecordName::new(name).expect("a name"));
-        let body = Json::of(&self.random.random::<u32>()).expect("JSON");
-        match self.records.get(&key).copied() {
-            None => RecordWrite::Create { key, body },
-            Some(expected) if self.chance(30) => RecordWrite::Remove { key, expected },
-            Some(expected) => RecordWrite::Replace { key, body, expected },
-        }
-    }
-
-    /// Learns what became of a batch.
-    fn learn(&mut self, commands: &[Command], outcomes: Outcomes) {
-        let (mut jobs, mut records) = (outcomes.jobs.into_iter(), outcomes.records.into_iter());
-        for command in commands {
-            match command {
-                Command::Job(write) => {
-                    let id = write.job().id.clone();
-                    let now = match (jobs.next().expect("an answer"), write) {
-                        (Ok(_), Write::Remove { .. }) => None,
-                        (Ok(version), _) => Some(Versioned { job: Arc::clone(write.job()), version }),
-                        (Err(WriteError::Conflict(now)), _) => now,
-                        (Err(other), _) => panic!("{other}"),
-                    };
-                    self.jobs.remove(&id);
-                    self.jobs.extend(now.map(|head| (id, head)));
-                }
-                Command::Record(write) => {
-                    let now = match (records.next().expect("an answer"), write) {
-                        (Ok(_), RecordWrite::Remove { .. }) => None,
-                        (Ok(version), _) => Some(version),
-                        (Err(WriteError::Conflict(now)), _) => now.map(|record| record.version),
-                        (Err(other), _) => panic!("{other}"),
-                    };
-                    self.records.remove(write.key());
-                    self.records.extend(now.map(|version| (write.key().clone(), version)));
-                }
-            }
-        }
-    }
 }
 
 fn one_history(seed: u64) {

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 use super::super::arbitrary;
 use super::super::machine::Row;
@@ -12,6 +13,7 @@ use crate::store::StoreError;
 struct Memory {
     jobs: BTreeMap<JobId, Versioned>,
     records: BTreeMap<RecordKey, Record>,
+    schedules: BTreeMap<ScheduleId, StoredSchedule>,
 }
 
 impl Heads for Memory {
@@ -25,6 +27,10 @@ impl Heads for Memory {
 
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
         Ok(self.records.get(key).cloned())
+    }
+
+    fn schedule(&self, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
+        Ok(self.schedules.get(id).cloned())
     }
 }
 
@@ -40,8 +46,10 @@ fn change() -> impl Strategy<Value = (Memory, Effects)> {
     use proptest::option::of;
     let job = (arbitrary::job(), of(arbitrary::job()), any::<bool>(), 0..100_u64);
     let record = (arbitrary::record(), of(arbitrary::record()), any::<bool>(), 0..100_u64);
+    let schedule = (arbitrary::schedule(), of(arbitrary::schedule()), any::<bool>(), 0..100_u64);
     let body = (any::<u128>(), of(any::<String>()));
-    (vec(job, 0..5), vec(record, 0..3), vec(body, 0..3)).prop_map(|(jobs, records, bodies)| {
+    let changes = (vec(job, 0..5), vec(record, 0..3), vec(schedule, 0..3), vec(body, 0..3));
+    changes.prop_map(|(jobs, records, schedules, bodies)| {
         let mut memory = Memory::default();
         let (mut heads, mut changed) = (Changes::default(), Changes::default());
         for (job, after, is_new, back) in jobs {
@@ -63,11 +71,25 @@ fn change() -> impl Strategy<Value = (Memory, Effects)> {
             let after = after.map(|after| Record { key: key.clone(), version, ..after });
             changed.insert(key, Change { before, after });
         }
+        let mut written = Changes::default();
+        for (stored, after, is_new, back) in schedules {
+            let id = stored.schedule.id.clone();
+            memory.schedules.remove(&id);
+            let before = (!is_new).then_some(stored);
+            memory.schedules.extend(before.clone().map(|before| (id.clone(), before)));
+            let version = Version { seq_no: LAST.seq_no - back, ..LAST };
+            let after = after.map(|after| {
+                let schedule = Arc::new(Schedule { id: id.clone(), ..(*after.schedule).clone() });
+                StoredSchedule { schedule, version }
+            });
+            written.insert(id, Change { before, after });
+        }
         let body = |(id, text): (u128, Option<String>)| {
             (BodyId(Uuid::from_u128(id)), text.map(|text| Json::of(&text).expect("JSON")))
         };
         let bodies = bodies.into_iter().map(body).collect();
-        (memory, Effects { heads, left: BTreeSet::new(), bodies, records: changed, last: LAST })
+        let left = BTreeSet::new();
+        (memory, Effects { heads, left, bodies, records: changed, schedules: written, last: LAST })
     })
 }
 
@@ -81,6 +103,7 @@ proptest! {
         let read = Entry::decode(&encoded(&effects)).and_then(|entry| entry.effects(&memory, 0));
         let read = read.map_err(TestCaseError::fail)?;
         prop_assert_eq!((read.heads, read.bodies, read.records), (effects.heads, effects.bodies, effects.records));
+        prop_assert_eq!(read.schedules, effects.schedules);
         prop_assert_eq!(read.last, effects.last);
     }
 
@@ -118,11 +141,37 @@ fn an_entry_that_begins_a_term_changes_nothing_else() {
     stored::append(&300_u64, &mut bytes).expect("writable");
     let read = Entry::decode(&bytes).and_then(|entry| entry.effects(&Memory::default(), 41)).expect("readable");
     assert_eq!(read.last, Version { place: Place::Main, primary_term: 300, seq_no: 41 });
-    assert!(read.heads.is_empty() && read.records.is_empty() && read.bodies.is_empty());
+    assert!(read.heads.is_empty() && read.records.is_empty() && read.schedules.is_empty() && read.bodies.is_empty());
 }
 
 #[test]
 fn an_unknown_kind_of_item_is_reported() {
-    let bytes = [7, 100, 6];
-    assert_eq!(Entry::decode(&bytes).map(drop), Err("it has an item of the unknown kind 6".to_owned()));
+    let bytes = [7, 100, 8];
+    assert_eq!(Entry::decode(&bytes).map(drop), Err("it has an item of the unknown kind 8".to_owned()));
+}
+
+#[test]
+fn an_item_of_a_schedule_that_is_cut_short_or_is_none_is_reported() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let stored = arbitrary::schedule().new_tree(&mut runner).expect("a schedule").current();
+    let id = stored.schedule.id.clone();
+    let effects = |after: Option<StoredSchedule>| Effects {
+        heads: Changes::default(),
+        left: BTreeSet::new(),
+        bodies: BTreeMap::new(),
+        records: Changes::default(),
+        schedules: [(id.clone(), Change { before: None, after })].into_iter().collect(),
+        last: LAST,
+    };
+    let begin = encoded(&Effects { schedules: Changes::default(), ..effects(None) }).len();
+    for bytes in [encoded(&effects(Some(stored))), encoded(&effects(None))] {
+        for length in begin + 1..bytes.len() {
+            assert!(Entry::decode(&bytes[..length]).is_err(), "{length} of {} bytes", bytes.len());
+        }
+    }
+    let mut bytes = encoded(&Effects { schedules: Changes::default(), ..effects(None) });
+    bytes.push(SCHEDULE);
+    stored::append(&(0_u64, "{}"), &mut bytes).expect("writable");
+    let refusal = Entry::decode(&bytes).map(drop).expect_err("it is no schedule");
+    assert!(refusal.starts_with("a schedule: "), "{refusal}");
 }

@@ -14,6 +14,7 @@ use crate::store::{Place, RecordKind};
 struct Memory {
     heads: HashMap<JobId, Versioned>,
     records: HashMap<RecordKey, Record>,
+    schedules: HashMap<ScheduleId, StoredSchedule>,
 }
 
 impl Heads for Memory {
@@ -27,6 +28,10 @@ impl Heads for Memory {
 
     fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
         Ok(self.records.get(key).cloned())
+    }
+
+    fn schedule(&self, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
+        Ok(self.schedules.get(id).cloned())
     }
 }
 
@@ -42,6 +47,12 @@ impl Memory {
             match &change.after {
                 Some(record) => self.records.insert(key.clone(), record.clone()),
                 None => self.records.remove(key),
+            };
+        }
+        for (id, change) in &effects.schedules {
+            match &change.after {
+                Some(stored) => self.schedules.insert(id.clone(), stored.clone()),
+                None => self.schedules.remove(id),
             };
         }
     }
@@ -185,20 +196,63 @@ fn a_record_that_comes_and_goes_or_is_only_read_is_no_change() {
     assert_eq!((effects.records.len(), effects.last), (0, START));
 }
 
+#[test]
+fn a_schedule_is_compared_and_swapped_as_a_job_is() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let schedule = arbitrary::schedule().new_tree(&mut runner).expect("a schedule").current().schedule;
+    let (id, version) = (schedule.id.clone(), |seq_no| Version { seq_no, ..START });
+    let create = ScheduleWrite::Create { schedule: Arc::clone(&schedule) };
+    let replace = |expected| ScheduleWrite::Replace { schedule: Arc::clone(&schedule), expected };
+    let remove = |expected| ScheduleWrite::Remove { id: id.clone(), expected };
+    let writes = vec![
+        create.clone(),
+        create.clone(),
+        replace(version(101)),
+        replace(version(101)),
+        remove(version(101)),
+        remove(version(102)),
+        remove(version(102)),
+        create,
+    ];
+
+    let commands = writes.into_iter().map(Command::Schedule).collect();
+    let Applied { outcomes, effects } = apply(&Memory::default(), START, commands);
+
+    let outcomes = outcomes.schedules.into_iter().map(|outcome| match outcome {
+        Ok(version) => Ok(version.seq_no),
+        Err(WriteError::Conflict(current)) => Err(current.map(|current| current.version.seq_no)),
+        Err(other) => panic!("{other}"),
+    });
+    let expected = [Ok(101), Err(Some(101)), Ok(102), Err(Some(102)), Err(Some(102)), Ok(102), Err(None), Ok(104)];
+    assert_eq!(outcomes.collect::<Vec<_>>(), expected);
+    let after = Some(StoredSchedule { schedule, version: version(104) });
+    assert_eq!(effects.schedules, [(id, Change { before: None, after })].into());
+    assert_eq!(effects.last, version(104));
+}
+
 proptest! {
     #[test]
     fn one_batch_does_what_its_commands_do_one_by_one(
         jobs in prop::collection::vec(arbitrary::job(), 1..4),
         keys in prop::collection::vec(arbitrary::record_key(), 1..3),
+        schedules in prop::collection::vec(arbitrary::schedule(), 1..3),
         steps in prop::collection::vec(
-            (any::<prop::sample::Index>(), any::<bool>(), 0..3_u8, 95..110_u64),
+            (any::<prop::sample::Index>(), 0..3_u8, 0..3_u8, 95..110_u64),
             1..30,
         ),
     ) {
         let jobs: Vec<Arc<Job>> = jobs.into_iter().map(Arc::new).collect();
-        let commands: Vec<Command> = steps.into_iter().map(|(which, is_record, kind, seq_no)| {
+        let commands: Vec<Command> = steps.into_iter().map(|(which, sort, kind, seq_no)| {
             let expected = Version { seq_no, ..START };
-            if is_record {
+            if sort == 0 {
+                let schedule = Arc::clone(&schedules[which.index(schedules.len())].schedule);
+                return Command::Schedule(match kind {
+                    0 => ScheduleWrite::Create { schedule },
+                    1 => ScheduleWrite::Replace { schedule, expected },
+                    _ => ScheduleWrite::Remove { id: schedule.id.clone(), expected },
+                });
+            }
+            if sort == 1 {
                 let key = keys[which.index(keys.len())].clone();
                 let body = Json::of(&seq_no).expect("JSON");
                 return Command::Record(match kind {
@@ -223,6 +277,7 @@ proptest! {
             last = applied.effects.last;
             outcomes.jobs.extend(applied.outcomes.jobs);
             outcomes.records.extend(applied.outcomes.records);
+            outcomes.schedules.extend(applied.outcomes.schedules);
         }
 
         let mut at_once = Memory::default();

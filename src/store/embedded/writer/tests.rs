@@ -87,3 +87,34 @@ fn whoever_waits_for_a_writer_that_ends_is_answered() {
     assert_eq!(answers.len(), 2);
     assert!(answers.iter().all(|answer| matches!(answer, Err(WriteError::Refused(StoreError::Stopped(_))))));
 }
+
+#[test]
+fn while_new_jobs_are_refused_so_are_new_schedules_and_others_are_written() {
+    let queue = Queue::default();
+    let stored = arbitrary::schedule().new_tree(&mut TestRunner::deterministic()).expect("a schedule").current();
+    let (schedule, expected) = (stored.schedule, stored.version);
+    let create = || vec![ScheduleWrite::Create { schedule: Arc::clone(&schedule) }];
+    let replace = ScheduleWrite::Replace { schedule: Arc::clone(&schedule), expected };
+    let remove = ScheduleWrite::Remove { id: schedule.id.clone(), expected };
+    queue.refuse_new_jobs(Some(StoreError::OutOfOrder("no room".to_owned())));
+    assert!(matches!(queue.push_schedules(create()).map(drop), Err(StoreError::OutOfOrder(why)) if why == "no room"));
+    queue.push_schedules(vec![replace, remove]).map(drop).expect("these are not new");
+    queue.refuse_new_jobs(None);
+    queue.push_schedules(create()).map(drop).expect("new ones are taken again");
+    assert_eq!(lengths(&queue.take(0, 0)), [2, 1]);
+}
+
+#[test]
+fn a_queue_is_full_by_the_bytes_of_schedules_as_well() {
+    let queue = Queue::default();
+    let stored = arbitrary::schedule().new_tree(&mut TestRunner::deterministic()).expect("a schedule").current();
+    let mut definition = (*stored.schedule.definition).clone();
+    definition.action.body = Some(Json::of(&"x".repeat(WAITING_BYTES / 4)).expect("JSON"));
+    let schedule =
+        Arc::new(crate::schedule::Schedule { definition: Arc::new(definition), ..(*stored.schedule).clone() });
+    let create = || vec![ScheduleWrite::Create { schedule: Arc::clone(&schedule) }];
+    for _ in 0..3 {
+        queue.push_schedules(create()).map(drop).expect("there is room");
+    }
+    assert!(matches!(queue.push_schedules(create()).map(drop), Err(StoreError::Overloaded { .. })));
+}

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::job::{Change, LeaseProof};
+use crate::schedule::{Course, Schedule};
 
 /// How often the database is written. The nightly script asks for more.
 const FLUSHES: u64 = 24;
 /// How many jobs are created, claimed, ended and removed in a round, each time in a batch.
 const JOBS: usize = 25;
+/// How many schedules there are, each of which fires in every round.
+const SCHEDULES: usize = 20;
 /// How many finished jobs are kept.
 const KEPT: usize = 400;
 
@@ -34,7 +37,7 @@ const TABLE_BYTES: u64 = 4 << 10;
 /// The most journals: the database goes on in another one from 64 MB on, and removes the first when they have 128 MiB.
 const MOST_JOURNALS: usize = 4;
 
-/// Jobs that are created, claimed, ended and removed, so that there are always as many.
+/// Jobs that are created, claimed, ended and removed, so that there are always as many, and schedules that fire.
 struct Load {
     machine: Machine,
     random: StdRng,
@@ -43,6 +46,7 @@ struct Load {
     running: Vec<Versioned>,
     finished: VecDeque<Versioned>,
     setting: Option<Version>,
+    schedules: Vec<StoredSchedule>,
 }
 
 impl Load {
@@ -52,7 +56,15 @@ impl Load {
             EmbeddedOptions { block_jobs: 32, flush_changes: 2_000, segment_bytes: 64 << 10, ..Default::default() };
         let machine = Machine { engine: open(&directory, &options), directory, options, flush: None };
         let (random, now) = (StdRng::seed_from_u64(1), Timestamp::from_millis(1_800_000_000_000));
-        Self { machine, random, now, created: 0, running: Vec::new(), finished: VecDeque::new(), setting: None }
+        let (running, finished, setting) = (Vec::new(), VecDeque::new(), None);
+        let mut load = Self { machine, random, now, created: 0, running, finished, setting, schedules: Vec::new() };
+        let mut history = History::new(1);
+        let new = (0..SCHEDULES).map(|number| {
+            let schedule = history.new_schedule(ScheduleId::new(format!("schedule-{number}")).expect("an id"));
+            ScheduleWrite::Create { schedule: Arc::new(Schedule { paused: None, ..schedule }) }
+        });
+        load.write_schedules(new.collect());
+        load
     }
 
     /// A body that cannot be compressed: inline, apart, or of a length from which on the database keeps it apart too.
@@ -110,6 +122,23 @@ impl Load {
         let removed = removed.collect();
         self.write(removed);
         self.count();
+
+        let course = Course { next_due_at: Some(now.plus(Duration::from_secs(60))), ..Course::default() };
+        let fired = self.schedules.iter().map(|StoredSchedule { schedule, version }| {
+            let schedule = Arc::new(Schedule { course: course.clone(), ..(**schedule).clone() });
+            ScheduleWrite::Replace { schedule, expected: *version }
+        });
+        let fired = fired.collect();
+        self.write_schedules(fired);
+    }
+
+    fn write_schedules(&mut self, writes: Vec<ScheduleWrite>) {
+        let schedules: Vec<_> = writes.iter().filter_map(|write| write.schedule().cloned()).collect();
+        let commands = writes.into_iter().map(Command::Schedule).collect();
+        let outcomes = self.machine.engine.commit(commands).expect("it is written").outcomes;
+        let versions = outcomes.schedules.into_iter().map(|version| version.expect("nobody else writes"));
+        let stored = schedules.into_iter().zip(versions);
+        self.schedules = stored.map(|(schedule, version)| StoredSchedule { schedule, version }).collect();
     }
 
     /// Writes a record in the place of the one before.
@@ -150,8 +179,7 @@ impl Load {
     /// since the second time removes what the first one has found to be outdated. Returns the bytes of each keyspace.
     fn rest(&mut self) -> Vec<(String, u64)> {
         self.machine.end_flush();
-        let Disk { live, done, recent, blocks, bodies, records, meta, .. } = &self.machine.engine.disk;
-        let keyspaces = [live, done, recent, blocks, bodies, records, meta];
+        let keyspaces = self.machine.engine.disk.keyspaces();
         for keyspace in keyspaces {
             keyspace.rotate_memtable_and_wait().expect("writable");
             (0..2).for_each(|_| keyspace.major_compact().expect("writable"));
