@@ -25,7 +25,7 @@ pub(crate) trait Engine: Send + Sync {
 
 /// Makes everything acknowledged visible to searches of this store.
 pub(crate) async fn refresh(store: &dyn Store) {
-    for what in [Refresh::Jobs(&Filter::default()), Refresh::Records] {
+    for what in [Refresh::Jobs(&Filter::default()), Refresh::Records, Refresh::Schedules] {
         store.refresh(what).await.expect("the store is refreshed");
     }
 }

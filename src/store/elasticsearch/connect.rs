@@ -18,8 +18,8 @@ use super::nodes::{Nodes, Reply, Request, reason};
 use super::standing::Standing;
 
 /// The longest time to connect, as a multiple of the request timeout: one to find the server, two for each index, one
-/// for each template, one for the months, one for the shards, and three to find out whether an index was lost.
-const TIMES_A_REQUEST: u32 = 16;
+/// for each template, one for the months, one for the shards, and five to find out whether an index was lost.
+const TIMES_A_REQUEST: u32 = 21;
 /// The settings that block an index.
 const BLOCKS: [&str; 5] = [
     "index.blocks.read_only",
@@ -45,8 +45,7 @@ pub(super) async fn prepare(
     let server = link.server().await?;
     let definitions = Definitions { flavour: server.flavour, indices, options };
     let mut opened = BTreeMap::new();
-    // The jobs come last: what refers to jobs is only there once their index has been.
-    for kind in [Kind::Bodies, Kind::Records, Kind::Jobs] {
+    for kind in Kind::ALIASED {
         opened.insert(indices.name(kind).to_owned(), link.index(&definitions, kind).await?);
     }
     link.months(indices).await?;
@@ -108,11 +107,9 @@ impl<'a> Link<'a> {
     /// Waits for the indices' shards. The process that creates an index waits for them anyway, but not a second process
     /// that finds it just created.
     async fn until_searchable(&self, indices: &Indices, patience: Duration) -> Result<(), ConnectError> {
-        let Indices { jobs, bodies, records, .. } = indices;
+        let aliases = indices.aliases();
         let patience = patience.min(MAX_SHARD_WAIT).as_millis();
-        let path = format!(
-            "_cluster/health/{jobs},{bodies},{records}?wait_for_status=yellow&timeout={patience}ms&filter_path=status"
-        );
+        let path = format!("_cluster/health/{aliases}?wait_for_status=yellow&timeout={patience}ms&filter_path=status");
         let reply = self.send(Request::get(path)).await?;
         match reply.status {
             200..=299 => Ok(()),
@@ -154,7 +151,11 @@ impl<'a> Link<'a> {
         kind: Kind,
     ) -> Result<(String, IndexInfo), ConnectError> {
         let alias = definitions.indices.name(kind);
-        let trace = self.trace(definitions.indices).await?;
+        let mut trace = self.trace(definitions.indices).await?;
+        // The template is made after the index, so without it there has been no such index yet.
+        if trace.is_some() && kind.is_recent() && !self.has_template(alias).await? {
+            trace = None;
+        }
         // Another process may have made the index since, and then left the trace.
         match (self.find(alias).await?, trace) {
             (Some(found), _) => Ok(found),
@@ -169,12 +170,15 @@ impl<'a> Link<'a> {
 
     /// Returns what tells that the store has been used before; `None` when nothing does.
     async fn trace(&self, indices: &Indices) -> Result<Option<String>, ConnectError> {
-        let (months, records) = (indices.months(), &indices.records);
+        let Indices { records, schedules, .. } = indices;
+        let months = indices.months();
         // What was written last must count.
-        let refresh = Request::command(format!("{records},{months}/_refresh?ignore_unavailable=true"));
+        let refresh = Request::command(format!("{records},{schedules},{months}/_refresh?ignore_unavailable=true"));
         self.send(refresh).await?.success().map_err(ConnectError::NotYet)?;
         let path = |name| format!("{name}/_count?ignore_unavailable=true&expand_wildcards=open,closed");
-        for (name, what) in [(&months, "the archive has jobs"), (records, "there are records")] {
+        let traces =
+            [(&months, "the archive has jobs"), (records, "there are records"), (schedules, "there are schedules")];
+        for (name, what) in traces {
             let reply = self.send(Request::post(path(name), b"{}".to_vec())).await?;
             // A closed month cannot be counted, and has been used.
             let count = match reply.status {
@@ -223,6 +227,15 @@ impl<'a> Link<'a> {
         let name = definitions.indices.name(kind);
         let template = definitions.template(kind)?;
         self.make(&format!("the index template `{name}`"), format!("_index_template/{name}"), &template).await.map(drop)
+    }
+
+    async fn has_template(&self, name: &str) -> Result<bool, ConnectError> {
+        let request = Request::get(format!("_index_template/{name}?filter_path=index_templates.name"));
+        let reply = self.send(request).await?;
+        if reply.status == 404 {
+            return Ok(false);
+        }
+        reply.success().map(|_| true).map_err(ConnectError::NotYet)
     }
 
     /// Checks the months' indices. One that takes no writes refuses only those that need it, and is named in the log.

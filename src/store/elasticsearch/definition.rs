@@ -1,8 +1,8 @@
 //! The definitions of the indices: their mappings from `mappings/`, with the configured settings filled in.
 //!
-//! The indices of jobs, bodies and records are reached through an alias each, so that one can be exchanged for another
-//! later. Each also has a template, so that no index with such a name can come to be with another mapping, nor by a
-//! write alone where the server lets a template forbid that.
+//! The indices of jobs, bodies, records and schedules are reached through an alias each, so that one can be exchanged
+//! for another later. Each also has a template, so that no index with such a name can come to be with another mapping,
+//! nor by a write alone where the server lets a template forbid that.
 
 use serde_json::{Value, json};
 
@@ -17,6 +17,7 @@ pub(super) const MAPPING_VERSION: u64 = 1;
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");
+const SCHEDULES: &str = include_str!("../../../mappings/schedules.json");
 /// The number of primary shards of an index for which none is set: one holds the live jobs of most, since those that
 /// have ended leave it, and every search asks each shard.
 const DEFAULT_SHARDS: u32 = 1;
@@ -38,11 +39,14 @@ impl Definitions<'_> {
             Kind::Jobs | Kind::Archive => JOBS,
             Kind::Bodies => BODIES,
             Kind::Records => RECORDS,
+            Kind::Schedules => SCHEDULES,
         };
         let mut definition: Value = serde_json::from_str(text)
             .map_err(|error| ConnectError::refused("a mapping is not JSON", error.to_string()))?;
-        if kind.is_of_jobs() {
+        if kind.has_labels() {
             definition = self.flavour.adapt(definition);
+        }
+        if kind.is_of_jobs() {
             definition["settings"]["index"]["query"] = json!({ "default_field": default_fields() });
         }
         let Indices { all, .. } = self.indices;
@@ -50,7 +54,7 @@ impl Definitions<'_> {
         definition["aliases"] = match kind {
             Kind::Jobs => json!({ own: {}, all: without_tombstones() }),
             Kind::Archive => json!({ all: {} }),
-            Kind::Bodies | Kind::Records => json!({ own: {} }),
+            Kind::Bodies | Kind::Records | Kind::Schedules => json!({ own: {} }),
         };
         Ok(with_options(definition, kind, self.options))
     }

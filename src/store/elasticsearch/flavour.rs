@@ -27,7 +27,7 @@ impl fmt::Display for Flavour {
 }
 
 impl Flavour {
-    /// Turns a jobs index's definition, written for Elasticsearch, into this server's.
+    /// Turns the definition of an index with labels, written for Elasticsearch, into this server's.
     pub(super) fn adapt(self, mut definition: Value) -> Value {
         if self == Self::OpenSearch {
             // OpenSearch's name for a field that indexes an object with arbitrary keys, which has no `ignore_above`.

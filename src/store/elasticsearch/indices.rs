@@ -14,15 +14,32 @@ pub(super) enum Kind {
     Bodies,
     /// The index holds records.
     Records,
+    /// The index holds schedules.
+    Schedules,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 4] = [Self::Jobs, Self::Archive, Self::Bodies, Self::Records];
+    pub(super) const ALL: [Self; 5] = [Self::Jobs, Self::Archive, Self::Bodies, Self::Records, Self::Schedules];
+    /// The kinds that have one index each, behind an alias, in the order in which they are made and migrated. The jobs
+    /// come last: what refers to jobs is only there once their index has been.
+    pub(super) const ALIASED: [Self; 4] = [Self::Bodies, Self::Records, Self::Schedules, Self::Jobs];
 
     /// Returns whether the number of shards of such an index is a setting. Live jobs and bodies are written all the
-    /// time; records are few; and a month takes one write for each job, while every search asks each of its shards.
+    /// time; records are few; a schedule is written when it is due and not with what becomes of its jobs; and a month
+    /// takes one write for each job, while every search asks each of its shards.
     pub(super) fn follows_shards(self) -> bool {
         matches!(self, Self::Jobs | Self::Bodies)
+    }
+
+    /// Returns whether indices of an earlier version of the program may lack this one, which is then made at the start
+    /// as for a new store.
+    pub(super) fn is_recent(self) -> bool {
+        matches!(self, Self::Schedules)
+    }
+
+    /// Returns whether the documents of such an index have labels.
+    pub(super) fn has_labels(self) -> bool {
+        self.is_of_jobs() || self == Self::Schedules
     }
 
     /// Returns whether such an index holds jobs.
@@ -31,12 +48,14 @@ impl Kind {
     }
 }
 
-/// The names of the indices. Those of jobs, bodies and records are aliases, each of one numbered index.
+/// The names of the indices. Those of jobs, bodies, records and schedules are aliases, each of one numbered
+/// index.
 #[derive(Clone, Debug)]
 pub(super) struct Indices {
     pub(super) jobs: String,
     pub(super) bodies: String,
     pub(super) records: String,
+    pub(super) schedules: String,
     /// The prefix of the names of the months' indices, and the name of their template.
     pub(super) archive: String,
     /// The alias over live jobs and the archive, for people and Kibana.
@@ -55,7 +74,13 @@ impl Indices {
             Kind::Archive => &self.archive,
             Kind::Bodies => &self.bodies,
             Kind::Records => &self.records,
+            Kind::Schedules => &self.schedules,
         }
+    }
+
+    /// Returns the aliases of the indices of [`Kind::ALIASED`], separated by commas.
+    pub(super) fn aliases(&self) -> String {
+        Kind::ALIASED.map(|kind| self.name(kind)).join(",")
     }
 
     /// Returns the name of a month's index.

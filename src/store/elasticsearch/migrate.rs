@@ -59,7 +59,7 @@ impl Migration {
             let mut found: Vec<(String, IndexInfo, Kind)> = Vec::new();
             found.extend(link.all_months(&indices).await?.into_iter().map(|(name, info)| (name, info, Kind::Archive)));
             // The live index comes last: while it has the former version, no server starts on what is half done.
-            for kind in [Kind::Bodies, Kind::Records, Kind::Jobs] {
+            for kind in Kind::ALIASED {
                 found.extend(link.find(indices.name(kind)).await?.map(|(name, info)| (name, info, kind)));
             }
             for (index, info, kind) in &found {

@@ -1,9 +1,9 @@
 //! The store on Elasticsearch, or OpenSearch: for many machines.
 //!
 //! A job is one document of the index `{prefix}jobs` or, once it has ended some time ago, of its month's
-//! `{prefix}archive-2026.11`; a long payload or result is one of `{prefix}bodies`, a record one of `{prefix}records`. A
-//! write is conditional on `if_seq_no` and `if_primary_term` (`op_type=create` for a new job); a search finds
-//! candidates and may lag.
+//! `{prefix}archive-2026.11`; a long payload or result is one of `{prefix}bodies`, a record one of `{prefix}records`, a
+//! schedule one of `{prefix}schedules`. A write is conditional on `if_seq_no` and `if_primary_term` (`op_type=create`
+//! for a new job); a search finds candidates and may lag.
 //!
 //! In reading order:
 //!
@@ -18,7 +18,8 @@
 //! - reads: `reader`, `search`, `query_time`, `stats` and [`kql`] (Kibana's query language as the server's);
 //! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`], [`months`]
 //!   and [`mover`];
-//! - beside the jobs: [`records`], `audit` and `time` (what time it is by the nodes' clocks).
+//! - beside the jobs: `collection` (documents that are compared and swapped as jobs are, without an archive), of which
+//!   there are [`records`] and [`schedules`]; `audit` and `time` (what time it is by the nodes' clocks).
 //!
 //! The store's promises: a write is acknowledged only on the server's own acknowledgement of that write or of one more
 //! with the same content; an outcome that cannot be determined is *unknown*, never *failed*; nothing is sent that would
@@ -31,6 +32,7 @@ mod bodies;
 mod bulk;
 mod caller;
 mod cleaning;
+mod collection;
 mod conditional;
 mod connect;
 mod context;
@@ -56,6 +58,7 @@ mod reader;
 mod records;
 mod resize;
 mod resolution;
+mod schedules;
 mod search;
 mod shards;
 mod standing;
@@ -85,12 +88,12 @@ use self::audit::Audit;
 use self::context::Context;
 use self::definition::Definitions;
 use self::flavour::Flavour;
-use self::indices::Indices;
 use self::mover::Mover;
 use self::nodes::Request;
 use self::query_time::QueryTime;
 use self::reader::Reader;
 use self::records::Records;
+use self::schedules::Schedules;
 use self::search::Scope;
 use self::unreadable::Unreadable;
 use self::write_id::{RecentWrites, WriteIdSource};
@@ -117,6 +120,7 @@ pub struct ElasticsearchStore {
     writer: Writer,
     reader: Reader,
     records: Records,
+    schedules: Schedules,
     audit: Audit,
     mover: Mover,
     read_timeout: Duration,
@@ -156,6 +160,7 @@ impl ElasticsearchStore {
             writer: Writer::start(Arc::clone(&context), options.write_queue, options.bulks_in_flight),
             reader: Reader::start(Arc::clone(&context), options.read_queue, options.read_timeout),
             records: Records::new(Arc::clone(&context)),
+            schedules: Schedules::new(Arc::clone(&context)),
             audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
             mover,
             context,
@@ -254,20 +259,22 @@ impl Store for ElasticsearchStore {
     }
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
-        let refused = || Err(StoreError::Unsupported("no schedules yet").into());
-        writes.iter().map(|_| refused()).collect()
+        self.schedules.write(writes).await
     }
 
-    async fn schedules(&self, _ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
-        Err(StoreError::Unsupported("no schedules yet"))
+    async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
+        let scope = self.scope(&self.context.indices.schedules)?;
+        self.heard(self.schedules.get(ids, scope.deadline).await)
     }
 
-    async fn due_schedules(&self, _due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
-        Err(StoreError::Unsupported("no schedules yet"))
+    async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        let scope = self.scope(&self.context.indices.schedules)?;
+        self.heard(self.schedules.due(due, scope.deadline).await)
     }
 
-    async fn list_schedules(&self, _list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
-        Err(StoreError::Unsupported("no schedules yet"))
+    async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        let scope = self.scope(&self.context.indices.schedules)?;
+        self.heard(self.schedules.list(list, scope.deadline).await)
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
@@ -276,12 +283,13 @@ impl Store for ElasticsearchStore {
     }
 
     async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {
-        let (scope, records) = (self.jobs()?, &self.context.indices.records);
+        let (scope, indices) = (self.jobs()?, &self.context.indices);
         let target = match what {
-            Refresh::Records | Refresh::Schedules => records.clone(),
-            Refresh::Jobs(filter) => search::index_for(filter, &self.context.indices),
+            Refresh::Records => indices.records.clone(),
+            Refresh::Schedules => indices.schedules.clone(),
+            Refresh::Jobs(filter) => search::index_for(filter, indices),
         };
-        if target != *records && target != scope.index {
+        if matches!(what, Refresh::Jobs(_)) && target != scope.index {
             // A search must not find the copy in the archive of a job that has left it.
             self.writer.cleared(self.read_timeout).await;
         }
@@ -340,7 +348,7 @@ impl Store for ElasticsearchStore {
 
     async fn ready(&self) -> Result<(), StoreError> {
         self.is_open()?;
-        let Context { nodes, indices: Indices { jobs, bodies, records, .. }, standing, .. } = &*self.context;
+        let Context { nodes, indices, standing, .. } = &*self.context;
         let deadline = Instant::now() + READY_TIMEOUT.min(self.read_timeout);
         // What the nodes say is in the log, by their names.
         let unanswered = |error| match error {
@@ -348,7 +356,8 @@ impl Store for ElasticsearchStore {
             error => error,
         };
         standing.check(nodes, deadline).await.map_err(unanswered)?;
-        let request = Request::get(format!("_cluster/health/{jobs},{bodies},{records}?timeout=1s&filter_path=status"));
+        let aliases = indices.aliases();
+        let request = Request::get(format!("_cluster/health/{aliases}?timeout=1s&filter_path=status"));
         let reply = nodes.try_call(&request, deadline).await.map_err(|error| unanswered(error.into()))?;
         let health: Value = serde_json::from_slice(&reply.body().map_err(unanswered)?)
             .map_err(|_| StoreError::Unavailable("its nodes answer with something else than health".to_owned()))?;
@@ -363,5 +372,6 @@ impl Store for ElasticsearchStore {
         self.writer.close().await;
         self.reader.close().await;
         self.records.close().await;
+        self.schedules.close().await;
     }
 }

@@ -47,7 +47,8 @@ pub struct ElasticsearchOptions {
     /// bodies, and of those whose job has to be looked for in the archive.
     pub bulks_in_flight: usize,
     /// The number of primary shards of the indices of live jobs and of bodies; `None` for what they have, and for one
-    /// in an index that is made. A month of the archive and the index of records have one in any case.
+    /// in an index that is made. A month of the archive and the indices of records and of schedules have one in any
+    /// case.
     pub shards: Option<u32>,
     /// The number of replicas of each shard; `None` for one replica as soon as there is a second node, and none before
     /// that.
@@ -113,6 +114,7 @@ impl ElasticsearchOptions {
             jobs: format!("{prefix}jobs"),
             bodies: format!("{prefix}bodies"),
             records: format!("{prefix}records"),
+            schedules: format!("{prefix}schedules"),
             archive: format!("{prefix}archive"),
             all: format!("{prefix}all"),
             resizing: format!("{prefix}resizing-"),

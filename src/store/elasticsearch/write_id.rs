@@ -70,8 +70,8 @@ impl KnownWrite {
         Self { write_id, bodies: job.stored_bodies().map(|body| body.id).collect() }
     }
 
-    /// Returns the entry for a write of a record.
-    pub(super) fn of_record(write_id: WriteId) -> Self {
+    /// Returns the entry for a write of a document without bodies.
+    pub(super) fn without_bodies(write_id: WriteId) -> Self {
         Self { write_id, bodies: Box::default() }
     }
 }

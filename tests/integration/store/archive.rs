@@ -6,6 +6,7 @@ mod interrupted;
 pub(crate) mod migrated;
 mod model;
 mod removed;
+pub(crate) mod schedules;
 mod unavailable;
 mod unreadable;
 

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold::job::{Body, Job};
+use leasehold::job::{Body, Job, ScheduleId};
+use leasehold::schedule::Schedule;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
-use leasehold::store::{Record, RecordKind, Store, StoreError, Version, Versioned, Write, WriteError};
+use leasehold::store::{Record, RecordKind, ScheduleWrite, Store, StoreError, Version, Versioned, Write, WriteError};
 use tokio::task::JoinHandle;
 
+use super::archive::schedules;
 use super::elasticsearch::{connect, patient};
 use super::records;
 use super::sample::{counted, json, submitted};
@@ -92,6 +94,41 @@ async fn a_lone_writer_of_a_record_sees_no_conflict_behind_a_bad_network() {
             assert_eq!(records::remove(store, &key, version).await.expect("nobody else removes it"), version);
             assert_eq!(store.record(&key).await.expect("the store can be read"), None);
         }
+    }))
+    .await;
+
+    assert!(proxy.counts().spoiled() > 0, "some answers were spoiled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_writer_of_schedules_sees_no_conflict_behind_a_bad_network() {
+    let (store, proxy) = &behind(vec![Fault::Swallow, Fault::Delay(DELAY), Fault::Reset, Fault::Cut]).await;
+
+    join_all((0..WRITERS).map(|writer| async move {
+        let write = |writes: Vec<ScheduleWrite>| async {
+            let answers = store.write_schedules(writes).await;
+            answers.into_iter().map(|answer| answer.expect("nobody else writes it")).collect::<Vec<Version>>()
+        };
+        let new = |number| schedules::schedule(&format!("{writer}-{number}"), "{}", 0);
+        let mut own: Vec<Arc<Schedule>> = (0..JOBS).map(new).collect();
+        let ids: Vec<_> = own.iter().map(|schedule| schedule.id.clone()).collect();
+        let mut versions = write(own.iter().map(schedules::creation).collect()).await;
+        for _ in 0..ROUNDS {
+            own = own.iter().map(|schedule| schedules::revised(schedule)).collect();
+            let replacements = own.iter().zip(&versions).map(|(schedule, expected)| ScheduleWrite::Replace {
+                schedule: Arc::clone(schedule),
+                expected: *expected,
+            });
+            versions = write(replacements.collect()).await;
+        }
+        let found = store.schedules(&ids).await.expect("the store can be read").into_iter().flatten();
+        let found: Vec<_> = found.map(|found| (found.schedule, found.version)).collect();
+        assert_eq!(found, own.into_iter().zip(versions.clone()).collect::<Vec<_>>());
+        let removal =
+            |(id, expected): (&ScheduleId, &Version)| ScheduleWrite::Remove { id: id.clone(), expected: *expected };
+        assert_eq!(write(ids.iter().zip(&versions).map(removal).collect()).await, versions);
+        let found = store.schedules(&ids).await.expect("the store can be read");
+        assert!(found.iter().all(Option::is_none));
     }))
     .await;
 

@@ -337,7 +337,8 @@ async fn jobs_and_bodies_have_the_shards_that_are_set_and_the_others_one(server:
         assert_eq!(settings["index.number_of_replicas"], "0");
         settings["index.number_of_shards"].clone()
     };
-    assert_eq!([shards("jobs").await, shards("bodies").await, shards("records").await], ["3", "3", "1"]);
+    assert_eq!([shards("jobs").await, shards("bodies").await], ["3", "3"]);
+    assert_eq!([shards("records").await, shards("schedules").await], ["1", "1"]);
     let template = at(&options, Method::GET, "_index_template/{prefix}archive", None).await;
     let settings = &template["index_templates"][0]["index_template"]["template"]["settings"];
     assert_eq!(settings["index"]["number_of_shards"], "1", "{template}");
@@ -346,7 +347,7 @@ async fn jobs_and_bodies_have_the_shards_that_are_set_and_the_others_one(server:
     let with = |replicas| ElasticsearchOptions { replicas: Some(replicas), shards: None, ..options.clone() };
     let changes = |migration: &Migration| migration.changes().filter(|change| change.contains("replicas")).count();
     let migration = Migration::plan(with(1)).await.expect("planned");
-    assert_eq!(changes(&migration), 3);
+    assert_eq!(changes(&migration), 4);
     migration.apply(|_| {}).await.expect("done");
     assert_eq!(changes(&Migration::plan(with(1)).await.expect("planned")), 0);
 }

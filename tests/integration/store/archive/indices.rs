@@ -30,7 +30,7 @@ impl Site {
 }
 
 async fn the_live_index_is_an_alias_of_one_numbered_index(site: Site) {
-    for name in ["jobs", "bodies", "records"] {
+    for name in ["jobs", "bodies", "records", "schedules"] {
         let found = site.ask(&format!("{{prefix}}{name}")).await;
         let names: Vec<&String> = found.as_object().expect("indices").keys().collect();
         assert_eq!(names, [&format!("{}{name}-000001", site.prefix)]);
