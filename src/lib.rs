@@ -19,9 +19,10 @@
 //! 10. [`peers`] – calls between the managers of one store.
 //! 11. [`notify`] – tells whoever asked what happened to jobs.
 //! 12. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
-//! 13. [`api`] – HTTP in, domain out.
-//! 14. [`client`] – the HTTP API from the other side, for programs and workers.
-//! 15. [`cli`] – the command line; the only place that names a concrete store.
+//! 13. [`scheduler`] – turns schedules into jobs when they are due.
+//! 14. [`api`] – HTTP in, domain out.
+//! 15. [`client`] – the HTTP API from the other side, for programs and workers.
+//! 16. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
@@ -35,6 +36,7 @@ pub mod notify;
 pub mod peers;
 pub mod query;
 pub mod schedule;
+pub mod scheduler;
 pub mod store;
 pub mod wire;
 pub mod worker;

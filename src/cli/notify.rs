@@ -77,15 +77,20 @@ fn origin(url: &str) -> Result<Origin, Failure> {
     Ok(Origin { source: parsed.to_string(), job_pages: Some(pages) })
 }
 
+/// Makes what calls the addresses that users name.
+pub(super) fn executor(notifications: &Notifications) -> Result<HttpExecutor, Failure> {
+    HttpExecutor::new(notifications.policy.clone(), Limits::default()).map_err(Failure::failed)
+}
+
 /// Starts the notifier.
 pub(super) async fn start(
     notifications: Notifications,
+    executor: HttpExecutor,
     manager: &Manager,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
 ) -> Result<Notifier, Failure> {
-    let Notifications { policy, config } = notifications;
-    let executor = HttpExecutor::new(policy, Limits::default()).map_err(Failure::failed)?;
+    let Notifications { config, .. } = notifications;
     let start = || Notifier::start(manager.clone(), store.clone(), clock.clone(), executor.clone(), config.clone());
     let started = start
         .retry(backoff::waits())

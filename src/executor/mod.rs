@@ -8,11 +8,12 @@
 //! - no redirect is followed and no proxy of the environment is used: both lead where nobody checked;
 //! - time, bytes and the number of calls under way are bounded, whatever the other side does.
 //!
-//! In reading order: [`AddressClass`], [`TargetPolicy`], the checked [`Resolve`]r, [`HttpExecutor`] here, and
-//! [`webhook`] (what is sent to receivers, and what their answers mean).
+//! In reading order: [`AddressClass`], [`TargetPolicy`], the checked [`Resolve`]r, [`HttpExecutor`] here,
+//! `hosts` (none takes all calls), and [`webhook`] (what is sent to receivers, and what their answers mean).
 
 mod address;
 mod error;
+mod hosts;
 mod resolve;
 mod target;
 pub mod webhook;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 
 pub use address::AddressClass;
 pub use error::CallError;
+pub(crate) use hosts::{Admission, Hosts};
 pub use resolve::{Resolve, SystemResolver};
 pub use target::{AllowedTarget, InvalidTarget, MAX_URL_BYTES, RefusedTarget, TargetPolicy, TargetUrl};
 
@@ -40,7 +42,9 @@ use crate::clock::Timestamp;
 use resolve::CheckedResolver;
 
 /// How long an idle connection is kept, and how many for one host.
-const IDLE: (Duration, usize) = (Duration::from_secs(15), 2);
+const IDLE: (Duration, usize) = (Duration::from_secs(15), 128);
+/// The most characters of an answer that are kept to be shown.
+const EXCERPT_CHARS: usize = 200;
 /// Headers that control the connection or the framing. Only the client sets them, to prevent request smuggling.
 const CARRIAGE: [HeaderName; 8] = [
     header::HOST,
@@ -72,7 +76,7 @@ impl Default for Limits {
             connect_timeout: Duration::from_secs(5),
             max_timeout: Duration::from_secs(60),
             max_answer_bytes: 64 * 1024,
-            max_concurrent: 64,
+            max_concurrent: 512,
         }
     }
 }
@@ -223,6 +227,18 @@ impl HttpExecutor {
             }
         }
         Ok((body.freeze(), false))
+    }
+}
+
+/// Returns the answer to a call as one line of text.
+pub(crate) fn excerpt(answer: &Result<HttpAnswer, CallError>) -> String {
+    match answer {
+        Ok(answer) => {
+            let body = String::from_utf8_lossy(&answer.body);
+            let body: String = body.chars().filter(|letter| !letter.is_control()).take(EXCERPT_CHARS).collect();
+            format!("{} {body}", answer.status).trim_end().to_owned()
+        }
+        Err(error) => error.to_string(),
     }
 }
 

@@ -203,6 +203,12 @@ impl JobId {
 }
 
 impl ScheduleId {
+    /// Returns a new id, which is unique without coordination.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(JobId::generate().0)
+    }
+
     /// Returns a hash (XXH3) of the id, which is the same on every machine and never changes.
     #[must_use]
     pub fn hash(&self) -> u64 {

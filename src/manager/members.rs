@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::clock::Timestamp;
-use crate::job::{QueueName, RecordName};
+use crate::job::{PartitionSet, QueueName, RecordName};
 use crate::manager::Manager;
 use crate::manager::dispatch::{Member, Members};
 use crate::store::record::body;
@@ -184,6 +184,13 @@ impl Manager {
             self.shared.members.joined.get_or_try_init(|| self.meet()).await?;
         }
         Ok(())
+    }
+
+    /// Returns the partitions of a queue that are this manager's own: with as many managers as there may be, each is
+    /// the own one of one of those that have workers for the queue, but for a moment in which it may be nobody's.
+    #[must_use]
+    pub fn own_partitions(&self, queue: &QueueName) -> PartitionSet {
+        self.shared.dispatch.own_partitions(queue)
     }
 
     /// Tells the others at once when workers have come for a queue that had none.

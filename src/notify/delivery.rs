@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::config::NotifyConfig;
-use super::hosts::{Admission, Hosts};
 use super::subscriptions::{Reception, Subscriptions};
 use crate::clock::Clock;
 use crate::executor::webhook::{JobEvent, Receiver, Verdict};
-use crate::executor::{CallError, HttpAnswer, HttpExecutor, TargetUrl};
+use crate::executor::{Admission, Hosts, HttpExecutor, TargetUrl, excerpt};
 use crate::job::{JobId, JobSpec, Json, Kind, NoticeFormat, NoticeTarget, QueueName};
 use crate::manager::NewJob;
 use crate::worker::{Attempt, Handler, HandlerError};
@@ -24,9 +23,6 @@ pub const KIND: &str = "leasehold.webhook";
 
 /// The namespace of deliveries' ids (RFC 9562, section 5.5).
 const NAMESPACE: Uuid = Uuid::from_u128(0x51a9_3c1e_0d5b_4f6a_b0b7_9f1d_6a2c_84e3);
-
-/// The most characters of a receiver's answer in a failure's message.
-const EXCERPT_CHARS: usize = 200;
 
 /// The payload of a delivery's job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,16 +172,4 @@ fn dead(code: &str, message: String) -> HandlerError {
     metrics::counter!("leasehold_notifications_dead_total").increment(1);
     tracing::warn!(code, why = %message, "a notification is not delivered; its job is kept as the dead letter");
     HandlerError::permanent(code, message)
-}
-
-/// Returns the receiver's answer as one line of text.
-fn excerpt(answer: &Result<HttpAnswer, CallError>) -> String {
-    match answer {
-        Ok(answer) => {
-            let body = String::from_utf8_lossy(&answer.body);
-            let body: String = body.chars().filter(|letter| !letter.is_control()).take(EXCERPT_CHARS).collect();
-            format!("{} {body}", answer.status).trim_end().to_owned()
-        }
-        Err(error) => error.to_string(),
-    }
 }

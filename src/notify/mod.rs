@@ -7,13 +7,12 @@
 //!    twice, the first half changes nothing; so a crash between the two costs nothing.
 //! 2. the [`delivery`] is run as any job is, by a worker within this process: with a lease, attempts and a backoff.
 //!    When the attempts are used up it has failed, and lies there as the dead letter, to be looked at and retried. Of
-//!    the receivers' [`hosts`] none takes all places.
+//!    the receivers' hosts none takes all places.
 //!
 //! [`subscriptions`] are receivers of events of any job.
 
 mod config;
 pub mod delivery;
-mod hosts;
 mod outbox;
 pub mod subscriptions;
 
@@ -28,13 +27,12 @@ pub use delivery::{KIND, QUEUE};
 pub use subscriptions::{NewSubscription, Subscription, SubscriptionError, Subscriptions};
 
 use crate::clock::Clock;
-use crate::executor::HttpExecutor;
+use crate::executor::{Hosts, HttpExecutor};
 use crate::job::{Kind, QueueName, WorkerId};
 use crate::manager::Manager;
 use crate::store::{Store, StoreError};
 use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
 use delivery::Deliver;
-use hosts::Hosts;
 use outbox::Outbox;
 
 /// The lease of a delivery. A receiver may take longer, since the worker sends heartbeats; a delivery waits this long

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -88,11 +89,20 @@ pub struct Action {
     #[schema(value_type = Option<Value>)]
     pub body: Option<Json>,
     /// How long the call may take, in milliseconds; 10,000 by default.
-    #[schema(minimum = 100, maximum = 300_000)]
+    #[schema(minimum = 100, maximum = 60_000)]
     pub timeout_ms: Option<u64>,
     /// The status of an answer that means success; any from 200 to 299 by default.
     #[schema(minimum = 200, maximum = 599)]
     pub expect_status: Option<u16>,
+}
+
+impl Action {
+    /// Returns an action of a type, without what it needs.
+    #[must_use]
+    pub const fn of(kind: ActionType) -> Self {
+        let (job, url, method, headers, body) = (None, None, None, None, None);
+        Self { kind, job, url, method, headers, body, timeout_ms: None, expect_status: None }
+    }
 }
 
 /// What people define of a schedule.
@@ -210,17 +220,24 @@ pub struct Timetable {
     period: Period,
     excluded: ExcludedDays,
     /// How long after the period's time the schedule is due.
-    offset: std::time::Duration,
+    offset: Duration,
     start_at: Option<Timestamp>,
     end_at: Option<Timestamp>,
 }
 
 impl Definition {
+    /// Returns whether a schedule with this definition is due at the same times as one with `other`.
+    #[must_use]
+    pub fn is_due_alike(&self, other: &Self) -> bool {
+        let times = |of: &Self| (of.period.clone(), of.spread_ms, of.start_at, of.end_at, of.exclude.clone());
+        times(self) == times(other)
+    }
+
     /// Returns when a schedule with this definition is due; what is wrong with the definition is added to `faults`.
     pub fn timetable(&self, id: &ScheduleId, faults: &mut Vec<Fault>) -> Option<Timetable> {
         let period = self.period.parse(faults);
         let excluded = DatesText::parse_all(&self.exclude, faults);
-        let offset = std::time::Duration::from_millis(match self.spread_ms {
+        let offset = Duration::from_millis(match self.spread_ms {
             0 => 0,
             spread => id.hash() % spread,
         });
@@ -249,6 +266,18 @@ impl Schedule {
     #[must_use]
     pub fn partition(&self) -> Partition {
         Partition::of(self.id.as_str())
+    }
+
+    /// Returns a text that changes whenever people change the schedule, and not when it goes on.
+    #[must_use]
+    pub fn tag(&self) -> String {
+        format!("{}-{}", self.created_at.as_millis(), self.revision)
+    }
+
+    /// Returns how late a trigger may start.
+    #[must_use]
+    pub fn margin(&self) -> Duration {
+        Duration::from_millis(self.definition.margin_of_error_ms)
     }
 
     /// Returns when a loader has to look at the schedule next; `None` when it is paused or has no more due times.

@@ -1,7 +1,5 @@
 //! What follows from a schedule at a time.
 
-use std::time::Duration;
-
 use super::definition::{Course, NotRun, NotRunRange, Schedule, Timetable};
 use crate::clock::Timestamp;
 
@@ -14,6 +12,8 @@ const MAX_DUE: usize = 10_000;
 pub struct Plan {
     /// The times for which a trigger is to be made, in order.
     pub triggers: Vec<Timestamp>,
+    /// How many due times are missed.
+    pub missed: u64,
     /// How far the schedule has come when they are made.
     pub course: Course,
 }
@@ -22,10 +22,10 @@ pub struct Plan {
 /// of error is over at `now` are missed.
 #[must_use]
 pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: Timestamp, max_triggers: usize) -> Plan {
-    let margin = Duration::from_millis(schedule.definition.margin_of_error_ms);
+    let margin = schedule.margin();
     let mut course = schedule.course.clone();
     let mut triggers = Vec::new();
-    let Some(first) = schedule.load_at() else { return Plan { triggers, course } };
+    let Some(first) = schedule.load_at() else { return Plan { triggers, missed: 0, course } };
     let mut due = timetable.due_after(Timestamp::from_millis(first.as_millis() - 1));
     let mut missed: Option<NotRunRange> = None;
     course.next_due_at = due.next();
@@ -43,9 +43,10 @@ pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: T
         course.next_due_at = due.next();
     }
     // Whatever is missed comes before whatever is not: the margin is the same for all.
+    let count = missed.as_ref().map_or(0, |missed| missed.count);
     if let Some(missed) = missed {
         course.add_not_run(missed);
     }
     course.last_due_at = triggers.last().copied().or(course.last_due_at);
-    Plan { triggers, course }
+    Plan { triggers, missed: count, course }
 }

@@ -26,6 +26,7 @@ const FLOORS: &[&[&str]] = &[
     &["worker", "monitor", "peers"],
     &["notify"],
     &["wire"],
+    &["scheduler"],
     &["api", "client"],
     &["cli"],
 ];

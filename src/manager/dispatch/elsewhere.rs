@@ -150,6 +150,11 @@ impl Dispatch {
         }
     }
 
+    /// Returns the partitions of a queue whose jobs this manager hands out before all others.
+    pub(crate) fn own_partitions(&self, queue: &QueueName) -> PartitionSet {
+        self.shared.board.lock().lane(queue).shares.own
+    }
+
     /// Shares out the queues between these managers.
     pub(crate) fn share(&self, members: Members) {
         let mut board = self.shared.board.lock();

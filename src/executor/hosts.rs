@@ -1,4 +1,4 @@
-//! The receivers' hosts: none of them takes all places for deliveries, and one that does not answer is not called for a
+//! The hosts that are called: none of them takes all places for calls, and one that does not answer is not called for a
 //! while.
 
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use crate::clock::Timestamp;
 
-/// How long a delivery waits for a place at a host that answers.
+/// How long a call waits for a place at a host that answers.
 const TURN: Duration = Duration::from_millis(250);
-/// The wait of a delivery that finds no place, before a random addition of as much again.
+/// The wait of a call that finds no place, before a random addition of as much again.
 const LATER: Duration = Duration::from_secs(2);
 /// How many calls in a row may fail before the host is left alone.
 const FAILURES: u32 = 5;
@@ -24,8 +24,8 @@ const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(300);
 /// How many hosts are remembered, unless more are being called or left alone.
 const REMEMBERED: usize = 10_000;
 
-/// What a delivery may do.
-pub(super) enum Admission {
+/// What a caller may do.
+pub(crate) enum Admission {
     /// Call the host, which holds this place until the call has ended.
     Call(Call),
     /// Be put off: the host has as many calls as it may.
@@ -35,7 +35,7 @@ pub(super) enum Admission {
 }
 
 /// The hosts that are called.
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     places: usize,
     hosts: Mutex<HashMap<String, Host>>,
 }
@@ -48,19 +48,19 @@ struct Host {
 }
 
 /// A place at a host.
-pub(super) struct Call {
+pub(crate) struct Call {
     host: String,
     _place: OwnedSemaphorePermit,
 }
 
 impl Hosts {
     /// Creates hosts of which each can have this many calls.
-    pub(super) fn new(places: usize) -> Self {
+    pub(crate) fn new(places: usize) -> Self {
         Self { places: places.max(1), hosts: Mutex::default() }
     }
 
     /// Takes a place at a host. While its calls fail, only one is under way at a time.
-    pub(super) async fn admit(&self, host: &str, now: Timestamp) -> Admission {
+    pub(crate) async fn admit(&self, host: &str, now: Timestamp) -> Admission {
         let (places, is_failing) = {
             let mut hosts = self.hosts.lock();
             if hosts.len() >= REMEMBERED {
@@ -88,7 +88,7 @@ impl Hosts {
     }
 
     /// Ends a call, of which the host has answered or not.
-    pub(super) fn ended(&self, call: Call, answered: bool, now: Timestamp) {
+    pub(crate) fn ended(&self, call: Call, answered: bool, now: Timestamp) {
         if let Some(host) = self.hosts.lock().get_mut(&call.host) {
             host.failures = if answered { 0 } else { host.failures.saturating_add(1) };
             host.left_alone_until = host.failures.checked_sub(FAILURES).map(|more| {
@@ -105,7 +105,7 @@ impl Host {
     }
 }
 
-/// Returns a random wait, so that deliveries that were put off together do not come back together.
+/// Returns a random wait, so that calls that were put off together do not come back together.
 fn later() -> Duration {
     LATER.mul_f64(1.0 + rand::random::<f64>())
 }

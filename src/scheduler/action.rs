@@ -1,0 +1,210 @@
+//! The actions of schedules: a job that is submitted, and an HTTP call.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+
+use super::trigger::{self, Trigger};
+use crate::clock::Timestamp;
+use crate::executor::{Admission, Hosts, HttpCall, HttpExecutor, RetryAfter, TargetUrl, excerpt};
+use crate::job::{JobId, Json};
+use crate::manager::{Caller, Manager, ManagerError, NewJob};
+use crate::schedule::{Action, Schedule};
+use crate::wire::{Invalid, SubmitJob};
+use crate::worker::{Attempt, HandlerError};
+
+/// How long a call may take by default.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Performs actions.
+pub(super) struct Actions {
+    pub(super) executor: HttpExecutor,
+    pub(super) hosts: Hosts,
+}
+
+/// How an action has ended.
+pub(super) enum End {
+    /// It was performed.
+    Done { job_id: Option<JobId>, message: Option<String> },
+    /// It was refused for a reason that is the user's to mend.
+    Consumed { job_id: Option<JobId>, message: Option<String> },
+}
+
+impl Actions {
+    /// Submits the job of a `job` action. Done again, it finds the same job.
+    pub(super) async fn submit(
+        &self,
+        manager: &Manager,
+        schedule: &Schedule,
+        trigger: &Trigger,
+    ) -> Result<End, HandlerError> {
+        let id = trigger::job_id(&trigger.schedule_id, trigger.due_at);
+        let new = match job_of(&schedule.definition.action, trigger) {
+            Ok(new) => NewJob { id: Some(id.clone()), ..new },
+            Err(invalid) => return Ok(End::Consumed { job_id: None, message: Some(invalid.to_string()) }),
+        };
+        let caller = Caller::system("scheduler");
+        let answer = manager.submit(&caller, vec![new]).await.into_iter().next();
+        match answer {
+            // The action may have been changed between two attempts, of which the first has made the job.
+            Some(Ok(_) | Err(ManagerError::SubmissionDiffers(_))) => Ok(End::Done { job_id: Some(id), message: None }),
+            Some(Err(error @ ManagerError::Invalid { .. })) => {
+                Ok(End::Consumed { job_id: None, message: Some(error.to_string()) })
+            }
+            Some(Err(error)) => Err(HandlerError::retryable("not_submitted", error.to_string())),
+            None => Err(HandlerError::retryable("not_submitted", "the manager gave no answer")),
+        }
+    }
+
+    /// Makes the call of an `http` action.
+    pub(super) async fn call(
+        &self,
+        schedule: &Schedule,
+        trigger: &Trigger,
+        attempt: &Attempt,
+        now: Timestamp,
+    ) -> Result<End, HandlerError> {
+        let consumed = |message: String| Ok(End::Consumed { job_id: None, message: Some(message) });
+        let call = match call_of(&schedule.definition.action, trigger, attempt) {
+            Ok(call) => call,
+            Err(why) => return consumed(why),
+        };
+        let host = call.url.authority();
+        let place = match self.hosts.admit(&host, now).await {
+            Admission::Call(place) => place,
+            Admission::Later(wait) => {
+                return Err(HandlerError::postponed("busy", format!("{host} has as many calls as it may"), wait));
+            }
+            Admission::Down(wait) => {
+                return Err(HandlerError::postponed("down", format!("{host} does not answer"), wait));
+            }
+        };
+        let answer = self.executor.call(&call).await;
+        let is_driven_back = match &answer {
+            Ok(answer) => drives_back(answer.status),
+            Err(error) => error.is_transient(),
+        };
+        self.hosts.ended(place, !is_driven_back, now);
+        let said = excerpt(&answer);
+        let expected = schedule.definition.action.expect_status;
+        match answer {
+            Ok(answer) if expected.map_or(answer.status.is_success(), |status| answer.status == status) => {
+                Ok(End::Done { job_id: None, message: Some(said) })
+            }
+            Ok(answer) if is_driven_back => {
+                metrics::counter!("leasehold_triggers_redriven_total").increment(1);
+                let retry_after = answer.retry_after.map(|after| wait(after, now));
+                Err(HandlerError { retry_after, ..HandlerError::retryable("driven_back", said) })
+            }
+            Err(_) if is_driven_back => {
+                metrics::counter!("leasehold_triggers_redriven_total").increment(1);
+                Err(HandlerError::retryable("no_answer", said))
+            }
+            Ok(_) | Err(_) => consumed(said),
+        }
+    }
+}
+
+/// Returns whether a call with this answer is made again: the receiver is not able to take it now.
+fn drives_back(status: StatusCode) -> bool {
+    let soon = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    status.is_server_error() || soon.contains(&status)
+}
+
+fn wait(after: RetryAfter, now: Timestamp) -> Duration {
+    match after {
+        RetryAfter::In(wait) => wait,
+        RetryAfter::At(time) => time.since(now),
+    }
+}
+
+/// Returns the job that a `job` action submits for a trigger.
+///
+/// # Errors
+/// Every field that is wrong, by name.
+pub(super) fn job_of(action: &Action, trigger: &Trigger) -> Result<NewJob, Invalid> {
+    let text = action.job.as_ref().map_or("null", Json::as_str);
+    let wrong = |error: serde_json::Error| Invalid::field("", error.to_string());
+    let new: SubmitJob = serde_json::from_str(&filled_json(text, trigger)).map_err(wrong)?;
+    let unfit = [
+        ("id", new.id.is_some()),
+        ("idempotency_key", new.idempotency_key.is_some()),
+        ("run_at", new.run_at.is_some()),
+    ];
+    if let Some((field, _)) = unfit.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(Invalid::field(field, "follows from the schedule and cannot be set"));
+    }
+    let mut new = new.into_new_job()?;
+    let labels =
+        [(trigger::SCHEDULE_LABEL, trigger.schedule_id.to_string()), (trigger::DUE_LABEL, trigger.due_at.to_rfc3339())];
+    new.spec.labels.extend(labels.map(|(name, value)| (name.to_owned(), value)));
+    Ok(new)
+}
+
+/// Returns the call that an `http` action makes for a trigger.
+///
+/// # Errors
+/// What is wrong with the action, in words.
+fn call_of(action: &Action, trigger: &Trigger, attempt: &Attempt) -> Result<HttpCall, String> {
+    let url = filled(action.url.as_deref().unwrap_or_default(), trigger);
+    let url = TargetUrl::parse(&url).map_err(|error| error.to_string())?;
+    let mut headers = HeaderMap::new();
+    let body = match &action.body {
+        None => Bytes::new(),
+        Some(body) => match serde_json::from_str::<String>(body.as_str()) {
+            Ok(text) => Bytes::from(filled(&text, trigger)),
+            Err(_) => {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                Bytes::from(filled_json(body.as_str(), trigger))
+            }
+        },
+    };
+    for (name, value) in action.headers.iter().flatten() {
+        let wrong = |what: &str| format!("the header {name}: {what}");
+        let name: HeaderName = name.parse().map_err(|_| wrong("is not the name of a header"))?;
+        let value = HeaderValue::from_str(&filled(value, trigger)).map_err(|_| wrong("cannot be sent"))?;
+        headers.insert(name, value);
+    }
+    let own = [
+        ("idempotency-key", attempt.job.id.to_string()),
+        ("leasehold-schedule-id", trigger.schedule_id.to_string()),
+        ("leasehold-due-at", trigger.due_at.to_rfc3339()),
+        ("leasehold-fence", attempt.job.fence.get().to_string()),
+        ("leasehold-attempt", attempt.job.attempt.to_string()),
+        ("traceparent", traceparent()),
+    ];
+    for (name, value) in own {
+        let value = HeaderValue::try_from(value).map_err(|_| format!("the header {name} cannot be sent"))?;
+        headers.insert(HeaderName::from_static(name), value);
+    }
+    headers.remove(RETRY_AFTER);
+    let method = http::Method::from_bytes(action.method.unwrap_or_default().as_str().as_bytes());
+    let timeout = action.timeout_ms.map_or(TIMEOUT, Duration::from_millis);
+    Ok(HttpCall { method: method.unwrap_or(http::Method::POST), url, headers, body, timeout })
+}
+
+/// Returns a new trace context (W3C Trace Context, level 1), whose trace begins with this call.
+fn traceparent() -> String {
+    let (trace, span) = (rand::random::<u128>().max(1), rand::random::<u64>().max(1));
+    format!("00-{trace:032x}-{span:016x}-00")
+}
+
+/// Fills in what stands for a trigger's times and names.
+fn filled(text: &str, trigger: &Trigger) -> String {
+    if !text.contains("{{") {
+        return text.to_owned();
+    }
+    text.replace("{{due_at}}", &trigger.due_at.to_rfc3339()).replace("{{schedule_id}}", trigger.schedule_id.as_str())
+}
+
+/// Fills in the same in the texts of a JSON text.
+fn filled_json(json: &str, trigger: &Trigger) -> String {
+    if !json.contains("{{") {
+        return json.to_owned();
+    }
+    let quoted = serde_json::Value::from(trigger.schedule_id.as_str()).to_string();
+    let id = quoted.strip_prefix('"').and_then(|id| id.strip_suffix('"')).unwrap_or_default();
+    json.replace("{{due_at}}", &trigger.due_at.to_rfc3339()).replace("{{schedule_id}}", id)
+}

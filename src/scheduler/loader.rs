@@ -1,0 +1,188 @@
+//! The loader: makes the triggers of schedules that are due soon.
+//!
+//! For each page of such schedules the triggers are made first, and then the schedules are written with how far they
+//! have come, under the versions that were read. A loader that ends between the two, or finds that somebody was
+//! first, has made triggers under ids that follow from the schedule and the due time: whoever comes next makes the
+//! same ones, of which there is one each. A trigger that was made for a schedule that has changed since is judged when
+//! it is due ([`super::perform`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::trigger::{self, Trigger};
+use crate::clock::{Clock, Timestamp};
+use crate::job::{PartitionSet, QueueName};
+use crate::manager::{Caller, Manager, ManagerError, NewJob};
+use crate::schedule::{Plan, Schedule, plan};
+use crate::store::{DueSchedules, Refresh, ScheduleWrite, Store, StoreError, StoredSchedule};
+
+/// How far ahead of their time triggers are made.
+const AHEAD: Duration = Duration::from_secs(10);
+/// How often a loader looks for schedules.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How many schedules a loader takes at a time.
+const PAGE: usize = 1_000;
+/// How many triggers of one schedule are made at a time.
+const MAX_TRIGGERS: usize = 100;
+/// How many triggers are submitted with one call.
+const BATCH: usize = 10_000;
+
+/// The loader of one process.
+pub(super) struct Loader {
+    pub(super) manager: Manager,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: Arc<dyn Clock>,
+    /// The notification that a schedule has changed, and may be due before the next look.
+    pub(super) changed: Arc<Notify>,
+}
+
+/// A schedule of a page, with what follows for it.
+struct Loaded {
+    found: StoredSchedule,
+    plan: Plan,
+    /// Whether every trigger is stored, so that the schedule may go on.
+    is_made: bool,
+}
+
+impl Loader {
+    /// Loads until `stopping` is cancelled.
+    pub(super) async fn run(self, stopping: CancellationToken) {
+        let caller = Caller::system("scheduler");
+        let mut failing = false;
+        while !stopping.is_cancelled() {
+            let loaded = stopping.run_until_cancelled(self.load(&caller)).await;
+            let is_full = match loaded {
+                None => return,
+                Some(Ok(count)) => {
+                    failing = false;
+                    count >= PAGE
+                }
+                Some(Err(error)) => {
+                    if !failing {
+                        tracing::warn!(%error, "schedules cannot be loaded; trying again");
+                    }
+                    failing = true;
+                    false
+                }
+            };
+            if !is_full {
+                tokio::select! {
+                    () = tokio::time::sleep(PERIOD) => {}
+                    () = self.changed.notified() => {}
+                    () = stopping.cancelled() => {}
+                }
+            }
+        }
+    }
+
+    /// Makes the triggers of one page of schedules; returns how many schedules there were.
+    pub(super) async fn load(&self, caller: &Caller) -> Result<usize, StoreError> {
+        let now = self.clock.now();
+        let until = now.plus(AHEAD);
+        let partitions = self.partitions();
+        if partitions.is_empty() {
+            return Ok(0);
+        }
+        let due = DueSchedules { partitions, until, limit: PAGE };
+        let found = self.store.due_schedules(&due).await?;
+        let count = found.len();
+        let mut loaded: Vec<Loaded> = found.into_iter().filter_map(|found| loaded(found, now, until)).collect();
+        self.make_triggers(caller, &mut loaded).await;
+        self.advance(loaded).await?;
+        Ok(count)
+    }
+
+    /// Returns the partitions whose schedules this process loads.
+    fn partitions(&self) -> PartitionSet {
+        self.manager.own_partitions(&QueueName::system(trigger::QUEUE))
+    }
+
+    /// Submits the triggers of a page.
+    async fn make_triggers(&self, caller: &Caller, loaded: &mut [Loaded]) {
+        let mut jobs: Vec<(usize, NewJob)> = Vec::new();
+        for (place, one) in loaded.iter_mut().enumerate() {
+            match one.jobs() {
+                Ok(new) => jobs.extend(new.into_iter().map(|job| (place, job))),
+                Err(error) => {
+                    tracing::error!(%error, schedule = %one.found.schedule.id, "a trigger cannot be made");
+                    one.is_made = false;
+                }
+            }
+        }
+        while !jobs.is_empty() {
+            let rest = jobs.split_off(jobs.len().min(BATCH));
+            let (places, batch): (Vec<usize>, Vec<NewJob>) = std::mem::replace(&mut jobs, rest).into_iter().unzip();
+            let submitted = self.manager.submit(caller, batch).await;
+            let mut made = 0;
+            for (place, answer) in places.into_iter().zip(submitted) {
+                match answer {
+                    Ok(answer) => made += u64::from(answer.created),
+                    // It was made before, for an earlier revision of the schedule.
+                    Err(ManagerError::SubmissionDiffers(_)) => {}
+                    // It has come too late meanwhile, which the next plan finds.
+                    Err(error) => {
+                        let schedule = &loaded[place].found.schedule.id;
+                        tracing::debug!(%error, %schedule, "a trigger is not made yet");
+                        loaded[place].is_made = false;
+                    }
+                }
+            }
+            metrics::counter!("leasehold_triggers_loaded_total").increment(made);
+        }
+    }
+
+    /// Writes how far the schedules have come whose triggers are made.
+    async fn advance(&self, loaded: Vec<Loaded>) -> Result<(), StoreError> {
+        let writes: Vec<ScheduleWrite> = loaded.iter().filter(|one| one.is_made).map(Loaded::advance).collect();
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let missed: u64 = loaded.iter().filter(|one| one.is_made).map(Loaded::missed).sum();
+        metrics::counter!("leasehold_triggers_missed_total").increment(missed);
+        // Of a conflict nothing follows: who was first has changed the schedule, or loaded it as well.
+        drop(self.store.write_schedules(writes).await);
+        if !self.store.has_realtime_search() {
+            self.store.refresh(Refresh::Schedules).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Plans a schedule that was found; `None` when it cannot be planned.
+fn loaded(found: StoredSchedule, now: Timestamp, until: Timestamp) -> Option<Loaded> {
+    let schedule = &found.schedule;
+    let mut faults = Vec::new();
+    let Some(timetable) = schedule.definition.timetable(&schedule.id, &mut faults) else {
+        tracing::error!(schedule = %schedule.id, ?faults, "a schedule cannot be read");
+        return None;
+    };
+    let plan = plan(schedule, &timetable, now, until, MAX_TRIGGERS);
+    Some(Loaded { found, plan, is_made: true })
+}
+
+impl Loaded {
+    /// Returns the jobs of the triggers.
+    fn jobs(&self) -> Result<Vec<NewJob>, serde_json::Error> {
+        let schedule: &Schedule = &self.found.schedule;
+        let mut previous = schedule.course.last_due_at;
+        let trigger = |&due_at: &Timestamp| {
+            let (schedule_id, revision) = (schedule.id.clone(), schedule.revision);
+            let previous = previous.replace(due_at);
+            Trigger { schedule_id, due_at, revision, previous, on_request: false }.into_job(schedule)
+        };
+        self.plan.triggers.iter().map(trigger).collect()
+    }
+
+    fn advance(&self) -> ScheduleWrite {
+        let schedule = Schedule { course: self.plan.course.clone(), ..(*self.found.schedule).clone() };
+        ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: self.found.version }
+    }
+
+    /// Returns how many due times the plan found to be missed.
+    fn missed(&self) -> u64 {
+        self.plan.missed
+    }
+}

@@ -1,0 +1,117 @@
+//! The scheduler: turns schedules into jobs when they are due.
+//!
+//! 1. [`schedules`]: people create, change, pause and remove schedules, which are documents of the store.
+//! 2. The [`loader`] of each process looks ahead, and makes a [`trigger`] for every due time: a job of the system's
+//!    own queue, under an id that only this schedule and due time have. Which schedules it loads follows from which
+//!    partitions of that queue are its process's own, so that processes share them, and take over from one that is
+//!    gone.
+//! 3. A worker within the process claims triggers when they are due and [`perform`]s them: it reads the schedule as it
+//!    is then, judges what became of earlier ones ([`overlap`]), and does the [`action`].
+//! 4. [`outcomes`] tells what has become of each due time.
+
+mod action;
+mod loader;
+mod outcomes;
+mod overlap;
+mod perform;
+pub mod schedules;
+pub mod trigger;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub use outcomes::DueTime;
+pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
+pub use trigger::{Outcome, Performed, Trigger};
+
+use crate::clock::Clock;
+use crate::executor::{Hosts, HttpExecutor};
+use crate::job::{Kind, QueueName, WorkerId};
+use crate::manager::Manager;
+use crate::store::Store;
+use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
+use action::Actions;
+use loader::Loader;
+use overlap::Overlaps;
+use perform::Perform;
+
+/// The lease of a trigger. An action may take longer, since the worker sends heartbeats; a trigger waits this long when
+/// its process has died.
+const LEASE: Duration = Duration::from_secs(10);
+/// How long one claim of the worker waits.
+const WAIT: Duration = Duration::from_secs(20);
+/// How long actions may take to end at a shutdown before their triggers are released.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How many triggers are performed at once.
+const SLOTS: usize = 256;
+
+/// The running scheduler of one process. Each of several processes may have one.
+pub struct Scheduler {
+    schedules: Schedules,
+    stopping: CancellationToken,
+    worker: StopHandle,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Scheduler {
+    /// Starts the scheduler.
+    #[must_use]
+    pub fn start(manager: Manager, store: Arc<dyn Store>, clock: Arc<dyn Clock>, executor: HttpExecutor) -> Self {
+        let policy = executor.policy().clone();
+        let schedules = Schedules::new(manager.clone(), Arc::clone(&store), Arc::clone(&clock), policy);
+        let loader = Loader {
+            manager: manager.clone(),
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            changed: Arc::clone(&schedules.changed),
+        };
+        let actions = Actions { executor, hosts: Hosts::new(SLOTS / 2) };
+        let overlaps = Overlaps { manager: manager.clone(), store: Arc::clone(&store) };
+        let perform = Perform { manager, store, clock, actions, overlaps };
+        let (stopping, worker) = (CancellationToken::new(), StopHandle::default());
+        let tasks = vec![tokio::spawn(loader.run(stopping.clone())), tokio::spawn(work(perform, worker.clone()))];
+        Self { schedules, stopping, worker, tasks }
+    }
+
+    /// Returns the schedules.
+    #[must_use]
+    pub fn schedules(&self) -> &Schedules {
+        &self.schedules
+    }
+
+    /// Stops the scheduler. Actions that are under way end, or their triggers are released.
+    pub async fn shutdown(self) {
+        self.stopping.cancel();
+        self.worker.request(Stop::Drain);
+        for task in self.tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a part of the scheduler has failed");
+            }
+        }
+    }
+}
+
+async fn work(perform: Perform, stop: StopHandle) {
+    let name = format!("{}scheduler-{}", QueueName::INTERNAL, Uuid::new_v4().simple());
+    let Ok(worker_id) = WorkerId::new(name) else { return };
+    let config = WorkerConfig {
+        worker_id,
+        queues: vec![QueueName::system(trigger::QUEUE)],
+        slots: SLOTS,
+        resources: BTreeMap::new(),
+        lease: LEASE,
+        wait: WAIT,
+        drain_timeout: DRAIN,
+        grace: Duration::from_secs(1),
+    };
+    let manager = Arc::new(perform.manager.clone());
+    let worker = Worker::new(manager, config).handle(Kind::system(trigger::KIND), Arc::new(perform));
+    if let Err(error) = worker.run(stop).await {
+        tracing::error!(%error, "schedules are not performed any more");
+    }
+}

@@ -1,0 +1,106 @@
+//! Overlaps: what becomes of a trigger while an earlier one of its schedule has not ended.
+//!
+//! A trigger knows the one before it, and one that was skipped knows the one for whose sake it was. So what may still
+//! run is found in two steps at most, without a search.
+
+use std::sync::Arc;
+
+use super::outcomes::performed;
+use super::trigger::{self, Trigger};
+use crate::clock::Timestamp;
+use crate::job::{JobId, ScheduleId};
+use crate::manager::{Caller, Manager, ManagerError};
+use crate::schedule::{Overlap, Schedule};
+use crate::store::{Store, Versioned};
+
+/// What becomes of a trigger.
+pub(super) enum Verdict {
+    /// It is performed.
+    Go,
+    /// It waits for the end of this job.
+    Wait(JobId),
+    /// It is skipped for the sake of the trigger that was due then.
+    Skip(Timestamp),
+}
+
+/// An earlier trigger that has not ended, or whose job has not.
+struct Unended {
+    /// When the trigger was due.
+    due_at: Timestamp,
+    /// Which of the two has not ended.
+    id: JobId,
+    /// The trigger, while it is kept.
+    trigger: Option<Versioned>,
+}
+
+/// Judges triggers by what became of those before them.
+pub(super) struct Overlaps {
+    pub(super) manager: Manager,
+    pub(super) store: Arc<dyn Store>,
+}
+
+impl Overlaps {
+    /// Judges a trigger that is due by the rule of its schedule.
+    pub(super) async fn judge(&self, schedule: &Schedule, trigger: &Trigger) -> Result<Verdict, ManagerError> {
+        let rule = schedule.definition.overlap;
+        if rule == Overlap::Allow {
+            return Ok(Verdict::Go);
+        }
+        let Some(unended) = self.unended(trigger).await? else { return Ok(Verdict::Go) };
+        Ok(match rule {
+            Overlap::Allow => Verdict::Go,
+            Overlap::Skip => Verdict::Skip(unended.due_at),
+            Overlap::QueueOne if self.is_queued(&unended).await? => Verdict::Skip(unended.due_at),
+            Overlap::QueueOne => Verdict::Wait(unended.id),
+            Overlap::CancelPrevious => {
+                let caller = Caller::system("scheduler");
+                let reason = Some("the next one of its schedule is due".to_owned());
+                // What has ended meanwhile needs no cancellation, and what cannot be told of it ends by its own lease.
+                if let Err(error) = self.manager.cancel(&caller, &unended.id, reason).await {
+                    tracing::debug!(%error, job = %unended.id, "an earlier job of a schedule is not cancelled");
+                }
+                Verdict::Go
+            }
+        })
+    }
+
+    /// Returns what has not ended of the triggers before this one.
+    async fn unended(&self, trigger: &Trigger) -> Result<Option<Unended>, ManagerError> {
+        let Some(previous) = trigger.previous else { return Ok(None) };
+        let (unended, ended) = self.unended_at(&trigger.schedule_id, previous).await?;
+        if unended.is_some() {
+            return Ok(unended);
+        }
+        let Some(ended) = ended else { return Ok(None) };
+        let performed = performed(&self.manager, vec![ended]).await?.into_iter().next().flatten();
+        match performed.and_then(|performed| performed.behind) {
+            Some(behind) => Ok(self.unended_at(&trigger.schedule_id, behind).await?.0),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns what has not ended of the trigger that was due then and of its job, and else the trigger.
+    async fn unended_at(
+        &self,
+        schedule: &ScheduleId,
+        due_at: Timestamp,
+    ) -> Result<(Option<Unended>, Option<Versioned>), ManagerError> {
+        let ids = [trigger::id(schedule, due_at), trigger::job_id(schedule, due_at)];
+        let mut found = self.store.get(&ids).await?.into_iter();
+        let (trigger, job) = (found.next().flatten(), found.next().flatten());
+        let open = job.iter().chain(&trigger).find(|found| !found.job.state.name().is_final());
+        let unended = open.map(|open| Unended { due_at, id: open.job.id.clone(), trigger: trigger.clone() });
+        Ok((unended, trigger))
+    }
+
+    /// Returns whether an earlier trigger waits for a still earlier one.
+    async fn is_queued(&self, unended: &Unended) -> Result<bool, ManagerError> {
+        let Some(found) = &unended.trigger else { return Ok(false) };
+        let payload = self.manager.view(vec![found.clone()]).await?.pop().and_then(|view| view.payload);
+        let trigger = payload.and_then(|payload| serde_json::from_str::<Trigger>(payload.as_str()).ok());
+        match trigger {
+            Some(trigger) => Ok(self.unended(&trigger).await?.is_some()),
+            None => Ok(false),
+        }
+    }
+}

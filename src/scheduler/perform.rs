@@ -1,0 +1,162 @@
+//! Performing a trigger that is due: whether it may, and its action.
+//!
+//! Nothing that was known when the trigger was made counts. The schedule is read in real time, and the trigger is
+//! judged by what the schedule is now: a pause, a change or a removal holds from when it was acknowledged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::action::{Actions, End};
+use super::overlap::{Overlaps, Verdict};
+use super::trigger::{Outcome, Performed, Trigger};
+use crate::clock::{Clock, Timestamp, millis};
+use crate::job::Json;
+use crate::manager::{Caller, Manager};
+use crate::schedule::{ActionType, NotRun, NotRunRange, Schedule, SchedulePause};
+use crate::store::{ScheduleWrite, Store, StoredSchedule, WriteError};
+use crate::worker::{Attempt, Handler, HandlerError};
+
+/// From when on a trigger counts as late.
+const LATE: Duration = Duration::from_secs(1);
+/// How often a change of a schedule's course is tried against changes by others.
+const TRIES: usize = 10;
+/// How long a trigger waits until it looks again for the end of the one before it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Performs triggers.
+pub(super) struct Perform {
+    pub(super) manager: Manager,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) actions: Actions,
+    pub(super) overlaps: Overlaps,
+}
+
+#[async_trait]
+impl Handler for Perform {
+    async fn run(&self, attempt: Attempt) -> Result<Option<Json>, HandlerError> {
+        let text = attempt.job.payload.as_ref().map_or("null", Json::as_str);
+        let trigger: Trigger = serde_json::from_str(text)
+            .map_err(|error| HandlerError::permanent("unreadable", format!("this is no trigger: {error}")))?;
+        let performed = self.perform(&trigger, &attempt).await?;
+        let outcome = performed.outcome.as_str();
+        metrics::counter!("leasehold_triggers_performed_total", "outcome" => outcome).increment(1);
+        Ok(Json::of(&performed).ok())
+    }
+}
+
+impl Perform {
+    async fn perform(&self, trigger: &Trigger, attempt: &Attempt) -> Result<Performed, HandlerError> {
+        let now = self.clock.now();
+        let late = now.since(trigger.due_at);
+        let skipped = |why: &str| Performed::not(Outcome::Skipped, late, why);
+        let found = self.store.schedules(std::slice::from_ref(&trigger.schedule_id)).await.map_err(later)?;
+        let Some(found) = found.into_iter().next().flatten() else {
+            return Ok(skipped("the schedule was removed"));
+        };
+        let schedule = &found.schedule;
+        if schedule.paused.is_some() && !trigger.on_request {
+            return Ok(skipped("the schedule is paused"));
+        }
+        let is_foreseen = trigger.on_request || schedule.revision == trigger.revision;
+        if !is_foreseen && !is_due(schedule, trigger.due_at) {
+            return Ok(skipped("the schedule was changed, and is not due then any more"));
+        }
+        if late > schedule.margin() {
+            self.note_not_run(&found, trigger.due_at, NotRun::Missed).await?;
+            return Ok(Performed::not(Outcome::Missed, late, "it could not begin within the margin of error"));
+        }
+        match self.overlaps.judge(schedule, trigger).await.map_err(later)? {
+            Verdict::Go => {}
+            Verdict::Wait(job) => {
+                let why = format!("it waits for the end of {job}");
+                return Err(HandlerError::postponed("overlap", why, LOOK_AGAIN));
+            }
+            Verdict::Skip(behind) => {
+                self.note_not_run(&found, trigger.due_at, NotRun::Overlap).await?;
+                let performed = skipped("an earlier one had not ended");
+                return Ok(Performed { behind: Some(behind), ..performed });
+            }
+        }
+        metrics::histogram!("leasehold_trigger_lateness_seconds").record(late);
+        let end = match schedule.definition.action.kind {
+            ActionType::Job => self.actions.submit(&self.manager, schedule, trigger).await?,
+            ActionType::Http => self.actions.call(schedule, trigger, attempt, self.clock.now()).await?,
+        };
+        self.ended(&found, &end).await?;
+        let outcome = match end {
+            End::Consumed { .. } => Outcome::Consumed,
+            End::Done { .. } if late > LATE => Outcome::Late,
+            End::Done { .. } => Outcome::Fired,
+        };
+        let (End::Done { job_id, message } | End::Consumed { job_id, message }) = end;
+        Ok(Performed { outcome, late_ms: millis(late), job_id, message, behind: None })
+    }
+
+    /// Records that a due time did not run.
+    async fn note_not_run(&self, found: &StoredSchedule, due: Timestamp, reason: NotRun) -> Result<(), HandlerError> {
+        let range = NotRunRange { first: due, last: due, count: 1, reason };
+        self.change(found, |schedule| {
+            schedule.course.add_not_run(range.clone());
+            true
+        })
+        .await
+    }
+
+    /// Records in the schedule how its action has ended. After so many errors in a row as its definition says, the
+    /// schedule is paused.
+    async fn ended(&self, found: &StoredSchedule, end: &End) -> Result<(), HandlerError> {
+        let (is_error, now) = (matches!(end, End::Consumed { .. }), self.clock.now());
+        self.change(found, |schedule| {
+            let errors = if is_error { schedule.course.errors.saturating_add(1) } else { 0 };
+            let has_changed = errors != schedule.course.errors;
+            schedule.course.errors = errors;
+            let limit = schedule.definition.pause_after_errors.filter(|limit| is_error && errors >= *limit);
+            if limit.is_some() && schedule.paused.is_none() {
+                let reason = format!("{errors} errors in a row");
+                tracing::warn!(schedule = %schedule.id, reason, "a schedule is paused");
+                schedule.paused = Some(SchedulePause { at: now, by: Caller::system("scheduler"), reason });
+                schedule.revision += 1;
+            }
+            has_changed
+        })
+        .await
+    }
+
+    /// Changes a schedule as it is now; `change` returns whether it has changed anything.
+    async fn change(&self, found: &StoredSchedule, change: impl Fn(&mut Schedule) -> bool) -> Result<(), HandlerError> {
+        let mut current = found.clone();
+        for _ in 0..TRIES {
+            let mut schedule = (*current.schedule).clone();
+            if !change(&mut schedule) {
+                return Ok(());
+            }
+            let write = ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: current.version };
+            match self.store.write_schedules(vec![write]).await.into_iter().next() {
+                Some(Err(WriteError::Conflict(Some(other)))) => current = other,
+                // It was removed, and nobody asks any more.
+                Some(Ok(_) | Err(WriteError::Conflict(None))) => return Ok(()),
+                Some(Err(error)) => return Err(HandlerError::retryable("store", error.to_string())),
+                None => break,
+            }
+        }
+        Err(HandlerError::retryable("contended", "the schedule was changed by others again and again"))
+    }
+}
+
+impl Performed {
+    fn not(outcome: Outcome, late: Duration, why: &str) -> Self {
+        Self { outcome, late_ms: millis(late), job_id: None, message: Some(why.to_owned()), behind: None }
+    }
+}
+
+fn is_due(schedule: &Schedule, at: Timestamp) -> bool {
+    let timetable = schedule.definition.timetable(&schedule.id, &mut Vec::new());
+    at > schedule.period_since && timetable.is_some_and(|timetable| timetable.is_due_at(at))
+}
+
+fn later(error: impl std::fmt::Display) -> HandlerError {
+    HandlerError::retryable("store", error.to_string())
+}

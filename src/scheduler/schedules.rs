@@ -1,0 +1,430 @@
+//! Schedules as people deal with them: created, changed, paused, listed, removed.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::action::job_of;
+use super::outcomes::{self, DueTime};
+use super::trigger::{self, Trigger};
+use crate::clock::{Clock, Timestamp};
+use crate::executor::{TargetPolicy, TargetUrl};
+use crate::job::{JobId, ScheduleId};
+use crate::manager::{Caller, Manager, ManagerError};
+use crate::schedule::{ActionType, Course, Definition, Fault, Schedule, SchedulePause, Timetable};
+use crate::store::{
+    ListSchedules, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Version, WriteError,
+};
+
+/// How often a change is tried against changes by others.
+const TRIES: usize = 10;
+
+/// Why something could not be done with a schedule.
+#[derive(Debug, thiserror::Error)]
+pub enum ScheduleError {
+    /// There is no such schedule.
+    #[error("there is no schedule {0}")]
+    NotFound(ScheduleId),
+    /// There is another schedule under this id.
+    #[error("schedule {0} exists with another definition")]
+    Differs(ScheduleId),
+    /// The schedule has another version than the caller expected.
+    #[error("schedule {0} has changed since it was read")]
+    Changed(ScheduleId),
+    /// The definition is wrong.
+    #[error("the schedule is wrong")]
+    Invalid(Vec<Fault>),
+    /// Others kept changing the schedule.
+    #[error("the schedule was changed by others {TRIES} times in a row; try again")]
+    Contended,
+    /// The manager or the store failed.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+}
+
+impl From<StoreError> for ScheduleError {
+    fn from(error: StoreError) -> Self {
+        Self::Manager(error.into())
+    }
+}
+
+/// A schedule to be created or written over.
+#[derive(Clone, Debug)]
+pub struct NewSchedule {
+    /// The schedule's id.
+    pub id: ScheduleId,
+    /// The definition.
+    pub definition: Definition,
+    /// Whether it is paused from the beginning.
+    pub paused: bool,
+}
+
+/// What was made of a request to store a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is new.
+    Created,
+    /// It is written over the former one.
+    Replaced,
+    /// It was there already.
+    Unchanged,
+}
+
+/// The schedules of a store.
+#[derive(Clone)]
+pub struct Schedules {
+    manager: Manager,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    /// Notified when a schedule may be due sooner than the loader knows.
+    pub(super) changed: Arc<Notify>,
+    policy: Arc<TargetPolicy>,
+}
+
+impl Schedules {
+    /// Creates the schedules of a store, of which calls go to targets that the policy allows.
+    #[must_use]
+    pub fn new(manager: Manager, store: Arc<dyn Store>, clock: Arc<dyn Clock>, policy: TargetPolicy) -> Self {
+        Self { manager, store, clock, changed: Arc::new(Notify::new()), policy: Arc::new(policy) }
+    }
+
+    /// Stores a schedule. One that is there is left if it has the same definition, and written over if `may_replace`
+    /// is set and it has the tag `expected`, if one is given ([`Schedule::tag`]).
+    ///
+    /// # Errors
+    /// [`ScheduleError`] says why it is not stored.
+    pub async fn put(
+        &self,
+        caller: &Caller,
+        new: NewSchedule,
+        may_replace: bool,
+        expected: Option<&str>,
+    ) -> Result<(StoredSchedule, Stored), ScheduleError> {
+        let mut current = self.find(&new.id).await?;
+        for _ in 0..TRIES {
+            let now = self.clock.now();
+            let tag = current.as_ref().map(|current| current.schedule.tag());
+            if expected.is_some_and(|expected| tag.as_deref() != Some(expected)) {
+                return Err(ScheduleError::Changed(new.id));
+            }
+            let Some((write, stored)) = self.decide(caller, &new, current.as_ref(), now)? else {
+                return current.map(|current| (current, Stored::Unchanged)).ok_or(ScheduleError::Contended);
+            };
+            if stored == Stored::Replaced && !may_replace {
+                return Err(ScheduleError::Differs(new.id));
+            }
+            let Some(schedule) = write.schedule().cloned() else { return Err(ScheduleError::Contended) };
+            match self.write(write).await {
+                Ok(version) => return Ok((StoredSchedule { schedule, version }, stored)),
+                Err(WriteError::Conflict(other)) => current = other,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(ScheduleError::Contended)
+    }
+
+    /// Stores many schedules at once, each written over the former one. The answers are in the same order.
+    pub async fn put_many(
+        &self,
+        caller: &Caller,
+        new: Vec<NewSchedule>,
+    ) -> Vec<Result<(ScheduleId, Stored), ScheduleError>> {
+        let ids: Vec<ScheduleId> = new.iter().map(|new| new.id.clone()).collect();
+        let found = match self.store.schedules(&ids).await {
+            Ok(found) => found,
+            Err(error) => return ids.iter().map(|_| Err(error.clone().into())).collect(),
+        };
+        let now = self.clock.now();
+        let (mut writes, mut answers) = (Vec::new(), Vec::new());
+        for (new, current) in new.iter().zip(found) {
+            answers.push(match self.decide(caller, new, current.as_ref(), now) {
+                Ok(Some((write, stored))) => {
+                    writes.push(write);
+                    Ok(stored)
+                }
+                Ok(None) => Ok(Stored::Unchanged),
+                Err(error) => Err(error),
+            });
+        }
+        let mut written = self.write_all(writes).await.into_iter();
+        let mut stored = Vec::with_capacity(answers.len());
+        for (new, answer) in new.into_iter().zip(answers) {
+            let id = new.id.clone();
+            stored.push(match answer {
+                Err(error) => Err(error),
+                Ok(Stored::Unchanged) => Ok((id, Stored::Unchanged)),
+                Ok(stored) => match written.next() {
+                    Some(Ok(_)) => Ok((id, stored)),
+                    // Another line or another caller was first.
+                    Some(Err(WriteError::Conflict(_))) => {
+                        self.put(caller, new, true, None).await.map(|(_, stored)| (id, stored))
+                    }
+                    Some(Err(error)) => Err(failed(error)),
+                    None => Err(ManagerError::Unknown("the store gave no answer".to_owned()).into()),
+                },
+            });
+        }
+        stored
+    }
+
+    /// Returns the write that stores a schedule over `current`; `None` when that has the same definition.
+    fn decide(
+        &self,
+        caller: &Caller,
+        new: &NewSchedule,
+        current: Option<&StoredSchedule>,
+        now: Timestamp,
+    ) -> Result<Option<(ScheduleWrite, Stored)>, ScheduleError> {
+        if current.is_some_and(|current| *current.schedule.definition == new.definition) {
+            return Ok(None);
+        }
+        let timetable = self.check(&new.id, &new.definition, now)?;
+        Ok(Some(match current {
+            Some(StoredSchedule { schedule, version }) => {
+                let schedule = Arc::new(replaced(schedule, &new.definition, &timetable, now));
+                (ScheduleWrite::Replace { schedule, expected: *version }, Stored::Replaced)
+            }
+            None => {
+                let schedule = Arc::new(created(caller, new, &timetable, now));
+                (ScheduleWrite::Create { schedule }, Stored::Created)
+            }
+        }))
+    }
+
+    /// Returns a schedule as it is now.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NotFound`], and those of a read.
+    pub async fn get(&self, id: &ScheduleId) -> Result<StoredSchedule, ScheduleError> {
+        self.find(id).await?.ok_or_else(|| ScheduleError::NotFound(id.clone()))
+    }
+
+    /// Lists schedules by id.
+    ///
+    /// # Errors
+    /// The errors of a read.
+    pub async fn list(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, ScheduleError> {
+        Ok(self.store.list_schedules(list).await?)
+    }
+
+    /// Removes a schedule, if it has the tag `expected` where one is given. Its triggers that are not performed yet
+    /// are skipped.
+    ///
+    /// # Errors
+    /// [`ScheduleError`] says why it is not removed.
+    pub async fn remove(&self, id: &ScheduleId, expected: Option<&str>) -> Result<(), ScheduleError> {
+        self.change(id, expected, |current| Some(ScheduleWrite::Remove { id: id.clone(), expected: current.version }))
+            .await
+            .map(drop)
+    }
+
+    /// Pauses a schedule: from now on none of its triggers begins.
+    ///
+    /// # Errors
+    /// [`ScheduleError`] says why it is not paused.
+    pub async fn pause(
+        &self,
+        caller: &Caller,
+        id: &ScheduleId,
+        reason: String,
+    ) -> Result<StoredSchedule, ScheduleError> {
+        self.change(id, None, |current| {
+            let pause = SchedulePause { at: self.clock.now(), by: caller.clone(), reason: reason.clone() };
+            current.schedule.paused.is_none().then(|| revised(current, Some(pause), current.schedule.course.clone()))
+        })
+        .await
+    }
+
+    /// Ends the pause of a schedule. What would have been due meanwhile is not made up for.
+    ///
+    /// # Errors
+    /// [`ScheduleError`] says why it is not resumed.
+    pub async fn resume(&self, id: &ScheduleId) -> Result<StoredSchedule, ScheduleError> {
+        self.change(id, None, |current| {
+            let schedule = &current.schedule;
+            schedule.paused.as_ref()?;
+            let timetable = schedule.definition.timetable(id, &mut Vec::new())?;
+            let next_due_at = timetable.due_after(self.clock.now()).next();
+            Some(revised(current, None, Course { next_due_at, errors: 0, ..schedule.course.clone() }))
+        })
+        .await
+    }
+
+    /// Makes a trigger of a schedule that is due at once, whatever its times are and though it is paused. Returns the
+    /// trigger's id.
+    ///
+    /// # Errors
+    /// [`ScheduleError`] says why it is not made.
+    pub async fn run_now(&self, caller: &Caller, id: &ScheduleId) -> Result<JobId, ScheduleError> {
+        let found = self.get(id).await?;
+        let Schedule { revision, course, .. } = &*found.schedule;
+        let trigger = Trigger {
+            schedule_id: id.clone(),
+            due_at: self.clock.now(),
+            revision: *revision,
+            previous: course.last_due_at,
+            on_request: true,
+        };
+        let trigger_id = trigger::id(id, trigger.due_at);
+        let job = trigger.into_job(&found.schedule).map_err(|error| ManagerError::Unknown(error.to_string()))?;
+        match self.manager.submit(caller, vec![job]).await.into_iter().next() {
+            Some(Ok(_)) => Ok(trigger_id),
+            Some(Err(error)) => Err(error.into()),
+            None => Err(ManagerError::Unknown("the manager gave no answer".to_owned()).into()),
+        }
+    }
+
+    /// Returns the first `limit` due times of a schedule from `from` to `to`, each with what has become of it.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NotFound`], and those of a read.
+    pub async fn due_times(
+        &self,
+        id: &ScheduleId,
+        (from, to): (Timestamp, Timestamp),
+        limit: usize,
+    ) -> Result<Vec<DueTime>, ScheduleError> {
+        let schedule = self.get(id).await?.schedule;
+        let timetable = timetable(&schedule)?;
+        let stores = (&self.manager, &*self.store);
+        Ok(outcomes::due_times(stores, (&schedule, &timetable), (from, to), limit).await?)
+    }
+
+    /// Returns the next `n` times at which a schedule is due.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NotFound`], and those of a read.
+    pub async fn next_due(&self, id: &ScheduleId, n: usize) -> Result<Vec<Timestamp>, ScheduleError> {
+        let schedule = self.get(id).await?.schedule;
+        Ok(timetable(&schedule)?.due_after(self.clock.now()).take(n).collect())
+    }
+
+    async fn find(&self, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
+        Ok(self.store.schedules(std::slice::from_ref(id)).await?.into_iter().next().flatten())
+    }
+
+    /// Changes a schedule as it is now; `change` returns no write where there is nothing to change. Returns the
+    /// schedule as it is then.
+    async fn change(
+        &self,
+        id: &ScheduleId,
+        expected: Option<&str>,
+        change: impl Fn(&StoredSchedule) -> Option<ScheduleWrite>,
+    ) -> Result<StoredSchedule, ScheduleError> {
+        let mut current = self.get(id).await?;
+        for _ in 0..TRIES {
+            if expected.is_some_and(|expected| expected != current.schedule.tag()) {
+                return Err(ScheduleError::Changed(id.clone()));
+            }
+            let Some(write) = change(&current) else { return Ok(current) };
+            let schedule = write.schedule().unwrap_or(&current.schedule).clone();
+            match self.write(write).await {
+                Ok(version) => return Ok(StoredSchedule { schedule, version }),
+                Err(WriteError::Conflict(Some(other))) => current = other,
+                Err(WriteError::Conflict(None)) => return Err(ScheduleError::NotFound(id.clone())),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(ScheduleError::Contended)
+    }
+
+    async fn write(&self, write: ScheduleWrite) -> Result<Version, WriteError<StoredSchedule>> {
+        let no_answer = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
+        self.write_all(vec![write]).await.into_iter().next().unwrap_or_else(no_answer)
+    }
+
+    async fn write_all(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
+        if writes.is_empty() {
+            return Vec::new();
+        }
+        let written = self.store.write_schedules(writes).await;
+        if !self.store.has_realtime_search()
+            // A schedule that is due at once is not to wait for the next refresh.
+            && let Err(error) = self.store.refresh(Refresh::Schedules).await
+        {
+            tracing::debug!(%error, "schedules that were written show later");
+        }
+        self.changed.notify_one();
+        written
+    }
+
+    /// Returns when a schedule with this definition is due.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Invalid`] with everything that is wrong.
+    fn check(&self, id: &ScheduleId, definition: &Definition, now: Timestamp) -> Result<Timetable, ScheduleError> {
+        let mut faults = Vec::new();
+        let mut fault = |field: &str, message: String| faults.push(Fault { field: field.to_owned(), message });
+        match definition.action.kind {
+            ActionType::Job => {
+                let (schedule_id, due_at) = (id.clone(), now);
+                let example = Trigger { schedule_id, due_at, revision: 1, previous: None, on_request: false };
+                for error in job_of(&definition.action, &example).err().into_iter().flat_map(|invalid| invalid.errors) {
+                    let field = format!("action.job.{}", error.field);
+                    fault(field.trim_end_matches('.'), error.message);
+                }
+            }
+            ActionType::Http => {
+                let url = TargetUrl::parse(definition.action.url.as_deref().unwrap_or_default());
+                let allowed = url.map_err(|error| error.to_string());
+                let allowed = allowed.and_then(|url| self.policy.check(&url).map_err(|error| error.to_string()));
+                allowed.unwrap_or_else(|why| fault("action.url", why));
+            }
+        }
+        let timetable = definition.timetable(id, &mut faults);
+        if let Some(timetable) = &timetable
+            && timetable.due_after(now).next().is_none()
+        {
+            let message = "never fires: no time within a hundred years from now is left".to_owned();
+            faults.push(Fault { field: "period".to_owned(), message });
+        }
+        timetable.filter(|_| faults.is_empty()).ok_or(ScheduleError::Invalid(faults))
+    }
+}
+
+fn timetable(schedule: &Schedule) -> Result<Timetable, ScheduleError> {
+    let mut faults = Vec::new();
+    schedule.definition.timetable(&schedule.id, &mut faults).ok_or(ScheduleError::Invalid(faults))
+}
+
+fn failed(error: WriteError<StoredSchedule>) -> ScheduleError {
+    match error {
+        WriteError::Conflict(_) => ScheduleError::Contended,
+        WriteError::Refused(error) => error.into(),
+        WriteError::Unknown(why) => ManagerError::Unknown(why).into(),
+    }
+}
+
+/// Returns a new schedule.
+fn created(caller: &Caller, new: &NewSchedule, timetable: &Timetable, now: Timestamp) -> Schedule {
+    let pause = || SchedulePause { at: now, by: caller.clone(), reason: String::new() };
+    Schedule {
+        id: new.id.clone(),
+        definition: Arc::new(new.definition.clone()),
+        revision: 1,
+        period_since: now,
+        paused: new.paused.then(pause),
+        created_at: now,
+        updated_at: now,
+        course: Course { next_due_at: timetable.due_after(now).next(), ..Course::default() },
+    }
+}
+
+/// Returns a schedule with another definition. It goes on where it was, unless it is due at other times from now on.
+fn replaced(former: &Schedule, definition: &Definition, timetable: &Timetable, now: Timestamp) -> Schedule {
+    let mut course = Course { errors: 0, ..former.course.clone() };
+    let mut period_since = former.period_since;
+    if !former.definition.is_due_alike(definition) {
+        period_since = now;
+        course.next_due_at = timetable.due_after(now).next();
+    }
+    let definition = Arc::new(definition.clone());
+    Schedule { definition, revision: former.revision + 1, period_since, updated_at: now, course, ..former.clone() }
+}
+
+/// Returns the write of a schedule that is paused or goes on.
+fn revised(current: &StoredSchedule, paused: Option<SchedulePause>, course: Course) -> ScheduleWrite {
+    let former = &*current.schedule;
+    let schedule = Schedule { paused, course, revision: former.revision + 1, ..former.clone() };
+    ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: current.version }
+}

@@ -1,0 +1,125 @@
+//! A trigger: one due time of a schedule, which is a job of the system's own.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::clock::Timestamp;
+use crate::job::{JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
+use crate::manager::NewJob;
+use crate::schedule::Schedule;
+
+/// The name of the queue of triggers.
+pub const QUEUE: &str = "leasehold.triggers";
+/// The kind of triggers.
+pub const KIND: &str = "leasehold.trigger";
+/// The label that names a trigger's schedule, and the schedule of a job that one has submitted.
+pub const SCHEDULE_LABEL: &str = "schedule_id";
+/// The label that names the due time of either.
+pub const DUE_LABEL: &str = "due_at";
+
+/// The namespaces of the ids of triggers, and of the jobs that they submit (RFC 9562, section 5.5).
+const TRIGGERS: Uuid = Uuid::from_u128(0x0c4f_5a53_3d0c_4f1e_9c11_7ad2_54e7_b6a1);
+const JOBS: Uuid = Uuid::from_u128(0x7e0d_91c8_8f24_4b0a_8a55_2b9e_0f6d_13c4);
+
+/// A trigger is claimed as often as its margin of error allows.
+const MAX_ATTEMPTS: u32 = 1_000;
+
+/// The payload of a trigger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trigger {
+    /// The schedule.
+    pub schedule_id: ScheduleId,
+    /// When the trigger is due.
+    pub due_at: Timestamp,
+    /// The revision of the schedule from which it was made.
+    pub revision: u64,
+    /// The due time of the trigger before it.
+    pub previous: Option<Timestamp>,
+    /// Whether a person asked for it, so that it runs whatever the schedule's times are and though it is paused.
+    #[serde(default)]
+    pub on_request: bool,
+}
+
+/// What has become of a trigger, as its job's result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Performed {
+    /// What has become of it.
+    pub outcome: Outcome,
+    /// How late it began, in milliseconds.
+    pub late_ms: u64,
+    /// The job that it has submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<JobId>,
+    /// Why it was not performed, or what was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The due time of the earlier trigger for whose sake it was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<Timestamp>,
+}
+
+crate::job::words! {
+    /// What has become of a due time.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Outcome: "an outcome", "outcomes" {
+        /// It is not due yet, or waits for its turn.
+        Waiting = "waiting",
+        /// It is being performed.
+        Running = "running",
+        /// The action was performed.
+        Fired = "fired",
+        /// The action was performed, more than a second after the due time and within the margin of error.
+        Late = "late",
+        /// The receiver refused the call for a reason that is the user's to mend; it is not made again.
+        Consumed = "consumed",
+        /// The action was tried until the margin of error was over.
+        Failed = "failed",
+        /// It could not begin within the margin of error.
+        Missed = "missed",
+        /// It was not performed, since an earlier one had not ended or the schedule was paused, changed or removed.
+        Skipped = "skipped",
+        /// Its trigger is not kept any more.
+        Removed = "removed",
+    }
+}
+
+/// Returns the id of the trigger of a schedule that is due at this time.
+#[must_use]
+pub fn id(schedule: &ScheduleId, due_at: Timestamp) -> JobId {
+    derived(TRIGGERS, schedule, due_at)
+}
+
+/// Returns the id of the job that this trigger submits.
+#[must_use]
+pub fn job_id(schedule: &ScheduleId, due_at: Timestamp) -> JobId {
+    derived(JOBS, schedule, due_at)
+}
+
+fn derived(namespace: Uuid, schedule: &ScheduleId, due_at: Timestamp) -> JobId {
+    let name = format!("{schedule}\u{0}{}", due_at.as_millis());
+    JobId::of_uuid(Uuid::new_v5(&namespace, name.as_bytes()))
+}
+
+impl Trigger {
+    /// Returns the job that performs this trigger of a schedule.
+    ///
+    /// # Errors
+    /// Returns an error when the trigger cannot be written as JSON.
+    pub fn into_job(self, schedule: &Schedule) -> Result<NewJob, serde_json::Error> {
+        let labels = [(SCHEDULE_LABEL, self.schedule_id.to_string()), (DUE_LABEL, self.due_at.to_rfc3339())];
+        Ok(NewJob {
+            id: Some(id(&self.schedule_id, self.due_at)),
+            payload: Some(Json::of(&self)?),
+            run_at: Some(self.due_at),
+            expires_at: Some(self.due_at.plus(schedule.margin())),
+            ..NewJob::of(JobSpec {
+                owner: schedule.definition.owner.clone(),
+                labels: labels.map(|(name, value)| (name.to_owned(), value)).into(),
+                max_attempts: MAX_ATTEMPTS,
+                retry: RetryPolicy::default(),
+                ..JobSpec::new(QueueName::system(QUEUE), Kind::system(KIND))
+            })
+        })
+    }
+}
