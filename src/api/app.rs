@@ -13,6 +13,7 @@ use super::error::{ApiError, Code};
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
 use crate::peers::PeerSecret;
+use crate::scheduler::Schedules;
 
 /// The size of the budget's units, in bytes.
 const BUDGET_UNIT: usize = 1024;
@@ -24,6 +25,8 @@ pub struct AppState {
     pub manager: Manager,
     /// The subscriptions; `None` where this server sends no notifications.
     pub subscriptions: Option<Arc<Subscriptions>>,
+    /// The schedules; `None` where this process does not deal with them.
+    pub schedules: Option<Schedules>,
     /// The tokens and their roles.
     pub access: Access,
     /// The secret that the managers of the store share; `None` where they do not call each other.
@@ -85,6 +88,7 @@ pub(super) type App = Arc<AppParts>;
 pub(super) struct AppParts {
     pub(super) manager: Manager,
     pub(super) subscriptions: Option<Arc<Subscriptions>>,
+    pub(super) schedules: Option<Schedules>,
     pub(super) access: Access,
     pub(super) peer_secret: Option<PeerSecret>,
     pub(super) metrics: PrometheusHandle,

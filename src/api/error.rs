@@ -58,6 +58,9 @@ codes! {
     NotFound NOT_FOUND "not_found" "There is no such job";
     NoSuchSubscription NOT_FOUND "subscription_not_found" "There is no such subscription";
     TooManySubscriptions CONFLICT "too_many_subscriptions" "There cannot be more subscriptions";
+    NoSuchSchedule NOT_FOUND "schedule_not_found" "There is no such schedule";
+    ScheduleDiffers CONFLICT "schedule_differs" "Another schedule is stored under this id";
+    VersionDiffers PRECONDITION_FAILED "version_differs" "The schedule has changed since it was read";
     NoSuchWorker NOT_FOUND "no_such_worker" "Nothing is known of this worker";
     NoSuchRoute NOT_FOUND "no_such_route" "There is no such route";
     MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "The route does not take this method";

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use super::App;
 use super::error::{ApiError, Code};
 use crate::job::strict::{self, Strict};
-use crate::job::{InvalidName, JobId, QueueName, WorkerId};
+use crate::job::{InvalidName, JobId, QueueName, ScheduleId, WorkerId};
 use crate::wire::Invalid;
 
 /// The longest body of a call about one job, in bytes. It is well above the limit of a payload or result, so that one
@@ -192,6 +192,9 @@ fn field_at_fault(path: &str, message: &str) -> String {
 /// The job's id in a path.
 pub(crate) struct JobPath(pub(crate) JobId);
 
+/// The schedule's id in a path.
+pub(crate) struct SchedulePath(pub(crate) ScheduleId);
+
 /// The queue's name in a path.
 pub(crate) struct QueuePath(pub(crate) QueueName);
 
@@ -199,6 +202,14 @@ pub(crate) struct QueuePath(pub(crate) QueueName);
 pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
 impl FromRequestParts<App> for JobPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        name_in_path("id", parts, app).await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for SchedulePath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {

@@ -27,14 +27,14 @@ pub(crate) fn sort_out<T, E: Into<ApiError>>(
 }
 
 /// Puts the manager's answers back among the refusals.
-pub(crate) fn in_order<T>(
+pub(crate) fn in_order<T, E: From<ManagerError> + Into<ApiError>>(
     refused: Vec<Option<ApiError>>,
-    answers: Vec<Result<T, ManagerError>>,
+    answers: Vec<Result<T, E>>,
 ) -> impl Iterator<Item = Result<T, ApiError>> {
     let mut answers = answers.into_iter();
     refused.into_iter().map(move |refused| match refused {
         Some(error) => Err(error),
-        None => answers.next().unwrap_or_else(|| Err(no_answer())).map_err(ApiError::from),
+        None => answers.next().unwrap_or_else(|| Err(no_answer().into())).map_err(Into::into),
     })
 }
 

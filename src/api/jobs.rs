@@ -107,7 +107,7 @@ fn submitted_item(submitted: Submitted) -> SubmitItem {
     SubmitItem { status: status.as_u16(), id: Some(id), error: None }
 }
 
-fn refused_item(error: ApiError) -> SubmitItem {
+pub(crate) fn refused_item(error: ApiError) -> SubmitItem {
     let (status, error) = error.into_item();
     SubmitItem { status, id: None, error: Some(error) }
 }

@@ -146,7 +146,7 @@ pub(crate) fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
 }
 
 /// Reads the size of a page from the query.
-fn limit(query: &Query) -> Result<usize, ApiError> {
+pub(crate) fn limit(query: &Query) -> Result<usize, ApiError> {
     let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }

@@ -13,6 +13,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 
 use crate::job::{EventName, OrphanPolicy};
 use crate::monitor::Scan;
+use crate::scheduler::Outcome;
 
 /// The bounds of the buckets for the duration of answers, in seconds: from an answer out of memory to a claim's longest
 /// wait.
@@ -73,6 +74,12 @@ const EVENTS: Values = || {
 const CONTENDED: Values = || vec!["claim", "update", "queue", "subscription", "setting"];
 const POLICIES: Values = || OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec();
 const SCANS: Values = || Scan::ALL.map(Scan::as_str).to_vec();
+
+/// What may become of a trigger that is performed.
+const PERFORMED: Values = || {
+    use Outcome::{Consumed, Fired, Late, Missed, Skipped};
+    [Fired, Late, Consumed, Missed, Skipped].map(Outcome::as_str).to_vec()
+};
 
 /// Every metric.
 #[rustfmt::skip]
@@ -156,6 +163,16 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_notifications_dead_total", Counter, "Notifications given up"),
     metric("leasehold_subscriptions_switched_off_total", Counter,
         "Subscriptions switched off since their receiver is gone"),
+
+    metric("leasehold_triggers_loaded_total", Counter, "Triggers that this process has made for schedules"),
+    metric("leasehold_triggers_missed_total", Counter,
+        "Due times of schedules for which no trigger was made, since their margin of error was over"),
+    labelled("leasehold_triggers_performed_total", Counter, ("outcome", PERFORMED),
+        "Triggers that this process has dealt with, by outcome: fired, late, consumed, missed or skipped"),
+    metric("leasehold_triggers_redriven_total", Counter,
+        "Calls of schedules that were not answered, or driven back with 408, 425, 429 or a status from 500 on"),
+    metric("leasehold_trigger_lateness_seconds", Histogram(&ANSWERS),
+        "How long after its due time the action of a trigger began"),
 
     metric("leasehold_managers", Gauge, "Managers that run on this store, this one included, as far as it knows"),
     labelled("leasehold_hints_total", Counter, ("outcome", || vec!["sent", "received", "failed", "dropped"]),

@@ -44,6 +44,14 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(workers::workers))
         .routes(routes!(workers::worker))
         .routes(routes!(schedules::preview))
+        .routes(routes!(schedules::create, schedules::list))
+        .routes(routes!(schedules::put_many))
+        .routes(routes!(schedules::get, schedules::put, schedules::remove))
+        .routes(routes!(schedules::pause))
+        .routes(routes!(schedules::resume))
+        .routes(routes!(schedules::run))
+        .routes(routes!(schedules::next))
+        .routes(routes!(schedules::triggers))
         .routes(routes!(subscriptions::subscribe, subscriptions::list))
         .routes(routes!(subscriptions::get, subscriptions::remove))
         .routes(routes!(subscriptions::enable))
@@ -117,16 +125,19 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::wire::check::RESERVED_IDS;
+    use crate::wire::check::{RESERVED_IDS, RESERVED_SCHEDULE_IDS};
 
     #[test]
     fn every_call_in_the_place_of_an_id_is_reserved() {
         let openapi = description();
-        let beside_ids = |path: &String| {
-            let rest = ["/v1/jobs/", "/v1/admin/jobs/"].iter().find_map(|start| path.strip_prefix(start))?;
-            (!rest.contains(['/', '{'])).then(|| rest.to_owned())
+        let beside_ids = |starts: &[&str]| -> BTreeSet<String> {
+            let rest = |path: &String| {
+                let rest = starts.iter().find_map(|start| path.strip_prefix(start))?;
+                (!rest.contains(['/', '{'])).then(|| rest.to_owned())
+            };
+            openapi.paths.paths.keys().filter_map(rest).collect()
         };
-        let calls: BTreeSet<String> = openapi.paths.paths.keys().filter_map(beside_ids).collect();
-        assert_eq!(calls, RESERVED_IDS.map(str::to_owned).into());
+        assert_eq!(beside_ids(&["/v1/jobs/", "/v1/admin/jobs/"]), RESERVED_IDS.map(str::to_owned).into());
+        assert_eq!(beside_ids(&["/v1/schedules/"]), RESERVED_SCHEDULE_IDS.map(str::to_owned).into());
     }
 }

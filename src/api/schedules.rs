@@ -1,9 +1,36 @@
 //! The calls about schedules.
 
-use super::call::{Answer, Call, Read};
-use super::extract::JsonBody;
-use super::json::ok;
-use crate::wire::{FireTimes, PreviewSchedule};
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use http::header::{ETAG, HeaderValue, IF_MATCH};
+use http::{HeaderMap, StatusCode};
+
+use super::App;
+use super::access::Role;
+use super::call::{Answer, Call, Read, Submit};
+use super::error::{ApiError, Code};
+use super::extract::{JsonBody, Lines, OptionalJsonBody, Query, SchedulePath, parse};
+use super::items::{in_order, sort_out};
+use super::jobs::refused_item;
+use super::json::{json, ok};
+use super::lists::{limit, parse as parse_value};
+use crate::clock::Timestamp;
+use crate::job::{Owner, ScheduleId};
+use crate::schedule::{self, Fault};
+use crate::scheduler::{DueTime, NewSchedule, ScheduleError, Schedules, Stored};
+use crate::store::ListSchedules;
+use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_TEXT_BYTES};
+use crate::wire::schedules::{MAX_FIRE_TIMES, PutScheduleLines};
+use crate::wire::{
+    BulkAnswer, FieldError, FireTimes, Invalid, MadeTrigger, Page, PauseSchedule, PreviewSchedule, PutSchedule,
+    Schedule, SubmitItem,
+};
+
+/// The number of fire times of a schedule that are returned by default.
+const DEFAULT_FIRE_TIMES: u64 = 10;
+/// How much of the past a list of due times shows by default.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns the next fire times of a period, without a schedule.
 ///
@@ -13,4 +40,281 @@ use crate::wire::{FireTimes, PreviewSchedule};
     responses((status = 200, description = "The fire times", body = FireTimes)))]
 pub(crate) async fn preview(call: Call<Read>, JsonBody(preview): JsonBody<PreviewSchedule>) -> Answer {
     ok(&preview.into_preview()?.fire_times(call.app.manager.now()))
+}
+
+/// Creates a schedule.
+///
+/// The same definition under the same id is stored once, so that the call can be repeated.
+#[utoipa::path(post, path = "/v1/schedules", operation_id = "create_schedule", tag = "schedules",
+    request_body = PutSchedule,
+    responses(
+        (status = 201, description = "The schedule is created", body = Schedule,
+            headers(("ETag" = String, description = "Its revision"))),
+        (status = 200, description = "It was there already", body = Schedule,
+            headers(("ETag" = String, description = "Its revision"))),
+        (status = 409, description = "`schedule_differs`: there is another one under this id"),
+    ))]
+pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedule>) -> Answer {
+    let new = new_schedule(new, None)?;
+    let (found, stored) = schedules(&call.app)?.put(&call.caller, new, false, None).await?;
+    answer(status(stored), &found.schedule)
+}
+
+/// Stores many schedules at once, one per line.
+///
+/// Each line is a schedule of its own: a refused one does not affect the others. One that is there is written over, so
+/// that the call can be repeated. A call has at most 10,000 lines; a longer list is sent in several.
+#[utoipa::path(post, path = "/v1/schedules/bulk", operation_id = "put_schedules", tag = "schedules",
+    request_body(content = PutScheduleLines, content_type = "application/x-ndjson",
+        description = "One schedule per line"),
+    responses(
+        (status = 200, description = "An item for each line, in order", body = BulkAnswer<SubmitItem>),
+        (status = 413, description = "`body_too_large`"),
+    ))]
+pub(crate) async fn put_many(call: Call<Submit>, lines: Lines) -> Answer {
+    let schedules = schedules(&call.app)?;
+    if lines.iter().nth(MAX_SUBMITTED_JOBS).is_some() {
+        return Err(ApiError::field("", format!("a call stores at most {MAX_SUBMITTED_JOBS} schedules")));
+    }
+    let (new, refused) = sort_out(lines.iter().map(|line| new_schedule(parse(line)?, None)));
+    drop(lines);
+    let answers = schedules.put_many(&call.caller, new).await;
+    let items = in_order(refused, answers).map(|answer| match answer {
+        Ok((id, stored)) => SubmitItem { status: status(stored).as_u16(), id: Some(id.into()), error: None },
+        Err(error) => refused_item(error),
+    });
+    ok(&BulkAnswer { items: items.collect() })
+}
+
+/// Lists schedules, by id.
+///
+/// The values of headers and the bodies of calls are hidden. The latest writes may be missing for a moment.
+#[utoipa::path(get, path = "/v1/schedules", operation_id = "schedules", tag = "schedules",
+    params(
+        ("owner" = Option<Owner>, Query, description = "Selects only schedules of this owner"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
+            description = "The size of the page; 100 by default"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of schedules", body = Page<Schedule>)))]
+pub(crate) async fn list(call: Call<Read>, query: Query) -> Answer {
+    query.only(&["owner", "limit", "cursor"])?;
+    let limit = limit(&query)?;
+    let owner = query.one("owner")?.map(|text| parse_value("owner", text)).transpose()?;
+    let after = query.one("cursor")?.map(|text| parse_value("cursor", text)).transpose()?;
+    // One more than requested shows whether there is another page.
+    let found = schedules(&call.app)?.list(&ListSchedules { owner, after, limit: limit + 1 }).await?;
+    let more = found.len() > limit;
+    let items: Vec<Schedule> = found.iter().take(limit).map(|found| Schedule::hidden(&found.schedule)).collect();
+    let next_cursor = items.last().filter(|_| more).map(|last| last.id.clone());
+    ok(&Page { items, next_cursor })
+}
+
+/// Returns a schedule.
+#[utoipa::path(get, path = "/v1/schedules/{id}", operation_id = "schedule", tag = "schedules",
+    params(
+        ("id" = ScheduleId, Path, description = "The schedule's id"),
+        ("reveal" = Option<bool>, Query,
+            description = "Whether to show the values of headers and the body of a call, which needs the role `admin`"),
+    ),
+    responses((status = 200, description = "The schedule", body = Schedule,
+        headers(("ETag" = String, description = "Its revision")))))]
+pub(crate) async fn get(call: Call<Read>, SchedulePath(id): SchedulePath, query: Query, headers: HeaderMap) -> Answer {
+    query.only(&["reveal"])?;
+    let found = schedules(&call.app)?.get(&id).await?;
+    if query.one("reveal")?.map(|text| parse_value::<bool>("reveal", text)).transpose()? == Some(true) {
+        call.app.access.allow(&headers, Role::Admin)?;
+        return Ok(tagged(StatusCode::OK, &found.schedule, &Schedule::revealed(&found.schedule)));
+    }
+    answer(StatusCode::OK, &found.schedule)
+}
+
+/// Stores a schedule, written over the one that there is.
+///
+/// With `If-Match`, it is written over that revision alone.
+#[utoipa::path(put, path = "/v1/schedules/{id}", operation_id = "put_schedule", tag = "schedules",
+    request_body = PutSchedule,
+    params(
+        ("id" = ScheduleId, Path, description = "The schedule's id"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the revision to write over"),
+    ),
+    responses(
+        (status = 200, description = "The schedule as it is stored", body = Schedule,
+            headers(("ETag" = String, description = "Its revision"))),
+        (status = 201, description = "The schedule is created", body = Schedule,
+            headers(("ETag" = String, description = "Its revision"))),
+        (status = 412, description = "`version_differs`: it has another revision"),
+    ))]
+pub(crate) async fn put(
+    call: Call<Submit>,
+    SchedulePath(id): SchedulePath,
+    headers: HeaderMap,
+    JsonBody(new): JsonBody<PutSchedule>,
+) -> Answer {
+    let expected = expected(&headers)?;
+    let new = new_schedule(new, Some(id))?;
+    let (found, stored) = schedules(&call.app)?.put(&call.caller, new, true, expected.as_deref()).await?;
+    answer(status(stored), &found.schedule)
+}
+
+/// Removes a schedule.
+///
+/// None of its triggers begins from then on.
+#[utoipa::path(delete, path = "/v1/schedules/{id}", operation_id = "remove_schedule", tag = "schedules",
+    params(
+        ("id" = ScheduleId, Path, description = "The schedule's id"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the revision to remove"),
+    ),
+    responses(
+        (status = 204, description = "The schedule is removed"),
+        (status = 412, description = "`version_differs`: it has another revision"),
+    ))]
+pub(crate) async fn remove(call: Call<Submit>, SchedulePath(id): SchedulePath, headers: HeaderMap) -> Answer {
+    schedules(&call.app)?.remove(&id, expected(&headers)?.as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Pauses a schedule.
+///
+/// None of its triggers begins from then on.
+#[utoipa::path(post, path = "/v1/schedules/{id}/pause", operation_id = "pause_schedule", tag = "schedules",
+    request_body = Option<PauseSchedule>,
+    params(("id" = ScheduleId, Path, description = "The schedule's id")),
+    responses((status = 200, description = "The schedule", body = Schedule)))]
+pub(crate) async fn pause(
+    call: Call<Submit>,
+    SchedulePath(id): SchedulePath,
+    OptionalJsonBody(PauseSchedule { reason }): OptionalJsonBody<PauseSchedule>,
+) -> Answer {
+    if reason.len() > MAX_TEXT_BYTES {
+        return Err(ApiError::field("reason", format!("must have at most {MAX_TEXT_BYTES} bytes")));
+    }
+    answer(StatusCode::OK, &schedules(&call.app)?.pause(&call.caller, &id, reason).await?.schedule)
+}
+
+/// Ends the pause of a schedule.
+///
+/// What would have been due meanwhile is not made up for.
+#[utoipa::path(post, path = "/v1/schedules/{id}/resume", operation_id = "resume_schedule", tag = "schedules",
+    params(("id" = ScheduleId, Path, description = "The schedule's id")),
+    responses((status = 200, description = "The schedule", body = Schedule)))]
+pub(crate) async fn resume(call: Call<Submit>, SchedulePath(id): SchedulePath) -> Answer {
+    answer(StatusCode::OK, &schedules(&call.app)?.resume(&id).await?.schedule)
+}
+
+/// Runs a schedule now.
+///
+/// It makes a trigger that is due at once, whatever the schedule's times are, and though it is paused.
+#[utoipa::path(post, path = "/v1/schedules/{id}/run", operation_id = "run_schedule", tag = "schedules",
+    params(("id" = ScheduleId, Path, description = "The schedule's id")),
+    responses((status = 202, description = "The trigger is made", body = MadeTrigger)))]
+pub(crate) async fn run(call: Call<Submit>, SchedulePath(id): SchedulePath) -> Answer {
+    let trigger_id = schedules(&call.app)?.run_now(&call.caller, &id).await?;
+    Ok(json(StatusCode::ACCEPTED, &MadeTrigger { trigger_id }))
+}
+
+/// Returns the next times at which a schedule is due.
+#[utoipa::path(get, path = "/v1/schedules/{id}/next", operation_id = "next_of_schedule", tag = "schedules",
+    params(
+        ("id" = ScheduleId, Path, description = "The schedule's id"),
+        ("n" = Option<u64>, Query, minimum = 1, maximum = 1000,
+            description = "The most times to return; 10 by default"),
+    ),
+    responses((status = 200, description = "The times", body = FireTimes)))]
+pub(crate) async fn next(call: Call<Read>, SchedulePath(id): SchedulePath, query: Query) -> Answer {
+    query.only(&["n"])?;
+    let n = query.number("n", 1..=MAX_FIRE_TIMES)?.unwrap_or(DEFAULT_FIRE_TIMES);
+    let fire_times = schedules(&call.app)?.next_due(&id, usize::try_from(n).unwrap_or(usize::MAX)).await?;
+    ok(&FireTimes { fire_times })
+}
+
+/// Lists the due times of a schedule, each with what has become of it.
+///
+/// They are in order, since the schedule has its present period. A due time whose trigger is not kept any more is
+/// `removed`.
+#[utoipa::path(get, path = "/v1/schedules/{id}/triggers", operation_id = "triggers_of_schedule", tag = "schedules",
+    params(
+        ("id" = ScheduleId, Path, description = "The schedule's id"),
+        ("from" = Option<String>, Query, description = "The first due time; a day before `to` by default"),
+        ("to" = Option<String>, Query, description = "The last due time; now by default"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
+            description = "The size of the page; 100 by default"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of due times", body = Page<DueTime>)))]
+pub(crate) async fn triggers(call: Call<Read>, SchedulePath(id): SchedulePath, query: Query) -> Answer {
+    query.only(&["from", "to", "limit", "cursor"])?;
+    let time = |name: &str| -> Result<Option<Timestamp>, ApiError> {
+        let parse = |text| Timestamp::parse_rfc3339(text).map_err(|error| ApiError::field(name, error));
+        query.one(name)?.map(parse).transpose()
+    };
+    let to = time("to")?.unwrap_or_else(|| call.app.manager.now());
+    let from = time("cursor")?.or(time("from")?).unwrap_or_else(|| to.minus(DAY));
+    let limit = limit(&query)?;
+    let mut items = schedules(&call.app)?.due_times(&id, (from, to), limit + 1).await?;
+    let next_cursor = items.get(limit).map(|next| next.due_at.to_rfc3339());
+    items.truncate(limit);
+    ok(&Page { items, next_cursor })
+}
+
+fn schedules(app: &App) -> Result<&Schedules, ApiError> {
+    let here = app.schedules.as_ref();
+    here.ok_or_else(|| ApiError::new(Code::NoSuchRoute, "this process does not deal with schedules"))
+}
+
+/// Checks a schedule that is to be stored, under the id of the path if there is one.
+fn new_schedule(new: PutSchedule, id: Option<ScheduleId>) -> Result<NewSchedule, ApiError> {
+    let paused = new.paused.unwrap_or(false);
+    let (named, definition) = new.into_definition()?;
+    if id.is_some() && named.is_some() && named != id {
+        return Err(ApiError::field("id", "is another than the one in the path"));
+    }
+    Ok(NewSchedule { id: id.or(named).unwrap_or_else(ScheduleId::generate), definition, paused })
+}
+
+/// Returns the revision that a change is for (RFC 9110, section 13.1.1); `None` for any.
+fn expected(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(given) = headers.get(IF_MATCH) else { return Ok(None) };
+    let text = given.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let tag = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).filter(|text| !text.contains('"'));
+    let tag = tag.ok_or_else(|| ApiError::field("If-Match", "must be one `ETag` of the schedule, or `*`"))?;
+    Ok(Some(tag.to_owned()))
+}
+
+/// Returns the status of an answer about a schedule that was stored.
+fn status(stored: Stored) -> StatusCode {
+    if stored == Stored::Created { StatusCode::CREATED } else { StatusCode::OK }
+}
+
+/// Answers with a schedule, without what is secret.
+fn answer(status: StatusCode, schedule: &schedule::Schedule) -> Answer {
+    Ok(tagged(status, schedule, &Schedule::hidden(schedule)))
+}
+
+fn tagged(status: StatusCode, schedule: &schedule::Schedule, shown: &Schedule) -> Response {
+    let mut response = json(status, shown);
+    if let Ok(tag) = HeaderValue::try_from(format!("\"{}\"", schedule.tag())) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    response
+}
+
+impl From<ScheduleError> for ApiError {
+    fn from(error: ScheduleError) -> Self {
+        let text = error.to_string();
+        match error {
+            ScheduleError::NotFound(_) => Self::new(Code::NoSuchSchedule, text),
+            ScheduleError::Differs(_) => Self::new(Code::ScheduleDiffers, text),
+            ScheduleError::Changed(_) => Self::new(Code::VersionDiffers, text),
+            ScheduleError::Contended => Self::new(Code::Contended, text),
+            ScheduleError::Manager(error) => Self::from(error),
+            ScheduleError::Invalid(faults) => {
+                let errors = faults.into_iter().map(|Fault { field, message }| FieldError { field, message });
+                Self::from(Invalid { errors: errors.collect(), too_large: false })
+            }
+        }
+    }
 }

@@ -88,10 +88,11 @@ async fn serve_routes(
 }
 
 fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
-    let AppState { manager, subscriptions, access, peer_secret, metrics, limits, configuration } = state;
+    let AppState { manager, subscriptions, schedules, access, peer_secret, metrics, limits, configuration } = state;
     Ok(Arc::new(AppParts {
         manager,
         subscriptions,
+        schedules,
         trusts_its_machine: access.is_open() && address.ip().is_loopback(),
         access,
         peer_secret,

@@ -36,6 +36,7 @@ impl Fixture {
         let app = Arc::new(AppParts {
             manager,
             subscriptions: None,
+            schedules: None,
             access: Access::default(),
             peer_secret: None,
             metrics: metrics::install().expect("metrics"),

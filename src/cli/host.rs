@@ -27,6 +27,7 @@ use crate::clock::{Clock, ComparedClock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
 use crate::peers::Teller;
+use crate::scheduler::Scheduler;
 use crate::store::Store;
 use crate::store::time::keep_compared;
 use crate::worker::{Stop, StopListener};
@@ -173,7 +174,10 @@ impl Host {
         let peer_secret = self.cluster.map(|cluster| cluster.secret);
         let teller = peer_secret.clone().map(|secret| Teller::start(manager.clone(), secret));
         let teller = teller.transpose().map_err(Failure::failed)?;
-        let notifier = notify::start(self.notifications, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
+        let executor = notify::executor(&self.notifications)?;
+        let scheduler = Scheduler::start(manager.clone(), Arc::clone(&store), Arc::clone(&clock), executor.clone());
+        let notifications = self.notifications;
+        let notifier = notify::start(notifications, executor, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
         let monitor = match oversees {
             false => None,
             true => {
@@ -187,6 +191,7 @@ impl Host {
         let state = AppState {
             manager: manager.clone(),
             subscriptions: Some(notifier.subscriptions().clone()),
+            schedules: Some(scheduler.schedules().clone()),
             access: self.access,
             peer_secret,
             metrics: self.metrics,
@@ -199,6 +204,7 @@ impl Host {
             if let Some(monitor) = monitor {
                 monitor.shutdown().await;
             }
+            scheduler.shutdown().await;
             notifier.shutdown().await;
             if let Some(teller) = teller {
                 teller.shutdown().await;

@@ -1,8 +1,9 @@
 //! The monitor's settings.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::job::{JobState, OrphanPolicy};
+use crate::job::{JobState, OrphanPolicy, QueueName};
 use crate::store::Store;
 
 /// When a scan runs.
@@ -37,6 +38,8 @@ pub struct MonitorConfig {
     pub orphan_policy: OrphanPolicy,
     /// How long ended jobs are kept.
     pub retention: Retention,
+    /// How long the ended jobs of single queues are kept, where that is shorter.
+    pub queue_retention: BTreeMap<QueueName, Duration>,
     /// How long a repeated submission returns the same job. No ended job is removed earlier.
     pub idempotency_window: Duration,
     /// The time between updates of the audit; `None` keeps no audit.
@@ -59,6 +62,7 @@ impl Default for MonitorConfig {
             heartbeat_stale: None,
             orphan_policy: OrphanPolicy::default(),
             retention: Retention::default(),
+            queue_retention: BTreeMap::new(),
             idempotency_window: Duration::from_secs(24 * 3600),
             audit_period: None,
             audit_anew: false,

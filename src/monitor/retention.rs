@@ -4,7 +4,7 @@ use super::pages::{MayAct, Pages};
 use super::report::Report;
 use super::scan::Scans;
 use crate::clock::Timestamp;
-use crate::job::JobState;
+use crate::job::{JobState, QueueName};
 use crate::manager::ManagerError;
 use crate::query::{Filter, SortField};
 use crate::store::Versioned;
@@ -21,7 +21,13 @@ impl Scans {
             // States that are not final have no age.
             let Some(age) = self.retention.of(state) else { continue };
             let age = age.max(self.idempotency_window) + self.rules.clock_skew();
-            self.remove_ended(state, now.minus(age), may_act, &mut report).await?;
+            self.remove_ended((state, None), now.minus(age), may_act, &mut report).await?;
+        }
+        for (queue, age) in &self.queue_retention {
+            let age = *age + self.rules.clock_skew();
+            for state in JobState::ALL.into_iter().filter(|state| state.is_final()) {
+                self.remove_ended((state, Some(queue)), now.minus(age), may_act, &mut report).await?;
+            }
         }
         metrics::counter!("leasehold_retention_removed_total").increment(report.removed as u64);
         Ok(report)
@@ -29,12 +35,13 @@ impl Scans {
 
     async fn remove_ended(
         &self,
-        state: JobState,
+        (state, queue): (JobState, Option<&QueueName>),
         until: Timestamp,
         may_act: MayAct<'_>,
         report: &mut Report,
     ) -> Result<(), ManagerError> {
-        let filter = Filter { states: vec![state], finished_at_most: Some(until), ..Filter::default() };
+        let queues = queue.into_iter().cloned().collect();
+        let filter = Filter { states: vec![state], queues, finished_at_most: Some(until), ..Filter::default() };
         let mut pages = Pages::of(filter, SortField::CreatedAt, MAX_PAGES);
         while let Some(search) = pages.next() {
             let page = self.manager.search(search).await?;

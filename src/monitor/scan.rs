@@ -4,7 +4,8 @@
 //! manager, which reads each again right before it writes. Pages, and pages in a run, are bounded; the next run
 //! continues where a run had to stop.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -14,7 +15,7 @@ use super::pages::{MayAct, Pages};
 use super::report::Report;
 use super::rules::{Action, Rules, Suspicion, decide};
 use crate::clock::Timestamp;
-use crate::job::{Change, Job, JobId, JobState, OrphanPolicy};
+use crate::job::{Change, Job, JobId, JobState, OrphanPolicy, QueueName};
 use crate::manager::{Manager, ManagerError};
 use crate::query::{Filter, SortField, SortKey};
 
@@ -74,7 +75,8 @@ pub struct Scans {
     pub(super) rules: Rules,
     policy: OrphanPolicy,
     pub(super) retention: Retention,
-    pub(super) idempotency_window: std::time::Duration,
+    pub(super) queue_retention: BTreeMap<QueueName, Duration>,
+    pub(super) idempotency_window: Duration,
     auditor: Option<Auditor>,
     /// The key after which the next run of a scan continues.
     resume: Mutex<HashMap<Scan, SortKey>>,
@@ -89,6 +91,7 @@ impl Scans {
             rules: Rules::of(config, own_store),
             policy: config.orphan_policy,
             retention: config.retention,
+            queue_retention: config.queue_retention.clone(),
             idempotency_window: config.idempotency_window,
             auditor: None,
             resume: Mutex::default(),

@@ -57,6 +57,9 @@ pub const MAX_URL_BYTES: usize = 2048;
 /// Words that cannot be ids, because paths have them in the place of a job's id. A test compares them with the routes.
 pub const RESERVED_IDS: [&str; 7] = ["bulk", "cancel", "count", "export", "release", "retry", "stats"];
 
+/// Words that cannot be ids of schedules, for the same reason.
+pub const RESERVED_SCHEDULE_IDS: [&str; 2] = ["bulk", "preview"];
+
 /// A field that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {

@@ -7,8 +7,8 @@ use utoipa::openapi::schema::{AdditionalProperties, AllOfBuilder};
 use utoipa::openapi::{KnownFormat, ObjectBuilder, Ref, RefOr, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::check::{MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, RESERVED_IDS};
-use crate::job::{JobId, LabelName, MAX_RESOURCE_NAME, QueueName, RESOURCE_NAME_PATTERN};
+use super::check::{MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, RESERVED_IDS, RESERVED_SCHEDULE_IDS};
+use crate::job::{JobId, LabelName, MAX_RESOURCE_NAME, QueueName, RESOURCE_NAME_PATTERN, ScheduleId};
 
 /// The schema of a type.
 pub(crate) type Described = RefOr<Schema>;
@@ -45,6 +45,21 @@ impl PartialSchema for NewJobId {
 impl ToSchema for NewJobId {
     fn schemas(components: &mut Components) {
         add::<JobId>(components);
+    }
+}
+
+/// An id that a client may choose for a schedule.
+pub(crate) struct NewScheduleId;
+
+impl PartialSchema for NewScheduleId {
+    fn schema() -> Described {
+        except::<ScheduleId>("A client's own id for a schedule.", json!({"enum": RESERVED_SCHEDULE_IDS}))
+    }
+}
+
+impl ToSchema for NewScheduleId {
+    fn schemas(components: &mut Components) {
+        add::<ScheduleId>(components);
     }
 }
 

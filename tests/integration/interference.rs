@@ -29,6 +29,11 @@ pub(crate) trait Interference: Send + Sync + 'static {
         false
     }
 
+    /// Whether this write of a schedule is refused instead of done.
+    fn refuses_schedule(&self, _: &ScheduleWrite) -> bool {
+        false
+    }
+
     /// Comes after a record was written, before its writer hears of it.
     fn record_is_written(&self) {}
 }
@@ -78,16 +83,28 @@ impl Engine for InterferedEngine {
     }
 }
 
+/// Returns which writes are refused, and the others.
+fn sort_out<W>(writes: Vec<W>, refuses: impl Fn(&W) -> bool) -> (Vec<bool>, Vec<W>) {
+    let refused: Vec<bool> = writes.iter().map(refuses).collect();
+    let done = writes.into_iter().zip(&refused).filter(|(_, refused)| !**refused).map(|(write, _)| write);
+    let done = done.collect();
+    (refused, done)
+}
+
+/// Returns the answers to all writes, with the results of those that were done.
+fn answers<T>(refused: Vec<bool>, results: Vec<WriteResult<T>>) -> Vec<WriteResult<T>> {
+    let mut results = results.into_iter();
+    let refusal = || WriteError::Refused(StoreError::Unavailable("refused by the test".to_owned()));
+    let answer = |refused| if refused { Err(refusal()) } else { results.next().expect("a result for each write") };
+    refused.into_iter().map(answer).collect()
+}
+
 #[async_trait]
 impl<I: Interference> Store for Interfered<I> {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
         self.interference.before_write(&writes).await;
-        let refused: Vec<bool> = writes.iter().map(|write| self.interference.refuses(write)).collect();
-        let done = writes.into_iter().zip(&refused).filter(|(_, refused)| !**refused).map(|(write, _)| write);
-        let mut results = self.store.write(done.collect()).await.into_iter();
-        let refusal = || WriteError::Refused(StoreError::Unavailable("refused by the test".to_owned()));
-        let answer = |refused| if refused { Err(refusal()) } else { results.next().expect("a result for each write") };
-        refused.into_iter().map(answer).collect()
+        let (refused, done) = sort_out(writes, |write| self.interference.refuses(write));
+        answers(refused, self.store.write(done).await)
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
@@ -126,7 +143,8 @@ impl<I: Interference> Store for Interfered<I> {
     }
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
-        self.store.write_schedules(writes).await
+        let (refused, done) = sort_out(writes, |write| self.interference.refuses_schedule(write));
+        answers(refused, self.store.write_schedules(done).await)
     }
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {

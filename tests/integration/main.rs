@@ -17,6 +17,7 @@ mod notify;
 mod program;
 mod proxy;
 mod run;
+mod scheduler;
 mod seed;
 mod servers;
 mod store;

@@ -7,9 +7,12 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::cli::duration::{self, DurationSetting};
-use crate::job::OrphanPolicy;
+use crate::job::{OrphanPolicy, QueueName};
 use crate::monitor::{MonitorConfig, Retention, Schedule};
+use crate::scheduler::trigger;
 
+/// How long the triggers of schedules are kept by default.
+const TRIGGERS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How often the audit is updated by default.
 const DEFAULT_AUDIT_PERIOD: Duration = Duration::from_secs(10);
 
@@ -50,6 +53,9 @@ pub(crate) struct OversightArgs {
     /// 30d]
     #[arg(long, value_name = "AGES", value_parser = ages)]
     retention: Option<Ages>,
+    /// How long the triggers of schedules are kept after their end, where that is shorter [default: 1d]
+    #[arg(long, value_name = "DURATION")]
+    trigger_retention: Option<DurationSetting>,
     /// How often older ones are removed, in milliseconds [default: 600000]
     #[arg(long, value_name = "MS")]
     retention_period_ms: Option<u64>,
@@ -95,6 +101,7 @@ impl OversightArgs {
             period("archive_period_ms", self.archive_period_ms, file.archive_period_ms, defaults.archive_period)?;
         let audit_period = period("audit_period_ms", self.audit_period_ms, file.audit_period_ms, DEFAULT_AUDIT_PERIOD)?;
         let retention = self.retention.or(file.retention).map(|ages| ages.0);
+        let triggers = self.trigger_retention.or(file.trigger_retention).map_or(TRIGGERS_KEPT, |setting| setting.0);
         let window = self.idempotency_window.or(file.idempotency_window).map(|setting| setting.0);
         Ok(MonitorConfig {
             scans: self.scans(file)?.unwrap_or(defaults.scans),
@@ -106,6 +113,7 @@ impl OversightArgs {
             heartbeat_stale: optional(self.heartbeat_stale_ms, file.heartbeat_stale_ms),
             orphan_policy: self.orphan_policy.or(file.orphan_policy).unwrap_or(defaults.orphan_policy),
             retention: retention.unwrap_or(defaults.retention),
+            queue_retention: [(QueueName::system(trigger::QUEUE), triggers)].into(),
             idempotency_window: window.unwrap_or(defaults.idempotency_window),
             audit_anew: self.audit_anew,
             audit_period: self.audit.or(file.audit).unwrap_or(self.audit_anew).then_some(audit_period),

@@ -24,7 +24,8 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 44] = [
+const CALLS: [(&str, Option<Role>); 55] = [
+    ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
     ("GET /livez", None),
     ("GET /metrics", Some(Role::Read)),
@@ -43,6 +44,10 @@ const CALLS: [(&str, Option<Role>); 44] = [
     ("GET /v1/jobs/{id}/explain", Some(Role::Read)),
     ("GET /v1/queues", Some(Role::Read)),
     ("GET /v1/queues/{name}", Some(Role::Read)),
+    ("GET /v1/schedules", Some(Role::Read)),
+    ("GET /v1/schedules/{id}", Some(Role::Read)),
+    ("GET /v1/schedules/{id}/next", Some(Role::Read)),
+    ("GET /v1/schedules/{id}/triggers", Some(Role::Read)),
     ("GET /v1/subscriptions", Some(Role::Admin)),
     ("GET /v1/subscriptions/{id}", Some(Role::Admin)),
     ("GET /v1/workers", Some(Role::Read)),
@@ -65,10 +70,16 @@ const CALLS: [(&str, Option<Role>); 44] = [
     ("POST /v1/jobs/{id}/retry", Some(Role::Submit)),
     ("POST /v1/queues/{name}/pause", Some(Role::Admin)),
     ("POST /v1/queues/{name}/resume", Some(Role::Admin)),
+    ("POST /v1/schedules", Some(Role::Submit)),
+    ("POST /v1/schedules/bulk", Some(Role::Submit)),
     ("POST /v1/schedules/preview", Some(Role::Read)),
+    ("POST /v1/schedules/{id}/pause", Some(Role::Submit)),
+    ("POST /v1/schedules/{id}/resume", Some(Role::Submit)),
+    ("POST /v1/schedules/{id}/run", Some(Role::Submit)),
     ("POST /v1/subscriptions", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/enable", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/secret", Some(Role::Admin)),
+    ("PUT /v1/schedules/{id}", Some(Role::Submit)),
 ];
 
 /// The calls that the router knows, each with the role that it needs.

@@ -44,6 +44,7 @@ fn it_lists_exactly_the_calls_there_are() {
     let calls: BTreeSet<String> =
         operations(&document).into_iter().map(|(method, path, _)| format!("{method} {path}")).collect();
     let expected = [
+        "DELETE /v1/schedules/{id}",
         "DELETE /v1/subscriptions/{id}",
         "GET /livez",
         "GET /metrics",
@@ -62,6 +63,10 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /v1/jobs/{id}/explain",
         "GET /v1/queues",
         "GET /v1/queues/{name}",
+        "GET /v1/schedules",
+        "GET /v1/schedules/{id}",
+        "GET /v1/schedules/{id}/next",
+        "GET /v1/schedules/{id}/triggers",
         "GET /v1/subscriptions",
         "GET /v1/subscriptions/{id}",
         "GET /v1/workers",
@@ -84,10 +89,16 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/jobs/{id}/retry",
         "POST /v1/queues/{name}/pause",
         "POST /v1/queues/{name}/resume",
+        "POST /v1/schedules",
+        "POST /v1/schedules/bulk",
         "POST /v1/schedules/preview",
+        "POST /v1/schedules/{id}/pause",
+        "POST /v1/schedules/{id}/resume",
+        "POST /v1/schedules/{id}/run",
         "POST /v1/subscriptions",
         "POST /v1/subscriptions/{id}/enable",
         "POST /v1/subscriptions/{id}/secret",
+        "PUT /v1/schedules/{id}",
     ];
     assert_eq!(calls.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }

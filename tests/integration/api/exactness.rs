@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
+use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap};
+use leasehold::scheduler::Outcome;
 use leasehold::wire::{
     BulkFilter, ClaimJobs, ClaimNext, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs, HealthStatus,
-    HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period, PreviewSchedule, ReleaseJob,
-    SubmitJob, Subscribe, Then,
+    HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period, PreviewSchedule, PutSchedule,
+    ReleaseJob, SubmitJob, Subscribe, Then,
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -128,6 +130,12 @@ fn one_day() -> ExcludedDates {
     ExcludedDates { date: None, from: day.clone(), to: day }
 }
 
+fn schedule() -> PutSchedule {
+    let period = Period { cron: Some("@daily".to_owned()), ..Period::default() };
+    let call = Action { url: Some("https://example.org/".to_owned()), ..Action::of(ActionType::Http) };
+    PutSchedule::new(call, period)
+}
+
 fn excludes(dates: ExcludedDates) -> bool {
     let period = Period { cron: Some("@daily".to_owned()), ..Period::default() };
     PreviewSchedule { period, exclude: vec![dates], ..PreviewSchedule::default() }.into_preview().is_ok()
@@ -185,6 +193,8 @@ const PLACES: &[Place] = &[
     ("Subscribe/properties/queues/items", |text| Subscribe { queues: vec![text], ..subscribe() }.into_new().is_ok()),
     ("Subscribe/properties/kinds/items", |text| Subscribe { kinds: vec![text], ..subscribe() }.into_new().is_ok()),
     ("Subscribe/properties/owners/items", |text| Subscribe { owners: vec![text], ..subscribe() }.into_new().is_ok()),
+    ("PutSchedule/properties/id", |text| PutSchedule { id: Some(text), ..schedule() }.into_definition().is_ok()),
+    ("PutSchedule/properties/owner", |text| PutSchedule { owner: Some(text), ..schedule() }.into_definition().is_ok()),
     ("ExcludedDates/properties/date", |text| excludes(ExcludedDates { date: Some(text), ..ExcludedDates::default() })),
     ("ExcludedDates/properties/from", |text| excludes(ExcludedDates { from: Some(text), ..one_day() })),
     ("ExcludedDates/properties/to", |text| excludes(ExcludedDates { to: Some(text), ..one_day() })),
@@ -225,13 +235,18 @@ fn it_lists_the_words_of_every_enum() {
         json!(values)
     }
     let expected: BTreeMap<&str, Value> = [
+        ("ActionType", all(&ActionType::ALL)),
         ("EventName", all(&EventName::ALL)),
         ("HealthStatus", all(&[HealthStatus::Ok, HealthStatus::Warn, HealthStatus::Error])),
         ("JobState", all(&JobState::ALL)),
+        ("Method", all(&Method::ALL)),
+        ("NotRun", all(&NotRun::ALL)),
         ("NoticeFormat", all(&NoticeFormat::ALL)),
         ("NotifiableEvent", all(&EventName::NOTIFIABLE)),
         ("OrphanAction", all(&OrphanAction::ALL)),
         ("OrphanPolicy", all(&OrphanPolicy::ALL)),
+        ("Outcome", all(&Outcome::ALL)),
+        ("Overlap", all(&Overlap::ALL)),
         ("Then", all(&[Then::Requeue, Then::Fail, Then::Cancel])),
     ]
     .into();
@@ -326,8 +341,13 @@ async fn a_body_that_may_be_left_out_may_not_be_null_and_is_described() {
         .filter(|(_, _, operation)| !operation["requestBody"].is_null() && operation["requestBody"]["required"] != true)
         .map(|(method, path, _)| format!("{method} {path}"))
         .collect::<Vec<_>>();
-    let expected =
-        ["/v1/jobs/{id}/cancel", "/v1/jobs/{id}/retry", "/v1/queues/{name}/pause", "/v1/queues/{name}/resume"];
+    let expected = [
+        "/v1/jobs/{id}/cancel",
+        "/v1/jobs/{id}/retry",
+        "/v1/queues/{name}/pause",
+        "/v1/queues/{name}/resume",
+        "/v1/schedules/{id}/pause",
+    ];
     assert_eq!(may_be_left_out, expected.map(|path| format!("POST {path}")));
 
     let server = Server::start().await;

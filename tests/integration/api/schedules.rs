@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use leasehold::client::ScheduleQuery;
 use leasehold::clock::{ManualClock, Timestamp};
 use leasehold::wire::{ExcludedDates, Period, PreviewSchedule};
 use serde_json::{Value, json};
@@ -84,4 +85,128 @@ async fn every_wrong_field_of_a_preview_is_named() {
     let many = vec![json!({"date": "2026-12-24"}); 1_001];
     let refused = problem(preview(&server, json!({"period": {"cron": "@daily"}, "exclude": many})).await).await;
     assert_eq!(refused.errors[0].field, "exclude");
+}
+
+fn call_to(url: &str) -> Value {
+    json!({"type": "http", "url": url, "headers": {"authorization": "Bearer secret"}, "body": {"key": "secret"}})
+}
+
+async fn send(server: &Server, method: reqwest::Method, path: &str, body: &Value) -> reqwest::Response {
+    reqwest::Client::new().request(method, server.url(path)).json(body).send().await.expect("an answer")
+}
+
+#[tokio::test]
+async fn a_schedule_is_created_once_changed_under_its_tag_and_shows_no_secrets() {
+    let server = Server::start().await;
+    let schedule = json!({"id": "a/b", "action": call_to("http://127.0.0.1:1/"), "period": {"cron": "@daily"}});
+    let created = send(&server, reqwest::Method::POST, "/v1/schedules", &schedule).await;
+    assert_eq!(created.status(), 201);
+    let tag = created.headers()["etag"].to_str().expect("text").to_owned();
+    let shown = value(created).await;
+    assert_eq!(shown["action"]["headers"], json!({"authorization": "hidden"}));
+    assert_eq!(shown["action"]["body"], "hidden");
+    assert_eq!(send(&server, reqwest::Method::POST, "/v1/schedules", &schedule).await.status(), 200);
+    let mut other = schedule.clone();
+    other["period"] = json!({"cron": "@hourly"});
+    let refused = send(&server, reqwest::Method::POST, "/v1/schedules", &other).await;
+    assert_eq!(problem(refused).await.code, "schedule_differs");
+
+    let put = |tag: String| {
+        let call = reqwest::Client::new().put(server.url("/v1/schedules/a%2Fb")).header("if-match", tag);
+        let call = call.json(&other).send();
+        async { call.await.expect("an answer") }
+    };
+    let changed = put(tag.clone()).await;
+    assert_eq!(changed.status(), 200);
+    assert_ne!(changed.headers()["etag"].to_str().expect("text"), tag);
+    assert_eq!(problem(put(tag).await).await.code, "version_differs");
+
+    let get = async |query: &str| {
+        let url = server.url(&format!("/v1/schedules/a%2Fb{query}"));
+        value(reqwest::get(url).await.expect("an answer")).await
+    };
+    assert_eq!(get("").await["action"]["headers"]["authorization"], "hidden");
+    assert_eq!(get("?reveal=true").await["action"]["headers"]["authorization"], "Bearer secret");
+    let next = get("/next?n=2").await;
+    assert_eq!(next["fire_times"].as_array().map(Vec::len), Some(2));
+    assert_eq!(get("/triggers").await, json!({"items": [], "next_cursor": null}));
+    server.client().remove_schedule("a/b").await.expect("removed");
+    let gone = server.client().schedule("a/b").await.expect_err("it is gone");
+    assert!(gone.to_string().contains("no schedule a/b"), "{gone}");
+}
+
+#[tokio::test]
+async fn many_schedules_are_stored_with_one_call_and_listed_by_owner_and_page() {
+    let server = Server::start().await;
+    let line = |number: usize| {
+        let owner = if number.is_multiple_of(3) { "team-a" } else { "team-b" };
+        let job = json!({"type": "job", "job": {"queue": "q", "kind": "k"}});
+        json!({"id": format!("s{number:03}"), "owner": owner, "action": job, "period": {"every_ms": 3_600_000}})
+    };
+    let mut lines: Vec<String> = (0..300).map(|number| line(number).to_string()).collect();
+    lines.push(json!({"id": "x", "action": {"type": "job"}, "period": {"every_ms": 1}}).to_string());
+    lines.push("no json".to_owned());
+    let stored = server.client().put_schedules(lines.join("\n")).await.expect("an answer");
+    assert_eq!(stored.len(), 302);
+    assert!(stored[..300].iter().all(|item| item.status == 201), "{stored:?}");
+    let fields = stored[300].error.as_ref().and_then(|error| error.field.clone());
+    assert_eq!((stored[300].status, fields.as_deref()), (422, Some("action.job")));
+    assert_eq!(stored[301].status, 400);
+    let again = server.client().put_schedules(lines[..300].join("\n")).await.expect("an answer");
+    assert!(again.iter().all(|item| item.status == 200), "{again:?}");
+
+    let mut query = ScheduleQuery { owner: Some("team-a".to_owned()), limit: Some(40), cursor: None };
+    let mut ids = Vec::new();
+    loop {
+        let page = server.client().schedules(&query).await.expect("a page");
+        ids.extend(page.items.into_iter().map(|schedule| schedule.id));
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(ids, (0..300).step_by(3).map(|number| format!("s{number:03}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_schedule_that_cannot_be_meant_is_refused_with_its_field() {
+    let server = Server::start().await;
+    let job = json!({"type": "job", "job": {"queue": "q", "kind": "k"}});
+    for (action, period, more, field) in [
+        (&job, json!({"cron": "0 0 31 2 *"}), json!({}), "period.cron"),
+        (&job, json!({"at": "2020-01-01T00:00:00Z"}), json!({}), "period"),
+        (&job, json!({"every_ms": 1}), json!({}), "period.every_ms"),
+        (&job, json!({"cron": "@daily", "time_zone": "Nowhere"}), json!({}), "period.time_zone"),
+        (&job, json!({"cron": "@daily"}), json!({"margin_of_error_ms": 1}), "margin_of_error_ms"),
+        (&job, json!({"cron": "@daily"}), json!({"id": "bulk"}), "id"),
+        (&job, json!({"cron": "@daily"}), json!({"overlap": "never"}), "overlap"),
+        (&json!({"type": "http"}), json!({"cron": "@daily"}), json!({}), "action.url"),
+        (&json!({"type": "http", "url": "ftp://example.org"}), json!({"cron": "@daily"}), json!({}), "action.url"),
+        (
+            &json!({"type": "http", "url": "http://169.254.169.254/"}),
+            json!({"cron": "@daily"}),
+            json!({}),
+            "action.url",
+        ),
+        (&json!({"type": "job", "job": {"kind": "k"}}), json!({"cron": "@daily"}), json!({}), "action.job"),
+        (
+            &json!({"type": "job", "job": {"queue": "", "kind": "k"}}),
+            json!({"cron": "@daily"}),
+            json!({}),
+            "action.job.queue",
+        ),
+        (
+            &json!({"type": "http", "url": "https://192.0.2.1/", "body": "x".repeat(2 << 20)}),
+            json!({"cron": "@daily"}),
+            json!({}),
+            "action.body",
+        ),
+    ] {
+        let mut schedule = json!({"action": action, "period": period});
+        schedule.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+        let refused = problem(send(&server, reqwest::Method::POST, "/v1/schedules", &schedule).await).await;
+        assert!([413, 422].contains(&refused.status), "{refused:?}");
+        let fields: Vec<&str> = refused.errors.iter().map(|error| error.field.as_str()).collect();
+        assert!(fields.contains(&field), "{field}: {fields:?}");
+    }
 }

@@ -8,9 +8,11 @@ use leasehold::api::access::Access;
 use leasehold::api::{AppState, Limits, metrics, serve};
 use leasehold::client::Client;
 use leasehold::clock::{Clock, SystemClock};
+use leasehold::executor::TargetPolicy;
 use leasehold::job::Json;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::peers::{PeerSecret, Teller};
+use leasehold::scheduler::Schedules;
 use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
@@ -79,13 +81,16 @@ impl Server {
             address: setup.peer_secret.as_ref().map(|_| format!("http://{address}").into()),
             ..ManagerConfig::default()
         };
-        let manager = Manager::start(store, setup.clock, config);
+        let manager = Manager::start(Arc::clone(&store), Arc::clone(&setup.clock), config);
+        let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
+        let schedules = Schedules::new(manager.clone(), store, setup.clock, policy);
         let teller = |secret: &PeerSecret| Teller::start(manager.clone(), secret.clone()).expect("a client");
         let teller = setup.peer_secret.as_ref().map(teller);
         let shutdown = CancellationToken::new();
         let state = AppState {
             manager: manager.clone(),
             subscriptions: None,
+            schedules: Some(schedules),
             access: setup.access,
             peer_secret: setup.peer_secret.clone(),
             metrics: metrics::install().expect("metrics"),

@@ -1,0 +1,441 @@
+//! Schedules over each engine: jobs that are submitted and receivers on real sockets that are called. Time is the
+//! test's own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use leasehold::clock::{Clock, ManualClock, Timestamp};
+use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
+use leasehold::job::{Actor, JobState, QueueName, ScheduleId};
+use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::query::{Filter, Search, Sort};
+use leasehold::schedule::{Definition, NotRun, Overlap};
+use leasehold::scheduler::{DueTime, NewSchedule, Outcome, ScheduleError, Scheduler, Stored, trigger};
+use leasehold::store::{ScheduleWrite, Versioned, Write};
+use leasehold::wire::PutSchedule;
+use serde_json::{Value, json};
+
+use crate::engines::Engine;
+use crate::interference::{InterferedEngine, Interference};
+use crate::notify::receiver::Receiver;
+
+/// How far the clock goes on at a time.
+const STEP: Duration = Duration::from_millis(500);
+/// 2030-03-17T17:46:40Z
+const START: i64 = 1_900_000_000_000;
+
+struct Site {
+    engine: Box<dyn Engine>,
+    clock: Arc<ManualClock>,
+    manager: Manager,
+    /// How far the clock goes on while something is waited for, each time it is looked for.
+    step: Duration,
+}
+
+impl Site {
+    fn on(engine: Box<dyn Engine>) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_millis(START)));
+        let manager = Manager::start(engine.store(), Arc::clone(&clock) as Arc<dyn Clock>, ManagerConfig::default());
+        Self { engine, clock, manager, step: STEP }
+    }
+
+    fn scheduler(&self) -> Scheduler {
+        self.scheduler_of(&self.manager)
+    }
+
+    fn scheduler_of(&self, manager: &Manager) -> Scheduler {
+        let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
+        let executor = HttpExecutor::new(policy, Limits::default()).expect("an executor");
+        Scheduler::start(manager.clone(), self.engine.store(), Arc::clone(&self.clock) as Arc<dyn Clock>, executor)
+    }
+
+    /// The jobs in a queue.
+    async fn jobs(&self, queue: &str) -> Vec<Versioned> {
+        self.engine.settle().await;
+        let filter = Filter { queues: vec![QueueName::new(queue).expect("a name")], ..Filter::default() };
+        let search = Search { filter, sort: Sort::default(), after: None, limit: 10_000 };
+        self.engine.store().search(&search).await.expect("searched")
+    }
+
+    /// Lets time go on until the due times of a schedule since the start satisfy `enough`.
+    async fn until(&self, scheduler: &Scheduler, id: &ScheduleId, enough: impl Fn(&[DueTime]) -> bool) -> Vec<DueTime> {
+        let mut found = Vec::new();
+        for _ in 0..3_000 {
+            let span = (Timestamp::from_millis(START), self.clock.now());
+            found = scheduler.schedules().due_times(id, span, 1_000).await.expect("due times");
+            if enough(&found) {
+                return found;
+            }
+            self.clock.advance(self.step);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("it never came to that: {found:#?}");
+    }
+}
+
+fn definition(fields: &Value) -> Definition {
+    let put: PutSchedule = serde_json::from_value(fields.clone()).expect("a schedule");
+    put.into_definition().expect("a definition").1
+}
+
+fn id(text: &str) -> ScheduleId {
+    ScheduleId::new(text).expect("an id")
+}
+
+async fn put(scheduler: &Scheduler, name: &str, fields: Value) -> ScheduleId {
+    let new = NewSchedule { id: id(name), definition: definition(&fields), paused: false };
+    scheduler.schedules().put(&Actor::system("test"), new, true, None).await.expect("stored");
+    id(name)
+}
+
+/// A job action into the queue `work`.
+fn job_action() -> Value {
+    json!({"type": "job", "job": {"queue": "work", "kind": "k", "payload": {"due": "{{due_at}}", "of": "{{schedule_id}}"}}})
+}
+
+fn ended(outcome: Outcome) -> bool {
+    !matches!(outcome, Outcome::Waiting | Outcome::Running)
+}
+
+fn outcomes(found: &[DueTime]) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for due in found {
+        *counts.entry(due.outcome.as_str()).or_insert(0) += 1;
+    }
+    counts
+}
+
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        mod embedded {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(super::Site::on(crate::engines::embedded().await)).await;
+            })*
+        }
+        mod elasticsearch {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(super::Site::on(crate::engines::elasticsearch().await)).await;
+            })*
+        }
+    };
+}
+
+cases! {
+    a_job_is_submitted_once_for_every_due_time,
+    a_call_names_its_trigger_and_its_answer_decides,
+    after_two_hours_of_downtime_what_is_within_its_margin_runs_and_the_rest_is_missed,
+    a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged,
+    overlaps_are_judged_by_the_rule,
+    two_schedulers_make_one_trigger_for_each_due_time,
+    a_schedule_is_stored_once_and_written_over_only_where_that_is_meant,
+}
+
+async fn a_job_is_submitted_once_for_every_due_time(site: Site) {
+    let scheduler = site.scheduler();
+    let fields = json!({"action": job_action(), "period": {"every_ms": 2_000}, "owner": "team-a"});
+    let schedule = put(&scheduler, "often", fields).await;
+    let found =
+        site.until(&scheduler, &schedule, |found| found.iter().filter(|due| ended(due.outcome)).count() >= 6).await;
+    scheduler.shutdown().await;
+
+    let due: Vec<i64> = found.iter().map(|due| due.due_at.as_millis()).collect();
+    assert!(due.windows(2).all(|pair| pair[1] - pair[0] == 2_000), "{due:?}");
+    let jobs = site.jobs("work").await;
+    for due in found.iter().filter(|due| ended(due.outcome)) {
+        assert!(matches!(due.outcome, Outcome::Fired | Outcome::Late), "{due:?}");
+        let job_id = due.job_id.as_ref().expect("a job");
+        let submitted: Vec<&Versioned> = jobs.iter().filter(|found| found.job.id == *job_id).collect();
+        assert_eq!(submitted.len(), 1, "{due:?}");
+        let job = &submitted[0].job;
+        assert_eq!(job.spec.labels["schedule_id"], "often");
+        assert_eq!(job.spec.labels["due_at"], due.due_at.to_rfc3339());
+        let payload = site.manager.get(job_id).await.expect("the job").payload.expect("a payload");
+        let payload: Value = serde_json::from_str(payload.as_str()).expect("JSON");
+        assert_eq!(payload, json!({"due": due.due_at.to_rfc3339(), "of": "often"}));
+        assert!(job.created_at >= due.due_at, "no job is there before it is due");
+    }
+}
+
+async fn a_call_names_its_trigger_and_its_answer_decides(site: Site) {
+    let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
+    // Driven back twice, refused once, and taken from then on.
+    receiver.answer_next([
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::OK,
+        StatusCode::NOT_FOUND,
+    ]);
+    let action = json!({
+        "type": "http", "url": receiver.url(), "headers": {"x-due": "{{due_at}}"}, "body": {"of": "{{schedule_id}}"},
+    });
+    let fields = json!({"action": action, "period": {"every_ms": 240_000}, "margin_of_error_ms": 230_000});
+    let schedule = put(&scheduler, "caller", fields).await;
+    let found =
+        site.until(&scheduler, &schedule, |found| found.iter().filter(|due| ended(due.outcome)).count() >= 3).await;
+    let errors = scheduler.schedules().get(&schedule).await.expect("the schedule").schedule.course.errors;
+    scheduler.shutdown().await;
+
+    let outcomes: Vec<Outcome> = found.iter().map(|due| due.outcome).collect();
+    assert!(matches!(outcomes[0], Outcome::Late), "it was driven back and came late: {found:#?}");
+    assert_eq!(outcomes[1], Outcome::Consumed, "{found:#?}");
+    assert!(matches!(outcomes[2], Outcome::Fired | Outcome::Late), "{found:#?}");
+    assert_eq!(errors, 0, "a success ends a row of errors");
+    let came = receiver.came();
+    let keys: Vec<&str> = came.iter().map(|call| call.headers["idempotency-key"].to_str().expect("text")).collect();
+    assert_eq!(keys[0], keys[2], "each try has the key of its trigger");
+    assert_ne!(keys[2], keys[3]);
+    assert_eq!(keys[0], found[0].trigger_id.as_ref().expect("a trigger").as_str());
+    let first = &came[0];
+    assert_eq!(first.headers["x-due"].to_str().expect("text"), found[0].due_at.to_rfc3339());
+    assert_eq!(first.headers["leasehold-schedule-id"], "caller");
+    assert_eq!(came[2].headers["leasehold-attempt"], "3");
+    assert!(first.headers["traceparent"].to_str().expect("text").starts_with("00-"));
+    assert_eq!(&first.body[..], br#"{"of":"caller"}"#);
+}
+
+async fn after_two_hours_of_downtime_what_is_within_its_margin_runs_and_the_rest_is_missed(site: Site) {
+    let scheduler = site.scheduler();
+    let minute = 60_000;
+    for (name, every, margin) in [
+        ("minutely", minute, 10 * minute),
+        ("hourly", 60 * minute, 10 * minute),
+        ("patient", 30 * minute, 600 * minute),
+    ] {
+        let fields = json!({
+            "action": job_action(), "margin_of_error_ms": margin,
+            // An hour before the start: what follows is due at whole multiples from there.
+            "period": {"every_ms": every, "anchor": Timestamp::from_millis(START).to_rfc3339()},
+        });
+        put(&scheduler, name, fields).await;
+    }
+    scheduler.shutdown().await;
+    let down = Duration::from_secs(2 * 3_600 + 5 * 60);
+    site.clock.advance(down);
+
+    let scheduler = site.scheduler();
+    let end = Timestamp::from_millis(START).plus(down);
+    for (name, every, margin) in [
+        ("minutely", minute, Some(10 * minute)),
+        ("hourly", 60 * minute, Some(10 * minute)),
+        ("patient", 30 * minute, None),
+    ] {
+        let expected = (down.as_millis() as i64) / every;
+        let all = |found: &[DueTime]| {
+            let of_then: Vec<&DueTime> = found.iter().filter(|due| due.due_at <= end).collect();
+            of_then.len() as i64 == expected && of_then.iter().all(|due| ended(due.outcome))
+        };
+        let found = site.until(&scheduler, &id(name), all).await;
+        let course = scheduler.schedules().get(&id(name)).await.expect("it is there").schedule.course.clone();
+        let (mut ran, mut missed) = (0, 0);
+        for due in found.iter().filter(|due| due.due_at <= end) {
+            // Time goes on while the test waits, by less than half a minute.
+            let late = end.since(due.due_at).as_millis() as i64;
+            match due.outcome {
+                Outcome::Late | Outcome::Fired => {
+                    ran += 1;
+                    assert!(margin.is_none_or(|margin| late <= margin), "{name}: {due:?}");
+                }
+                Outcome::Missed => {
+                    missed += 1;
+                    assert!(margin.is_some_and(|margin| late > margin - minute), "{name}: {due:?}");
+                }
+                other => panic!("{name}: {other}: {due:?}"),
+            }
+        }
+        assert_eq!(ran + missed, expected, "{name}: each is accounted for");
+        assert!(ran >= 1, "{name}: the latest runs");
+        let noted: u64 = course.not_run.iter().map(|range| range.count).sum();
+        assert_eq!(noted as i64, missed, "{name}: {:?}", course.not_run);
+        assert!(course.not_run.len() <= 2 && course.not_run.iter().all(|range| range.reason == NotRun::Missed));
+    }
+    scheduler.shutdown().await;
+}
+
+async fn a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged(site: Site) {
+    let scheduler = site.scheduler();
+    let caller = Actor::system("test");
+    // Their triggers are made ahead of time, and then everything changes.
+    let fields = |every: u64| json!({"action": job_action(), "period": {"every_ms": every}});
+    for name in ["paused", "changed", "removed"] {
+        put(&scheduler, name, fields(5_000)).await;
+    }
+    for _ in 0..600 {
+        if site.jobs(trigger::QUEUE).await.len() >= 3 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let made = site.jobs(trigger::QUEUE).await;
+    assert!(made.len() >= 3 && made.iter().all(|found| found.job.state.name() == JobState::Available));
+    scheduler.schedules().pause(&caller, &id("paused"), "a test".to_owned()).await.expect("paused");
+    put(&scheduler, "changed", fields(3_600_000)).await;
+    scheduler.schedules().remove(&id("removed"), None).await.expect("removed");
+    let removed = scheduler.schedules().get(&id("removed")).await;
+    assert!(matches!(removed, Err(ScheduleError::NotFound(_))), "{removed:?}");
+
+    for _ in 0..60 {
+        site.clock.advance(STEP);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let all_ended = async || site.jobs(trigger::QUEUE).await.iter().all(|found| found.job.state.name().is_final());
+    for _ in 0..600 {
+        if all_ended().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(all_ended().await);
+    assert_eq!(site.jobs("work").await, [], "none of them has run");
+
+    // A paused schedule runs on request, and goes on once it is resumed.
+    let asked = scheduler.schedules().run_now(&caller, &id("paused")).await.expect("a trigger");
+    scheduler.schedules().resume(&id("paused")).await.expect("resumed");
+    let fired = |found: &[DueTime]| found.iter().any(|due| matches!(due.outcome, Outcome::Fired | Outcome::Late));
+    site.until(&scheduler, &id("paused"), fired).await;
+    let asked = site.manager.wait(&asked, Duration::from_secs(20)).await.expect("it is there");
+    assert_eq!(asked.versioned.job.state.name(), JobState::Completed);
+    scheduler.shutdown().await;
+}
+
+async fn overlaps_are_judged_by_the_rule(site: Site) {
+    // Each is to be judged before the next one is due.
+    let site = Site { step: STEP / 5, ..site };
+    let scheduler = site.scheduler();
+    for rule in Overlap::ALL {
+        let fields = json!({
+            "action": {"type": "job", "job": {"queue": rule.as_str(), "kind": "k"}}, "overlap": rule,
+            "period": {"every_ms": 10_000}, "margin_of_error_ms": 600_000,
+        });
+        put(&scheduler, rule.as_str(), fields).await;
+    }
+    // Nobody takes the jobs, so that the first of each has not ended when the others are due.
+    for rule in Overlap::ALL {
+        let decided = |found: &[DueTime]| match rule {
+            Overlap::QueueOne => found.len() >= 5 && found[2..4].iter().all(|due| due.outcome == Outcome::Skipped),
+            _ => found.len() >= 4 && found[..4].iter().all(|due| ended(due.outcome)),
+        };
+        let found = site.until(&scheduler, &id(rule.as_str()), decided).await;
+        let (jobs, counts) = (site.jobs(rule.as_str()).await, outcomes(&found[..4]));
+        let open = jobs.iter().filter(|found| !found.job.state.name().is_final()).count();
+        match rule {
+            Overlap::Allow => assert!(open >= 4, "{counts:?}"),
+            Overlap::Skip => assert_eq!((jobs.len(), counts["skipped"]), (1, 3), "{found:#?}"),
+            Overlap::QueueOne => {
+                assert_eq!((jobs.len(), counts["skipped"]), (1, 2), "{found:#?}");
+                assert_eq!(found[1].outcome, Outcome::Waiting, "{found:#?}");
+            }
+            Overlap::CancelPrevious => assert!(open == 1 && jobs.len() >= 4, "{open} of {}", jobs.len()),
+        }
+        if matches!(rule, Overlap::Skip | Overlap::QueueOne) {
+            let course = scheduler.schedules().get(&id(rule.as_str())).await.expect("it is there");
+            let noted: u64 = course.schedule.course.not_run.iter().map(|range| range.count).sum();
+            assert!(noted >= 2, "{:?}", course.schedule.course);
+        }
+    }
+    scheduler.shutdown().await;
+}
+
+async fn two_schedulers_make_one_trigger_for_each_due_time(site: Site) {
+    let another =
+        Manager::start(site.engine.store(), Arc::clone(&site.clock) as Arc<dyn Clock>, ManagerConfig::default());
+    let (one, other) = (site.scheduler(), site.scheduler_of(&another));
+    for number in 0..20 {
+        let fields = json!({"action": job_action(), "period": {"every_ms": 3_000}});
+        put(&one, &format!("s{number}"), fields).await;
+    }
+    let six = |found: &[DueTime]| found.iter().filter(|due| ended(due.outcome)).count() >= 6;
+    for number in 0..20 {
+        site.until(&one, &id(&format!("s{number}")), six).await;
+    }
+    one.shutdown().await;
+    other.shutdown().await;
+    let mut seen = BTreeMap::new();
+    for found in site.jobs("work").await {
+        let labels = &found.job.spec.labels;
+        *seen.entry((labels["schedule_id"].clone(), labels["due_at"].clone())).or_insert(0) += 1;
+    }
+    assert!(seen.len() >= 120 && seen.values().all(|count| *count == 1), "{seen:?}");
+}
+
+async fn a_schedule_is_stored_once_and_written_over_only_where_that_is_meant(site: Site) {
+    let scheduler = site.scheduler();
+    let (schedules, caller) = (scheduler.schedules(), Actor::system("test"));
+    let new = |every: u64| NewSchedule {
+        id: id("one"),
+        definition: definition(&json!({"action": job_action(), "period": {"every_ms": every}})),
+        paused: true,
+    };
+    let (first, stored) = schedules.put(&caller, new(60_000), false, None).await.expect("stored");
+    assert_eq!((stored, first.schedule.revision), (Stored::Created, 1));
+    let (_, again) = schedules.put(&caller, new(60_000), false, None).await.expect("the same one");
+    assert_eq!(again, Stored::Unchanged);
+    let differs = schedules.put(&caller, new(70_000), false, None).await;
+    assert!(matches!(differs, Err(ScheduleError::Differs(_))), "{differs:?}");
+    let tag = first.schedule.tag();
+    let (second, stored) = schedules.put(&caller, new(70_000), true, Some(&tag)).await.expect("written over");
+    assert_eq!((stored, second.schedule.revision), (Stored::Replaced, 2));
+    let stale = schedules.put(&caller, new(80_000), true, Some(&tag)).await;
+    assert!(matches!(stale, Err(ScheduleError::Changed(_))), "{stale:?}");
+    let many = schedules.put_many(&caller, vec![new(80_000), new(80_000), new(90_000)]).await;
+    let stored: Vec<Stored> = many.into_iter().map(|one| one.expect("stored").1).collect();
+    assert_eq!(stored, [Stored::Replaced, Stored::Unchanged, Stored::Replaced], "each after the one before it");
+
+    let never = definition(&json!({"action": job_action(), "period": {"at": "2020-01-01T00:00:00Z"}}));
+    let new = NewSchedule { id: id("never"), definition: never, paused: false };
+    let refused = schedules.put(&caller, new, false, None).await;
+    assert!(matches!(&refused, Err(ScheduleError::Invalid(faults)) if faults[0].field == "period"), "{refused:?}");
+    scheduler.shutdown().await;
+}
+
+/// Where a loader ends in the middle of its work.
+#[derive(Default)]
+struct Failing {
+    triggers: AtomicUsize,
+    schedules: AtomicUsize,
+}
+
+impl Interference for Failing {
+    fn refuses(&self, write: &Write) -> bool {
+        let is_trigger =
+            matches!(write, Write::Create { job, .. } if job.spec.queue == QueueName::system(trigger::QUEUE));
+        is_trigger && self.triggers.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+
+    fn refuses_schedule(&self, write: &ScheduleWrite) -> bool {
+        let is_advance = matches!(write, ScheduleWrite::Replace { .. });
+        is_advance && self.schedules.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loader_that_fails_between_its_writes_makes_each_trigger_once() {
+    let failing = Arc::new(Failing { triggers: AtomicUsize::new(7), schedules: AtomicUsize::new(11) });
+    let site = Site::on(InterferedEngine::around(crate::engines::embedded().await, &failing));
+    let scheduler = site.scheduler();
+    for number in 0..5 {
+        let fields = json!({"action": job_action(), "period": {"every_ms": 4_000}, "margin_of_error_ms": 600_000});
+        put(&scheduler, &format!("s{number}"), fields).await;
+    }
+    let eight = |found: &[DueTime]| found.iter().filter(|due| ended(due.outcome)).count() >= 8;
+    let mut due = 0;
+    for number in 0..5 {
+        let found = site.until(&scheduler, &id(&format!("s{number}")), eight).await;
+        let done = found.iter().filter(|due| ended(due.outcome));
+        assert!(done.clone().all(|due| matches!(due.outcome, Outcome::Fired | Outcome::Late)), "{found:#?}");
+        due += done.count();
+    }
+    scheduler.shutdown().await;
+    assert_eq!((failing.triggers.load(SeqCst), failing.schedules.load(SeqCst)), (0, 0), "it failed");
+    let jobs = site.jobs("work").await;
+    assert!(jobs.len() >= due, "{} jobs for {due} due times", jobs.len());
+    let mut keys: Vec<_> =
+        jobs.iter().map(|found| (&found.job.spec.labels["schedule_id"], &found.job.spec.labels["due_at"])).collect();
+    keys.sort();
+    assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "each due time has one job");
+}
