@@ -173,7 +173,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Explain(args) => block_on(explain::run(args, settings)),
         Command::Queue(args) => block_on(queue::run(args, settings)),
         Command::Workers(args) => block_on(workers::run(args, settings)),
-        Command::Schedule(args) => schedule::run(args),
+        Command::Schedule(args) => block_on(schedule::run(args, settings)),
         Command::Top(args) => block_on(top::run(args, settings)),
         Command::Events(args) => block_on(events::run(args, settings)),
         Command::Migrate(args) => block_on(migrate::run(args, settings)),

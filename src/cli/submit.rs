@@ -77,7 +77,8 @@ pub(super) struct SubmitArgs {
     command: Vec<String>,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// Parses a name and a value.
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("a label is NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -13,9 +13,9 @@ use crate::job::{JobId, Json};
 use crate::wire::{
     AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
     CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription, FieldList,
-    FinishJobs, FireTimes, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext,
-    OrphanedJob, Page, PreviewSchedule, Queue, ReleaseJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
-    Subscription, WorkerJobs, WorkerList,
+    FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext, OrphanedJob,
+    Page, Queue, ReleaseJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, WorkerJobs,
+    WorkerList,
 };
 
 /// How long the server works on a bulk change before it answers with a cursor, including the page that it is
@@ -385,14 +385,6 @@ impl Client {
     /// See [`ClientError`]; `not_found` when there is none.
     pub async fn explain(&self, id: &str) -> Result<Explanation, ClientError> {
         self.get(&["v1", "jobs", id, "explain"]).await
-    }
-
-    /// Returns the next fire times of a period, without a schedule.
-    ///
-    /// # Errors
-    /// See [`ClientError`]; `invalid_request` when the period never fires.
-    pub async fn preview_schedule(&self, preview: &PreviewSchedule) -> Result<FireTimes, ClientError> {
-        self.post(&["v1", "schedules", "preview"], Repeat::Safe, preview).await
     }
 
     /// Returns whether the server is ready to serve.

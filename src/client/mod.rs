@@ -1,8 +1,8 @@
 //! The client of the HTTP API, for programs and for workers.
 //!
-//! In reading order: [`Client`] in `transport` (one call, and when it is repeated), `calls` (all calls) with `queries`
-//! (which jobs they are about), `events` over `sse` (the stream of events), `worker` (the client as a worker's
-//! service), and `error`.
+//! In reading order: [`Client`] in `transport` (one call, and when it is repeated), `calls` and `schedules` (all calls)
+//! with `queries` (which jobs they are about), `events` over `sse` (the stream of events), `worker` (the client as a
+//! worker's service), and `error`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -37,6 +37,7 @@ mod calls;
 mod error;
 mod events;
 mod queries;
+mod schedules;
 mod sse;
 mod transport;
 mod worker;
@@ -46,4 +47,5 @@ pub use error::ClientError;
 pub(crate) use error::innermost_cause;
 pub use events::{EventMessage, EventQuery};
 pub use queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
+pub use schedules::{DueTimeQuery, ScheduleQuery};
 pub use transport::Client;

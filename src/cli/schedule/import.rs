@@ -1,4 +1,4 @@
-//! `leasehold schedule import`: what a crontab says.
+//! `leasehold schedule import`: stores what a crontab says as schedules, or only reports it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,33 +8,58 @@ use std::path::{Path, PathBuf};
 use chrono_tz::Tz;
 use clap::Args;
 use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::add::report as report_item;
 use super::local::local;
 use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::jobs::DEFAULT_QUEUE;
 use crate::cli::output::{clean, print, print_json, shorten, table};
+use crate::cli::server::ServerArgs;
+use crate::cli::settings::Settings;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
-use crate::schedule::{Crontab, CrontabEntry, CrontabKind, ExcludedDays, NotUnderstood, parse_zone};
+use crate::job::Json;
+use crate::schedule::{
+    Action, ActionType, Crontab, CrontabEntry, CrontabKind, ExcludedDays, NotUnderstood, parse_zone,
+};
+use crate::wire::{Period, PutSchedule, SubmitJob};
+use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// The longest crontab, in bytes.
 const MAX_BYTES: usize = 256 * 1024;
+/// How many schedules one call stores.
+const BATCH: usize = 1_000;
+/// The variable that has what a command reads from its standard input.
+const INPUT: &str = "CRON_INPUT";
 /// How many characters of a command are shown in the table.
 const COMMAND_CHARACTERS: usize = 60;
 
-/// Report what a crontab says: when each command runs next, and which lines cannot be schedules
+/// Store the commands of a crontab as schedules, or report what it says
 ///
-/// The exit status is 2 when there are such lines.
+/// Each command becomes a schedule that submits a job of the kind `shell`, which a `leasehold worker` runs. The id of a
+/// schedule follows from its line's times, user and command, so that an import can be repeated. The report says when
+/// each command runs next, and which lines cannot be schedules; with such lines the exit status is 2.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   crontab -l | leasehold schedule import --dry-run -
+  leasehold schedule import crontab.txt --owner web
   leasehold schedule import --dry-run --system --time-zone Europe/Berlin /etc/crontab")]
 pub(super) struct ImportArgs {
     /// The crontab; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Only report; required, since schedules cannot be stored yet
-    #[arg(long, required = true)]
+    /// Only report; needs no server
+    #[arg(long)]
     dry_run: bool,
+    /// The queue of the jobs [default: default]
+    #[arg(long)]
+    queue: Option<String>,
+    /// The owner of the schedules [default: the user of the line, where there is one]
+    #[arg(long)]
+    owner: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
     /// Expect the name of a user before each command, as in /etc/crontab and /etc/cron.d
     #[arg(long)]
     system: bool,
@@ -68,8 +93,8 @@ struct NotUnderstoodLine<'a> {
     not_understood: &'a str,
 }
 
-/// Prints the report.
-pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
+/// Prints the report, and stores the schedules.
+pub(super) async fn run(args: ImportArgs, settings: Settings) -> Result<(), Failure> {
     let kind = if args.system { CrontabKind::System } else { CrontabKind::User };
     let crontab = Crontab::parse(&read(&args.file)?, kind, args.time_zone);
     let now = SystemClock::default().now();
@@ -79,7 +104,59 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Failure> {
     } else {
         print(&report(&crontab, now))?;
     }
+    if !args.dry_run {
+        store(&args, &crontab, &settings).await?;
+    }
     if crontab.not_understood.is_empty() { Ok(()) } else { Err(Failure::Reported(ExitStatus::Usage)) }
+}
+
+/// Stores the commands as schedules.
+async fn store(args: &ImportArgs, crontab: &Crontab, settings: &Settings) -> Result<(), Failure> {
+    let client = args.server.connect(&settings.client)?;
+    let mut refused = 0;
+    for batch in crontab.entries.chunks(BATCH) {
+        let mut lines = Vec::new();
+        for entry in batch {
+            serde_json::to_writer(&mut lines, &schedule(args, entry)?)?;
+            lines.push(b'\n');
+        }
+        let items = client.put_schedules(lines).await?;
+        for (entry, item) in batch.iter().zip(&items) {
+            refused += report_item(&format!("line {}", entry.line), item, args.json, refused)?;
+        }
+    }
+    if refused == 0 { Ok(()) } else { Err(Failure::Reported(ExitStatus::Failed)) }
+}
+
+/// Returns the schedule of a line.
+fn schedule(args: &ImportArgs, entry: &CrontabEntry) -> Result<PutSchedule, Failure> {
+    let zone = entry.period.zone.name();
+    let user = entry.user.as_deref().unwrap_or_default();
+    let input = entry.input.as_deref().unwrap_or_default();
+    let identity = [&*entry.expression, zone, user, &*entry.command, input].join("\u{0}");
+    let owner = args.owner.clone().or_else(|| entry.user.clone());
+    let mut env = entry.environment.clone();
+    let command = match &entry.input {
+        None => entry.command.clone(),
+        Some(input) => {
+            env.insert(INPUT.to_owned(), input.clone());
+            format!("printf '%s' \"${INPUT}\" | {{ {}\n}}", entry.command)
+        }
+    };
+    let payload = ShellPayload { command: CommandLine::Line(command), env, cwd: None };
+    let queue = args.queue.clone().unwrap_or_else(|| DEFAULT_QUEUE.to_owned());
+    let job =
+        SubmitJob { payload: Some(Json::of(&payload)?), owner: owner.clone(), ..SubmitJob::new(queue, shell::KIND) };
+    let action = Action { job: Some(Json::of(&job)?), ..Action::of(ActionType::Job) };
+    let (cron, time_zone) = (Some(entry.expression.clone()), Some(zone.to_owned()));
+    let period = Period { cron, time_zone, ..Period::default() };
+    let labels = [("crontab_line", Some(entry.line.to_string())), ("comment", entry.comment.clone())];
+    Ok(PutSchedule {
+        id: Some(format!("crontab-{:016x}", xxh3_64(identity.as_bytes()))),
+        owner,
+        labels: labels.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect(),
+        ..PutSchedule::new(action, period)
+    })
 }
 
 fn read(file: &Path) -> Result<String, Failure> {

@@ -1,15 +1,25 @@
-//! `leasehold schedule`: when schedules fire ([`next`]), and what a crontab says ([`import`]). Neither needs a server.
+//! `leasehold schedule`: schedules of a server ([`add`], [`manage`]), when schedules fire ([`next`]), and what a
+//! crontab says ([`import`]).
 
+mod add;
 mod import;
 mod local;
+mod manage;
 mod next;
 
 use clap::{Args, Subcommand};
 
 use super::failure::Failure;
+use super::settings::Settings;
 
-/// Show when schedules fire
+/// Store, show and pause schedules, and show when they fire
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold schedule add nightly '0 2 * * *' --time-zone Europe/Berlin -- ./backup.sh
+  leasehold schedule list
+  leasehold schedule triggers nightly
+  leasehold schedule next '*/5 8-18 * * MON-FRI'")]
 pub(super) struct ScheduleArgs {
     #[command(subcommand)]
     action: Action,
@@ -17,14 +27,37 @@ pub(super) struct ScheduleArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    Add(Box<add::AddArgs>),
+    /// List schedules
+    List(manage::ListArgs),
+    /// Show everything about a schedule
+    Show(manage::OneArgs),
+    /// List when a schedule was due, and what has become of it
+    Triggers(manage::TriggersArgs),
+    /// Pause a schedule: it does not run until it is resumed
+    Pause(manage::PauseArgs),
+    /// Resume a paused schedule; what would have been due meanwhile is not made up for
+    Resume(manage::OneArgs),
+    /// Run a schedule now, whatever its times are; prints the id of its trigger
+    Run(manage::OneArgs),
+    /// Remove a schedule
+    Remove(manage::OneArgs),
     Next(next::NextArgs),
     Import(import::ImportArgs),
 }
 
 /// Runs the subcommand.
-pub(super) fn run(args: ScheduleArgs) -> Result<(), Failure> {
+pub(super) async fn run(args: ScheduleArgs, settings: Settings) -> Result<(), Failure> {
     match args.action {
+        Action::Add(args) => add::run(*args, settings).await,
+        Action::List(args) => manage::list(args, settings).await,
+        Action::Show(args) => manage::show(args, settings).await,
+        Action::Triggers(args) => manage::triggers(args, settings).await,
+        Action::Pause(args) => manage::pause(args, settings).await,
+        Action::Resume(args) => manage::resume(args, settings).await,
+        Action::Run(args) => manage::run_now(args, settings).await,
+        Action::Remove(args) => manage::remove(args, settings).await,
         Action::Next(args) => next::run(args),
-        Action::Import(args) => import::run(&args),
+        Action::Import(args) => import::run(args, settings).await,
     }
 }

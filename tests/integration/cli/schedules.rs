@@ -1,8 +1,9 @@
-//! Fire times and crontabs on the command line, which need no server.
+//! Schedules, fire times and crontabs on the command line.
 
 use serde_json::{Value, json};
 
-use crate::program::{Ended, Started, leasehold, run};
+use super::Bed;
+use crate::program::{Ended, Started, leasehold, run, until};
 
 fn next(arguments: &[&str]) -> Ended {
     let place = tempfile::tempdir().expect("a directory");
@@ -103,7 +104,68 @@ fn a_crontab_comes_from_standard_input_too_and_has_a_bound() {
     assert!(report.contains("root") && report.contains("sync") && !report.contains("not understood"), "{report}");
     let long = read(&"#".repeat(256 * 1024 + 1), &["--dry-run"]).expect(2).stderr();
     assert!(long.contains("more than 262144 bytes"), "{long}");
-    assert!(read("", &[]).expect(2).stderr().contains("--dry-run"));
     let missing = run(place.path(), ["schedule", "import", "--dry-run", "no-such-file"]).expect(2).stderr();
     assert!(missing.contains("cannot read no-such-file"), "{missing}");
+}
+
+#[test]
+fn a_schedule_is_added_listed_paused_run_and_removed() {
+    let bed = Bed::start();
+    let _worker = bed.worker(&[]);
+    let add = ["schedule", "add", "nightly", "0 2 * * *", "--time-zone", "Europe/Berlin", "--", "echo", "done"];
+    let added = bed.run(&add).expect(0).stdout();
+    assert!(added.starts_with("nightly: due next at "), "{added}");
+    bed.run(&add).expect(0);
+    let another = ["schedule", "add", "nightly", "0 3 * * *", "--", "echo", "done"];
+    assert!(bed.run(&another).expect(1).stderr().contains("another definition"));
+    bed.run(&[&another[..2], &["--replace"], &another[2..]].concat()).expect(0);
+    let list = bed.run(&["schedule", "list"]).expect(0).stdout();
+    assert!(list.contains("nightly") && list.contains("0 3 * * *") && list.contains("shell in default"), "{list}");
+    let paused = bed.run(&["schedule", "pause", "nightly", "--reason", "a move"]).expect(0).stdout();
+    assert!(paused.contains("paused by anonymous: a move"), "{paused}");
+    let show = bed.run(&["schedule", "show", "nightly"]).expect(0).stdout();
+    assert!(show.contains("a move") && show.contains("overlap"), "{show}");
+    assert_eq!(bed.run(&["schedule", "resume", "nightly"]).expect(0).stdout().trim(), "nightly: on");
+
+    let trigger = bed.run(&["schedule", "run", "nightly"]).expect(0).stdout();
+    bed.run(&["wait", trigger.trim()]).expect(0);
+    let done = bed.job(trigger.trim());
+    let job = done["result"]["job_id"].as_str().expect("a job").to_owned();
+    bed.run(&["wait", &job]).expect(0);
+    assert_eq!(bed.job(&job)["labels"]["schedule_id"], "nightly");
+
+    let often = ["schedule", "add", "often", "--every", "1s", "--", "true"];
+    bed.run(&often).expect(0);
+    let fired = || bed.run(&["schedule", "triggers", "often"]).expect(0).stdout().contains("fired");
+    until("it has fired", fired);
+    bed.run(&["schedule", "remove", "often"]).expect(0);
+    assert!(bed.run(&["schedule", "show", "often"]).expect(1).stderr().contains("no schedule often"));
+    for (wrong, said) in [
+        (&["schedule", "add", "x", "0 0 31 2 *", "--", "true"][..], "never fires"),
+        (&["schedule", "add", "x", "@daily", "--time-zone", "Mars/Olympus", "--", "true"][..], "period.time_zone"),
+        (&["schedule", "add", "x", "@daily", "--call", "http://127.0.0.1/"][..], "action.url"),
+        (&["schedule", "add", "x", "@daily"][..], "needs a command"),
+    ] {
+        let refused = bed.run(wrong);
+        assert_ne!(refused.code(), Some(0), "{wrong:?}");
+        assert!(refused.stderr().contains(said), "{wrong:?}: {}", refused.stderr());
+    }
+}
+
+#[test]
+fn a_crontab_is_taken_over_and_again() {
+    let bed = Bed::start();
+    std::fs::write(bed.path().join("crontab.txt"), CRONTAB).expect("a file");
+    for _ in 0..2 {
+        let import = bed.run(&["schedule", "import", "crontab.txt", "--owner", "web"]).expect(2);
+        assert!(
+            import.stdout().contains("crontab-") && import.stdout().contains("not understood"),
+            "{}",
+            import.stdout()
+        );
+    }
+    let listed = bed.run(&["schedule", "list", "--owner", "web", "--json"]).expect(0).stdout();
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!(listed[0]["action"]["job"]["payload"]["env"], json!({"PATH": "/usr/bin", "CRON_INPUT": "yes"}));
 }

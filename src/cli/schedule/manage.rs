@@ -1,0 +1,197 @@
+//! `leasehold schedule list`, `show`, `triggers`, `pause`, `resume`, `run` and `remove`.
+
+use clap::Args;
+
+use crate::cli::failure::Failure;
+use crate::cli::output::{Page, clean, print, shorten, table};
+use crate::cli::server::ClientArgs;
+use crate::cli::settings::Settings;
+use crate::client::{DueTimeQuery, ScheduleQuery};
+use crate::clock::Timestamp;
+use crate::scheduler::DueTime;
+use crate::wire::{Period, Schedule};
+
+/// How many characters of a message are shown in a table.
+const MESSAGE_CHARACTERS: usize = 60;
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// List the schedules of this owner
+    #[arg(long)]
+    owner: Option<String>,
+    /// List at most this many schedules; 0 for all
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+    limit: u64,
+    #[command(flatten)]
+    answer: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OneArgs {
+    /// The id of the schedule
+    id: String,
+    #[command(flatten)]
+    answer: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PauseArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Record this reason, which is shown to other people
+    #[arg(long, default_value = "")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TriggersArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// The first due time (RFC 3339) [default: a day before the last]
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// The last due time (RFC 3339) [default: now]
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+    /// List at most this many due times; 0 for all
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+    limit: u64,
+}
+
+/// Lists schedules.
+pub(super) async fn list(args: ListArgs, settings: Settings) -> Result<(), Failure> {
+    let client = args.answer.connect(&settings.client)?;
+    let page = async |size, cursor| {
+        let query = ScheduleQuery { owner: args.owner.clone(), limit: Some(size), cursor };
+        client.schedules(&query).await.map(|page| (page.items, page.next_cursor))
+    };
+    let text = |rows| table(&["schedule", "period", "action", "owner", "due next", "stands"], rows);
+    args.answer.print_pages(args.limit, page, row, text).await
+}
+
+/// Shows a schedule.
+pub(super) async fn show(args: OneArgs, settings: Settings) -> Result<(), Failure> {
+    args.answer.print(&args.answer.connect(&settings.client)?.schedule(&args.id).await?, describe)
+}
+
+/// Lists the due times of a schedule.
+pub(super) async fn triggers(args: TriggersArgs, settings: Settings) -> Result<(), Failure> {
+    let TriggersArgs { one: OneArgs { id, answer }, from, to, limit } = args;
+    let client = answer.connect(&settings.client)?;
+    let page = async |size, cursor| {
+        let query = DueTimeQuery { from: from.clone(), to: to.clone(), limit: Some(size), cursor };
+        client.triggers_of_schedule(&id, &query).await.map(|page| (page.items, page.next_cursor))
+    };
+    let row = |due: &DueTime| {
+        vec![
+            due.due_at.to_rfc3339(),
+            due.outcome.to_string(),
+            due.late_ms.map(|late| format!("{late} ms")).unwrap_or_default(),
+            due.job_id.as_ref().map(ToString::to_string).unwrap_or_default(),
+            shorten(due.message.as_deref().unwrap_or_default(), MESSAGE_CHARACTERS),
+        ]
+    };
+    answer.print_pages(limit, page, row, |rows| table(&["due at", "outcome", "late", "job", "message"], rows)).await
+}
+
+/// Pauses a schedule.
+pub(super) async fn pause(args: PauseArgs, settings: Settings) -> Result<(), Failure> {
+    let PauseArgs { one: OneArgs { id, answer }, reason } = args;
+    answer.print(&answer.connect(&settings.client)?.pause_schedule(&id, &reason).await?, stands_line)
+}
+
+/// Ends the pause of a schedule.
+pub(super) async fn resume(args: OneArgs, settings: Settings) -> Result<(), Failure> {
+    args.answer.print(&args.answer.connect(&settings.client)?.resume_schedule(&args.id).await?, stands_line)
+}
+
+/// Runs a schedule now.
+pub(super) async fn run_now(args: OneArgs, settings: Settings) -> Result<(), Failure> {
+    let made = args.answer.connect(&settings.client)?.run_schedule(&args.id).await?;
+    args.answer.print(&made, |made| made.trigger_id.to_string())
+}
+
+/// Removes a schedule.
+pub(super) async fn remove(args: OneArgs, settings: Settings) -> Result<(), Failure> {
+    args.answer.connect(&settings.client)?.remove_schedule(&args.id).await?;
+    print(&format!("{}: removed", clean(&args.id)))
+}
+
+fn row(schedule: &Schedule) -> Vec<String> {
+    vec![
+        schedule.id.clone(),
+        period(&schedule.period),
+        action(schedule),
+        schedule.owner.as_ref().map(ToString::to_string).unwrap_or_default(),
+        schedule.next_due_at.map(Timestamp::to_rfc3339).unwrap_or_default(),
+        stands(schedule),
+    ]
+}
+
+fn stands_line(schedule: &Schedule) -> String {
+    format!("{}: {}", clean(&schedule.id), stands(schedule))
+}
+
+/// Says in a few words how a schedule stands.
+fn stands(schedule: &Schedule) -> String {
+    match (&schedule.paused, schedule.errors) {
+        (Some(pause), _) if pause.reason.is_empty() => format!("paused by {}", pause.by),
+        (Some(pause), _) => format!("paused by {}: {}", pause.by, shorten(&pause.reason, MESSAGE_CHARACTERS)),
+        (None, 0) => "on".to_owned(),
+        (None, errors) => format!("on, {errors} errors in a row"),
+    }
+}
+
+fn period(period: &Period) -> String {
+    let Period { cron, time_zone, every_ms, at, .. } = period;
+    let zone = time_zone.as_ref().map(|zone| format!(" ({zone})")).unwrap_or_default();
+    match (cron, every_ms, at) {
+        (Some(cron), _, _) => format!("{cron}{zone}"),
+        (None, Some(millis), _) => {
+            format!("every {}", crate::cli::duration::show(std::time::Duration::from_millis(*millis)))
+        }
+        (None, None, at) => format!("at {}", at.as_deref().unwrap_or_default()),
+    }
+}
+
+fn action(schedule: &Schedule) -> String {
+    match &schedule.action.url {
+        Some(url) => format!("{} {url}", schedule.action.method.unwrap_or_default()),
+        None => {
+            let job =
+                schedule.action.job.as_ref().map(|job| serde_json::from_str::<crate::wire::SubmitJob>(job.as_str()));
+            job.and_then(Result::ok).map(|job| format!("{} in {}", job.kind, job.queue)).unwrap_or_default()
+        }
+    }
+}
+
+/// Formats everything about a schedule.
+fn describe(schedule: &Schedule) -> String {
+    let mut page = Page::new(16);
+    page.line("schedule", &schedule.id);
+    page.line("stands", &stands(schedule));
+    page.line("period", &period(&schedule.period));
+    page.line("action", &action(schedule));
+    page.option("job", schedule.action.job.as_ref().map(|job| job.as_str()));
+    page.option("owner", schedule.owner.as_ref().map(|owner| owner.as_str()));
+    for (name, value) in &schedule.labels {
+        page.line("label", &format!("{name}={value}"));
+    }
+    let duration = |millis| crate::cli::duration::show(std::time::Duration::from_millis(millis));
+    page.line("margin of error", &duration(schedule.margin_of_error_ms));
+    if schedule.spread_ms > 0 {
+        page.line("spread", &duration(schedule.spread_ms));
+    }
+    page.line("overlap", schedule.overlap.as_str());
+    page.time("starts at", schedule.start_at);
+    page.time("ends at", schedule.end_at);
+    page.time("due next", schedule.next_due_at);
+    page.time("due last", schedule.last_due_at);
+    for range in &schedule.not_run {
+        let (first, last) = (range.first.to_rfc3339(), range.last.to_rfc3339());
+        page.line("did not run", &format!("{} from {first} to {last}: {}", range.count, range.reason));
+    }
+    page.time("created", Some(schedule.created_at));
+    page.time("changed", Some(schedule.updated_at));
+    page.text()
+}

@@ -1,0 +1,145 @@
+//! The calls about schedules.
+
+use bytes::Bytes;
+use http::Method;
+
+use super::error::ClientError;
+use super::transport::{Call, Client, Repeat};
+use crate::scheduler::DueTime;
+use crate::wire::{
+    BulkAnswer, FireTimes, MadeTrigger, Page, PauseSchedule, PreviewSchedule, PutSchedule, Schedule, SubmitItem,
+};
+
+/// Selects the schedules that are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScheduleQuery {
+    /// Selects only schedules of this owner.
+    pub owner: Option<String>,
+    /// The size of a page, at most 1,000 schedules. Default: 100.
+    pub limit: Option<u64>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Selects the due times that are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DueTimeQuery {
+    /// The first due time (RFC 3339). Default: a day before `to`.
+    pub from: Option<String>,
+    /// The last due time (RFC 3339). Default: now.
+    pub to: Option<String>,
+    /// The size of a page, at most 1,000 due times. Default: 100.
+    pub limit: Option<u64>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+impl Client {
+    /// Returns the next fire times of a period, without a schedule.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `invalid_request` when the period never fires.
+    pub async fn preview_schedule(&self, preview: &PreviewSchedule) -> Result<FireTimes, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "schedules", "preview"], Repeat::Safe).json(preview)?).await
+    }
+
+    /// Creates a schedule, or finds the same one.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `schedule_differs` when there is another one under its id.
+    pub async fn create_schedule(&self, new: &PutSchedule) -> Result<Schedule, ClientError> {
+        // Without an id, each repetition would make a schedule of its own.
+        let repeat = if new.id.is_some() { Repeat::Safe } else { Repeat::Unsafe };
+        self.send(self.call(Method::POST, &["v1", "schedules"], repeat).json(new)?).await
+    }
+
+    /// Stores a schedule, written over the one that there is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put_schedule(&self, id: &str, new: &PutSchedule) -> Result<Schedule, ClientError> {
+        self.send(self.schedule_call(Method::PUT, &[id]).json(new)?).await
+    }
+
+    /// Stores up to 10,000 schedules, each written over the one that there is; the answers come in order.
+    ///
+    /// # Errors
+    /// See [`ClientError`], for the call as a whole.
+    pub async fn put_schedules(&self, lines: impl Into<Bytes>) -> Result<Vec<SubmitItem>, ClientError> {
+        let call = self.schedule_call(Method::POST, &["bulk"]);
+        let call = call.body(lines.into(), "application/x-ndjson");
+        Ok(self.send::<BulkAnswer<SubmitItem>>(call).await?.items)
+    }
+
+    /// Lists schedules, by id.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn schedules(&self, query: &ScheduleQuery) -> Result<Page<Schedule>, ClientError> {
+        let call = self.schedule_call(Method::GET, &[]).each("owner", &query.owner);
+        self.send(call.each("limit", query.limit).each("cursor", &query.cursor)).await
+    }
+
+    /// Returns a schedule.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `schedule_not_found` when there is none.
+    pub async fn schedule(&self, id: &str) -> Result<Schedule, ClientError> {
+        self.send(self.schedule_call(Method::GET, &[id])).await
+    }
+
+    /// Removes a schedule.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn remove_schedule(&self, id: &str) -> Result<(), ClientError> {
+        self.send_raw(self.call(Method::DELETE, &["v1", "schedules", id], Repeat::Unsafe)).await.map(drop)
+    }
+
+    /// Pauses a schedule.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pause_schedule(&self, id: &str, reason: &str) -> Result<Schedule, ClientError> {
+        let pause = PauseSchedule { reason: reason.to_owned() };
+        self.send(self.schedule_call(Method::POST, &[id, "pause"]).json(&pause)?).await
+    }
+
+    /// Ends the pause of a schedule.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn resume_schedule(&self, id: &str) -> Result<Schedule, ClientError> {
+        self.send(self.schedule_call(Method::POST, &[id, "resume"])).await
+    }
+
+    /// Makes a trigger of a schedule that is due at once.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn run_schedule(&self, id: &str) -> Result<MadeTrigger, ClientError> {
+        self.send(self.call(Method::POST, &["v1", "schedules", id, "run"], Repeat::Unsafe)).await
+    }
+
+    /// Returns the next `n` times at which a schedule is due.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn next_of_schedule(&self, id: &str, n: u64) -> Result<FireTimes, ClientError> {
+        self.send(self.schedule_call(Method::GET, &[id, "next"]).each("n", [n])).await
+    }
+
+    /// Lists the due times of a schedule, each with what has become of it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn triggers_of_schedule(&self, id: &str, query: &DueTimeQuery) -> Result<Page<DueTime>, ClientError> {
+        let call = self.schedule_call(Method::GET, &[id, "triggers"]).each("from", &query.from).each("to", &query.to);
+        self.send(call.each("limit", query.limit).each("cursor", &query.cursor)).await
+    }
+
+    /// Begins a call that may be repeated, below the schedules.
+    fn schedule_call(&self, method: Method, below: &[&str]) -> Call {
+        self.call(method, &[&["v1", "schedules"], below].concat(), Repeat::Safe)
+    }
+}
