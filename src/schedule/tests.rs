@@ -1,5 +1,6 @@
 mod enumeration;
 mod expressions;
+mod plans;
 
 use std::time::Duration;
 

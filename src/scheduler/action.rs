@@ -208,3 +208,49 @@ fn filled_json(json: &str, trigger: &Trigger) -> String {
     let id = quoted.strip_prefix('"').and_then(|id| id.strip_suffix('"')).unwrap_or_default();
     json.replace("{{due_at}}", &trigger.due_at.to_rfc3339()).replace("{{schedule_id}}", id)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::ScheduleId;
+    use crate::schedule::ActionType;
+
+    fn trigger(id: &str) -> Trigger {
+        let due_at = Timestamp::from_millis(1_900_000_000_000);
+        let schedule_id = ScheduleId::new(id).expect("an id");
+        Trigger { schedule_id, due_at, revision: 1, previous: None, on_request: false }
+    }
+
+    fn job(text: &str) -> Action {
+        Action { job: Json::parse(text.to_owned()).ok(), ..Action::of(ActionType::Job) }
+    }
+
+    #[test]
+    fn a_job_has_what_stands_for_its_trigger_filled_in_whatever_the_id_is() {
+        let text = r#"{"queue": "q", "kind": "k", "owner": "{{schedule_id}}", "payload": ["{{due_at}}", "{{x}}"]}"#;
+        let new = job_of(&job(text), &trigger(r#"a"b\c"#)).expect("a job");
+        assert_eq!(new.spec.owner.as_ref().map(|owner| owner.as_str()), Some(r#"a"b\c"#));
+        assert_eq!(new.payload.as_ref().map(Json::as_str), Some(r#"["2030-03-17T17:46:40.000Z", "{{x}}"]"#));
+        assert_eq!(new.spec.labels["schedule_id"], r#"a"b\c"#);
+    }
+
+    #[test]
+    fn a_job_may_not_say_what_follows_from_its_schedule() {
+        for field in ["id", "idempotency_key", "run_at"] {
+            let text = format!(r#"{{"queue": "q", "kind": "k", "{field}": "2030-01-01T00:00:00Z"}}"#);
+            let refused = job_of(&job(&text), &trigger("s")).expect_err("it is refused");
+            assert_eq!(refused.errors[0].field, field);
+        }
+        assert!(job_of(&job(r#"{"queue": "leasehold.triggers", "kind": "k"}"#), &trigger("s")).is_err());
+    }
+
+    #[test]
+    fn a_receiver_that_cannot_take_a_call_now_is_called_again_and_no_other() {
+        for status in [408, 425, 429, 500, 502, 503, 504, 599] {
+            assert!(drives_back(StatusCode::from_u16(status).expect("a status")), "{status}");
+        }
+        for status in [200, 204, 301, 400, 401, 404, 409, 410, 422] {
+            assert!(!drives_back(StatusCode::from_u16(status).expect("a status")), "{status}");
+        }
+    }
+}

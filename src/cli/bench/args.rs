@@ -19,6 +19,7 @@ Examples:
   leasehold bench --scenario recovery
   leasehold bench --scenario query --jobs 1000000 --live 100000
   leasehold bench --scenario claims --store elasticsearch
+  leasehold bench --scenario schedules --jobs 10000 --rate 2500
   leasehold bench --store elasticsearch
   leasehold bench --scenario scaling --elasticsearch-url http://10.0.0.7:9200 --naive
   leasehold bench --scenario scaling --elasticsearch-home elasticsearch-9.2.4 --nodes 1,3 --output results
@@ -34,8 +35,9 @@ pub(crate) struct BenchArgs {
     /// Which scenario to measure
     #[arg(long, value_enum, default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
-    /// How many jobs there are: submitted (lives, recovery, scaling, model), stored (query) or archived (claims)
-    /// [default: 200000 for lives, 50 for recovery, 1000000 for query and claims, 40000 for scaling, 400000 for model]
+    /// How many jobs there are: submitted (lives, recovery, scaling, model), stored (query) or archived (claims), or how
+    /// many schedules [default: 200000 for lives, 50 for recovery, 1000000 for query and claims, 10000 for schedules,
+    /// 40000 for scaling, 400000 for model]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) jobs: Option<u32>,
     /// How many of the jobs have not ended (query), or how many more have not (claims) [default: 10000]
@@ -60,11 +62,11 @@ pub(crate) struct BenchArgs {
     /// How many jobs may be submitted and not completed before the clients wait (lives)
     #[arg(long, default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) backlog: u32,
-    /// How many jobs are submitted per second, whether or not the server keeps up [default: 500 for latency, 50 for
-    /// scaling]
+    /// How many jobs are submitted, or schedules due, per second, whether or not the server keeps up [default: 500 for
+    /// latency, 1000 for schedules, 50 for scaling]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) rate: Option<u32>,
-    /// For how long jobs are submitted at that rate [default: 10s for latency, 5s for scaling]
+    /// For how long at that rate [default: 10s for latency, 20s for schedules, 5s for scaling]
     #[arg(long, value_parser = duration::parse)]
     pub(super) duration: Option<Duration>,
     /// How many managers there are, one measurement for each number [default: 1,2,4,8 for scaling, 1,2,4,8,16,64 for
@@ -81,6 +83,9 @@ pub(crate) struct BenchArgs {
     /// Submit the jobs while they are claimed and completed, not before (scaling)
     #[arg(long, conflicts_with = "naive")]
     pub(super) whole_lives: bool,
+    /// Let all schedules be due at once, without a spread (schedules)
+    #[arg(long)]
+    pub(super) spike: bool,
     /// Let the workers claim their next jobs in the call that completes the last ones (lives)
     #[arg(long)]
     pub(super) next: bool,
@@ -148,13 +153,14 @@ impl BenchArgs {
 
     /// Refuses settings that the scenario or the store does not have: something else than expected would be measured.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        use Scenario::{Latency, Lives, Model, Scaling};
+        use Scenario::{Latency, Lives, Model, Scaling, Schedules};
         let given = [
             ("--managers", !self.managers.is_empty(), &[Scaling, Model][..]),
             ("--naive", self.naive, &[Scaling]),
             ("--ceiling", self.ceiling, &[Scaling]),
             ("--whole-lives", self.whole_lives, &[Scaling]),
             ("--next", self.next, &[Lives]),
+            ("--spike", self.spike, &[Schedules]),
             ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
             ("--output", self.output.is_some(), &[Scaling]),
             ("--submit-to", self.submit_to.is_some(), &[Latency]),
@@ -226,6 +232,8 @@ pub(crate) enum Scenario {
     Query,
     /// How much a large archive of generated jobs slows down claims, and lists of live jobs
     Claims,
+    /// Calls of schedules at a fixed rate: how late they are, and how many come in each second
+    Schedules,
     /// How several servers share one Elasticsearch: throughput, conflicts, waits and processor time by their number
     Scaling,
     /// A simulation of the same, for more servers and nodes than this machine has room for

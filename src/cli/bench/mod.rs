@@ -2,7 +2,7 @@
 //!
 //! In reading order: `args`, this file, `target` (the server), `calls` (how it is called),
 //! `scoreboard` and `report` (what is noted and printed), and the scenarios `lives`, `latency`, `recovery`, `query`,
-//! `claims`, `scaling` and `model`.
+//! `claims`, `schedules`, `scaling` and `model`.
 //!
 //! The server is a process of its own, so that what is measured is what a user gets: this program on a free port with
 //! a fresh data directory, or any server that is named. The driver shares the machine with it and so is kept lean:
@@ -18,6 +18,7 @@ mod query;
 mod recovery;
 mod report;
 mod scaling;
+mod schedules;
 mod scoreboard;
 mod target;
 
@@ -63,6 +64,7 @@ async fn measure(args: &BenchArgs) -> Result<(), Failure> {
         Scenario::Query => query::run(args).await,
         Scenario::Claims => claims::run(args).await,
         Scenario::Scaling => scaling::run(args).await,
+        Scenario::Schedules => schedules::run(args).await,
         Scenario::Model => Ok(()),
     }
 }

@@ -1,0 +1,193 @@
+//! How many schedules a server performs, and how late: real calls to a receiver in this process.
+//!
+//! Every schedule is due at the same distance, so that the wanted rate follows from their number. With a spread each has
+//! its own place in that distance, and the calls come as a level stream; without one all are due at once.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use super::args::BenchArgs;
+use super::report::Latencies;
+use super::target::Target;
+use crate::cli::failure::Failure;
+use crate::cli::output::{facts_table, print, print_json, table};
+use crate::clock::{Clock as _, SystemClock, Timestamp};
+
+/// How many schedules there are by default.
+const SCHEDULES: u32 = 10_000;
+/// How many calls a second they make together by default.
+const RATE: u32 = 1_000;
+/// How long calls are counted by default.
+const DURATION: Duration = Duration::from_secs(20);
+/// How long the first calls take until they are counted: triggers are made ten seconds ahead.
+const BEFORE: Duration = Duration::from_secs(12);
+/// How many schedules one call stores.
+const BATCH: u32 = 5_000;
+/// The width of the plot, in characters.
+const COLUMNS: u64 = 60;
+
+/// What the receiver has noted.
+struct Book {
+    /// Since when calls count.
+    since: Timestamp,
+    /// Until when they do.
+    until: Timestamp,
+    /// How many calls came in each second.
+    seconds: BTreeMap<i64, u64>,
+    late: Latencies,
+    keys: HashSet<String>,
+    repeated: u64,
+}
+
+impl Book {
+    /// Notes a call.
+    fn note(&mut self, headers: &HeaderMap, now: Timestamp) {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let Ok(due_at) = Timestamp::parse_rfc3339(text("leasehold-due-at")) else { return };
+        if !(self.since..self.until).contains(&due_at) {
+            return;
+        }
+        if !self.keys.insert(text("idempotency-key").to_owned()) {
+            self.repeated += 1;
+            return;
+        }
+        *self.seconds.entry(now.since(self.since).as_millis() as i64 / 1_000).or_insert(0) += 1;
+        self.late.record(now.since(due_at));
+    }
+}
+
+/// Runs the scenario and prints the report.
+pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let target = Target::prepare(args).await?;
+    let schedules = args.jobs.unwrap_or(SCHEDULES);
+    let rate = args.rate.unwrap_or(RATE).min(schedules);
+    let every_ms = (u64::from(schedules) * 1_000 / u64::from(rate)).max(1_000);
+    let spread_ms = if args.spike { 0 } else { every_ms };
+    let duration = args.duration.unwrap_or(DURATION);
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(Failure::failed)?;
+    let url = format!("http://{}/", listener.local_addr().map_err(Failure::failed)?);
+    let clock = SystemClock::default();
+    let stored_in = Instant::now();
+    store(&target, schedules, &|number| {
+        json!({
+            "id": format!("{}-{number}", target.queue), "owner": "bench", "action": {"type": "http", "url": url},
+            "period": {"every_ms": every_ms}, "spread_ms": spread_ms, "margin_of_error_ms": 600_000,
+        })
+    })
+    .await?;
+    let stored_in = stored_in.elapsed();
+    let since = clock.now().plus(BEFORE);
+    let until = since.plus(duration);
+    let book = Rc::new(RefCell::new(Book {
+        since,
+        until,
+        seconds: BTreeMap::new(),
+        late: Latencies::new("due to call")?,
+        keys: HashSet::new(),
+        repeated: 0,
+    }));
+    let local = tokio::task::LocalSet::new();
+    let receiving = receive(listener, Rc::clone(&book), clock);
+    let expected = u64::from(schedules) * u64::try_from(duration.as_millis()).unwrap_or(u64::MAX) / every_ms;
+    let waiting = async {
+        let last = Instant::now() + BEFORE + duration + Duration::from_secs(60);
+        tokio::time::sleep(BEFORE + duration).await;
+        while (book.borrow().keys.len() as u64) < expected && Instant::now() < last {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    local
+        .run_until(async {
+            tokio::select! {
+                failed = receiving => failed,
+                () = waiting => Ok(()),
+            }
+        })
+        .await?;
+    target.stop().await;
+    let book = book.borrow();
+    report(
+        args,
+        &book,
+        &[
+            ("schedules", schedules.to_string()),
+            ("stored in", format!("{:.1} s", stored_in.as_secs_f64())),
+            ("due a second", format!("{:.0}", f64::from(schedules) * 1_000.0 / every_ms as f64)),
+            ("due times", expected.to_string()),
+            ("calls", book.keys.len().to_string()),
+            ("calls repeated", book.repeated.to_string()),
+            ("calls a second", format!("{:.0}", calls_a_second(&book))),
+        ],
+    )?;
+    match (book.keys.len() as u64) < expected {
+        true => Err(Failure::Failed(format!("{} of {expected} due times were called", book.keys.len()))),
+        false => Ok(()),
+    }
+}
+
+/// Returns how many calls came in a second, from the first to the last.
+fn calls_a_second(book: &Book) -> f64 {
+    let seconds = book.seconds.keys().next_back().zip(book.seconds.keys().next());
+    let seconds = seconds.map_or(1, |(last, first)| last - first + 1);
+    book.keys.len() as f64 / seconds as f64
+}
+
+/// Stores so many schedules.
+async fn store(target: &Target, count: u32, schedule: &impl Fn(u32) -> serde_json::Value) -> Result<(), Failure> {
+    let mut first = 0;
+    while first < count {
+        let numbers = first..count.min(first + BATCH);
+        first = numbers.end;
+        let lines: Vec<String> = numbers.map(|number| schedule(number).to_string()).collect();
+        let items = target.client.put_schedules(lines.join("\n")).await?;
+        if let Some(error) = items.iter().find_map(|item| item.error.as_ref()) {
+            return Err(Failure::Failed(format!("a schedule was refused: {}", error.message)));
+        }
+    }
+    Ok(())
+}
+
+/// Answers calls, and notes them.
+async fn receive(listener: TcpListener, book: Rc<RefCell<Book>>, clock: SystemClock) -> Result<(), Failure> {
+    let clock = Rc::new(clock);
+    loop {
+        let (stream, _) = listener.accept().await.map_err(Failure::failed)?;
+        let (book, clock) = (Rc::clone(&book), Rc::clone(&clock));
+        let answer = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            book.borrow_mut().note(request.headers(), clock.now());
+            async { Ok::<_, std::convert::Infallible>(http::Response::new(String::new())) }
+        });
+        let stream = hyper_util::rt::TokioIo::new(stream);
+        tokio::task::spawn_local(async move {
+            // A connection that breaks is the server's to make anew.
+            drop(hyper::server::conn::http1::Builder::new().serve_connection(stream, answer).await);
+        });
+    }
+}
+
+fn report(args: &BenchArgs, book: &Book, facts: &[(&str, String)]) -> Result<(), Failure> {
+    if args.json {
+        let facts: BTreeMap<&str, &String> = facts.iter().map(|(name, value)| (*name, value)).collect();
+        return print_json(&json!({
+            "scenario": "schedules", "facts": facts, "late": book.late.as_json(), "calls_by_second": book.seconds,
+        }));
+    }
+    print(&facts_table("schedules", facts.iter().map(|(name, value)| (*name, value.clone()))))?;
+    let late = [0.5, 0.9, 0.99, 1.0].map(|quantile| book.late.millis(quantile));
+    let row = [book.late.name().to_owned()].into_iter().chain(late).collect();
+    print(&table(&["latency (ms)", "p50", "p90", "p99", "max"], [row]))?;
+    let most = book.seconds.values().copied().max().unwrap_or(1);
+    let rows = book.seconds.iter().map(|(second, calls)| {
+        let bar = "█".repeat(usize::try_from(calls * COLUMNS / most).unwrap_or_default());
+        vec![second.to_string(), calls.to_string(), bar]
+    });
+    print(&table(&["second", "calls", ""], rows))
+}

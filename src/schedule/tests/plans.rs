@@ -1,0 +1,130 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::job::{Actor, ScheduleId};
+
+const SECOND: i64 = 1_000;
+const HOUR: i64 = 3_600 * SECOND;
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// A schedule that was created at the epoch.
+fn schedule(name: &str, fields: &str) -> Schedule {
+    let text = format!(
+        r#"{{"action": {{"type": "http", "url": "https://example.org/"}}, "margin_of_error_ms": 600000, {fields}}}"#
+    );
+    let definition: Definition = serde_json::from_str(&text).expect("a definition");
+    let id = ScheduleId::new(name).expect("an id");
+    let next_due_at = timetable(&id, &definition).due_after(at(0)).next();
+    Schedule {
+        id,
+        definition: Arc::new(definition),
+        revision: 1,
+        period_since: at(0),
+        paused: None,
+        created_at: at(0),
+        updated_at: at(0),
+        course: Course { next_due_at, ..Course::default() },
+    }
+}
+
+fn timetable(id: &ScheduleId, definition: &Definition) -> Timetable {
+    let mut faults = Vec::new();
+    definition.timetable(id, &mut faults).unwrap_or_else(|| panic!("{faults:?}"))
+}
+
+fn planned(schedule: &Schedule, now: i64, ahead: i64, max: usize) -> Plan {
+    plan(schedule, &timetable(&schedule.id, &schedule.definition), at(now), at(now + ahead), max)
+}
+
+#[test]
+fn what_is_due_within_the_horizon_is_made_and_the_schedule_goes_on_behind_it() {
+    let every_second = schedule("s", r#""period": {"every_ms": 1000}"#);
+    let plan = planned(&every_second, 500, 3 * SECOND, 100);
+    assert_eq!(plan.triggers, [at(1_000), at(2_000), at(3_000)]);
+    assert_eq!((plan.course.next_due_at, plan.course.last_due_at), (Some(at(4_000)), Some(at(3_000))));
+    assert_eq!((plan.missed, plan.course.not_run.len()), (0, 0));
+
+    let fewer = planned(&every_second, 500, 3 * SECOND, 2);
+    assert_eq!((fewer.triggers.len(), fewer.course.next_due_at), (2, Some(at(3_000))));
+}
+
+#[test]
+fn after_a_long_time_what_is_past_its_margin_is_one_range() {
+    let hourly = schedule("s", r#""period": {"every_ms": 3600000}"#);
+    let plan = planned(&hourly, 100 * HOUR + 5 * 60 * SECOND, 0, 100);
+    assert_eq!(plan.triggers, [at(100 * HOUR)], "five minutes are within its margin of ten");
+    let range = NotRunRange { first: at(HOUR), last: at(99 * HOUR), count: 99, reason: NotRun::Missed };
+    assert_eq!(plan.course.not_run, [range]);
+
+    let later = Schedule { course: plan.course, ..hourly };
+    let plan = planned(&later, 200 * HOUR + 20 * 60 * SECOND, 0, 100);
+    assert_eq!((plan.triggers.len(), plan.missed), (0, 100), "twenty are not");
+    assert_eq!(plan.course.not_run.len(), 2, "what ran parts the ranges");
+    assert_eq!(plan.course.not_run[1].first, at(101 * HOUR));
+}
+
+#[test]
+fn years_of_downtime_are_made_up_for_in_steps_without_losing_count() {
+    let mut every_second = schedule("s", r#""period": {"every_ms": 1000}"#);
+    let now = 30 * 24 * HOUR;
+    let mut steps = 0;
+    loop {
+        let plan = planned(&every_second, now, 0, 1_000);
+        every_second.course = plan.course;
+        steps += 1;
+        if every_second.course.next_due_at > Some(at(now)) {
+            break;
+        }
+        assert!(steps < 1_000, "it comes to an end");
+    }
+    assert!(steps > 100, "no step is longer than it may be");
+    let missed: u64 = every_second.course.not_run.iter().map(|range| range.count).sum();
+    assert_eq!(missed, (now / SECOND - 600 - 1) as u64, "all but those of the last ten minutes");
+    assert_eq!(every_second.course.not_run.len(), 1);
+}
+
+#[test]
+fn a_spread_gives_each_schedule_its_own_place_and_all_of_them_a_level_stream() {
+    let mut by_second = [0_u32; 60];
+    for number in 0..6_000 {
+        let name = format!("s{number}");
+        let minutely = schedule(&name, r#""period": {"cron": "* * * * *"}, "spread_ms": 60000"#);
+        let table = timetable(&minutely.id, &minutely.definition);
+        let due: Vec<Timestamp> = table.due_after(at(0)).take(3).collect();
+        assert!(due.windows(2).all(|pair| pair[1].since(pair[0]) == Duration::from_secs(60)), "{name}: {due:?}");
+        assert!(due.iter().all(|due| table.is_due_at(*due)) && !table.is_due_at(due[0].plus(Duration::from_millis(1))));
+        by_second[(due[0].as_millis() / SECOND % 60) as usize] += 1;
+    }
+    let (least, most) = (by_second.iter().min().expect("sixty"), by_second.iter().max().expect("sixty"));
+    assert!(*least > 60 && *most < 145, "about a hundred in each second: {by_second:?}");
+}
+
+#[test]
+fn nothing_is_due_before_the_start_from_the_end_on_or_while_it_is_paused() {
+    let bounded = r#""period": {"every_ms": 1000},
+        "start_at": "1970-01-01T00:00:05.000Z", "end_at": "1970-01-01T00:00:08.000Z""#;
+    let bounded = schedule("s", bounded);
+    let plan = planned(&bounded, 0, 60 * SECOND, 100);
+    assert_eq!(plan.triggers, [at(5_000), at(6_000), at(7_000)]);
+    assert_eq!(plan.course.next_due_at, None);
+
+    let pause = SchedulePause { at: at(0), by: Actor::system("a person"), reason: String::new() };
+    let paused = Schedule { paused: Some(pause), ..bounded };
+    assert_eq!((paused.load_at(), planned(&paused, 0, 60 * SECOND, 100).triggers.len()), (None, 0));
+}
+
+#[test]
+fn only_the_latest_ranges_are_kept_and_none_is_lost_from_the_count() {
+    let mut course = Course::default();
+    for number in 0..100 {
+        let reason = if number % 2 == 0 { NotRun::Missed } else { NotRun::Overlap };
+        let due = at(number * SECOND);
+        course.add_not_run(NotRunRange { first: due, last: due, count: 1, reason });
+    }
+    assert_eq!(course.not_run.len(), MAX_RANGES);
+    assert_eq!(course.not_run.iter().map(|range| range.count).sum::<u64>(), 100);
+    assert_eq!((course.not_run[0].first, course.not_run[MAX_RANGES - 1].last), (at(0), at(99 * SECOND)));
+}
