@@ -204,6 +204,28 @@ async fn every_field_is_in_the_real_index_and_can_do_what_is_asked_of_it() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn schedules_are_shown_without_the_bodies_and_headers_of_their_calls() {
+    let prefix = servers::fresh_prefix("kibana");
+    let url = servers::elasticsearch().await.url();
+    connect(patient(url, &prefix)).await.close().await;
+    let view = of_type("index-pattern").remove(1);
+    let index = text(&view["attributes"]["title"]).replacen("leasehold-", &prefix, 1);
+    let mapping: Value =
+        reqwest::get(format!("{url}/{index}/_mapping")).await.expect("an answer").json().await.expect("JSON");
+    let mapping = mapping.as_object().and_then(|indices| indices.values().next()).expect("an index");
+    let properties = &mapping["mappings"]["properties"];
+    assert_eq!(properties[text(&view["attributes"]["timeFieldName"])]["type"], "date");
+    for field in nested(&view["attributes"]["fieldFormatMap"]).as_object().expect("formats").keys() {
+        let field = properties.pointer(&format!("/{}", field.replace('.', "/properties/"))).expect("it is there");
+        assert_eq!(field["type"], "long");
+    }
+    let hidden = nested(&view["attributes"]["sourceFilters"]);
+    let hidden: BTreeSet<String> = list(&hidden).iter().map(|filter| text(&filter["value"])).collect();
+    assert!(hidden.contains("document"), "the whole schedule is in it");
+    assert!(hidden.iter().all(|field| properties[field].is_object()), "{hidden:?}");
+}
+
 /// The part of Kibana that takes imports, as its documentation has it.
 #[derive(Clone)]
 struct Kibana {
