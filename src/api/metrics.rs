@@ -167,6 +167,8 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_triggers_loaded_total", Counter, "Triggers that this process has made for schedules"),
     metric("leasehold_triggers_missed_total", Counter,
         "Due times of schedules for which no trigger was made, since their margin of error was over"),
+    metric("leasehold_loader_lag_seconds", Gauge,
+        "For how long the schedule had been due that waited longest for this process's loader when it last looked"),
     labelled("leasehold_triggers_performed_total", Counter, ("outcome", PERFORMED),
         "Triggers that this process has dealt with, by outcome: fired, late, consumed, missed or skipped"),
     metric("leasehold_triggers_redriven_total", Counter,

@@ -89,6 +89,8 @@ impl Loader {
         let due = DueSchedules { partitions, until, limit: PAGE };
         let found = self.store.due_schedules(&due).await?;
         let count = found.len();
+        let lag = found.first().and_then(|first| first.schedule.load_at()).map(|due| now.since(due));
+        metrics::gauge!("leasehold_loader_lag_seconds").set(lag.unwrap_or_default());
         let mut loaded: Vec<Loaded> = found.into_iter().filter_map(|found| loaded(found, now, until)).collect();
         self.make_triggers(caller, &mut loaded).await;
         self.advance(loaded).await?;
