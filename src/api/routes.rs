@@ -96,7 +96,7 @@ async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
     if MONITOR_PATHS.contains(&path) || path.starts_with(ADMIN_PREFIX) {
         return next.run(request).await;
     }
-    ApiError::new(Code::NoSuchRoute, "a monitor serves no jobs; ask a server").into_response()
+    ApiError::new(Code::NoSuchRoute, "this process serves no jobs; ask a server").into_response()
 }
 
 /// Adds the layers of every call around the routes and around requests without a route.

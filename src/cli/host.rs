@@ -27,7 +27,7 @@ use crate::clock::{Clock, ComparedClock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
 use crate::peers::Teller;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, Schedules};
 use crate::store::Store;
 use crate::store::time::keep_compared;
 use crate::worker::{Stop, StopListener};
@@ -62,6 +62,14 @@ pub(super) struct HostArgs {
     notify: NotifyArgs,
     #[command(flatten)]
     oversight: OversightArgs,
+}
+
+/// What a process does beside answering calls.
+pub(super) struct Duties {
+    /// Whether it monitors jobs.
+    pub(super) oversees: bool,
+    /// Whether it performs schedules.
+    pub(super) performs: bool,
 }
 
 /// The process before its store is open.
@@ -150,11 +158,11 @@ impl Host {
         })
     }
 
-    /// Opens the store, monitors jobs where `oversees` is set, and `serve`s until it is stopped. The health page shows
+    /// Opens the store, does its duties, and `serve`s until it is stopped. The health page shows
     /// the `configuration`, which holds nothing secret.
     pub(super) async fn run(
         mut self,
-        oversees: bool,
+        duties: Duties,
         mut configuration: serde_json::Value,
         serve: impl AsyncFnOnce(TcpListener, AppState, CancellationToken) -> io::Result<()>,
     ) -> Result<(), Failure> {
@@ -175,10 +183,12 @@ impl Host {
         let teller = peer_secret.clone().map(|secret| Teller::start(manager.clone(), secret));
         let teller = teller.transpose().map_err(Failure::failed)?;
         let executor = notify::executor(&self.notifications)?;
-        let scheduler = Scheduler::start(manager.clone(), Arc::clone(&store), Arc::clone(&clock), executor.clone());
+        let policy = executor.policy().clone();
+        let schedules = Schedules::new(manager.clone(), Arc::clone(&store), Arc::clone(&clock), policy);
+        let scheduler = duties.performs.then(|| Scheduler::start(&schedules, executor.clone()));
         let notifications = self.notifications;
         let notifier = notify::start(notifications, executor, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
-        let monitor = match oversees {
+        let monitor = match duties.oversees {
             false => None,
             true => {
                 let started = Monitor::start(manager.clone(), store, clock, self.oversight).await;
@@ -191,7 +201,7 @@ impl Host {
         let state = AppState {
             manager: manager.clone(),
             subscriptions: Some(notifier.subscriptions().clone()),
-            schedules: Some(scheduler.schedules().clone()),
+            schedules: Some(schedules),
             access: self.access,
             peer_secret,
             metrics: self.metrics,
@@ -204,7 +214,9 @@ impl Host {
             if let Some(monitor) = monitor {
                 monitor.shutdown().await;
             }
-            scheduler.shutdown().await;
+            if let Some(scheduler) = scheduler {
+                scheduler.shutdown().await;
+            }
             notifier.shutdown().await;
             if let Some(teller) = teller {
                 teller.shutdown().await;

@@ -13,6 +13,7 @@ mod count;
 mod duration;
 mod engine;
 mod events;
+mod executor;
 mod explain;
 mod export;
 mod failure;
@@ -87,6 +88,7 @@ enum Command {
     Run(run::RunArgs),
     Serve(serve::ServeArgs),
     Monitor(monitor::MonitorArgs),
+    Executor(executor::ExecutorArgs),
     Worker(worker::WorkerArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
@@ -155,6 +157,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(args) => block_on(serve::run(args, settings)),
         Command::Monitor(args) => block_on(monitor::run(args, settings)),
+        Command::Executor(args) => block_on(executor::run(args, settings)),
         Command::Worker(args) => block_on(worker::run(args, settings)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::engine::EngineSettings;
 use super::failure::Failure;
-use super::host::{Host, HostArgs};
+use super::host::{Duties, Host, HostArgs};
 use super::settings::Settings;
 use crate::api::access::Access;
 use crate::api::{self, Limits};
@@ -32,6 +32,9 @@ pub(super) struct ServeArgs {
     /// Leave the monitoring of running jobs to `leasehold monitor`
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_monitor: Option<bool>,
+    /// Leave the schedules to other servers and to `leasehold executor`
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    no_executor: Option<bool>,
     #[command(flatten)]
     host: HostArgs,
 }
@@ -39,14 +42,17 @@ pub(super) struct ServeArgs {
 /// Serves until it is stopped.
 pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), Failure> {
     args.host.listen = args.host.listen.or(settings.listen);
-    let oversees = !args.no_monitor.or(settings.no_monitor).unwrap_or(false);
+    let duties = Duties {
+        oversees: !args.no_monitor.or(settings.no_monitor).unwrap_or(false),
+        performs: !args.no_executor.or(settings.no_executor).unwrap_or(false),
+    };
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "stopping once the calls have ended")?;
-    let configuration = configuration(&host.engine, &host.access, &host.limits, oversees);
-    host.run(oversees, configuration, api::serve).await
+    let configuration = configuration(&host.engine, &host.access, &host.limits, &duties);
+    host.run(duties, configuration, api::serve).await
 }
 
 /// Returns the server's configuration for its health page: nothing secret, and so no URL, which may hold a password.
-fn configuration(engine: &EngineSettings, access: &Access, limits: &Limits, watches: bool) -> serde_json::Value {
+fn configuration(engine: &EngineSettings, access: &Access, limits: &Limits, duties: &Duties) -> serde_json::Value {
     let manager = ManagerConfig::default();
     let index_prefix = match engine {
         EngineSettings::Embedded { .. } => None,
@@ -56,7 +62,8 @@ fn configuration(engine: &EngineSettings, access: &Access, limits: &Limits, watc
         "version": env!("CARGO_PKG_VERSION"),
         "store": engine.kind().as_str(),
         "index_prefix": index_prefix,
-        "monitor": watches,
+        "monitor": duties.oversees,
+        "executor": duties.performs,
         "tokens_needed": !access.is_open(),
         "candidates_per_queue": manager.candidates_per_queue,
         "poll_interval_ms": millis(manager.poll_interval),

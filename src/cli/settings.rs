@@ -65,6 +65,7 @@ pub(super) struct Settings {
     pub(super) cluster_secret: Option<String>,
     pub(super) insecure: Option<bool>,
     pub(super) no_monitor: Option<bool>,
+    pub(super) no_executor: Option<bool>,
     pub(super) max_connections: Option<u32>,
     pub(super) max_connections_per_address: Option<u32>,
     pub(super) log_format: Option<LogFormat>,

@@ -29,11 +29,8 @@ pub use outcomes::DueTime;
 pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
 pub use trigger::{Outcome, Performed, Trigger};
 
-use crate::clock::Clock;
 use crate::executor::{Hosts, HttpExecutor};
 use crate::job::{Kind, QueueName, WorkerId};
-use crate::manager::Manager;
-use crate::store::Store;
 use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
 use action::Actions;
 use loader::Loader;
@@ -52,36 +49,23 @@ const SLOTS: usize = 256;
 
 /// The running scheduler of one process. Each of several processes may have one.
 pub struct Scheduler {
-    schedules: Schedules,
     stopping: CancellationToken,
     worker: StopHandle,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Scheduler {
-    /// Starts the scheduler.
+    /// Starts the scheduler of these schedules.
     #[must_use]
-    pub fn start(manager: Manager, store: Arc<dyn Store>, clock: Arc<dyn Clock>, executor: HttpExecutor) -> Self {
-        let policy = executor.policy().clone();
-        let schedules = Schedules::new(manager.clone(), Arc::clone(&store), Arc::clone(&clock), policy);
-        let loader = Loader {
-            manager: manager.clone(),
-            store: Arc::clone(&store),
-            clock: Arc::clone(&clock),
-            changed: Arc::clone(&schedules.changed),
-        };
+    pub fn start(schedules: &Schedules, executor: HttpExecutor) -> Self {
+        let Schedules { manager, store, clock, changed, .. } = schedules.clone();
+        let loader = Loader { manager: manager.clone(), store: store.clone(), clock: clock.clone(), changed };
         let actions = Actions { executor, hosts: Hosts::new(SLOTS / 2) };
-        let overlaps = Overlaps { manager: manager.clone(), store: Arc::clone(&store) };
+        let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
         let perform = Perform { manager, store, clock, actions, overlaps };
         let (stopping, worker) = (CancellationToken::new(), StopHandle::default());
         let tasks = vec![tokio::spawn(loader.run(stopping.clone())), tokio::spawn(work(perform, worker.clone()))];
-        Self { schedules, stopping, worker, tasks }
-    }
-
-    /// Returns the schedules.
-    #[must_use]
-    pub fn schedules(&self) -> &Schedules {
-        &self.schedules
+        Self { stopping, worker, tasks }
     }
 
     /// Stops the scheduler. Actions that are under way end, or their triggers are released.

@@ -73,9 +73,9 @@ pub enum Stored {
 /// The schedules of a store.
 #[derive(Clone)]
 pub struct Schedules {
-    manager: Manager,
-    store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
+    pub(super) manager: Manager,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: Arc<dyn Clock>,
     /// Notified when a schedule may be due sooner than the loader knows.
     pub(super) changed: Arc<Notify>,
     policy: Arc<TargetPolicy>,

@@ -14,7 +14,7 @@ use leasehold::job::{Actor, JobState, QueueName, ScheduleId};
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::schedule::{Definition, NotRun, Overlap};
-use leasehold::scheduler::{DueTime, NewSchedule, Outcome, ScheduleError, Scheduler, Stored, trigger};
+use leasehold::scheduler::{DueTime, NewSchedule, Outcome, ScheduleError, Scheduler, Schedules, Stored, trigger};
 use leasehold::store::{ScheduleWrite, Versioned, Write};
 use leasehold::wire::PutSchedule;
 use serde_json::{Value, json};
@@ -43,14 +43,16 @@ impl Site {
         Self { engine, clock, manager, step: STEP }
     }
 
-    fn scheduler(&self) -> Scheduler {
+    fn scheduler(&self) -> Running {
         self.scheduler_of(&self.manager)
     }
 
-    fn scheduler_of(&self, manager: &Manager) -> Scheduler {
+    fn scheduler_of(&self, manager: &Manager) -> Running {
         let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
-        let executor = HttpExecutor::new(policy, Limits::default()).expect("an executor");
-        Scheduler::start(manager.clone(), self.engine.store(), Arc::clone(&self.clock) as Arc<dyn Clock>, executor)
+        let executor = HttpExecutor::new(policy.clone(), Limits::default()).expect("an executor");
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        let schedules = Schedules::new(manager.clone(), self.engine.store(), clock, policy);
+        Running { scheduler: Scheduler::start(&schedules, executor), schedules }
     }
 
     /// The jobs in a queue.
@@ -62,7 +64,7 @@ impl Site {
     }
 
     /// Lets time go on until the due times of a schedule since the start satisfy `enough`.
-    async fn until(&self, scheduler: &Scheduler, id: &ScheduleId, enough: impl Fn(&[DueTime]) -> bool) -> Vec<DueTime> {
+    async fn until(&self, scheduler: &Running, id: &ScheduleId, enough: impl Fn(&[DueTime]) -> bool) -> Vec<DueTime> {
         let mut found = Vec::new();
         for _ in 0..3_000 {
             let span = (Timestamp::from_millis(START), self.clock.now());
@@ -77,6 +79,22 @@ impl Site {
     }
 }
 
+/// A scheduler that runs, and its schedules.
+struct Running {
+    scheduler: Scheduler,
+    schedules: Schedules,
+}
+
+impl Running {
+    fn schedules(&self) -> &Schedules {
+        &self.schedules
+    }
+
+    async fn shutdown(self) {
+        self.scheduler.shutdown().await;
+    }
+}
+
 fn definition(fields: &Value) -> Definition {
     let put: PutSchedule = serde_json::from_value(fields.clone()).expect("a schedule");
     put.into_definition().expect("a definition").1
@@ -86,7 +104,7 @@ fn id(text: &str) -> ScheduleId {
     ScheduleId::new(text).expect("an id")
 }
 
-async fn put(scheduler: &Scheduler, name: &str, fields: Value) -> ScheduleId {
+async fn put(scheduler: &Running, name: &str, fields: Value) -> ScheduleId {
     let new = NewSchedule { id: id(name), definition: definition(&fields), paused: false };
     scheduler.schedules().put(&Actor::system("test"), new, true, None).await.expect("stored");
     id(name)

@@ -19,6 +19,8 @@ use super::target::Target;
 use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::schedule::{Action, ActionType};
+use crate::wire::{Period, PutSchedule};
 
 /// How many schedules there are by default.
 const SCHEDULES: u32 = 10_000;
@@ -30,6 +32,8 @@ const DURATION: Duration = Duration::from_secs(20);
 const BEFORE: Duration = Duration::from_secs(12);
 /// How many schedules one call stores.
 const BATCH: u32 = 5_000;
+/// The margin of error of the schedules, in milliseconds: what is late is to be seen, and not missed.
+const MARGIN_MS: u64 = 600_000;
 /// The width of the plot, in characters.
 const COLUMNS: u64 = 60;
 
@@ -76,13 +80,18 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     let url = format!("http://{}/", listener.local_addr().map_err(Failure::failed)?);
     let clock = SystemClock::default();
     let stored_in = Instant::now();
-    store(&target, schedules, &|number| {
-        json!({
-            "id": format!("{}-{number}", target.queue), "owner": "bench", "action": {"type": "http", "url": url},
-            "period": {"every_ms": every_ms}, "spread_ms": spread_ms, "margin_of_error_ms": 600_000,
-        })
-    })
-    .await?;
+    let schedule = |number: u32| {
+        let action = Action { url: Some(url.clone()), ..Action::of(ActionType::Http) };
+        let period = Period { every_ms: Some(every_ms), ..Period::default() };
+        PutSchedule {
+            id: Some(format!("{}-{number}", target.queue)),
+            owner: Some("bench".to_owned()),
+            margin_of_error_ms: Some(MARGIN_MS),
+            spread_ms: Some(spread_ms),
+            ..PutSchedule::new(action, period)
+        }
+    };
+    store(&target, schedules, &schedule).await?;
     let stored_in = stored_in.elapsed();
     let since = clock.now().plus(BEFORE);
     let until = since.plus(duration);
@@ -96,7 +105,10 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     }));
     let local = tokio::task::LocalSet::new();
     let receiving = receive(listener, Rc::clone(&book), clock);
-    let expected = u64::from(schedules) * u64::try_from(duration.as_millis()).unwrap_or(u64::MAX) / every_ms;
+    let mut expected = 0;
+    for number in 0..schedules {
+        expected += due_between(schedule(number), since, until)?;
+    }
     let waiting = async {
         let last = Instant::now() + BEFORE + duration + Duration::from_secs(60);
         tokio::time::sleep(BEFORE + duration).await;
@@ -133,6 +145,15 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
 }
 
+/// Returns how often a schedule is due from one time until before another.
+fn due_between(schedule: PutSchedule, since: Timestamp, until: Timestamp) -> Result<u64, Failure> {
+    let (id, definition) = schedule.into_definition().map_err(Failure::failed)?;
+    let timetable = id.and_then(|id| definition.timetable(&id, &mut Vec::new()));
+    let timetable = timetable.ok_or_else(|| Failure::Failed("a schedule has no times".to_owned()))?;
+    let due = timetable.due_after(since.minus(Duration::from_millis(1)));
+    Ok(due.take_while(|due| *due < until).count() as u64)
+}
+
 /// Returns how many calls came in a second, from the first to the last.
 fn calls_a_second(book: &Book) -> f64 {
     let seconds = book.seconds.keys().next_back().zip(book.seconds.keys().next());
@@ -141,13 +162,17 @@ fn calls_a_second(book: &Book) -> f64 {
 }
 
 /// Stores so many schedules.
-async fn store(target: &Target, count: u32, schedule: &impl Fn(u32) -> serde_json::Value) -> Result<(), Failure> {
+async fn store(target: &Target, count: u32, schedule: &impl Fn(u32) -> PutSchedule) -> Result<(), Failure> {
     let mut first = 0;
     while first < count {
         let numbers = first..count.min(first + BATCH);
         first = numbers.end;
-        let lines: Vec<String> = numbers.map(|number| schedule(number).to_string()).collect();
-        let items = target.client.put_schedules(lines.join("\n")).await?;
+        let mut lines = Vec::new();
+        for number in numbers {
+            serde_json::to_writer(&mut lines, &schedule(number))?;
+            lines.push(b'\n');
+        }
+        let items = target.client.put_schedules(lines).await?;
         if let Some(error) = items.iter().find_map(|item| item.error.as_ref()) {
             return Err(Failure::Failed(format!("a schedule was refused: {}", error.message)));
         }

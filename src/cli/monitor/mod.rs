@@ -8,7 +8,7 @@ pub(super) use settings::OversightArgs;
 
 use super::engine::StoreKind;
 use super::failure::Failure;
-use super::host::{Host, HostArgs};
+use super::host::{Duties, Host, HostArgs};
 use super::settings::Settings;
 use crate::api;
 
@@ -42,5 +42,6 @@ pub(super) async fn run(mut args: MonitorArgs, settings: Settings) -> Result<(),
                        monitor of its own is for `--store elasticsearch`";
         return Err(Failure::Usage(message.to_owned()));
     }
-    host.run(true, serde_json::Value::Null, api::serve_monitor).await
+    let duties = Duties { oversees: true, performs: false };
+    host.run(duties, serde_json::Value::Null, api::serve_monitor).await
 }
