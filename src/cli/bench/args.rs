@@ -35,8 +35,8 @@ pub(crate) struct BenchArgs {
     /// Which scenario to measure
     #[arg(long, value_enum, default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
-    /// How many jobs there are: submitted (lives, recovery, scaling, model), stored (query) or archived (claims), or how
-    /// many schedules [default: 200000 for lives, 50 for recovery, 1000000 for query and claims, 10000 for schedules,
+    /// How many jobs there are: submitted (lives, recovery, scaling, model), stored (query) or archived (claims), or
+    /// how many schedules [default: 200000 for lives, 50 for recovery, 1000000 for query and claims, 10000 for schedules,
     /// 40000 for scaling, 400000 for model]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) jobs: Option<u32>,

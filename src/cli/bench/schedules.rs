@@ -1,7 +1,7 @@
 //! How many schedules a server performs, and how late: real calls to a receiver in this process.
 //!
-//! Every schedule is due at the same distance, so that the wanted rate follows from their number. With a spread each has
-//! its own place in that distance, and the calls come as a level stream; without one all are due at once.
+//! Every schedule is due at the same distance, so that the wanted rate follows from their number. With a spread each
+//! has its own place in that distance, and the calls come as a level stream; without one all are due at once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};

@@ -169,3 +169,10 @@ fn a_crontab_is_taken_over_and_again() {
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert_eq!(listed[0]["action"]["job"]["payload"]["env"], json!({"PATH": "/usr/bin", "CRON_INPUT": "yes"}));
 }
+
+#[test]
+fn an_executor_of_its_own_is_refused_on_a_store_that_belongs_to_the_server() {
+    let place = tempfile::tempdir().expect("a directory");
+    let refused = run(place.path(), ["executor"]).expect(2).stderr();
+    assert!(refused.contains("--store elasticsearch"), "{refused}");
+}
