@@ -1,7 +1,5 @@
 //! The calls about schedules.
 
-use std::time::Duration;
-
 use axum::response::{IntoResponse, Response};
 use http::header::{ETAG, HeaderValue, IF_MATCH};
 use http::{HeaderMap, StatusCode};
@@ -29,8 +27,6 @@ use crate::wire::{
 
 /// The number of fire times of a schedule that are returned by default.
 const DEFAULT_FIRE_TIMES: u64 = 10;
-/// How much of the past a list of due times shows by default.
-const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns the next fire times of a period, without a schedule.
 ///
@@ -235,7 +231,8 @@ pub(crate) async fn next(call: Call<Read>, SchedulePath(id): SchedulePath, query
 #[utoipa::path(get, path = "/v1/schedules/{id}/triggers", operation_id = "triggers_of_schedule", tag = "schedules",
     params(
         ("id" = ScheduleId, Path, description = "The schedule's id"),
-        ("from" = Option<String>, Query, description = "The first due time; a day before `to` by default"),
+        ("from" = Option<String>, Query,
+            description = "The first due time; without it, the last ones until `to` are returned"),
         ("to" = Option<String>, Query, description = "The last due time; now by default"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
             description = "The size of the page; 100 by default"),
@@ -249,9 +246,11 @@ pub(crate) async fn triggers(call: Call<Read>, SchedulePath(id): SchedulePath, q
         query.one(name)?.map(parse).transpose()
     };
     let to = time("to")?.unwrap_or_else(|| call.app.manager.now());
-    let from = time("cursor")?.or(time("from")?).unwrap_or_else(|| to.minus(DAY));
+    let from = time("cursor")?.or(time("from")?);
     let limit = limit(&query)?;
-    let mut items = schedules(&call.app)?.due_times(&id, (from, to), limit + 1).await?;
+    // One more than requested shows whether there is another page. The last ones have none after them.
+    let more = usize::from(from.is_some());
+    let mut items = schedules(&call.app)?.due_times(&id, (from, to), limit + more).await?;
     let next_cursor = items.get(limit).map(|next| next.due_at.to_rfc3339());
     items.truncate(limit);
     ok(&Page { items, next_cursor })

@@ -24,7 +24,7 @@ pub struct ScheduleQuery {
 /// Selects the due times that are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueTimeQuery {
-    /// The first due time (RFC 3339). Default: a day before `to`.
+    /// The first due time (RFC 3339). Without it, the last ones until `to` are returned.
     pub from: Option<String>,
     /// The last due time (RFC 3339). Default: now.
     pub to: Option<String>,

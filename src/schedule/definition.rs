@@ -16,6 +16,10 @@ use crate::job::{Actor, Json, Owner, Partition, ScheduleId, words};
 /// The most ranges of due times that did not run which a schedule keeps. With more, the oldest become one.
 pub const MAX_RANGES: usize = 20;
 
+/// How far back the latest due times are looked for at first, and how many times as far with every further look.
+const SHORTEST_SPAN: Duration = Duration::from_secs(60);
+const SPAN_GROWS: u32 = 8;
+
 words! {
     /// What becomes of a trigger that is due while an earlier one of its schedule has not ended.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -252,6 +256,21 @@ impl Timetable {
         let from = before_start.map_or(after, |start| start.max(after)).minus(self.offset);
         let due = self.period.fire_times(from, &self.excluded).map(|time| time.plus(self.offset));
         due.take_while(|due| self.end_at.is_none_or(|end| *due < end))
+    }
+
+    /// Returns the last `count` times after `since` and up to `until` at which the schedule is due, in order.
+    #[must_use]
+    pub fn last_until(&self, until: Timestamp, count: usize, since: Timestamp) -> Vec<Timestamp> {
+        let mut span = SHORTEST_SPAN;
+        // Ends: the span grows until it reaches back to `since`.
+        loop {
+            let after = until.minus(span).max(since);
+            let due: Vec<Timestamp> = self.due_after(after).take_while(|due| *due <= until).collect();
+            if due.len() >= count || after == since {
+                return due[due.len().saturating_sub(count)..].to_vec();
+            }
+            span = span.saturating_mul(SPAN_GROWS);
+        }
     }
 
     /// Returns whether the schedule is due at this very time.

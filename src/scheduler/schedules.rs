@@ -274,18 +274,21 @@ impl Schedules {
         }
     }
 
-    /// Returns the first `limit` due times of a schedule from `from` to `to`, each with what has become of it.
+    /// Returns the first `limit` due times of a schedule from `from` to `to`, each with what has become of it; without
+    /// `from`, the last ones.
     ///
     /// # Errors
     /// [`ScheduleError::NotFound`], and those of a read.
     pub async fn due_times(
         &self,
         id: &ScheduleId,
-        (from, to): (Timestamp, Timestamp),
+        (from, to): (Option<Timestamp>, Timestamp),
         limit: usize,
     ) -> Result<Vec<DueTime>, ScheduleError> {
         let schedule = self.get(id).await?.schedule;
         let timetable = timetable(&schedule)?;
+        let from = from.or_else(|| timetable.last_until(to, limit, schedule.period_since).first().copied());
+        let from = from.unwrap_or(to);
         let stores = (&self.manager, &*self.store);
         Ok(outcomes::due_times(stores, (&schedule, &timetable), (from, to), limit).await?)
     }

@@ -67,7 +67,7 @@ impl Site {
     async fn until(&self, scheduler: &Running, id: &ScheduleId, enough: impl Fn(&[DueTime]) -> bool) -> Vec<DueTime> {
         let mut found = Vec::new();
         for _ in 0..3_000 {
-            let span = (Timestamp::from_millis(START), self.clock.now());
+            let span = (Some(Timestamp::from_millis(START)), self.clock.now());
             found = scheduler.schedules().due_times(id, span, 1_000).await.expect("due times");
             if enough(&found) {
                 return found;

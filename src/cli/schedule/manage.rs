@@ -47,7 +47,7 @@ pub(super) struct PauseArgs {
 pub(super) struct TriggersArgs {
     #[command(flatten)]
     one: OneArgs,
-    /// The first due time (RFC 3339) [default: a day before the last]
+    /// The first due time (RFC 3339); without it, the latest ones are listed
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// The last due time (RFC 3339) [default: now]

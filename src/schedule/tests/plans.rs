@@ -128,3 +128,17 @@ fn only_the_latest_ranges_are_kept_and_none_is_lost_from_the_count() {
     assert_eq!(course.not_run.iter().map(|range| range.count).sum::<u64>(), 100);
     assert_eq!((course.not_run[0].first, course.not_run[MAX_RANGES - 1].last), (at(0), at(99 * SECOND)));
 }
+
+#[test]
+fn the_latest_due_times_are_found_however_rare_they_are() {
+    for (every, count) in [(SECOND, 5), (HOUR, 5), (24 * HOUR, 3)] {
+        let schedule = schedule("s", &format!(r#""period": {{"every_ms": {every}}}"#));
+        let table = timetable(&schedule.id, &schedule.definition);
+        let until = at(1_000 * HOUR + 1);
+        let last: Vec<Timestamp> = table.last_until(until, count, at(0));
+        let first = (until.as_millis() / every + 1 - count as i64) * every;
+        assert_eq!(last, (0..count as i64).map(|number| at(first + number * every)).collect::<Vec<_>>());
+        assert_eq!(table.last_until(at(2 * every), 100, at(0)), [at(every), at(2 * every)], "not before the start");
+        assert!(table.last_until(until, 0, at(0)).is_empty());
+    }
+}
