@@ -11,8 +11,8 @@ use crate::api;
 const DEFAULT_PORT: u16 = 7402;
 
 const HOW_IT_WORKS: &str = "\
-Every server performs schedules by itself, unless it is told not to (`--no-executor`). Executors of their own share the \
-schedules with the servers, as many as there are, and take over from one that is gone within seconds.
+Every server performs schedules by itself, unless it is told not to (`--no-executor`). Executors of their own share \
+the schedules with the servers, as many as there are, and take over from one that is gone within seconds.
 
 It serves /livez, /readyz and /metrics.
 

@@ -36,8 +36,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
     /// How many jobs there are: submitted (lives, recovery, scaling, model), stored (query) or archived (claims), or
-    /// how many schedules [default: 200000 for lives, 50 for recovery, 1000000 for query and claims, 10000 for schedules,
-    /// 40000 for scaling, 400000 for model]
+    /// how many schedules [default: 200000 for lives, 50 for recovery, 1000000 for query and claims, 10000 for
+    /// schedules, 40000 for scaling, 400000 for model]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) jobs: Option<u32>,
     /// How many of the jobs have not ended (query), or how many more have not (claims) [default: 10000]
