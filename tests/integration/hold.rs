@@ -11,5 +11,6 @@ mod outage;
 mod race;
 mod recovery;
 mod resize;
+mod schedules;
 mod sharing;
 mod site;

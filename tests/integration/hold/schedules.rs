@@ -1,0 +1,117 @@
+//! `kill -9` of the server at random moments while schedules are due.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use leasehold::client::{Client, DueTimeQuery, JobQuery};
+use leasehold::clock::{Clock as _, SystemClock, Timestamp};
+use leasehold::scheduler::{DueTime, Outcome};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::notify::receiver::Receiver;
+use crate::program::{Engine, Server};
+use crate::servers;
+
+const KILLS: usize = 8;
+const SCHEDULES: usize = 30;
+
+/// A server lives this long at least and at most before it is killed.
+const LIFE_MS: std::ops::Range<u64> = 200..2_000;
+
+/// How long what was due until the last kill may take to be called.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_server_calls_at_every_due_time_over_kills_and_has_one_trigger_for_each() {
+    let directory = TempDir::new().expect("a directory");
+    let engine = Engine::Embedded(directory.path().join("data"));
+    every_due_time_is_called_over_kills(engine, &directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_elasticsearch_calls_at_every_due_time_over_kills_and_has_one_trigger_for_each() {
+    let directory = TempDir::new().expect("a directory");
+    let elasticsearch = servers::elasticsearch().await;
+    let engine =
+        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("due") };
+    every_due_time_is_called_over_kills(engine, &directory).await;
+}
+
+async fn every_due_time_is_called_over_kills(engine: Engine, directory: &TempDir) {
+    let options = ["--allow-private-targets"];
+    let mut server = Server::start_as("serve", &options, engine, &directory.path().join("server.log")).await;
+    let (client, receiver) = (Client::new(&server.url(), None).expect("a client"), Receiver::listening().await);
+    let lines: Vec<String> = (0..SCHEDULES)
+        .map(|number| {
+            json!({
+                "id": format!("s{number}"), "action": {"type": "http", "url": receiver.url()},
+                "period": {"every_ms": 1_000}, "spread_ms": 1_000, "margin_of_error_ms": 3_600_000,
+            })
+        })
+        .map(|schedule| schedule.to_string())
+        .collect();
+    let stored = client.put_schedules(lines.join("\n")).await.expect("stored");
+    assert!(stored.iter().all(|item| item.status == 201), "{stored:?}");
+    for _ in 0..KILLS {
+        let life = Duration::from_millis(rand::random_range(LIFE_MS));
+        // Not a wait for something: the kill's moment is what is left to chance.
+        tokio::time::sleep(life).await;
+        server.kill_and_restart().await;
+    }
+
+    let until = SystemClock::default().now();
+    let mut due = BTreeSet::new();
+    for number in 0..SCHEDULES {
+        let id = format!("s{number}");
+        let all = ended(&client, &id, until).await;
+        assert!(all.len() >= KILLS / 2, "{id} was due again and again: {all:?}");
+        assert!(all.windows(2).all(|pair| pair[1].due_at.since(pair[0].due_at) == Duration::from_secs(1)));
+        due.extend(all.into_iter().map(|due| (id.clone(), due.due_at.to_rfc3339())));
+    }
+    let header =
+        |call: &crate::notify::receiver::Delivered, name: &str| call.headers[name].to_str().expect("text").to_owned();
+    let called: BTreeSet<(String, String)> = receiver
+        .came()
+        .iter()
+        .map(|call| (header(call, "leasehold-schedule-id"), header(call, "leasehold-due-at")))
+        .collect();
+    let missing: Vec<_> = due.difference(&called).collect();
+    assert!(missing.is_empty(), "not called: {missing:?}");
+    for ((schedule, due_at), count) in triggers(&client).await {
+        assert_eq!(count, 1, "{schedule} at {due_at} has more than one trigger");
+    }
+    assert_eq!(server.terminate(), Some(0));
+}
+
+/// The due times of a schedule until a moment, once what has become of each is decided.
+async fn ended(client: &Client, id: &str, until: Timestamp) -> Vec<DueTime> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let query = DueTimeQuery { to: Some(until.to_rfc3339()), limit: Some(1_000), ..DueTimeQuery::default() };
+        let found = client.triggers_of_schedule(id, &query).await.expect("due times").items;
+        if found.iter().all(|due| matches!(due.outcome, Outcome::Fired | Outcome::Late)) {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{id}: {found:#?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// How many triggers there are by schedule and due time.
+async fn triggers(client: &Client) -> BTreeMap<(String, String), usize> {
+    let mut counts = BTreeMap::new();
+    let queues = vec!["leasehold.triggers".to_owned()];
+    let mut query = JobQuery { queues, limit: Some(1_000), ..JobQuery::default() };
+    loop {
+        let page = client.jobs(&query).await.expect("a page");
+        for job in page.items {
+            let key = (job.labels["schedule_id"].clone(), job.labels["due_at"].clone());
+            *counts.entry(key).or_insert(0) += 1;
+        }
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            return counts;
+        }
+    }
+}
