@@ -77,8 +77,8 @@ const SCANS: Values = || Scan::ALL.map(Scan::as_str).to_vec();
 
 /// What may become of a trigger that is performed.
 const PERFORMED: Values = || {
-    use Outcome::{Consumed, Fired, Late, Missed, Skipped};
-    [Fired, Late, Consumed, Missed, Skipped].map(Outcome::as_str).to_vec()
+    use Outcome::{Consumed, Failed, Fired, Late, Missed, Skipped};
+    [Fired, Late, Consumed, Failed, Missed, Skipped].map(Outcome::as_str).to_vec()
 };
 
 /// Every metric.
@@ -170,7 +170,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_loader_lag_seconds", Gauge,
         "For how long the schedule had been due that waited longest for this process's loader when it last looked"),
     labelled("leasehold_triggers_performed_total", Counter, ("outcome", PERFORMED),
-        "Triggers that this process has dealt with, by outcome: fired, late, consumed, missed or skipped"),
+        "Triggers that this process has dealt with, by outcome: fired, late, consumed, failed, missed or skipped"),
     metric("leasehold_triggers_redriven_total", Counter,
         "Calls of schedules that were not answered, or driven back with 408, 425, 429 or a status from 500 on"),
     metric("leasehold_trigger_lateness_seconds", Histogram(&ANSWERS),

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::trigger::{self, Outcome, Performed};
 use crate::clock::{Timestamp, millis};
-use crate::job::{JobId, JobState, Json};
+use crate::job::{Job, JobId, JobState, Json};
 use crate::manager::{Manager, ManagerError};
 use crate::schedule::{NotRun, Schedule, Timetable};
 use crate::store::{Store, StoreError, Versioned};
@@ -55,7 +55,7 @@ pub(super) async fn due_times(
         None => DueTime { outcome: without_trigger(schedule, due_at), ..DueTime::new(due_at, None) },
         Some(found) => {
             let performed = ended.next().flatten();
-            let outcome = performed.as_ref().map_or_else(|| outcome_of(found.job.state.name()), |ended| ended.outcome);
+            let outcome = performed.as_ref().map_or_else(|| outcome_of(&found.job), |ended| ended.outcome);
             let late = found.job.started_at.map(|started| millis(started.since(due_at)));
             let DueTime { trigger_id, .. } = DueTime::new(due_at, Some(id));
             DueTime {
@@ -87,13 +87,14 @@ fn without_trigger(schedule: &Schedule, due_at: Timestamp) -> Outcome {
 }
 
 /// Returns what the state of a trigger without a result means.
-fn outcome_of(state: JobState) -> Outcome {
-    match state {
+fn outcome_of(trigger: &Job) -> Outcome {
+    match trigger.state.name() {
         JobState::Available => Outcome::Waiting,
         JobState::Running => Outcome::Running,
         JobState::Completed => Outcome::Fired,
         JobState::Failed => Outcome::Failed,
         JobState::Cancelled => Outcome::Skipped,
+        JobState::Expired if trigger.attempt.get() > 0 => Outcome::Failed,
         JobState::Expired => Outcome::Missed,
     }
 }

@@ -64,6 +64,9 @@ impl Perform {
         if !is_foreseen && !is_due(schedule, trigger.due_at) {
             return Ok(skipped("the schedule was changed, and is not due then any more"));
         }
+        if late > schedule.margin() && attempt.job.attempt > 1 {
+            return Ok(Performed::not(Outcome::Failed, late, "it was tried until its margin of error was over"));
+        }
         if late > schedule.margin() {
             self.note_not_run(&found, trigger.due_at, NotRun::Missed).await?;
             return Ok(Performed::not(Outcome::Missed, late, "it could not begin within the margin of error"));
@@ -85,7 +88,10 @@ impl Perform {
             ActionType::Job => self.actions.submit(&self.manager, schedule, trigger).await?,
             ActionType::Http => self.actions.call(schedule, trigger, attempt, self.clock.now()).await?,
         };
-        self.ended(&found, &end).await?;
+        // The action is done: to do it again for the sake of a count would be worse than a count that is off.
+        if let Err(error) = self.ended(&found, &end).await {
+            tracing::warn!(%error, schedule = %schedule.id, "how an action has ended is not counted");
+        }
         let outcome = match end {
             End::Consumed { .. } => Outcome::Consumed,
             End::Done { .. } if late > LATE => Outcome::Late,

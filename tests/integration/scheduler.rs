@@ -147,6 +147,8 @@ macro_rules! cases {
 cases! {
     a_job_is_submitted_once_for_every_due_time,
     a_call_names_its_trigger_and_its_answer_decides,
+    a_call_that_is_driven_back_until_its_margin_is_over_has_failed,
+    a_schedule_whose_calls_are_refused_again_and_again_is_paused,
     after_two_hours_of_downtime_what_is_within_its_margin_runs_and_the_rest_is_missed,
     a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged,
     overlaps_are_judged_by_the_rule,
@@ -215,6 +217,44 @@ async fn a_call_names_its_trigger_and_its_answer_decides(site: Site) {
     assert_eq!(came[2].headers["leasehold-attempt"], "3");
     assert!(first.headers["traceparent"].to_str().expect("text").starts_with("00-"));
     assert_eq!(&first.body[..], br#"{"of":"caller"}"#);
+}
+
+async fn a_call_that_is_driven_back_until_its_margin_is_over_has_failed(site: Site) {
+    let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
+    receiver.answer_always(StatusCode::SERVICE_UNAVAILABLE);
+    let at = Timestamp::from_millis(START).plus(Duration::from_secs(5));
+    let fields = json!({
+        "action": {"type": "http", "url": receiver.url()}, "period": {"at": at.to_rfc3339()},
+        "margin_of_error_ms": 120_000,
+    });
+    let schedule = put(&scheduler, "once", fields).await;
+    let decided = |found: &[DueTime]| found.len() == 1 && ended(found[0].outcome);
+    let found = site.until(&scheduler, &schedule, decided).await;
+    scheduler.shutdown().await;
+    assert_eq!(found[0].outcome, Outcome::Failed, "{found:?}");
+    assert!(receiver.came().len() > 1, "it was tried again and again");
+}
+
+async fn a_schedule_whose_calls_are_refused_again_and_again_is_paused(site: Site) {
+    let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
+    receiver.answer_always(StatusCode::FORBIDDEN);
+    let fields = json!({
+        "action": {"type": "http", "url": receiver.url()}, "period": {"every_ms": 30_000},
+        "margin_of_error_ms": 600_000, "pause_after_errors": 3,
+    });
+    let schedule = put(&scheduler, "wrong", fields).await;
+    let three = |found: &[DueTime]| found.iter().filter(|due| due.outcome == Outcome::Consumed).count() == 3;
+    site.until(&scheduler, &schedule, three).await;
+    let stored = scheduler.schedules().get(&schedule).await.expect("it is there").schedule;
+    let pause = stored.paused.as_ref().expect("it is paused");
+    assert_eq!((pause.reason.as_str(), stored.course.errors), ("3 errors in a row", 3));
+    let calls = receiver.came().len();
+    for _ in 0..200 {
+        site.clock.advance(STEP);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    scheduler.shutdown().await;
+    assert_eq!(receiver.came().len(), calls, "it is called no more");
 }
 
 async fn after_two_hours_of_downtime_what_is_within_its_margin_runs_and_the_rest_is_missed(site: Site) {
