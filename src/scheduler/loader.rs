@@ -16,7 +16,7 @@ use super::trigger::{self, Trigger};
 use crate::clock::{Clock, Timestamp};
 use crate::job::{PartitionSet, QueueName};
 use crate::manager::{Caller, Manager, ManagerError, NewJob};
-use crate::schedule::{Plan, Schedule, plan};
+use crate::schedule::{Plan, Schedule, SchedulePause, plan};
 use crate::store::{DueSchedules, Refresh, ScheduleWrite, Store, StoreError, StoredSchedule};
 
 /// How far ahead of their time triggers are made.
@@ -42,9 +42,18 @@ pub(super) struct Loader {
 /// A schedule of a page, with what follows for it.
 struct Loaded {
     found: StoredSchedule,
-    plan: Plan,
+    then: Then,
     /// Whether every trigger is stored, so that the schedule may go on.
     is_made: bool,
+}
+
+/// What becomes of a schedule.
+enum Then {
+    /// Its triggers are made, and it goes on.
+    GoOn(Plan),
+    /// It is paused: a period that could be read when it was stored cannot be read any more, such as one in a time zone
+    /// that was given up. It would otherwise be in every page from now on.
+    Pause(SchedulePause),
 }
 
 impl Loader {
@@ -56,9 +65,9 @@ impl Loader {
             let loaded = stopping.run_until_cancelled(self.load(&caller)).await;
             let is_full = match loaded {
                 None => return,
-                Some(Ok(count)) => {
+                Some(Ok(Page { found, advanced })) => {
                     failing = false;
-                    count >= PAGE
+                    found >= PAGE && advanced > 0
                 }
                 Some(Err(error)) => {
                     if !failing {
@@ -78,23 +87,22 @@ impl Loader {
         }
     }
 
-    /// Makes the triggers of one page of schedules; returns how many schedules there were.
-    pub(super) async fn load(&self, caller: &Caller) -> Result<usize, StoreError> {
+    /// Makes the triggers of one page of schedules.
+    async fn load(&self, caller: &Caller) -> Result<Page, StoreError> {
         let now = self.clock.now();
         let until = now.plus(AHEAD);
         let partitions = self.partitions();
         if partitions.is_empty() {
-            return Ok(0);
+            return Ok(Page { found: 0, advanced: 0 });
         }
         let due = DueSchedules { partitions, until, limit: PAGE };
         let found = self.store.due_schedules(&due).await?;
-        let count = found.len();
+        let page = found.len();
         let lag = found.first().and_then(|first| first.schedule.load_at()).map(|due| now.since(due));
         metrics::gauge!("leasehold_loader_lag_seconds").set(lag.unwrap_or_default());
-        let mut loaded: Vec<Loaded> = found.into_iter().filter_map(|found| loaded(found, now, until)).collect();
+        let mut loaded: Vec<Loaded> = found.into_iter().map(|found| Loaded::of(found, caller, now, until)).collect();
         self.make_triggers(caller, &mut loaded).await;
-        self.advance(loaded).await?;
-        Ok(count)
+        Ok(Page { found: page, advanced: self.advance(loaded).await? })
     }
 
     /// Returns the partitions whose schedules this process loads.
@@ -136,36 +144,55 @@ impl Loader {
         }
     }
 
-    /// Writes how far the schedules have come whose triggers are made.
-    async fn advance(&self, loaded: Vec<Loaded>) -> Result<(), StoreError> {
-        let writes: Vec<ScheduleWrite> = loaded.iter().filter(|one| one.is_made).map(Loaded::advance).collect();
+    /// Writes how far the schedules have come whose triggers are made; returns how many were written.
+    async fn advance(&self, loaded: Vec<Loaded>) -> Result<usize, StoreError> {
+        let writes: Vec<ScheduleWrite> = loaded.iter().filter(|one| one.is_made).map(Loaded::write).collect();
         if writes.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
-        let missed: u64 = loaded.iter().filter(|one| one.is_made).map(Loaded::missed).sum();
-        metrics::counter!("leasehold_triggers_missed_total").increment(missed);
         // Of a conflict nothing follows: who was first has changed the schedule, or loaded it as well.
-        drop(self.store.write_schedules(writes).await);
+        let written = self.store.write_schedules(writes).await;
+        let made = loaded.iter().filter(|one| one.is_made).zip(&written).filter(|(_, written)| written.is_ok());
+        metrics::counter!("leasehold_triggers_missed_total").increment(made.map(|(one, _)| one.missed()).sum());
         if !self.store.has_realtime_search() {
             self.store.refresh(Refresh::Schedules).await?;
         }
-        Ok(())
+        Ok(written.iter().filter(|written| written.is_ok()).count())
     }
 }
 
-/// Plans a schedule that was found; `None` when it cannot be planned.
-fn loaded(found: StoredSchedule, now: Timestamp, until: Timestamp) -> Option<Loaded> {
-    let schedule = &found.schedule;
-    let mut faults = Vec::new();
-    let Some(timetable) = schedule.definition.timetable(&schedule.id, &mut faults) else {
-        tracing::error!(schedule = %schedule.id, ?faults, "a schedule cannot be read");
-        return None;
-    };
-    let plan = plan(schedule, &timetable, now, until, MAX_TRIGGERS);
-    Some(Loaded { found, plan, is_made: true })
+/// What became of a page.
+struct Page {
+    /// How many schedules it has.
+    found: usize,
+    /// How many of them were written.
+    advanced: usize,
 }
 
 impl Loaded {
+    /// Plans a schedule that was found.
+    fn of(found: StoredSchedule, caller: &Caller, now: Timestamp, until: Timestamp) -> Self {
+        let schedule = &found.schedule;
+        let mut faults = Vec::new();
+        let then = match schedule.definition.timetable(&schedule.id, &mut faults) {
+            Some(timetable) => Then::GoOn(plan(schedule, &timetable, now, until, MAX_TRIGGERS)),
+            None => {
+                let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+                let reason = format!("it cannot be read any more: {}", why.join("; "));
+                tracing::error!(schedule = %schedule.id, reason, "a schedule is paused");
+                Then::Pause(SchedulePause { at: now, by: caller.clone(), reason })
+            }
+        };
+        Self { found, then, is_made: true }
+    }
+
+    fn plan(&self) -> Option<&Plan> {
+        match &self.then {
+            Then::GoOn(plan) => Some(plan),
+            Then::Pause(_) => None,
+        }
+    }
+
     /// Returns the jobs of the triggers.
     fn jobs(&self) -> Result<Vec<NewJob>, serde_json::Error> {
         let schedule: &Schedule = &self.found.schedule;
@@ -175,16 +202,23 @@ impl Loaded {
             let previous = previous.replace(due_at);
             Trigger { schedule_id, due_at, revision, previous, on_request: false }.into_job(schedule)
         };
-        self.plan.triggers.iter().map(trigger).collect()
+        self.plan().into_iter().flat_map(|plan| &plan.triggers).map(trigger).collect()
     }
 
-    fn advance(&self) -> ScheduleWrite {
-        let schedule = Schedule { course: self.plan.course.clone(), ..(*self.found.schedule).clone() };
+    fn write(&self) -> ScheduleWrite {
+        let mut schedule = (*self.found.schedule).clone();
+        match &self.then {
+            Then::GoOn(plan) => schedule.course = plan.course.clone(),
+            Then::Pause(pause) => {
+                schedule.paused = Some(pause.clone());
+                schedule.revision += 1;
+            }
+        }
         ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: self.found.version }
     }
 
     /// Returns how many due times the plan found to be missed.
     fn missed(&self) -> u64 {
-        self.plan.missed
+        self.plan().map_or(0, |plan| plan.missed)
     }
 }

@@ -13,7 +13,7 @@ use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{Actor, JobState, QueueName, ScheduleId};
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::query::{Filter, Search, Sort};
-use leasehold::schedule::{Definition, NotRun, Overlap};
+use leasehold::schedule::{Definition, NotRun, Overlap, Schedule};
 use leasehold::scheduler::{DueTime, NewSchedule, Outcome, ScheduleError, Scheduler, Schedules, Stored, trigger};
 use leasehold::store::{ScheduleWrite, Versioned, Write};
 use leasehold::wire::PutSchedule;
@@ -153,6 +153,7 @@ cases! {
     a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged,
     overlaps_are_judged_by_the_rule,
     two_schedulers_make_one_trigger_for_each_due_time,
+    a_schedule_that_cannot_be_read_any_more_is_paused,
     a_schedule_is_stored_once_and_written_over_only_where_that_is_meant,
 }
 
@@ -419,6 +420,35 @@ async fn two_schedulers_make_one_trigger_for_each_due_time(site: Site) {
         *seen.entry((labels["schedule_id"].clone(), labels["due_at"].clone())).or_insert(0) += 1;
     }
     assert!(seen.len() >= 120 && seen.values().all(|count| *count == 1), "{seen:?}");
+}
+
+async fn a_schedule_that_cannot_be_read_any_more_is_paused(site: Site) {
+    let fields = json!({
+        "id": "lost-zone", "revision": 1, "period_since": "2030-01-01T00:00:00Z",
+        "created_at": "2030-01-01T00:00:00Z", "updated_at": "2030-01-01T00:00:00Z",
+        "definition": {
+            "action": job_action(), "period": {"cron": "@hourly", "time_zone": "Mars/Olympus"},
+            "margin_of_error_ms": 60_000,
+        },
+        "course": {"next_due_at": Timestamp::from_millis(START).to_rfc3339()},
+    });
+    let schedule = Arc::new(serde_json::from_value::<Schedule>(fields).expect("a schedule"));
+    for written in site.engine.store().write_schedules(vec![ScheduleWrite::Create { schedule }]).await {
+        written.expect("stored");
+    }
+    site.engine.settle().await;
+    let scheduler = site.scheduler();
+    let mut pause = None;
+    for _ in 0..600 {
+        pause = scheduler.schedules().get(&id("lost-zone")).await.expect("it is there").schedule.paused.clone();
+        if pause.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    scheduler.shutdown().await;
+    let reason = pause.expect("it is paused").reason;
+    assert!(reason.contains("period.time_zone"), "{reason}");
 }
 
 async fn a_schedule_is_stored_once_and_written_over_only_where_that_is_meant(site: Site) {
