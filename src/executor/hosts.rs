@@ -50,6 +50,8 @@ struct Host {
 /// A place at a host.
 pub(crate) struct Call {
     host: String,
+    /// How many calls in a row had failed when it began.
+    failures: u32,
     _place: OwnedSemaphorePermit,
 }
 
@@ -61,7 +63,7 @@ impl Hosts {
 
     /// Takes a place at a host. While its calls fail, only one is under way at a time.
     pub(crate) async fn admit(&self, host: &str, now: Timestamp) -> Admission {
-        let (places, is_failing) = {
+        let (places, failures) = {
             let mut hosts = self.hosts.lock();
             if hosts.len() >= REMEMBERED {
                 hosts.retain(|_, host| host.is_called(self.places) || host.left_alone_until > Some(now));
@@ -74,15 +76,15 @@ impl Hosts {
             if host.failures >= FAILURES && host.is_called(self.places) {
                 return Admission::Later(later());
             }
-            (Arc::clone(&host.places), host.failures > 0)
+            (Arc::clone(&host.places), host.failures)
         };
-        let place = if is_failing {
+        let place = if failures > 0 {
             places.try_acquire_owned().ok()
         } else {
             timeout(TURN, places.acquire_owned()).await.ok().and_then(Result::ok)
         };
         match place {
-            Some(place) => Admission::Call(Call { host: host.to_owned(), _place: place }),
+            Some(place) => Admission::Call(Call { host: host.to_owned(), failures, _place: place }),
             None => Admission::Later(later()),
         }
     }
@@ -90,6 +92,10 @@ impl Hosts {
     /// Ends a call, of which the host has answered or not.
     pub(crate) fn ended(&self, call: Call, answered: bool, now: Timestamp) {
         if let Some(host) = self.hosts.lock().get_mut(&call.host) {
+            // Calls that were under way together fail together: they are one failure.
+            if !answered && host.failures != call.failures {
+                return;
+            }
             host.failures = if answered { 0 } else { host.failures.saturating_add(1) };
             host.left_alone_until = host.failures.checked_sub(FAILURES).map(|more| {
                 let longer = LEFT_ALONE.saturating_mul(1 << more.min(16));
@@ -157,6 +163,17 @@ mod tests {
         hosts.ended(probe, true, now);
         let all = [call(&hosts, "a", now).await, call(&hosts, "a", now).await];
         assert!(all.iter().all(Option::is_some), "it is as good as any other");
+    }
+
+    #[tokio::test]
+    async fn calls_that_fail_together_count_once() {
+        let hosts = Hosts::new(100);
+        let mut calls = Vec::new();
+        for _ in 0..100 {
+            calls.push(call(&hosts, "a", start()).await.expect("it is called"));
+        }
+        calls.into_iter().for_each(|call| hosts.ended(call, false, start()));
+        assert!(call(&hosts, "a", start()).await.is_some(), "it is not left alone for that");
     }
 
     #[tokio::test]

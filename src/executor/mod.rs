@@ -242,6 +242,12 @@ pub(crate) fn excerpt(answer: &Result<HttpAnswer, CallError>) -> String {
     }
 }
 
+/// Returns whether a header controls the connection or the framing, so that no caller may set it.
+#[must_use]
+pub fn is_carriage(name: &HeaderName) -> bool {
+    CARRIAGE.contains(name)
+}
+
 fn check_form(call: &HttpCall) -> Result<(), CallError> {
     if matches!(call.method, Method::CONNECT | Method::TRACE) {
         return Err(CallError::Unsendable(format!("the method {} is not for calls like these", call.method)));

@@ -19,6 +19,9 @@ pub const MAX_RANGES: usize = 20;
 /// How far back the latest due times are looked for at first, and how many times as far with every further look.
 const SHORTEST_SPAN: Duration = Duration::from_secs(60);
 const SPAN_GROWS: u32 = 8;
+/// How many due times one look passes at the most, and how much two looks differ at the least.
+const MOST_LOOKED_AT: usize = 10_000;
+const SHORTEST_STEP: Duration = Duration::from_millis(1);
 
 words! {
     /// What becomes of a trigger that is due while an earlier one of its schedule has not ended.
@@ -187,7 +190,7 @@ pub struct Course {
     pub next_due_at: Option<Timestamp>,
     /// The last time for which a trigger was made.
     pub last_due_at: Option<Timestamp>,
-    /// The due times that did not run, in the order in which that became known.
+    /// The due times that did not run, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRunRange>,
     /// How many triggers in a row ended with an error of the user's.
@@ -261,15 +264,24 @@ impl Timetable {
     /// Returns the last `count` times after `since` and up to `until` at which the schedule is due, in order.
     #[must_use]
     pub fn last_until(&self, until: Timestamp, count: usize, since: Timestamp) -> Vec<Timestamp> {
-        let mut span = SHORTEST_SPAN;
-        // Ends: the span grows until it reaches back to `since`.
+        let until = self.end_at.map_or(until, |end| until.min(Timestamp::from_millis(end.as_millis() - 1)));
+        let most = count.saturating_mul(SPAN_GROWS as usize).max(MOST_LOOKED_AT);
+        let (mut span, mut too_short, mut too_long) = (SHORTEST_SPAN, Duration::ZERO, None::<Duration>);
         loop {
             let after = until.minus(span).max(since);
-            let due: Vec<Timestamp> = self.due_after(after).take_while(|due| *due <= until).collect();
-            if due.len() >= count || after == since {
+            let due: Vec<Timestamp> = self.due_after(after).take_while(|due| *due <= until).take(most + 1).collect();
+            let has_too_many = due.len() > most;
+            let is_found = due.len() >= count || after == since;
+            // Ends: the span grows until it reaches back to `since`, or lies between two that come together.
+            if !has_too_many && (is_found || too_long.is_some_and(|long| long - too_short < SHORTEST_STEP)) {
                 return due[due.len().saturating_sub(count)..].to_vec();
             }
-            span = span.saturating_mul(SPAN_GROWS);
+            if has_too_many {
+                too_long = Some(span);
+            } else {
+                too_short = span;
+            }
+            span = too_long.map_or_else(|| span.saturating_mul(SPAN_GROWS), |long| too_short + (long - too_short) / 2);
         }
     }
 
@@ -307,14 +319,23 @@ impl Schedule {
 }
 
 impl Course {
-    /// Adds due times that did not run. Those that follow on each other for the same reason are one range.
+    /// Returns whether it is known that this due time did not run.
+    #[must_use]
+    pub fn has_not_run(&self, due: Timestamp) -> bool {
+        self.not_run.iter().any(|range| (range.first..=range.last).contains(&due))
+    }
+
+    /// Adds due times that did not run. Those that follow on the latest for the same reason are one range with them.
     pub fn add_not_run(&mut self, range: NotRunRange) {
-        match self.not_run.last_mut() {
+        // A trigger may be missed before it is known that others before it were.
+        let place = self.not_run.partition_point(|other| other.first < range.first);
+        let is_latest = place == self.not_run.len();
+        match self.not_run.last_mut().filter(|_| is_latest) {
             Some(last) if last.reason == range.reason && self.last_due_at.is_none_or(|ran| ran <= last.last) => {
-                last.last = range.last;
+                last.last = last.last.max(range.last);
                 last.count += range.count;
             }
-            _ => self.not_run.push(range),
+            _ => self.not_run.insert(place, range),
         }
         if self.not_run.len() > MAX_RANGES {
             let NotRunRange { first, count, .. } = self.not_run.remove(0);

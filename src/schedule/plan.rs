@@ -33,11 +33,12 @@ pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: T
         let Some(next) = course.next_due_at.filter(|next| *next <= until && triggers.len() < max_triggers) else {
             break;
         };
-        if next.plus(margin) < now {
+        // A trigger that was made, and then missed, has said so itself.
+        if next.plus(margin) < now && !schedule.course.has_not_run(next) {
             let range = missed.get_or_insert(NotRunRange { first: next, last: next, count: 0, reason: NotRun::Missed });
             range.last = next;
             range.count += 1;
-        } else {
+        } else if next.plus(margin) >= now {
             triggers.push(next);
         }
         course.next_due_at = due.next();

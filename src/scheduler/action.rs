@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
 use super::trigger::{self, Trigger};
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::executor::{Admission, Hosts, HttpCall, HttpExecutor, RetryAfter, TargetUrl, excerpt};
 use crate::job::{JobId, Json};
 use crate::manager::{Caller, Manager, ManagerError, NewJob};
@@ -15,6 +15,8 @@ use crate::schedule::{Action, Schedule};
 use crate::wire::{Invalid, SubmitJob};
 use crate::worker::{Attempt, HandlerError};
 
+/// How long a trigger waits at the most until it finds out whether a host answers again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a call may take by default.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -64,7 +66,7 @@ impl Actions {
         schedule: &Schedule,
         trigger: &Trigger,
         attempt: &Attempt,
-        now: Timestamp,
+        clock: &dyn Clock,
     ) -> Result<End, HandlerError> {
         let consumed = |message: String| Ok(End::Consumed { job_id: None, message: Some(message) });
         let call = match call_of(&schedule.definition.action, trigger, attempt) {
@@ -72,12 +74,14 @@ impl Actions {
             Err(why) => return consumed(why),
         };
         let host = call.url.authority();
-        let place = match self.hosts.admit(&host, now).await {
+        let place = match self.hosts.admit(&host, clock.now()).await {
             Admission::Call(place) => place,
             Admission::Later(wait) => {
                 return Err(HandlerError::postponed("busy", format!("{host} has as many calls as it may"), wait));
             }
             Admission::Down(wait) => {
+                // Rather looked after again than past its margin of error.
+                let wait = wait.min(LOOK_AGAIN);
                 return Err(HandlerError::postponed("down", format!("{host} does not answer"), wait));
             }
         };
@@ -86,7 +90,9 @@ impl Actions {
             Ok(answer) => drives_back(answer.status),
             Err(error) => error.is_transient(),
         };
-        self.hosts.ended(place, !is_driven_back, now);
+        let now = clock.now();
+        // An answer that drives back is one all the same.
+        self.hosts.ended(place, answer.is_ok(), now);
         let said = excerpt(&answer);
         let expected = schedule.definition.action.expect_status;
         match answer {
@@ -218,7 +224,7 @@ mod tests {
     fn trigger(id: &str) -> Trigger {
         let due_at = Timestamp::from_millis(1_900_000_000_000);
         let schedule_id = ScheduleId::new(id).expect("an id");
-        Trigger { schedule_id, due_at, revision: 1, previous: None, on_request: false }
+        Trigger { schedule_id, due_at, created_at: due_at, revision: 1, previous: None, on_request: false }
     }
 
     fn job(text: &str) -> Action {

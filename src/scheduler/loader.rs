@@ -197,11 +197,7 @@ impl Loaded {
     fn jobs(&self) -> Result<Vec<NewJob>, serde_json::Error> {
         let schedule: &Schedule = &self.found.schedule;
         let mut previous = schedule.course.last_due_at;
-        let trigger = |&due_at: &Timestamp| {
-            let (schedule_id, revision) = (schedule.id.clone(), schedule.revision);
-            let previous = previous.replace(due_at);
-            Trigger { schedule_id, due_at, revision, previous, on_request: false }.into_job(schedule)
-        };
+        let trigger = |&due_at: &Timestamp| Trigger::of(schedule, due_at, previous.replace(due_at)).into_job(schedule);
         self.plan().into_iter().flat_map(|plan| &plan.triggers).map(trigger).collect()
     }
 

@@ -43,9 +43,11 @@ const LEASE: Duration = Duration::from_secs(10);
 /// How long one claim of the worker waits.
 const WAIT: Duration = Duration::from_secs(20);
 /// How long actions may take to end at a shutdown before their triggers are released.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN: Duration = Duration::from_secs(10);
 /// How many triggers are performed at once.
-const SLOTS: usize = 256;
+const SLOTS: usize = 512;
+/// How many of them call one host.
+const PLACES: usize = 128;
 
 /// The running scheduler of one process. Each of several processes may have one.
 pub struct Scheduler {
@@ -60,7 +62,7 @@ impl Scheduler {
     pub fn start(schedules: &Schedules, executor: HttpExecutor) -> Self {
         let Schedules { manager, store, clock, changed, .. } = schedules.clone();
         let loader = Loader { manager: manager.clone(), store: store.clone(), clock: clock.clone(), changed };
-        let actions = Actions { executor, hosts: Hosts::new(SLOTS / 2) };
+        let actions = Actions { executor, hosts: Hosts::new(PLACES) };
         let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
         let perform = Perform { manager, store, clock, actions, overlaps };
         let (stopping, worker) = (CancellationToken::new(), StopHandle::default());

@@ -1,17 +1,19 @@
 //! Overlaps: what becomes of a trigger while an earlier one of its schedule has not ended.
 //!
 //! A trigger knows the one before it, and one that was skipped knows the one for whose sake it was. So what may still
-//! run is found in two steps at most, without a search.
+//! run is found in a few steps, without a search.
 
 use std::sync::Arc;
 
-use super::outcomes::performed;
-use super::trigger::{self, Trigger};
+use super::trigger::{self, Performed, Trigger};
 use crate::clock::Timestamp;
-use crate::job::{JobId, ScheduleId};
+use crate::job::{JobId, Json, ScheduleId};
 use crate::manager::{Caller, Manager, ManagerError};
 use crate::schedule::{Overlap, Schedule};
 use crate::store::{Store, Versioned};
+
+/// How many triggers that were not performed are passed over to find the one before them.
+const MAX_PASSED_OVER: usize = 20;
 
 /// What becomes of a trigger.
 pub(super) enum Verdict {
@@ -64,19 +66,26 @@ impl Overlaps {
         })
     }
 
-    /// Returns what has not ended of the triggers before this one.
+    /// Returns what has not ended of the triggers before this one. Those that were not performed are passed over.
     async fn unended(&self, trigger: &Trigger) -> Result<Option<Unended>, ManagerError> {
-        let Some(previous) = trigger.previous else { return Ok(None) };
-        let (unended, ended) = self.unended_at(&trigger.schedule_id, previous).await?;
-        if unended.is_some() {
-            return Ok(unended);
+        let mut before = trigger.previous;
+        for _ in 0..MAX_PASSED_OVER {
+            let Some(due_at) = before else { return Ok(None) };
+            let (unended, ended) = self.unended_at(&trigger.schedule_id, due_at).await?;
+            if unended.is_some() {
+                return Ok(unended);
+            }
+            let Some(ended) = ended else { return Ok(None) };
+            let view = self.manager.view(vec![ended]).await?.pop();
+            let (result, payload) = view.map_or((None, None), |view| (view.result, view.payload));
+            let performed = result.and_then(|result| serde_json::from_str::<Performed>(result.as_str()).ok());
+            before = match performed {
+                Some(performed) if performed.is_done() => None,
+                Some(Performed { behind: Some(behind), .. }) => Some(behind),
+                _ => payload.as_ref().and_then(read).and_then(|trigger| trigger.previous),
+            };
         }
-        let Some(ended) = ended else { return Ok(None) };
-        let performed = performed(&self.manager, vec![ended]).await?.into_iter().next().flatten();
-        match performed.and_then(|performed| performed.behind) {
-            Some(behind) => Ok(self.unended_at(&trigger.schedule_id, behind).await?.0),
-            None => Ok(None),
-        }
+        Ok(None)
     }
 
     /// Returns what has not ended of the trigger that was due then and of its job, and else the trigger.
@@ -97,10 +106,13 @@ impl Overlaps {
     async fn is_queued(&self, unended: &Unended) -> Result<bool, ManagerError> {
         let Some(found) = &unended.trigger else { return Ok(false) };
         let payload = self.manager.view(vec![found.clone()]).await?.pop().and_then(|view| view.payload);
-        let trigger = payload.and_then(|payload| serde_json::from_str::<Trigger>(payload.as_str()).ok());
-        match trigger {
+        match payload.as_ref().and_then(read) {
             Some(trigger) => Ok(self.unended(&trigger).await?.is_some()),
             None => Ok(false),
         }
     }
+}
+
+fn read(payload: &Json) -> Option<Trigger> {
+    serde_json::from_str(payload.as_str()).ok()
 }

@@ -60,8 +60,9 @@ impl Perform {
         if schedule.paused.is_some() && !trigger.on_request {
             return Ok(skipped("the schedule is paused"));
         }
-        let is_foreseen = trigger.on_request || schedule.revision == trigger.revision;
-        if !is_foreseen && !is_due(schedule, trigger.due_at) {
+        let is_foreseen =
+            schedule.created_at == trigger.created_at && (trigger.on_request || schedule.revision == trigger.revision);
+        if !is_foreseen && (trigger.on_request || !is_due(schedule, trigger.due_at)) {
             return Ok(skipped("the schedule was changed, and is not due then any more"));
         }
         if late > schedule.margin() && attempt.job.attempt > 1 {
@@ -86,7 +87,7 @@ impl Perform {
         metrics::histogram!("leasehold_trigger_lateness_seconds").record(late);
         let end = match schedule.definition.action.kind {
             ActionType::Job => self.actions.submit(&self.manager, schedule, trigger).await?,
-            ActionType::Http => self.actions.call(schedule, trigger, attempt, self.clock.now()).await?,
+            ActionType::Http => self.actions.call(schedule, trigger, attempt, &*self.clock).await?,
         };
         // The action is done: to do it again for the sake of a count would be worse than a count that is off.
         if let Err(error) = self.ended(&found, &end).await {
@@ -105,8 +106,12 @@ impl Perform {
     async fn note_not_run(&self, found: &StoredSchedule, due: Timestamp, reason: NotRun) -> Result<(), HandlerError> {
         let range = NotRunRange { first: due, last: due, count: 1, reason };
         self.change(found, |schedule| {
-            schedule.course.add_not_run(range.clone());
-            true
+            // The loader may have found it missed as well.
+            let is_new = !schedule.course.has_not_run(due);
+            if is_new {
+                schedule.course.add_not_run(range.clone());
+            }
+            is_new
         })
         .await
     }

@@ -178,7 +178,8 @@ impl Schedules {
         if current.is_some_and(|current| *current.schedule.definition == new.definition) {
             return Ok(None);
         }
-        let timetable = self.check(&new.id, &new.definition, now)?;
+        let is_due_alike = current.is_some_and(|current| current.schedule.definition.is_due_alike(&new.definition));
+        let timetable = self.check(&new.id, &new.definition, now, !is_due_alike)?;
         Ok(Some(match current {
             Some(StoredSchedule { schedule, version }) => {
                 let schedule = Arc::new(replaced(schedule, &new.definition, &timetable, now));
@@ -257,14 +258,11 @@ impl Schedules {
     /// [`ScheduleError`] says why it is not made.
     pub async fn run_now(&self, caller: &Caller, id: &ScheduleId) -> Result<JobId, ScheduleError> {
         let found = self.get(id).await?;
-        let Schedule { revision, course, .. } = &*found.schedule;
-        let trigger = Trigger {
-            schedule_id: id.clone(),
-            due_at: self.clock.now(),
-            revision: *revision,
-            previous: course.last_due_at,
-            on_request: true,
-        };
+        let (schedule, now) = (&found.schedule, self.clock.now());
+        // Triggers are made ahead: the last one may not be due yet.
+        let previous = schedule.course.last_due_at.filter(|last| *last <= now);
+        let before = || timetable(schedule).ok()?.last_until(now, 1, schedule.period_since).pop();
+        let trigger = Trigger { on_request: true, ..Trigger::of(schedule, now, previous.or_else(before)) };
         let trigger_id = trigger::id(id, trigger.due_at);
         let job = trigger.into_job(&found.schedule).map_err(|error| ManagerError::Unknown(error.to_string()))?;
         match self.manager.submit(caller, vec![job]).await.into_iter().next() {
@@ -351,17 +349,29 @@ impl Schedules {
         written
     }
 
-    /// Returns when a schedule with this definition is due.
+    /// Returns when a schedule with this definition is due, which it must be some time after `now` if it `is_to_fire`.
     ///
     /// # Errors
     /// [`ScheduleError::Invalid`] with everything that is wrong.
-    fn check(&self, id: &ScheduleId, definition: &Definition, now: Timestamp) -> Result<Timetable, ScheduleError> {
+    fn check(
+        &self,
+        id: &ScheduleId,
+        definition: &Definition,
+        now: Timestamp,
+        is_to_fire: bool,
+    ) -> Result<Timetable, ScheduleError> {
         let mut faults = Vec::new();
         let mut fault = |field: &str, message: String| faults.push(Fault { field: field.to_owned(), message });
         match definition.action.kind {
             ActionType::Job => {
-                let (schedule_id, due_at) = (id.clone(), now);
-                let example = Trigger { schedule_id, due_at, revision: 1, previous: None, on_request: false };
+                let example = Trigger {
+                    schedule_id: id.clone(),
+                    due_at: now,
+                    created_at: now,
+                    revision: 1,
+                    previous: None,
+                    on_request: false,
+                };
                 for error in job_of(&definition.action, &example).err().into_iter().flat_map(|invalid| invalid.errors) {
                     let field = format!("action.job.{}", error.field);
                     fault(field.trim_end_matches('.'), error.message);
@@ -376,6 +386,7 @@ impl Schedules {
         }
         let timetable = definition.timetable(id, &mut faults);
         if let Some(timetable) = &timetable
+            && is_to_fire
             && timetable.due_after(now).next().is_none()
         {
             let message = "never fires: no time within a hundred years from now is left".to_owned();

@@ -1,5 +1,7 @@
 //! A trigger: one due time of a schedule, which is a job of the system's own.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -21,6 +23,8 @@ pub const DUE_LABEL: &str = "due_at";
 const TRIGGERS: Uuid = Uuid::from_u128(0x0c4f_5a53_3d0c_4f1e_9c11_7ad2_54e7_b6a1);
 const JOBS: Uuid = Uuid::from_u128(0x7e0d_91c8_8f24_4b0a_8a55_2b9e_0f6d_13c4);
 
+/// How long a trigger waits to be judged after its margin of error is over. What is judged is noted in its schedule.
+const KEPT_WAITING: Duration = Duration::from_secs(3_600);
 /// A trigger is claimed as often as its margin of error allows.
 const MAX_ATTEMPTS: u32 = 1_000;
 
@@ -31,7 +35,9 @@ pub struct Trigger {
     pub schedule_id: ScheduleId,
     /// When the trigger is due.
     pub due_at: Timestamp,
-    /// The revision of the schedule from which it was made.
+    /// When the schedule from which it was made was created: another one may have its id since.
+    pub created_at: Timestamp,
+    /// The revision of that schedule.
     pub revision: u64,
     /// The due time of the trigger before it.
     pub previous: Option<Timestamp>,
@@ -56,6 +62,14 @@ pub struct Performed {
     /// The due time of the earlier trigger for whose sake it was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<Timestamp>,
+}
+
+impl Performed {
+    /// Returns whether the action was performed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.outcome, Outcome::Fired | Outcome::Late | Outcome::Consumed)
+    }
 }
 
 crate::job::words! {
@@ -102,6 +116,14 @@ fn derived(namespace: Uuid, schedule: &ScheduleId, due_at: Timestamp) -> JobId {
 }
 
 impl Trigger {
+    /// Returns the trigger of a schedule that is due then, where `previous` is the due time before.
+    #[must_use]
+    pub fn of(schedule: &Schedule, due_at: Timestamp, previous: Option<Timestamp>) -> Self {
+        let Schedule { id, created_at, revision, .. } = schedule;
+        let (created_at, revision) = (*created_at, *revision);
+        Self { schedule_id: id.clone(), due_at, created_at, revision, previous, on_request: false }
+    }
+
     /// Returns the job that performs this trigger of a schedule.
     ///
     /// # Errors
@@ -112,7 +134,7 @@ impl Trigger {
             id: Some(id(&self.schedule_id, self.due_at)),
             payload: Some(Json::of(&self)?),
             run_at: Some(self.due_at),
-            expires_at: Some(self.due_at.plus(schedule.margin())),
+            expires_at: Some(self.due_at.plus(schedule.margin()).plus(KEPT_WAITING)),
             ..NewJob::of(JobSpec {
                 owner: schedule.definition.owner.clone(),
                 labels: labels.map(|(name, value)| (name.to_owned(), value)).into(),

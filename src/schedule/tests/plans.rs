@@ -142,3 +142,32 @@ fn the_latest_due_times_are_found_however_rare_they_are() {
         assert!(table.last_until(until, 0, at(0)).is_empty());
     }
 }
+
+#[test]
+fn the_latest_due_times_are_found_in_bounded_time_behind_long_gaps() {
+    let year = 365 * 24 * HOUR;
+    let ended = format!(r#""period": {{"every_ms": 1000}}, "end_at": "{}""#, at(year).to_rfc3339());
+    let excluded = r#""period": {"every_ms": 1000}, "exclude": [{"from": "1970-12-01", "to": "1973-01-01"}]"#;
+    for (fields, last) in [(ended.as_str(), at(year - SECOND)), (excluded, at(334 * 24 * HOUR - SECOND))] {
+        let schedule = schedule("s", fields);
+        let table = timetable(&schedule.id, &schedule.definition);
+        let found = table.last_until(Timestamp::MAX.min(at(2 * year)), 100, at(0));
+        assert_eq!((found.len(), found.last()), (100, Some(&last)), "{fields}");
+    }
+}
+
+#[test]
+fn what_was_missed_is_kept_whichever_becomes_known_first() {
+    let mut course = Course::default();
+    let missed = |first: i64, last: i64| {
+        let count = (last - first + 1) as u64;
+        NotRunRange { first: at(first * SECOND), last: at(last * SECOND), count, reason: NotRun::Missed }
+    };
+    course.add_not_run(missed(100, 100));
+    course.add_not_run(missed(1, 90));
+    course.add_not_run(missed(101, 101));
+    assert_eq!(course.not_run.len(), 2);
+    assert_eq!((course.not_run[0].first, course.not_run[0].last), (at(SECOND), at(90 * SECOND)));
+    assert_eq!((course.not_run[1].first, course.not_run[1].last), (at(100 * SECOND), at(101 * SECOND)));
+    assert_eq!(course.not_run.iter().map(|range| range.count).sum::<u64>(), 92);
+}
