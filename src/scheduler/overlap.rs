@@ -104,7 +104,9 @@ impl Overlaps {
 
     /// Returns whether an earlier trigger waits for a still earlier one.
     async fn is_queued(&self, unended: &Unended) -> Result<bool, ManagerError> {
-        let Some(found) = &unended.trigger else { return Ok(false) };
+        // One that has ended was performed, and its job runs.
+        let waiting = unended.trigger.as_ref().filter(|found| !found.job.state.name().is_final());
+        let Some(found) = waiting else { return Ok(false) };
         let payload = self.manager.view(vec![found.clone()]).await?.pop().and_then(|view| view.payload);
         match payload.as_ref().and_then(read) {
             Some(trigger) => Ok(self.unended(&trigger).await?.is_some()),
