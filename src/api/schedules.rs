@@ -15,14 +15,13 @@ use super::json::{json, ok};
 use super::lists::{limit, parse as parse_value};
 use crate::clock::Timestamp;
 use crate::job::{Owner, ScheduleId};
-use crate::schedule::{self, Fault};
+use crate::schedule;
 use crate::scheduler::{DueTime, NewSchedule, ScheduleError, Schedules, Stored};
 use crate::store::ListSchedules;
-use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_TEXT_BYTES};
+use crate::wire::check::MAX_SUBMITTED_JOBS;
 use crate::wire::schedules::{MAX_FIRE_TIMES, PutScheduleLines};
 use crate::wire::{
-    BulkAnswer, FieldError, FireTimes, Invalid, MadeTrigger, Page, PauseSchedule, PreviewSchedule, PutSchedule,
-    Schedule, SubmitItem,
+    BulkAnswer, ChangeReason, FireTimes, Invalid, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule, SubmitItem,
 };
 
 /// The number of fire times of a schedule that are returned by default.
@@ -174,17 +173,15 @@ pub(crate) async fn remove(call: Call<Submit>, SchedulePath(id): SchedulePath, h
 ///
 /// None of its triggers begins from then on.
 #[utoipa::path(post, path = "/v1/schedules/{id}/pause", operation_id = "pause_schedule", tag = "schedules",
-    request_body = Option<PauseSchedule>,
+    request_body = Option<ChangeReason>,
     params(("id" = ScheduleId, Path, description = "The schedule's id")),
     responses((status = 200, description = "The schedule", body = Schedule)))]
 pub(crate) async fn pause(
     call: Call<Submit>,
     SchedulePath(id): SchedulePath,
-    OptionalJsonBody(PauseSchedule { reason }): OptionalJsonBody<PauseSchedule>,
+    OptionalJsonBody(pause): OptionalJsonBody<ChangeReason>,
 ) -> Answer {
-    if reason.len() > MAX_TEXT_BYTES {
-        return Err(ApiError::field("reason", format!("must have at most {MAX_TEXT_BYTES} bytes")));
-    }
+    let reason = pause.into_reason()?.unwrap_or_default();
     answer(StatusCode::OK, &schedules(&call.app)?.pause(&call.caller, &id, reason).await?.schedule)
 }
 
@@ -311,8 +308,8 @@ impl From<ScheduleError> for ApiError {
             ScheduleError::Contended => Self::new(Code::Contended, text),
             ScheduleError::Manager(error) => Self::from(error),
             ScheduleError::Invalid(faults) => {
-                let errors = faults.into_iter().map(|Fault { field, message }| FieldError { field, message });
-                Self::from(Invalid { errors: errors.collect(), too_large: false })
+                let errors = faults.into_iter().map(Into::into).collect();
+                Self::from(Invalid { errors, too_large: false })
             }
         }
     }

@@ -24,6 +24,28 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 /// How many bad lines are reported at most.
 const MAX_SHOWN: usize = 20;
 
+/// Returns the kind and the payload of a job that flags describe: a command for a shell, unless another kind is named.
+pub(super) fn work_of(
+    kind: Option<String>,
+    payload: Option<String>,
+    command: Vec<String>,
+) -> Result<(String, Option<Json>), Failure> {
+    let payload = match payload {
+        Some(text) => Some(Json::parse(text).map_err(|error| Failure::Usage(format!("the payload: {error}")))?),
+        None if command.is_empty() => None,
+        None => {
+            let command = CommandLine::Arguments(command);
+            Some(Json::of(&ShellPayload { command, env: BTreeMap::new(), cwd: None })?)
+        }
+    };
+    let kind = kind.unwrap_or_else(|| shell::KIND.to_owned());
+    if kind == shell::KIND {
+        let wrong = |what| Failure::Usage(format!("a shell job needs a command after `--`: {what}"));
+        ShellPayload::parse(payload.as_ref()).map_err(wrong)?;
+    }
+    Ok((kind, payload))
+}
+
 /// One job of a file.
 #[derive(Clone, Debug)]
 pub(super) struct JobLine {

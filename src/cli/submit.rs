@@ -13,9 +13,7 @@ use super::settings::Settings;
 use super::{duration, jobs};
 use crate::client::Client;
 use crate::clock::millis;
-use crate::job::Json;
 use crate::wire::SubmitJob;
-use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// How many jobs one call submits.
 const BATCH: usize = 1000;
@@ -96,19 +94,7 @@ pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), 
 
 /// Returns the job that the flags describe.
 fn one(args: SubmitArgs) -> Result<SubmitJob, Failure> {
-    let payload = match args.payload {
-        Some(text) => Some(Json::parse(text).map_err(|error| Failure::Usage(format!("the payload: {error}")))?),
-        None if args.command.is_empty() => None,
-        None => {
-            let command = CommandLine::Arguments(args.command);
-            Some(Json::of(&ShellPayload { command, env: Default::default(), cwd: None })?)
-        }
-    };
-    let kind = args.kind.unwrap_or_else(|| shell::KIND.to_owned());
-    if kind == shell::KIND {
-        let wrong = |what| Failure::Usage(format!("a shell job needs a command after `--`: {what}"));
-        ShellPayload::parse(payload.as_ref()).map_err(wrong)?;
-    }
+    let (kind, payload) = jobs::work_of(args.kind, args.payload, args.command)?;
     let job = SubmitJob {
         id: args.id,
         payload,

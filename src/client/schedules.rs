@@ -7,7 +7,7 @@ use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::scheduler::DueTime;
 use crate::wire::{
-    BulkAnswer, FireTimes, MadeTrigger, Page, PauseSchedule, PreviewSchedule, PutSchedule, Schedule, SubmitItem,
+    BulkAnswer, ChangeReason, FireTimes, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule, SubmitItem,
 };
 
 /// Selects the schedules that are listed.
@@ -101,7 +101,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn pause_schedule(&self, id: &str, reason: &str) -> Result<Schedule, ClientError> {
-        let pause = PauseSchedule { reason: reason.to_owned() };
+        let pause = ChangeReason { reason: Some(reason.to_owned()) };
         self.send(self.schedule_call(Method::POST, &[id, "pause"]).json(&pause)?).await
     }
 

@@ -28,18 +28,13 @@ pub use subscriptions::{NewSubscription, Subscription, SubscriptionError, Subscr
 
 use crate::clock::Clock;
 use crate::executor::{Hosts, HttpExecutor};
-use crate::job::{Kind, QueueName, WorkerId};
 use crate::manager::Manager;
 use crate::store::{Store, StoreError};
-use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
+use crate::worker::in_process::SystemQueue;
+use crate::worker::{Stop, StopHandle};
 use delivery::Deliver;
 use outbox::Outbox;
 
-/// The lease of a delivery. A receiver may take longer, since the worker sends heartbeats; a delivery waits this long
-/// when its process has died.
-const LEASE: Duration = Duration::from_secs(10);
-/// How long one claim of the worker waits.
-const WAIT: Duration = Duration::from_secs(20);
 /// How long deliveries may take to end at a shutdown before they are released.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -76,10 +71,12 @@ impl Notifier {
         };
         let hosts = Hosts::new(config.concurrency / 2);
         let deliver = Deliver { executor, hosts, subscriptions: subscriptions.clone(), clock, config: config.clone() };
+        let slots = config.concurrency;
+        let queue = SystemQueue { role: "notifier", queue: QUEUE, kind: KIND, slots, drain: DRAIN };
         let worker = StopHandle::default();
         let tasks = vec![
             tokio::spawn(outbox.run(stopping.clone())),
-            tokio::spawn(work(manager, deliver, config.concurrency, worker.clone())),
+            tokio::spawn(queue.work(manager, deliver, worker.clone())),
         ];
         Ok(Self { subscriptions, stopping, worker, tasks })
     }
@@ -99,24 +96,5 @@ impl Notifier {
                 tracing::error!(%error, "a part of the notifier has failed");
             }
         }
-    }
-}
-
-async fn work(manager: Manager, deliver: Deliver, concurrency: usize, stop: StopHandle) {
-    let name = format!("{}notifier-{}", QueueName::INTERNAL, uuid::Uuid::new_v4().simple());
-    let Ok(worker_id) = WorkerId::new(name) else { return };
-    let config = WorkerConfig {
-        worker_id,
-        queues: vec![QueueName::system(QUEUE)],
-        slots: concurrency,
-        resources: std::collections::BTreeMap::new(),
-        lease: LEASE,
-        wait: WAIT,
-        drain_timeout: DRAIN,
-        grace: Duration::from_secs(1),
-    };
-    let worker = Worker::new(Arc::new(manager), config).handle(Kind::system(KIND), Arc::new(deliver));
-    if let Err(error) = worker.run(stop).await {
-        tracing::error!(%error, "notifications are not delivered any more");
     }
 }

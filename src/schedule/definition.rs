@@ -121,7 +121,7 @@ pub struct Definition {
     /// The labels that the schedule can be found by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What is done.
+    /// The action that is performed whenever the schedule is due.
     pub action: Action,
     /// When it is done.
     pub period: PeriodText,
@@ -149,7 +149,7 @@ pub struct Definition {
 pub struct SchedulePause {
     /// When it was paused.
     pub at: Timestamp,
-    /// Who paused it.
+    /// The actor who paused it.
     #[schema(value_type = String)]
     pub by: Actor,
     /// Why; empty when nobody said.
@@ -202,9 +202,9 @@ pub struct Course {
 #[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// The schedule's id.
+    /// The id of the schedule, unique in its store.
     pub id: ScheduleId,
-    /// What people define.
+    /// The part that people define.
     pub definition: Arc<Definition>,
     /// Which definition this is, counted from 1. A pause and its end count as well.
     pub revision: u64,

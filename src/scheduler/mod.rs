@@ -17,31 +17,23 @@ mod perform;
 pub mod schedules;
 pub mod trigger;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 pub use outcomes::DueTime;
 pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
 pub use trigger::{Outcome, Performed, Trigger};
 
 use crate::executor::{Hosts, HttpExecutor};
-use crate::job::{Kind, QueueName, WorkerId};
-use crate::worker::{Stop, StopHandle, Worker, WorkerConfig};
+use crate::worker::in_process::SystemQueue;
+use crate::worker::{Stop, StopHandle};
 use action::Actions;
 use loader::Loader;
 use overlap::Overlaps;
 use perform::Perform;
 
-/// The lease of a trigger. An action may take longer, since the worker sends heartbeats; a trigger waits this long when
-/// its process has died.
-const LEASE: Duration = Duration::from_secs(10);
-/// How long one claim of the worker waits.
-const WAIT: Duration = Duration::from_secs(20);
 /// How long actions may take to end at a shutdown before their triggers are released.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How many triggers are performed at once.
@@ -64,9 +56,14 @@ impl Scheduler {
         let loader = Loader { manager: manager.clone(), store: store.clone(), clock: clock.clone(), changed };
         let actions = Actions { executor, hosts: Hosts::new(PLACES) };
         let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
-        let perform = Perform { manager, store, clock, actions, overlaps };
+        let perform = Perform { manager: manager.clone(), store, clock, actions, overlaps };
+        let (queue, kind) = (trigger::QUEUE, trigger::KIND);
+        let queue = SystemQueue { role: "scheduler", queue, kind, slots: SLOTS, drain: DRAIN };
         let (stopping, worker) = (CancellationToken::new(), StopHandle::default());
-        let tasks = vec![tokio::spawn(loader.run(stopping.clone())), tokio::spawn(work(perform, worker.clone()))];
+        let tasks = vec![
+            tokio::spawn(loader.run(stopping.clone())),
+            tokio::spawn(queue.work(manager, perform, worker.clone())),
+        ];
         Self { stopping, worker, tasks }
     }
 
@@ -79,25 +76,5 @@ impl Scheduler {
                 tracing::error!(%error, "a part of the scheduler has failed");
             }
         }
-    }
-}
-
-async fn work(perform: Perform, stop: StopHandle) {
-    let name = format!("{}scheduler-{}", QueueName::INTERNAL, Uuid::new_v4().simple());
-    let Ok(worker_id) = WorkerId::new(name) else { return };
-    let config = WorkerConfig {
-        worker_id,
-        queues: vec![QueueName::system(trigger::QUEUE)],
-        slots: SLOTS,
-        resources: BTreeMap::new(),
-        lease: LEASE,
-        wait: WAIT,
-        drain_timeout: DRAIN,
-        grace: Duration::from_secs(1),
-    };
-    let manager = Arc::new(perform.manager.clone());
-    let worker = Worker::new(manager, config).handle(Kind::system(trigger::KIND), Arc::new(perform));
-    if let Err(error) = worker.run(stop).await {
-        tracing::error!(%error, "schedules are not performed any more");
     }
 }

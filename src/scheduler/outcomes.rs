@@ -52,16 +52,22 @@ pub(super) async fn due_times(
     let found = known(store, &ids).await?;
     let mut ended = performed(manager, found.iter().flatten().cloned().collect()).await?.into_iter();
     let due_time = |((due_at, id), found): ((Timestamp, JobId), Option<Versioned>)| match found {
-        None => DueTime { outcome: without_trigger(schedule, due_at), ..DueTime::new(due_at, None) },
+        None => DueTime {
+            due_at,
+            outcome: without_trigger(schedule, due_at),
+            trigger_id: None,
+            job_id: None,
+            late_ms: None,
+            message: None,
+        },
         Some(found) => {
             let performed = ended.next().flatten();
             let outcome = performed.as_ref().map_or_else(|| outcome_of(&found.job), |ended| ended.outcome);
             let late = found.job.started_at.map(|started| millis(started.since(due_at)));
-            let DueTime { trigger_id, .. } = DueTime::new(due_at, Some(id));
             DueTime {
                 due_at,
                 outcome,
-                trigger_id,
+                trigger_id: Some(id),
                 late_ms: performed.as_ref().map(|ended| ended.late_ms).or(late),
                 job_id: performed.as_ref().and_then(|ended| ended.job_id.clone()),
                 message: performed.and_then(|ended| ended.message),
@@ -96,11 +102,5 @@ fn outcome_of(trigger: &Job) -> Outcome {
         JobState::Cancelled => Outcome::Skipped,
         JobState::Expired if trigger.attempt.get() > 0 => Outcome::Failed,
         JobState::Expired => Outcome::Missed,
-    }
-}
-
-impl DueTime {
-    fn new(due_at: Timestamp, trigger_id: Option<JobId>) -> Self {
-        Self { due_at, outcome: Outcome::Waiting, trigger_id, job_id: None, late_ms: None, message: None }
     }
 }

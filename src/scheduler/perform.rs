@@ -65,10 +65,10 @@ impl Perform {
         if !is_foreseen && (trigger.on_request || !is_due(schedule, trigger.due_at)) {
             return Ok(skipped("the schedule was changed, and is not due then any more"));
         }
-        if late > schedule.margin() && attempt.job.attempt > 1 {
-            return Ok(Performed::not(Outcome::Failed, late, "it was tried until its margin of error was over"));
-        }
         if late > schedule.margin() {
+            if attempt.job.attempt > 1 {
+                return Ok(Performed::not(Outcome::Failed, late, "it was tried until its margin of error was over"));
+            }
             self.note_not_run(&found, trigger.due_at, NotRun::Missed).await?;
             return Ok(Performed::not(Outcome::Missed, late, "it could not begin within the margin of error"));
         }

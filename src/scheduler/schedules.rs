@@ -51,9 +51,9 @@ impl From<StoreError> for ScheduleError {
 /// A schedule to be created or written over.
 #[derive(Clone, Debug)]
 pub struct NewSchedule {
-    /// The schedule's id.
+    /// The id under which the schedule is stored.
     pub id: ScheduleId,
-    /// The definition.
+    /// The definition, which people may write over.
     pub definition: Definition,
     /// Whether it is paused from the beginning.
     pub paused: bool,

@@ -31,7 +31,7 @@ const MAX_ATTEMPTS: u32 = 1_000;
 /// The payload of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// The schedule.
+    /// The id of the schedule that is due.
     pub schedule_id: ScheduleId,
     /// When the trigger is due.
     pub due_at: Timestamp,

@@ -10,7 +10,7 @@ use crate::schedule::Schedule;
 /// A schedule as it is stored, with the version to write it back under.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredSchedule {
-    /// The schedule.
+    /// The schedule as of this version.
     pub schedule: Arc<Schedule>,
     /// The version that was last read or written.
     pub version: Version,
@@ -21,19 +21,19 @@ pub struct StoredSchedule {
 pub enum ScheduleWrite {
     /// Writes a schedule that must not exist yet.
     Create {
-        /// The schedule.
+        /// The schedule that is written.
         schedule: Arc<Schedule>,
     },
     /// Writes a schedule over the version `expected` and no other.
     Replace {
-        /// The schedule.
+        /// The schedule that is written.
         schedule: Arc<Schedule>,
         /// The version under which the schedule was read.
         expected: Version,
     },
     /// Removes the version `expected` of a schedule and no other.
     Remove {
-        /// The schedule's id.
+        /// The id of the schedule that is removed.
         id: ScheduleId,
         /// The version under which the schedule was read.
         expected: Version,

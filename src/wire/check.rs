@@ -71,6 +71,12 @@ pub struct FieldError {
     pub message: String,
 }
 
+impl From<Fault> for FieldError {
+    fn from(Fault { field, message }: Fault) -> Self {
+        Self { field, message }
+    }
+}
+
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
@@ -121,7 +127,7 @@ impl Checks {
 
     /// Notes what is wrong with the texts of a schedule.
     pub(crate) fn faults(&mut self, faults: Vec<Fault>) {
-        faults.into_iter().for_each(|Fault { field, message }| self.fault(field, message));
+        self.errors.extend(faults.into_iter().map(FieldError::from));
     }
 
     /// Returns the checked values, or every fault that was noted. A check that returns no value has noted a fault.

@@ -4,10 +4,12 @@
 use serde_json::{Value, json};
 use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::schema::{AdditionalProperties, AllOfBuilder};
-use utoipa::openapi::{KnownFormat, ObjectBuilder, Ref, RefOr, Schema, SchemaFormat, Type};
+use utoipa::openapi::{ArrayBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::check::{MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, RESERVED_IDS, RESERVED_SCHEDULE_IDS};
+use super::check::{
+    MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, MAX_SUBMITTED_JOBS, RESERVED_IDS, RESERVED_SCHEDULE_IDS,
+};
 use crate::job::{JobId, LabelName, MAX_RESOURCE_NAME, QueueName, RESOURCE_NAME_PATTERN, ScheduleId};
 
 /// The schema of a type.
@@ -31,6 +33,12 @@ fn except<T: ToSchema>(description: &str, not: Value) -> Described {
     // The builder has no keyword `not`; what it calls extensions stands beside the keywords.
     let others = ObjectBuilder::new().schema_type(Type::String).extensions(Some(Extensions::from_iter([("not", not)])));
     AllOfBuilder::new().description(Some(description)).item(reference::<T>()).item(others).into()
+}
+
+/// Returns the schema of a bulk body with one `T` per line.
+pub(crate) fn lines<T: ToSchema>(description: &str) -> Described {
+    let lines = ArrayBuilder::new().description(Some(description)).items(reference::<T>());
+    lines.max_items(Some(MAX_SUBMITTED_JOBS)).into()
 }
 
 /// An id that a client may choose for a job.

@@ -49,9 +49,7 @@ pub use job::{
 pub use lists::{CountAnswer, CountGroup, Health, Page};
 pub use problem::Problem;
 pub use queues::ChangeQueue;
-pub use schedules::{
-    ExcludedDates, FireTimes, MadeTrigger, PauseSchedule, Period, PreviewSchedule, PutSchedule, Schedule,
-};
+pub use schedules::{ExcludedDates, FireTimes, MadeTrigger, Period, PreviewSchedule, PutSchedule, Schedule};
 pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription};

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::ArrayBuilder;
 use utoipa::{PartialSchema, ToSchema};
 
-use super::check::{Checks, Invalid, MAX_BODY_BYTES, MAX_SUBMITTED_JOBS, RESERVED_SCHEDULE_IDS};
-use super::described::{Components, Described, Labels, NewScheduleId, add, reference};
+use super::check::{Checks, Invalid, MAX_BODY_BYTES, RESERVED_SCHEDULE_IDS};
+use super::described::{Components, Described, Labels, NewScheduleId, add, lines};
 use crate::clock::Timestamp;
 use crate::executor::is_carriage;
 use crate::job::{Owner, ScheduleId};
@@ -55,9 +54,9 @@ pub struct PutSchedule {
     )]
     #[schema(value_type = Labels)]
     pub labels: BTreeMap<String, String>,
-    /// What is done.
+    /// The action that is performed whenever the schedule is due.
     pub action: Action,
-    /// When it is done.
+    /// The times at which the schedule is due.
     pub period: Period,
     /// How late a trigger may start, in milliseconds; a later one is missed. From a second to a year; a minute by
     /// default.
@@ -132,16 +131,6 @@ pub struct Schedule {
     pub created_at: Timestamp,
     /// When people last changed the schedule.
     pub updated_at: Timestamp,
-}
-
-/// Why a schedule is paused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PauseSchedule {
-    /// The reason, for other people; at most 4,096 bytes.
-    #[serde(default)]
-    #[schema(max_length = 4096)]
-    pub reason: String,
 }
 
 /// A trigger that was made on request.
@@ -396,11 +385,7 @@ pub(crate) struct PutScheduleLines;
 
 impl PartialSchema for PutScheduleLines {
     fn schema() -> Described {
-        ArrayBuilder::new()
-            .description(Some("One schedule per line, each as JSON (newline-delimited JSON)."))
-            .items(reference::<PutSchedule>())
-            .max_items(Some(MAX_SUBMITTED_JOBS))
-            .into()
+        lines::<PutSchedule>("One schedule per line, each as JSON (newline-delimited JSON).")
     }
 }
 

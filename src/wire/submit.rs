@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::ArrayBuilder;
 use utoipa::{PartialSchema, ToSchema};
 
 use super::NotifyTarget;
-use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, MAX_SUBMITTED_JOBS, RESERVED_IDS};
-use super::described::{Components, Described, Labels, NewJobId, Resources, UserQueue, add, reference};
+use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, RESERVED_IDS};
+use super::described::{Components, Described, Labels, NewJobId, Resources, UserQueue, add, lines};
 use crate::job::{self, IdempotencyKey, JobSpec, Json, Kind, OrphanPolicy, Oversight, Owner, Priority};
 use crate::manager::NewJob;
 
@@ -188,11 +187,7 @@ pub(crate) struct SubmitLines;
 
 impl PartialSchema for SubmitLines {
     fn schema() -> Described {
-        ArrayBuilder::new()
-            .description(Some("One job per line, each as JSON (newline-delimited JSON)."))
-            .items(reference::<SubmitJob>())
-            .max_items(Some(MAX_SUBMITTED_JOBS))
-            .into()
+        lines::<SubmitJob>("One job per line, each as JSON (newline-delimited JSON).")
     }
 }
 

@@ -280,11 +280,12 @@ impl Completion {
     }
 }
 
-/// The reason for cancelling a job, for retrying it, or for pausing a queue.
+/// The reason for cancelling a job, for retrying it, or for pausing a queue or a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeReason {
-    /// The reason, at most 4 KiB. It is recorded in the job's history, or shown with the paused queue.
+    /// The reason, at most 4 KiB. It is recorded in the job's history, or shown with the paused queue or
+    /// schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub reason: Option<String>,

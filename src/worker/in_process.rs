@@ -1,10 +1,60 @@
-//! The service of a worker whose manager runs in the same process.
+//! The service of a worker whose manager runs in the same process, and the workers of the system's own queues.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use super::service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
-use crate::job::{Refusal, WorkerId};
+use super::{Handler, StopHandle, Worker, WorkerConfig};
+use crate::job::{Kind, QueueName, Refusal, WorkerId};
 use crate::manager::{ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError};
+
+/// The lease of a job in such a queue. The job may take longer, since the worker sends heartbeats; it waits this long
+/// when its process has died.
+const LEASE: Duration = Duration::from_secs(10);
+/// How long one claim from such a queue waits.
+const WAIT: Duration = Duration::from_secs(20);
+/// How long a handler may take to end after it was requested to.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A queue of the system's own, and how a process works on it.
+pub(crate) struct SystemQueue {
+    /// What the worker is called, beside its process.
+    pub(crate) role: &'static str,
+    pub(crate) queue: &'static str,
+    /// The kind of the queue's jobs.
+    pub(crate) kind: &'static str,
+    /// How many jobs are run at once.
+    pub(crate) slots: usize,
+    /// How long jobs may take to end at a shutdown before they are released.
+    pub(crate) drain: Duration,
+}
+
+impl SystemQueue {
+    /// Works on the queue within this process until it is stopped.
+    pub(crate) async fn work(self, manager: Manager, handler: impl Handler, stop: StopHandle) {
+        let Self { role, queue, kind, slots, drain } = self;
+        let name = format!("{}{role}-{}", QueueName::INTERNAL, Uuid::new_v4().simple());
+        let Ok(worker_id) = WorkerId::new(name) else { return };
+        let config = WorkerConfig {
+            worker_id,
+            queues: vec![QueueName::system(queue)],
+            slots,
+            resources: BTreeMap::new(),
+            lease: LEASE,
+            wait: WAIT,
+            drain_timeout: drain,
+            grace: GRACE,
+        };
+        let worker = Worker::new(Arc::new(manager), config).handle(Kind::system(kind), Arc::new(handler));
+        if let Err(error) = worker.run(stop).await {
+            tracing::error!(%error, queue, "nothing works on a queue of the system any more");
+        }
+    }
+}
 
 #[async_trait]
 impl JobService for Manager {

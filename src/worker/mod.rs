@@ -17,7 +17,7 @@ pub(crate) mod backoff;
 mod finishes;
 pub mod handler;
 mod heartbeats;
-mod in_process;
+pub(crate) mod in_process;
 mod roster;
 pub mod service;
 pub mod shell;

@@ -17,7 +17,6 @@ use crate::clock::{Timestamp, millis};
 use crate::job::Json;
 use crate::schedule::{Action, ActionType, Method, Overlap};
 use crate::wire::{Period, PutSchedule, Schedule, SubmitItem, SubmitJob};
-use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// How many schedules one call stores.
 const BATCH: usize = 1_000;
@@ -157,19 +156,7 @@ fn action(args: &mut AddArgs) -> Result<Action, Failure> {
         let headers = Some(headers).filter(|headers| !headers.is_empty());
         return Ok(Action { url: Some(url), method: args.method, headers, body, ..Action::of(ActionType::Http) });
     }
-    let kind = args.kind.take().unwrap_or_else(|| shell::KIND.to_owned());
-    let payload = match args.payload.take() {
-        Some(text) => Some(Json::parse(text).map_err(|error| Failure::Usage(format!("the payload: {error}")))?),
-        None if args.command.is_empty() => None,
-        None => {
-            let command = CommandLine::Arguments(std::mem::take(&mut args.command));
-            Some(Json::of(&ShellPayload { command, env: BTreeMap::new(), cwd: None })?)
-        }
-    };
-    if kind == shell::KIND {
-        let wrong = |what| Failure::Usage(format!("a shell job needs a command after `--`: {what}"));
-        ShellPayload::parse(payload.as_ref()).map_err(wrong)?;
-    }
+    let (kind, payload) = jobs::work_of(args.kind.take(), args.payload.take(), std::mem::take(&mut args.command))?;
     let queue = args.queue.take().unwrap_or_else(|| jobs::DEFAULT_QUEUE.to_owned());
     let job = SubmitJob { payload, owner: args.owner.clone(), ..SubmitJob::new(queue, kind) };
     Ok(Action { job: Some(Json::of(&job)?), ..Action::of(ActionType::Job) })

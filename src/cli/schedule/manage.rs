@@ -1,7 +1,10 @@
 //! `leasehold schedule list`, `show`, `triggers`, `pause`, `resume`, `run` and `remove`.
 
+use std::time::Duration;
+
 use clap::Args;
 
+use crate::cli::duration;
 use crate::cli::failure::Failure;
 use crate::cli::output::{Page, clean, print, shorten, table};
 use crate::cli::server::ClientArgs;
@@ -9,7 +12,7 @@ use crate::cli::settings::Settings;
 use crate::client::{DueTimeQuery, ScheduleQuery};
 use crate::clock::Timestamp;
 use crate::scheduler::DueTime;
-use crate::wire::{Period, Schedule};
+use crate::wire::{Period, Schedule, SubmitJob};
 
 /// How many characters of a message are shown in a table.
 const MESSAGE_CHARACTERS: usize = 60;
@@ -142,14 +145,16 @@ fn stands(schedule: &Schedule) -> String {
     }
 }
 
+fn millis(millis: u64) -> String {
+    duration::show(Duration::from_millis(millis))
+}
+
 fn period(period: &Period) -> String {
     let Period { cron, time_zone, every_ms, at, .. } = period;
     let zone = time_zone.as_ref().map(|zone| format!(" ({zone})")).unwrap_or_default();
     match (cron, every_ms, at) {
         (Some(cron), _, _) => format!("{cron}{zone}"),
-        (None, Some(millis), _) => {
-            format!("every {}", crate::cli::duration::show(std::time::Duration::from_millis(*millis)))
-        }
+        (None, Some(every), _) => format!("every {}", millis(*every)),
         (None, None, at) => format!("at {}", at.as_deref().unwrap_or_default()),
     }
 }
@@ -158,8 +163,7 @@ fn action(schedule: &Schedule) -> String {
     match &schedule.action.url {
         Some(url) => format!("{} {url}", schedule.action.method.unwrap_or_default()),
         None => {
-            let job =
-                schedule.action.job.as_ref().map(|job| serde_json::from_str::<crate::wire::SubmitJob>(job.as_str()));
+            let job = schedule.action.job.as_ref().map(|job| serde_json::from_str::<SubmitJob>(job.as_str()));
             job.and_then(Result::ok).map(|job| format!("{} in {}", job.kind, job.queue)).unwrap_or_default()
         }
     }
@@ -177,10 +181,9 @@ fn describe(schedule: &Schedule) -> String {
     for (name, value) in &schedule.labels {
         page.line("label", &format!("{name}={value}"));
     }
-    let duration = |millis| crate::cli::duration::show(std::time::Duration::from_millis(millis));
-    page.line("margin of error", &duration(schedule.margin_of_error_ms));
+    page.line("margin of error", &millis(schedule.margin_of_error_ms));
     if schedule.spread_ms > 0 {
-        page.line("spread", &duration(schedule.spread_ms));
+        page.line("spread", &millis(schedule.spread_ms));
     }
     page.line("overlap", schedule.overlap.as_str());
     page.time("starts at", schedule.start_at);

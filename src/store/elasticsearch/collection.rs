@@ -49,7 +49,7 @@ pub(super) trait Element: Sized + Send + 'static {
     /// The content that a write stores, as it is written.
     type Document<'a>: Serialize;
 
-    /// The collection's index.
+    /// The index that holds the documents of the collection.
     const KIND: Kind;
     /// What an element is called in messages.
     const NAME: &'static str;

@@ -79,7 +79,7 @@ pub(super) struct Effects {
     pub(super) bodies: BTreeMap<BodyId, Option<Json>>,
     /// The records written.
     pub(super) records: Changes<RecordKey, Record>,
-    /// The schedules written.
+    /// The schedules that were written or removed.
     pub(super) schedules: Changes<ScheduleId, StoredSchedule>,
     /// The version given last.
     pub(super) last: Version,
