@@ -1,9 +1,10 @@
 //! Time: a millisecond timestamp, and the clock that services get.
 //!
 //! Nothing below the services reads a clock. Transitions and the store's state machine get `now` as an argument, so
-//! that tests choose it and a replay gives the same answer.
+//! that tests choose it and a replay gives the same answer. [`ticks`] tell services when to look.
 
 mod compared;
+pub mod ticks;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -34,20 +34,19 @@ pub use config::{MonitorConfig, Retention, Schedule};
 pub use report::Report;
 pub use rules::{Action, Rules, Suspicion, decide};
 pub use scan::{Scan, Scans};
-pub use timetable::InvalidSchedule;
 
 use crate::clock::Clock;
+use crate::clock::ticks::{Ticks, TicksError};
 use crate::manager::Manager;
 use crate::store::Store;
 use drive::Driver;
 use leader::{Leader, Leadership};
-use timetable::Timetable;
 
 /// A running monitor.
 pub struct Monitor {
     leadership: Arc<Leadership>,
     driver: Arc<Driver>,
-    timetable: Timetable,
+    ticks: Ticks,
     stopping: CancellationToken,
     candidate: JoinHandle<()>,
 }
@@ -56,13 +55,13 @@ impl Monitor {
     /// Starts a monitor on the current tokio runtime. It competes for leadership, and scans while it leads.
     ///
     /// # Errors
-    /// [`InvalidSchedule`] when the configured schedule cannot be parsed.
+    /// [`TicksError`] when the configured schedule cannot be parsed.
     pub async fn start(
         manager: Manager,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         config: MonitorConfig,
-    ) -> Result<Self, InvalidSchedule> {
+    ) -> Result<Self, TicksError> {
         let leader = Leader::new(Arc::clone(&store), Arc::clone(&clock), config.term_on(&*store));
         let leadership = leader.leadership();
         let mut scans = Scans::new(manager, &config, store.is_exclusive());
@@ -71,10 +70,10 @@ impl Monitor {
             scans = scans.with_audit(auditor.beginning(config.audit_anew));
         }
         let driver = Arc::new(Driver::new(scans, clock, Arc::clone(&leadership), &config));
-        let timetable = Timetable::start(&driver, &config).await?;
+        let ticks = timetable::start(&driver, &config).await?;
         let stopping = CancellationToken::new();
         let candidate = tokio::spawn(leader.stand(stopping.clone()));
-        Ok(Self { leadership, driver, timetable, stopping, candidate })
+        Ok(Self { leadership, driver, ticks, stopping, candidate })
     }
 
     /// Returns whether this monitor leads, and therefore acts.
@@ -86,7 +85,7 @@ impl Monitor {
     /// Ends the scans and releases the leadership, so that another monitor need not wait for the term to end. It must
     /// be called before the manager is shut down.
     pub async fn shutdown(self) {
-        self.timetable.stop().await;
+        self.ticks.stop().await;
         self.driver.finish().await;
         self.stopping.cancel();
         if let Err(error) = self.candidate.await {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold::clock::ticks::TicksError;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::job::JobState;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::monitor::leader::{Leader, Leadership};
-use leasehold::monitor::{InvalidSchedule, Monitor, MonitorConfig, Scan, Schedule};
+use leasehold::monitor::{Monitor, MonitorConfig, Scan, Schedule};
 use leasehold::store::Store;
 use parking_lot::Mutex;
 
@@ -246,5 +247,5 @@ async fn a_schedule_that_is_none_is_refused() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let config = MonitorConfig { scans, ..quick() };
     let refused = Monitor::start(site.manager.clone(), Arc::clone(&site.store), clock, config).await;
-    assert!(matches!(refused.err(), Some(InvalidSchedule::Cron(_))));
+    assert!(matches!(refused.err(), Some(TicksError::Cron(_))));
 }
