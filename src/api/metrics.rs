@@ -13,7 +13,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 
 use crate::job::{EventName, OrphanPolicy};
 use crate::monitor::Scan;
-use crate::scheduler::Outcome;
+use crate::scheduler::{Outcome, SHARDS};
 
 /// The bounds of the buckets for the duration of answers, in seconds: from an answer out of memory to a claim's longest
 /// wait.
@@ -167,8 +167,11 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_triggers_loaded_total", Counter, "Triggers that this process has made for schedules"),
     metric("leasehold_triggers_missed_total", Counter,
         "Due times of schedules for which no trigger was made, since their margin of error was over"),
-    metric("leasehold_loader_lag_seconds", Gauge,
-        "For how long the schedule had been due that waited longest for this process's loader when it last looked"),
+    labelled("leasehold_loader_lag_seconds", Gauge, ("shard", || SHARDS.iter().map(String::as_str).collect()),
+        "For how long the schedule had been due that waited longest for this process's loader when it last looked, by \
+         shard; 0 for the shards of others"),
+    metric("leasehold_loaders", Gauge,
+        "Processes that load schedules, this one included, as far as it knows; 0 where it loads none"),
     labelled("leasehold_triggers_performed_total", Counter, ("outcome", PERFORMED),
         "Triggers that this process has dealt with, by outcome: fired, late, consumed, failed, missed or skipped"),
     metric("leasehold_triggers_redriven_total", Counter,

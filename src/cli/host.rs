@@ -27,7 +27,7 @@ use crate::clock::{Clock, ComparedClock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
 use crate::peers::Teller;
-use crate::scheduler::{Scheduler, Schedules};
+use crate::scheduler::{Scheduler, SchedulerConfig, Schedules};
 use crate::store::Store;
 use crate::store::time::keep_compared;
 use crate::worker::{Stop, StopListener};
@@ -68,8 +68,8 @@ pub(super) struct HostArgs {
 pub(super) struct Duties {
     /// Whether it monitors jobs.
     pub(super) oversees: bool,
-    /// Whether it performs schedules.
-    pub(super) performs: bool,
+    /// How it performs schedules, if it does.
+    pub(super) performs: Option<SchedulerConfig>,
 }
 
 /// The process before its store is open.
@@ -185,7 +185,7 @@ impl Host {
         let executor = notify::executor(&self.notifications)?;
         let policy = executor.policy().clone();
         let schedules = Schedules::new(manager.clone(), Arc::clone(&store), Arc::clone(&clock), policy);
-        let scheduler = duties.performs.then(|| Scheduler::start(&schedules, executor.clone()));
+        let scheduler = duties.performs.map(|config| Scheduler::start(&schedules, executor.clone(), config));
         let notifications = self.notifications;
         let notifier = notify::start(notifications, executor, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
         let monitor = match duties.oversees {

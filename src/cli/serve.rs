@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::engine::EngineSettings;
+use super::executor::PerformingArgs;
 use super::failure::Failure;
 use super::host::{Duties, Host, HostArgs};
 use super::settings::Settings;
@@ -36,6 +37,8 @@ pub(super) struct ServeArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_executor: Option<bool>,
     #[command(flatten)]
+    performing: PerformingArgs,
+    #[command(flatten)]
     host: HostArgs,
 }
 
@@ -44,7 +47,8 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
     args.host.listen = args.host.listen.or(settings.listen);
     let duties = Duties {
         oversees: !args.no_monitor.or(settings.no_monitor).unwrap_or(false),
-        performs: !args.no_executor.or(settings.no_executor).unwrap_or(false),
+        performs: (!args.no_executor.or(settings.no_executor).unwrap_or(false))
+            .then(|| args.performing.over(&settings.executor)),
     };
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "stopping once the calls have ended")?;
     let configuration = configuration(&host.engine, &host.access, &host.limits, &duties);
@@ -63,7 +67,7 @@ fn configuration(engine: &EngineSettings, access: &Access, limits: &Limits, duti
         "store": engine.kind().as_str(),
         "index_prefix": index_prefix,
         "monitor": duties.oversees,
-        "executor": duties.performs,
+        "executor": duties.performs.is_some(),
         "tokens_needed": !access.is_open(),
         "candidates_per_queue": manager.candidates_per_queue,
         "poll_interval_ms": millis(manager.poll_interval),

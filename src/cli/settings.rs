@@ -32,6 +32,7 @@ use serde::Deserialize;
 
 use super::duration::DurationSetting;
 use super::engine::{ElasticsearchSettings, EngineSettings, StoreArgs, StoreKind};
+use super::executor::PerformingArgs;
 use super::failure::Failure;
 use super::log::LogFormat;
 use super::monitor::OversightArgs;
@@ -75,6 +76,8 @@ pub(super) struct Settings {
     pub(super) notify: NotifyArgs,
     #[serde(default)]
     pub(super) monitor: OversightArgs,
+    #[serde(default)]
+    pub(super) executor: PerformingArgs,
     #[serde(default)]
     pub(super) client: ServerArgs,
     #[serde(default)]

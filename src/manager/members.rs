@@ -193,6 +193,12 @@ impl Manager {
         self.shared.dispatch.own_partitions(queue)
     }
 
+    /// Returns how many managers, this one included, are known to have workers for a queue.
+    #[must_use]
+    pub fn sharers(&self, queue: &QueueName) -> usize {
+        self.shared.dispatch.sharers(queue)
+    }
+
     /// Tells the others at once when workers have come for a queue that had none.
     pub(crate) fn have_workers_for(&self, queues: &[QueueName]) {
         let members = &self.shared.members;

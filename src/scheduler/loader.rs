@@ -12,19 +12,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::lag::Lags;
 use super::trigger::{self, Trigger};
+use crate::clock::ticks::{EVERY_SECOND, Moment, Ticks, TicksError};
 use crate::clock::{Clock, Timestamp};
-use crate::job::{PartitionSet, QueueName};
+use crate::job::QueueName;
 use crate::manager::{Caller, Manager, ManagerError, NewJob};
 use crate::schedule::{Plan, Schedule, SchedulePause, plan};
 use crate::store::{DueSchedules, Refresh, ScheduleWrite, Store, StoreError, StoredSchedule};
 
 /// How far ahead of their time triggers are made.
 const AHEAD: Duration = Duration::from_secs(10);
-/// How often a loader looks for schedules.
-const PERIOD: Duration = Duration::from_secs(1);
-/// How many schedules a loader takes at a time.
-const PAGE: usize = 1_000;
+/// How long a loader waits for a tick at the longest. Ticks go by the wall clock, and stay away while it is behind.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How many triggers of one schedule are made at a time.
 const MAX_TRIGGERS: usize = 100;
 /// How many triggers are submitted with one call.
@@ -37,6 +37,9 @@ pub(super) struct Loader {
     pub(super) clock: Arc<dyn Clock>,
     /// The notification that a schedule has changed, and may be due before the next look.
     pub(super) changed: Arc<Notify>,
+    /// How many schedules are loaded at a time.
+    pub(super) page: usize,
+    pub(super) lags: Lags,
 }
 
 /// A schedule of a page, with what follows for it.
@@ -61,13 +64,20 @@ impl Loader {
     pub(super) async fn run(self, stopping: CancellationToken) {
         let caller = Caller::system("scheduler");
         let mut failing = false;
+        let ticks = match self.ticks().await {
+            Ok(ticks) => Some(ticks),
+            Err(error) => {
+                tracing::warn!(%error, "schedules are looked for every {} s", LONGEST_WAIT.as_secs());
+                None
+            }
+        };
         while !stopping.is_cancelled() {
             let loaded = stopping.run_until_cancelled(self.load(&caller)).await;
             let is_full = match loaded {
-                None => return,
+                None => break,
                 Some(Ok(Page { found, advanced })) => {
                     failing = false;
-                    found >= PAGE && advanced > 0
+                    found >= self.page && advanced > 0
                 }
                 Some(Err(error)) => {
                     if !failing {
@@ -79,35 +89,48 @@ impl Loader {
             };
             if !is_full {
                 tokio::select! {
-                    () = tokio::time::sleep(PERIOD) => {}
                     () = self.changed.notified() => {}
+                    () = tokio::time::sleep(LONGEST_WAIT) => {}
                     () = stopping.cancelled() => {}
                 }
             }
         }
+        if let Some(ticks) = ticks {
+            ticks.stop().await;
+        }
+    }
+
+    /// Returns ticks that set off a look every second.
+    async fn ticks(&self) -> Result<Ticks, TicksError> {
+        let ticks = Ticks::new().await?;
+        let changed = Arc::clone(&self.changed);
+        let look = move || -> Moment {
+            changed.notify_one();
+            Box::pin(std::future::ready(()))
+        };
+        ticks.add(EVERY_SECOND, look).await?;
+        ticks.start().await?;
+        Ok(ticks)
     }
 
     /// Makes the triggers of one page of schedules.
     async fn load(&self, caller: &Caller) -> Result<Page, StoreError> {
         let now = self.clock.now();
         let until = now.plus(AHEAD);
-        let partitions = self.partitions();
+        let queue = QueueName::system(trigger::QUEUE);
+        metrics::gauge!("leasehold_loaders").set(self.manager.sharers(&queue) as f64);
+        let partitions = self.manager.own_partitions(&queue);
         if partitions.is_empty() {
+            self.lags.show(&[], now);
             return Ok(Page { found: 0, advanced: 0 });
         }
-        let due = DueSchedules { partitions, until, limit: PAGE };
+        let due = DueSchedules { partitions, until, limit: self.page };
         let found = self.store.due_schedules(&due).await?;
         let page = found.len();
-        let lag = found.first().and_then(|first| first.schedule.load_at()).map(|due| now.since(due));
-        metrics::gauge!("leasehold_loader_lag_seconds").set(lag.unwrap_or_default());
+        self.lags.show(&found, now);
         let mut loaded: Vec<Loaded> = found.into_iter().map(|found| Loaded::of(found, caller, now, until)).collect();
         self.make_triggers(caller, &mut loaded).await;
         Ok(Page { found: page, advanced: self.advance(loaded).await? })
-    }
-
-    /// Returns the partitions whose schedules this process loads.
-    fn partitions(&self) -> PartitionSet {
-        self.manager.own_partitions(&QueueName::system(trigger::QUEUE))
     }
 
     /// Submits the triggers of a page.

@@ -10,6 +10,7 @@
 //! 4. [`outcomes`] tells what has become of each due time.
 
 mod action;
+mod lag;
 mod loader;
 mod outcomes;
 mod overlap;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use lag::SHARDS;
 pub use outcomes::DueTime;
 pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
 pub use trigger::{Outcome, Performed, Trigger};
@@ -30,16 +32,31 @@ use crate::executor::{Hosts, HttpExecutor};
 use crate::worker::in_process::SystemQueue;
 use crate::worker::{Stop, StopHandle};
 use action::Actions;
+use lag::Lags;
 use loader::Loader;
 use overlap::Overlaps;
 use perform::Perform;
 
 /// How long actions may take to end at a shutdown before their triggers are released.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How many triggers are performed at once.
-const SLOTS: usize = 512;
-/// How many of them call one host.
-const PLACES: usize = 128;
+
+/// How much a scheduler does at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// How many schedules are loaded at a time: their triggers are made with one call, and then they are written with
+    /// one.
+    pub page: usize,
+    /// How many triggers are performed at once.
+    pub slots: usize,
+    /// How many of them call one host.
+    pub places: usize,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self { page: 1_000, slots: 512, places: 128 }
+    }
+}
 
 /// The running scheduler of one process. Each of several processes may have one.
 pub struct Scheduler {
@@ -51,14 +68,16 @@ pub struct Scheduler {
 impl Scheduler {
     /// Starts the scheduler of these schedules.
     #[must_use]
-    pub fn start(schedules: &Schedules, executor: HttpExecutor) -> Self {
+    pub fn start(schedules: &Schedules, executor: HttpExecutor, config: SchedulerConfig) -> Self {
+        let SchedulerConfig { page, slots, places } = config;
         let Schedules { manager, store, clock, changed, .. } = schedules.clone();
-        let loader = Loader { manager: manager.clone(), store: store.clone(), clock: clock.clone(), changed };
-        let actions = Actions { executor, hosts: Hosts::new(PLACES) };
+        let (of_loader, lags) = (manager.clone(), Lags::new());
+        let loader = Loader { manager: of_loader, store: store.clone(), clock: clock.clone(), changed, page, lags };
+        let actions = Actions { executor, hosts: Hosts::new(places) };
         let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
         let perform = Perform { manager: manager.clone(), store, clock, actions, overlaps };
         let (queue, kind) = (trigger::QUEUE, trigger::KIND);
-        let queue = SystemQueue { role: "scheduler", queue, kind, slots: SLOTS, drain: DRAIN };
+        let queue = SystemQueue { role: "scheduler", queue, kind, slots, drain: DRAIN };
         let (stopping, worker) = (CancellationToken::new(), StopHandle::default());
         let tasks = vec![
             tokio::spawn(loader.run(stopping.clone())),

@@ -14,14 +14,18 @@ use leasehold::job::{Actor, JobState, QueueName, ScheduleId};
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::schedule::{Definition, NotRun, Overlap, Schedule};
-use leasehold::scheduler::{DueTime, NewSchedule, Outcome, ScheduleError, Scheduler, Schedules, Stored, trigger};
-use leasehold::store::{ScheduleWrite, Versioned, Write};
+use leasehold::scheduler::{
+    DueTime, NewSchedule, Outcome, ScheduleError, Scheduler, SchedulerConfig, Schedules, Stored, trigger,
+};
+use leasehold::store::{ScheduleWrite, Store, Versioned, Write};
 use leasehold::wire::PutSchedule;
 use serde_json::{Value, json};
 
 use crate::engines::Engine;
 use crate::interference::{InterferedEngine, Interference};
 use crate::notify::receiver::Receiver;
+
+mod killed;
 
 /// How far the clock goes on at a time.
 const STEP: Duration = Duration::from_millis(500);
@@ -47,12 +51,23 @@ impl Site {
         self.scheduler_of(&self.manager)
     }
 
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock) as Arc<dyn Clock>
+    }
+
     fn scheduler_of(&self, manager: &Manager) -> Running {
-        let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
-        let executor = HttpExecutor::new(policy.clone(), Limits::default()).expect("an executor");
-        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let schedules = Schedules::new(manager.clone(), self.engine.store(), clock, policy);
-        Running { scheduler: Scheduler::start(&schedules, executor), schedules }
+        self.scheduler_over(self.engine.store(), manager)
+    }
+
+    fn scheduler_over(&self, store: Arc<dyn Store>, manager: &Manager) -> Running {
+        let executor = HttpExecutor::new(policy(), Limits::default()).expect("an executor");
+        let schedules = Schedules::new(manager.clone(), store, self.clock(), policy());
+        Running { scheduler: Scheduler::start(&schedules, executor, SchedulerConfig::default()), schedules }
+    }
+
+    /// The schedules alone, which nobody performs.
+    fn schedules_of(&self, manager: &Manager) -> Schedules {
+        Schedules::new(manager.clone(), self.engine.store(), self.clock(), policy())
     }
 
     /// The jobs in a queue.
@@ -77,6 +92,10 @@ impl Site {
         }
         panic!("it never came to that: {found:#?}");
     }
+}
+
+fn policy() -> TargetPolicy {
+    TargetPolicy { allow_private: true, allow: Vec::new() }
 }
 
 /// A scheduler that runs, and its schedules.

@@ -42,6 +42,6 @@ pub(super) async fn run(mut args: MonitorArgs, settings: Settings) -> Result<(),
                        monitor of its own is for `--store elasticsearch`";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let duties = Duties { oversees: true, performs: false };
+    let duties = Duties { oversees: true, performs: None };
     host.run(duties, serde_json::Value::Null, api::serve_monitor).await
 }

@@ -155,6 +155,11 @@ impl Dispatch {
         self.shared.board.lock().lane(queue).shares.own
     }
 
+    /// Returns how many managers have workers for a queue, this one included.
+    pub(crate) fn sharers(&self, queue: &QueueName) -> usize {
+        self.shared.board.lock().members.others_with(queue).count() + 1
+    }
+
     /// Shares out the queues between these managers.
     pub(crate) fn share(&self, members: Members) {
         let mut board = self.shared.board.lock();

@@ -49,12 +49,14 @@ impl Members {
     /// Returns the other manager that hands out the queue's jobs of a partition before all others; `None` when no other
     /// has workers for the queue.
     pub(super) fn first_other(&self, queue: &QueueName, partition: Partition) -> Option<&RecordName> {
-        let with_draw = |other: &'_ Member| {
-            let workers = other.workers.get(queue).copied().filter(|workers| *workers > 0)?;
-            Some(draw(other, workers, partition))
-        };
-        let drawn = self.others.iter().filter_map(|other| Some((&other.name, with_draw(other)?)));
+        let drawn = self.others_with(queue).map(|(other, workers)| (&other.name, draw(other, workers, partition)));
         drawn.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(name, _)| name)
+    }
+
+    /// Returns the other managers that have workers for the queue, with how many.
+    pub(super) fn others_with(&self, queue: &QueueName) -> impl Iterator<Item = (&Member, u32)> {
+        let with_workers = |other: &'_ Member| other.workers.get(queue).copied().filter(|workers| *workers > 0);
+        self.others.iter().filter_map(move |other| Some((other, with_workers(other)?)))
     }
 
     /// Returns the shares of the queue's partitions.
