@@ -86,6 +86,12 @@ pub(crate) struct BenchArgs {
     /// Let all schedules be due at once, without a spread (schedules)
     #[arg(long)]
     pub(super) spike: bool,
+    /// Let the server load one schedule at a time, with a write for each trigger (schedules)
+    #[arg(long, conflicts_with = "server")]
+    pub(super) without_batches: bool,
+    /// Let the server perform one trigger at a time (schedules)
+    #[arg(long, conflicts_with = "server")]
+    pub(super) without_concurrency: bool,
     /// Let the workers claim their next jobs in the call that completes the last ones (lives)
     #[arg(long)]
     pub(super) next: bool,
@@ -161,6 +167,8 @@ impl BenchArgs {
             ("--whole-lives", self.whole_lives, &[Scaling]),
             ("--next", self.next, &[Lives]),
             ("--spike", self.spike, &[Schedules]),
+            ("--without-batches", self.without_batches, &[Schedules]),
+            ("--without-concurrency", self.without_concurrency, &[Schedules]),
             ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
             ("--output", self.output.is_some(), &[Scaling]),
             ("--submit-to", self.submit_to.is_some(), &[Latency]),

@@ -18,8 +18,11 @@ use super::report::Latencies;
 use super::target::Target;
 use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
+use crate::client::JobQuery;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::job::JobState;
 use crate::schedule::{Action, ActionType};
+use crate::scheduler::trigger;
 use crate::wire::{Period, PutSchedule};
 
 /// How many schedules there are by default.
@@ -124,6 +127,18 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
             }
         })
         .await?;
+    let triggers = JobQuery {
+        queues: vec![trigger::QUEUE.to_owned()],
+        states: vec![JobState::Completed],
+        kql: Some(format!(
+            "labels.schedule_id: {}-* and run_at >= \"{}\" and run_at < \"{}\"",
+            target.queue,
+            since.to_rfc3339(),
+            until.to_rfc3339()
+        )),
+        ..JobQuery::default()
+    };
+    let triggers = target.count_until(&triggers, expected).await?;
     target.stop().await;
     let book = book.borrow();
     report(
@@ -134,14 +149,16 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
             ("stored in", format!("{:.1} s", stored_in.as_secs_f64())),
             ("due a second", format!("{:.0}", f64::from(schedules) * 1_000.0 / every_ms as f64)),
             ("due times", expected.to_string()),
+            ("triggers in the store", triggers.to_string()),
             ("calls", book.keys.len().to_string()),
             ("calls repeated", book.repeated.to_string()),
             ("calls a second", format!("{:.0}", calls_a_second(&book))),
         ],
     )?;
-    match (book.keys.len() as u64) < expected {
-        true => Err(Failure::Failed(format!("{} of {expected} due times were called", book.keys.len()))),
-        false => Ok(()),
+    let called = book.keys.len() as u64;
+    match called == expected && triggers == expected {
+        true => Ok(()),
+        false => Err(Failure::Failed(format!("{expected} due times had {triggers} triggers and {called} calls"))),
     }
 }
 

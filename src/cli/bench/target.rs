@@ -66,6 +66,8 @@ impl Target {
                 };
                 // Server and workers are on one machine, which has one clock, and so is the receiver of calls.
                 options.extend(["--clock-skew-ms", "0", "--allow-private-targets"].map(OsString::from));
+                options.extend(args.without_batches.then(|| "--trigger-page=1".into()));
+                options.extend(args.without_concurrency.then(|| "--trigger-slots=1".into()));
                 let (url, started) = start(&options, data).await?;
                 (url, format!("a server on this machine, {} store", args.store().as_str()), Some(started))
             }
@@ -109,20 +111,32 @@ impl Target {
     /// Counts this measurement's completed jobs on the server. Searches may lag, and those of one copy of the index
     /// more than those of another, so it counts until there are as many as expected, or for long enough.
     pub(super) async fn completed(&self, expected: u64) -> Result<u64, Failure> {
-        let mut completed = 0;
+        self.count_until(&self.jobs(&[JobState::Completed]), expected).await
+    }
+
+    /// Counts jobs as [`Target::completed`] does.
+    pub(super) async fn count_until(&self, jobs: &JobQuery, expected: u64) -> Result<u64, Failure> {
+        let mut counted = 0;
         for _ in 0..MAX_COUNTS {
-            completed = self.count(&[JobState::Completed]).await?;
-            if completed >= expected {
+            counted = self.count_of(jobs.clone()).await?;
+            if counted >= expected {
                 break;
             }
             tokio::time::sleep(COUNT_EVERY).await;
         }
-        Ok(completed)
+        Ok(counted)
     }
 
     /// Counts this measurement's jobs in these states.
     pub(super) async fn count(&self, states: &[JobState]) -> Result<u64, Failure> {
-        let jobs = JobQuery { queues: vec![self.queue.clone()], states: states.to_vec(), ..JobQuery::default() };
+        self.count_of(self.jobs(states)).await
+    }
+
+    fn jobs(&self, states: &[JobState]) -> JobQuery {
+        JobQuery { queues: vec![self.queue.clone()], states: states.to_vec(), ..JobQuery::default() }
+    }
+
+    async fn count_of(&self, jobs: JobQuery) -> Result<u64, Failure> {
         Ok(self.client.count(&CountQuery { jobs, by: Vec::new() }).await?.total)
     }
 
