@@ -18,11 +18,23 @@ use crate::engines::Engine;
 /// What a test does to the calls of a store.
 #[async_trait]
 pub(crate) trait Interference: Send + Sync + 'static {
+    /// Comes before any call.
+    async fn before_call(&self) {}
+
     /// Comes before a search.
     async fn before_search(&self, _: &Search) {}
 
     /// Comes before a write of jobs.
     async fn before_write(&self, _: &[Write]) {}
+
+    /// Comes after a write of jobs, before its caller hears of it.
+    async fn after_write(&self, _: &[Write]) {}
+
+    /// Comes before a write of schedules.
+    async fn before_write_of_schedules(&self, _: &[ScheduleWrite]) {}
+
+    /// Comes after a write of schedules, before its caller hears of it.
+    async fn after_write_of_schedules(&self, _: &[ScheduleWrite]) {}
 
     /// Whether this write is refused instead of done.
     fn refuses(&self, _: &Write) -> bool {
@@ -102,9 +114,12 @@ fn answers<T>(refused: Vec<bool>, results: Vec<WriteResult<T>>) -> Vec<WriteResu
 #[async_trait]
 impl<I: Interference> Store for Interfered<I> {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        self.interference.before_call().await;
         self.interference.before_write(&writes).await;
-        let (refused, done) = sort_out(writes, |write| self.interference.refuses(write));
-        answers(refused, self.store.write(done).await)
+        let (refused, done) = sort_out(writes.clone(), |write| self.interference.refuses(write));
+        let results = self.store.write(done).await;
+        self.interference.after_write(&writes).await;
+        answers(refused, results)
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
@@ -116,6 +131,7 @@ impl<I: Interference> Store for Interfered<I> {
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
+        self.interference.before_call().await;
         self.interference.before_search(search).await;
         self.store.search(search).await
     }
@@ -129,6 +145,7 @@ impl<I: Interference> Store for Interfered<I> {
     }
 
     async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+        self.interference.before_call().await;
         let result = self.store.write_record(write).await;
         self.interference.record_is_written();
         result
@@ -143,15 +160,21 @@ impl<I: Interference> Store for Interfered<I> {
     }
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
-        let (refused, done) = sort_out(writes, |write| self.interference.refuses_schedule(write));
-        answers(refused, self.store.write_schedules(done).await)
+        self.interference.before_call().await;
+        self.interference.before_write_of_schedules(&writes).await;
+        let (refused, done) = sort_out(writes.clone(), |write| self.interference.refuses_schedule(write));
+        let results = self.store.write_schedules(done).await;
+        self.interference.after_write_of_schedules(&writes).await;
+        answers(refused, results)
     }
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
+        self.interference.before_call().await;
         self.store.schedules(ids).await
     }
 
     async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
+        self.interference.before_call().await;
         self.store.due_schedules(due).await
     }
 
