@@ -192,7 +192,7 @@ pub(crate) async fn pause(
     params(("id" = ScheduleId, Path, description = "The schedule's id")),
     responses((status = 200, description = "The schedule", body = Schedule)))]
 pub(crate) async fn resume(call: Call<Submit>, SchedulePath(id): SchedulePath) -> Answer {
-    answer(StatusCode::OK, &schedules(&call.app)?.resume(&id).await?.schedule)
+    answer(StatusCode::OK, &schedules(&call.app)?.resume(&call.caller, &id).await?.schedule)
 }
 
 /// Runs a schedule now.

@@ -184,10 +184,11 @@ impl Host {
         let teller = teller.transpose().map_err(Failure::failed)?;
         let executor = notify::executor(&self.notifications)?;
         let policy = executor.policy().clone();
+        let (notifications, calls) = (self.notifications, executor.clone());
+        let notifier = notify::start(notifications, calls, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
         let schedules = Schedules::new(manager.clone(), Arc::clone(&store), Arc::clone(&clock), policy);
-        let scheduler = duties.performs.map(|config| Scheduler::start(&schedules, executor.clone(), config));
-        let notifications = self.notifications;
-        let notifier = notify::start(notifications, executor, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
+        let schedules = schedules.notifying(notifier.of_schedules());
+        let scheduler = duties.performs.map(|config| Scheduler::start(&schedules, executor, config));
         let monitor = match duties.oversees {
             false => None,
             true => {

@@ -73,8 +73,8 @@ fn origin(url: &str) -> Result<Origin, Failure> {
     let wrong = |what: &dyn std::fmt::Display| Failure::Usage(format!("the public URL {url}: {what}"));
     let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
     let mut pages = parsed.clone();
-    pages.path_segments_mut().map_err(|()| wrong(&"cannot have a path"))?.pop_if_empty().extend(["v1", "jobs"]);
-    Ok(Origin { source: parsed.to_string(), job_pages: Some(pages) })
+    pages.path_segments_mut().map_err(|()| wrong(&"cannot have a path"))?.pop_if_empty().push("v1");
+    Ok(Origin { source: parsed.to_string(), pages: Some(pages) })
 }
 
 /// Makes what calls the addresses that users name.

@@ -6,14 +6,16 @@ use super::failure::Failure;
 use super::output::{print, table};
 use super::server::{ClientArgs, ServerArgs};
 use super::settings::Settings;
-use crate::job::{EventName, NoticeFormat};
+use crate::job::NoticeFormat;
+use crate::notify::SubscribableEvent;
 use crate::wire::{Subscribe, Subscription};
 
-/// Manage the receivers of notifications about jobs
+/// Manage the receivers of notifications about jobs and schedules
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   leasehold subscription add https://example.org/hook --event failed --event orphaned
+  leasehold subscription add https://example.org/hook --event schedule_missed --event schedule_failing
   leasehold subscription add https://hooks.slack.com/services/… --format slack --kql 'labels.team: blue'
   leasehold subscription list
 
@@ -44,7 +46,7 @@ struct AddArgs {
     url: String,
     /// Notify of this event (repeatable) [default: all]
     #[arg(long, value_name = "EVENT", value_delimiter = ',')]
-    event: Vec<EventName>,
+    event: Vec<SubscribableEvent>,
     /// The format of messages: cloud_events, slack or alertmanager
     #[arg(long, default_value = "cloud_events")]
     format: NoticeFormat,
@@ -54,7 +56,7 @@ struct AddArgs {
     /// Notify of jobs of this kind (repeatable) [default: all]
     #[arg(long)]
     kind: Vec<String>,
-    /// Notify of jobs of this owner (repeatable) [default: all]
+    /// Notify of jobs and schedules of this owner (repeatable) [default: all]
     #[arg(long)]
     owner: Vec<String>,
     /// Notify of jobs that satisfy this query in Kibana's language

@@ -26,7 +26,7 @@ impl Default for NotifyConfig {
     /// Returns the default settings, with sixteen attempts over about nine hours.
     fn default() -> Self {
         Self {
-            origin: Origin { source: "/leasehold".to_owned(), job_pages: None },
+            origin: Origin { source: "/leasehold".to_owned(), pages: None },
             retry: RetryPolicy {
                 base: Duration::from_secs(1),
                 factor: 3.0,

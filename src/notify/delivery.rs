@@ -10,10 +10,11 @@ use uuid::Uuid;
 use super::config::NotifyConfig;
 use super::subscriptions::{Reception, Subscriptions};
 use crate::clock::Clock;
-use crate::executor::webhook::{JobEvent, Receiver, Verdict};
+use crate::executor::webhook::{Event, Receiver, Verdict};
 use crate::executor::{Admission, Hosts, HttpExecutor, TargetUrl, excerpt};
 use crate::job::{JobId, JobSpec, Json, Kind, NoticeFormat, NoticeTarget, QueueName};
 use crate::manager::NewJob;
+use crate::schedule::ScheduleNotifyTarget;
 use crate::worker::{Attempt, Handler, HandlerError};
 
 /// The name of the queue of deliveries.
@@ -28,7 +29,7 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x51a9_3c1e_0d5b_4f6a_b0b7_9f1d_6a2c_84e
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     /// The event to deliver.
-    pub event: JobEvent,
+    pub event: Event,
     /// The receiver of the event.
     pub to: Addressee,
 }
@@ -39,7 +40,7 @@ pub struct Delivery {
 pub enum Addressee {
     /// A subscription, with its URL and secrets at the time of the delivery.
     Subscription(String),
-    /// A target that the job itself names.
+    /// A target that the job or the schedule itself names.
     Target {
         /// The URL that is called.
         url: String,
@@ -48,10 +49,14 @@ pub enum Addressee {
     },
 }
 
-impl Addressee {
-    /// Creates the receiver for a target that a job names.
-    #[must_use]
-    pub fn of(target: &NoticeTarget) -> Self {
+impl From<&NoticeTarget> for Addressee {
+    fn from(target: &NoticeTarget) -> Self {
+        Self::Target { url: target.url.clone(), format: target.format }
+    }
+}
+
+impl From<&ScheduleNotifyTarget> for Addressee {
+    fn from(target: &ScheduleNotifyTarget) -> Self {
         Self::Target { url: target.url.clone(), format: target.format }
     }
 }
@@ -71,14 +76,14 @@ impl Delivery {
     /// # Errors
     /// Returns an error when the delivery cannot be written as JSON.
     pub fn into_job(self, config: &NotifyConfig) -> Result<NewJob, serde_json::Error> {
+        let subject = self.event.subject();
+        let labels = [(format!("{}_id", subject.kind), subject.id), ("event".to_owned(), subject.event)];
         Ok(NewJob {
             id: Some(self.id()),
             payload: Some(Json::of(&self)?),
             ..NewJob::of(JobSpec {
-                owner: self.event.data.job.owner.clone(),
-                labels: [("job_id", self.event.data.job.id.as_str()), ("event", self.event.data.event.as_str())]
-                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                    .into(),
+                owner: subject.owner.cloned(),
+                labels: labels.map(|(name, value)| (name, value.to_owned())).into(),
                 retry: config.retry,
                 max_attempts: config.max_attempts,
                 ..JobSpec::new(QueueName::system(QUEUE), Kind::system(KIND))

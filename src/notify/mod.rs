@@ -1,4 +1,4 @@
-//! Notifications: every receiver gets a message about a job's event at least once, whichever process dies meanwhile.
+//! Notifications: every receiver gets a message about an event at least once, whichever process dies meanwhile.
 //!
 //! The write that records an event also puts a notice into the job's outbox ([`crate::job::event`]). From there:
 //!
@@ -9,11 +9,15 @@
 //!    When the attempts are used up it has failed, and lies there as the dead letter, to be looked at and retried. Of
 //!    the receivers' hosts none takes all places.
 //!
-//! [`subscriptions`] are receivers of events of any job.
+//! [`subscriptions`] are receivers of events of any job or schedule ([`event`]). Schedules have outboxes as well, which
+//! the scheduler empties as it goes over its schedules ([`schedules`]). The [`handover`] is the same for both.
 
 mod config;
 pub mod delivery;
+pub mod event;
+mod handover;
 mod outbox;
+pub mod schedules;
 pub mod subscriptions;
 
 use std::sync::Arc;
@@ -24,6 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::NotifyConfig;
 pub use delivery::{KIND, QUEUE};
+pub use event::SubscribableEvent;
+pub use schedules::ScheduleNotifier;
 pub use subscriptions::{NewSubscription, Subscription, SubscriptionError, Subscriptions};
 
 use crate::clock::Clock;
@@ -41,6 +47,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// The running notifier of one process. Each of several processes may have one.
 pub struct Notifier {
     subscriptions: Arc<Subscriptions>,
+    config: NotifyConfig,
     stopping: CancellationToken,
     worker: StopHandle,
     tasks: Vec<JoinHandle<()>>,
@@ -78,13 +85,19 @@ impl Notifier {
             tokio::spawn(outbox.run(stopping.clone())),
             tokio::spawn(queue.work(manager, deliver, worker.clone())),
         ];
-        Ok(Self { subscriptions, stopping, worker, tasks })
+        Ok(Self { subscriptions, config, stopping, worker, tasks })
     }
 
     /// Returns the subscriptions.
     #[must_use]
     pub fn subscriptions(&self) -> &Arc<Subscriptions> {
         &self.subscriptions
+    }
+
+    /// Returns what notifies receivers of the events of schedules.
+    #[must_use]
+    pub fn of_schedules(&self) -> ScheduleNotifier {
+        ScheduleNotifier::new(self.subscriptions.clone(), self.config.clone())
     }
 
     /// Stops the notifier. Deliveries that are under way end or are released.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::config::NotifyConfig;
-use super::delivery::{Addressee, Delivery};
+use super::delivery::Addressee;
+use super::handover::{deliveries, hand_over};
 use super::subscriptions::{Subscription, Subscriptions};
 use crate::clock::{Clock, Timestamp};
-use crate::executor::webhook::JobEvent;
-use crate::job::{Actor, Change, Job, JobId, Notice};
+use crate::executor::webhook::Event;
+use crate::job::{Change, Job, JobId, Notice};
 use crate::manager::{Manager, ManagerError, NewJob};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{Store, StoreError};
@@ -86,33 +87,18 @@ impl Outbox {
         }
         let jobs = self.store.get(ids).await?;
         let subscribed = self.subscriptions.all();
-        let mut notices: Vec<(&JobId, u32, usize)> = Vec::new();
-        let mut deliveries = Vec::new();
+        let (mut notices, mut deliveries) = (Vec::new(), Vec::new());
         for job in jobs.iter().flatten().map(|found| &*found.job) {
             for notice in &job.outbox {
-                let asked = asked_for(job, notice, &subscribed, &self.config)?;
-                notices.push((&job.id, notice.number, asked.len()));
-                deliveries.extend(asked);
+                notices.push((&job.id, notice.number));
+                deliveries.push(asked_for(job, notice, &subscribed, &self.config));
             }
         }
-        let mut answers = self.manager.submit(&Actor::system("notifier"), deliveries).await.into_iter();
+        let (are_handed_over, failure) = hand_over(&self.manager, deliveries.into_iter()).await;
         let mut handed_on = HandedOn::new();
-        let mut failure = None;
-        for (id, number, count) in notices {
-            let mut all = true;
-            for answer in answers.by_ref().take(count) {
-                match answer {
-                    // It differs when an earlier try submitted it while the job had another error.
-                    Ok(_) | Err(ManagerError::SubmissionDiffers(_)) => {}
-                    Err(error) => {
-                        all = false;
-                        failure.get_or_insert(error);
-                    }
-                }
-            }
-            if all {
-                handed_on.entry(id.clone()).or_default().push(number);
-            }
+        for ((id, number), _) in notices.into_iter().zip(are_handed_over).filter(|(_, is_handed_over)| *is_handed_over)
+        {
+            handed_on.entry(id.clone()).or_default().push(number);
         }
         self.take_out(&handed_on).await?;
         failure.map_or(Ok(()), Err)
@@ -144,17 +130,8 @@ fn asked_for(
     subscribed: &[Arc<Subscription>],
     config: &NotifyConfig,
 ) -> Result<Vec<NewJob>, StoreError> {
-    let own = job.spec.oversight.notify.iter().filter(|target| target.wants(notice.entry.event)).map(Addressee::of);
+    let own = job.spec.oversight.notify.iter().filter(|target| target.wants(notice.entry.event)).map(Addressee::from);
     let others = subscribed.iter().filter(|subscription| subscription.wants(job, notice.entry.event, notice.entry.at));
     let others = others.map(|subscription| Addressee::Subscription(subscription.id.clone()));
-    let event = JobEvent::of(job, notice);
-    let mut addressees: Vec<Addressee> = Vec::new();
-    for addressee in own.chain(others) {
-        // A target that is named twice gets one message.
-        if !addressees.contains(&addressee) {
-            addressees.push(addressee);
-        }
-    }
-    let jobs = addressees.into_iter().map(|to| Delivery { event: event.clone(), to }.into_job(config));
-    jobs.collect::<Result<_, _>>().map_err(|error| StoreError::Corrupt(error.to_string()))
+    deliveries(&Event::of_job(job, notice), own.chain(others), config)
 }

@@ -1,4 +1,4 @@
-//! Subscriptions: receivers of events of any job.
+//! Subscriptions: receivers of events of any job or schedule.
 //!
 //! A subscription is a record of the store. All of them are kept in memory, since every write needs to know whether
 //! its events are subscribed to; what another process changes is known within two periods.
@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_with::{DisplayFromStr, serde_as};
 use tokio::sync::OnceCell;
 
+use super::event::SubscribableEvent;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::webhook::Secret;
 use crate::executor::{TargetPolicy, TargetUrl};
 use crate::job::{Actor, EventName, Job, Kind, NoticeFormat, Owner, QueueName, RecordName};
 use crate::manager::Manager;
 use crate::query::kql::Expression;
+use crate::schedule::{Definition, ScheduleEventName};
 use crate::store::record::{CachedRecords, RecordError, change_record};
 use crate::store::{RecordKey, RecordKind, Refresh, Store, StoreError};
 
@@ -24,7 +26,7 @@ pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 /// The most secrets that sign at once, while one is being changed.
 const MAX_SECRETS: usize = 2;
 
-/// A receiver of events of any job.
+/// A receiver of events of any job or schedule.
 #[serde_as]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
@@ -35,12 +37,12 @@ pub struct Subscription {
     /// The format of the messages.
     pub format: NoticeFormat,
     /// The events that are sent; when empty, all that can be subscribed to.
-    pub events: BTreeSet<EventName>,
+    pub events: BTreeSet<SubscribableEvent>,
     /// The queues whose jobs' events are sent; all queues when empty.
     pub queues: Vec<QueueName>,
     /// The kinds whose jobs' events are sent; all kinds when empty.
     pub kinds: Vec<Kind>,
-    /// The owners whose jobs' events are sent; all owners when empty.
+    /// The owners whose jobs' and schedules' events are sent; all owners when empty.
     pub owners: Vec<Owner>,
     /// The query that selects the jobs whose events are sent; all jobs when `None`.
     #[serde_as(as = "Option<DisplayFromStr>")]
@@ -68,17 +70,34 @@ impl Subscription {
     /// Returns whether this event of this job, which happened at `at`, is sent to the subscription.
     #[must_use]
     pub fn wants(&self, job: &Job, event: EventName, at: Timestamp) -> bool {
-        self.wants_event(event)
+        self.wants_event(event.into())
             && (self.queues.is_empty() || self.queues.contains(&job.spec.queue))
             && (self.kinds.is_empty() || self.kinds.contains(&job.spec.kind))
-            && (self.owners.is_empty() || job.spec.owner.as_ref().is_some_and(|owner| self.owners.contains(owner)))
+            && self.wants_owner(job.spec.owner.as_ref())
             && self.query.as_ref().is_none_or(|query| query.matches(job, at))
     }
 
-    fn wants_event(&self, event: EventName) -> bool {
-        self.switched_off.is_none()
-            && EventName::NOTIFIABLE.contains(&event)
-            && (self.events.is_empty() || self.events.contains(&event))
+    /// Returns whether this event of a schedule is sent to the subscription. A schedule has no queue, no kind and none
+    /// of the fields of a job, so that a subscription which asks for these gets no event of a schedule.
+    #[must_use]
+    pub fn wants_of_schedule(&self, definition: &Definition, event: ScheduleEventName) -> bool {
+        self.wants_event(event.into())
+            && self.queues.is_empty()
+            && self.kinds.is_empty()
+            && self.query.is_none()
+            && self.wants_owner(definition.owner.as_ref())
+    }
+
+    fn wants_owner(&self, owner: Option<&Owner>) -> bool {
+        self.owners.is_empty() || owner.is_some_and(|owner| self.owners.contains(owner))
+    }
+
+    fn wants_event(&self, event: SubscribableEvent) -> bool {
+        let is_told_of = match event {
+            SubscribableEvent::Job(event) => EventName::NOTIFIABLE.contains(&event),
+            SubscribableEvent::Schedule(_) => true,
+        };
+        self.switched_off.is_none() && is_told_of && (self.events.is_empty() || self.events.contains(&event))
     }
 }
 
@@ -90,12 +109,12 @@ pub struct NewSubscription {
     /// The format of the messages.
     pub format: NoticeFormat,
     /// The events that are sent; when empty, all that can be subscribed to.
-    pub events: BTreeSet<EventName>,
+    pub events: BTreeSet<SubscribableEvent>,
     /// The queues whose jobs' events are sent; all queues when empty.
     pub queues: Vec<QueueName>,
     /// The kinds whose jobs' events are sent; all kinds when empty.
     pub kinds: Vec<Kind>,
-    /// The owners whose jobs' events are sent; all owners when empty.
+    /// The owners whose jobs' and schedules' events are sent; all owners when empty.
     pub owners: Vec<Owner>,
     /// The query that selects the jobs whose events are sent; all jobs when `None`.
     pub query: Option<Expression>,
@@ -351,10 +370,11 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Tells the manager which events have a subscription.
+    /// Tells the manager which events of jobs have a subscription.
     fn publish_events(&self) {
         self.records.publish(|all| {
-            let wanted = |event: &EventName| all.iter().any(|(_, subscription)| subscription.wants_event(*event));
+            let wanted =
+                |event: &EventName| all.iter().any(|(_, subscription)| subscription.wants_event((*event).into()));
             self.manager.subscribe_to(EventName::NOTIFIABLE.into_iter().filter(wanted).collect());
         });
     }

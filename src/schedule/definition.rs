@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::exclude::ExcludedDays;
+use super::notice::{ScheduleNotifyTarget, ScheduleOutbox};
 use super::period::Period;
 use super::text::{DatesText, Fault, PeriodText};
 use crate::clock::Timestamp;
@@ -15,6 +16,9 @@ use crate::job::{Actor, Json, Owner, Partition, ScheduleId, words};
 
 /// The most ranges of due times that did not run which a schedule keeps. With more, the oldest become one.
 pub const MAX_RANGES: usize = 20;
+
+/// How far ahead of the time at which a schedule has to be looked at loaders do so.
+pub const LOADED_AHEAD: Duration = Duration::from_secs(10);
 
 /// How far back the latest due times are looked for at first, and how many times as far with every further look.
 const SHORTEST_SPAN: Duration = Duration::from_secs(60);
@@ -142,6 +146,9 @@ pub struct Definition {
     /// Days on which nothing is due.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<DatesText>,
+    /// The receivers that are notified of events of the schedule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notify: Vec<ScheduleNotifyTarget>,
 }
 
 /// That a schedule is paused.
@@ -196,6 +203,16 @@ pub struct Course {
     /// How many triggers in a row ended with an error of the user's.
     #[serde(default)]
     pub errors: u32,
+    /// How many triggers in a row ended without success: with such an error, or given up.
+    #[serde(default)]
+    pub failures: u32,
+    /// Since when the schedule is failing; `None` while it is not.
+    pub failing_since: Option<Timestamp>,
+    /// When a due time was first found to be missed since an action last succeeded.
+    pub missed_since: Option<Timestamp>,
+    /// The events that receivers are still to be notified of.
+    #[serde(default, skip_serializing_if = "ScheduleOutbox::is_unused")]
+    pub outbox: ScheduleOutbox,
 }
 
 /// A schedule.
@@ -311,10 +328,20 @@ impl Schedule {
         Duration::from_millis(self.definition.margin_of_error_ms)
     }
 
-    /// Returns when a loader has to look at the schedule next; `None` when it is paused or has no more due times.
+    /// Returns the next time for which a trigger is to be made; `None` when the schedule is paused or has no more due
+    /// times.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.course.next_due_at.filter(|_| self.paused.is_none())
+    }
+
+    /// Returns when a loader has to look at the schedule next: when it is due, or when its outbox is to be handed on.
+    /// `None` when there is neither.
     #[must_use]
     pub fn load_at(&self) -> Option<Timestamp> {
-        self.course.next_due_at.filter(|_| self.paused.is_none())
+        // Triggers are made ahead of their time, and notices are not handed on before theirs.
+        let hand_on_at = self.course.outbox.hand_on_at().map(|at| at.plus(LOADED_AHEAD));
+        [self.next_due(), hand_on_at].into_iter().flatten().min()
     }
 }
 

@@ -5,7 +5,8 @@
 //! moments those times are, also when the clocks change), [`zone`] (time zones by name), [`exclude`] (days without
 //! fire times) and [`crontab`] (what the lines of a crontab say). [`text`] is how people write all this,
 //! [`definition`] a schedule as it is stored, and [`plan`] what follows from it at a time: which triggers are made, and
-//! which due times are missed. `docs/schedules.md` describes the same for users.
+//! which due times are missed. [`trouble`] says when a schedule is in trouble and when that is over, and [`notice`] what
+//! receivers are to be notified of. `docs/schedules.md` describes the same for users.
 
 mod cron;
 mod crontab;
@@ -13,21 +14,25 @@ mod definition;
 mod exclude;
 mod field;
 mod local;
+mod notice;
 mod period;
 mod plan;
 mod text;
+mod trouble;
 mod zone;
 
 pub use cron::{Cron, InvalidCron, MAX_CRON_BYTES};
 pub use crontab::{Crontab, CrontabEntry, CrontabKind, NotUnderstood};
 pub use definition::{
-    Action, ActionType, Course, Definition, MAX_RANGES, Method, NotRun, NotRunRange, Overlap, Schedule, SchedulePause,
-    Timetable,
+    Action, ActionType, Course, Definition, LOADED_AHEAD, MAX_RANGES, Method, NotRun, NotRunRange, Overlap, Schedule,
+    SchedulePause, Timetable,
 };
 pub use exclude::{ExcludedDays, MAX_EXCLUDED, parse_day};
+pub use notice::{MissedTimes, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox};
 pub use period::{EVERY_MS, Every, FireTimes, HORIZON, Period, Repeat};
 pub use plan::{Plan, plan};
 pub use text::{DatesText, Fault, PeriodText};
+pub use trouble::{FAILING_AFTER, Occasion, SCHEDULER, TriggerEnd, Trouble};
 pub use zone::{UnknownZone, parse_zone};
 
 #[cfg(test)]

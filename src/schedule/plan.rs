@@ -12,20 +12,21 @@ const MAX_DUE: usize = 10_000;
 pub struct Plan {
     /// The times for which a trigger is to be made, in order.
     pub triggers: Vec<Timestamp>,
-    /// How many due times are missed.
-    pub missed: u64,
+    /// The due times that are found to be missed; they are among those of the course that did not run.
+    pub missed: Option<NotRunRange>,
     /// How far the schedule has come when they are made.
     pub course: Course,
 }
 
 /// Plans the due times of a schedule up to `until`, of which at most `max_triggers` become triggers. Those whose margin
-/// of error is over at `now` are missed.
+/// of error is over at `now` are missed. A plan has one or the other: what was missed is written before a later trigger is
+/// made, whose success is the end of that.
 #[must_use]
 pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: Timestamp, max_triggers: usize) -> Plan {
     let margin = schedule.margin();
     let mut course = schedule.course.clone();
     let mut triggers = Vec::new();
-    let Some(first) = schedule.load_at() else { return Plan { triggers, missed: 0, course } };
+    let Some(first) = schedule.next_due() else { return Plan { triggers, missed: None, course } };
     let mut due = timetable.due_after(Timestamp::from_millis(first.as_millis() - 1));
     let mut missed: Option<NotRunRange> = None;
     course.next_due_at = due.next();
@@ -39,15 +40,17 @@ pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: T
             range.last = next;
             range.count += 1;
         } else if next.plus(margin) >= now {
+            if missed.is_some() {
+                break;
+            }
             triggers.push(next);
         }
         course.next_due_at = due.next();
     }
     // Whatever is missed comes before whatever is not: the margin is the same for all.
-    let count = missed.as_ref().map_or(0, |missed| missed.count);
-    if let Some(missed) = missed {
-        course.add_not_run(missed);
+    if let Some(missed) = &missed {
+        course.add_not_run(missed.clone());
     }
     course.last_due_at = triggers.last().copied().or(course.last_due_at);
-    Plan { triggers, missed: count, course }
+    Plan { triggers, missed, course }
 }

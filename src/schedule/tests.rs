@@ -1,6 +1,7 @@
 mod enumeration;
 mod expressions;
 mod plans;
+mod troubles;
 
 use std::time::Duration;
 

@@ -24,12 +24,13 @@ impl Lags {
     }
 
     /// Shows for how long the schedule of each shard had been due that has waited longest, of a page in the order in
-    /// which schedules are due. What the page has not is due later, and what is not this process's is no lag of its.
+    /// which schedules are loaded. What the page has not is due later, and what is not this process's is no lag of its.
+    /// An outbox that waits is none either.
     pub(super) fn show(&self, page: &[StoredSchedule], now: Timestamp) {
         let mut lags = [None; COUNT];
         for found in page {
             let longest = &mut lags[shard_of(found.schedule.partition())];
-            *longest = longest.or(found.schedule.load_at().map(|due| now.since(due)));
+            *longest = (*longest).max(found.schedule.next_due().map(|due| now.since(due)));
         }
         for (gauge, lag) in self.0.iter().zip(lags) {
             gauge.set(lag.unwrap_or_default());

@@ -5,6 +5,10 @@
 //! first, has made triggers under ids that follow from the schedule and the due time: whoever comes next makes the
 //! same ones, of which there is one each. A trigger that was made for a schedule that has changed since is judged when
 //! it is due ([`super::perform`]).
+//!
+//! In the same way the notices in the outboxes of schedules are handed on: first their deliveries are submitted, and the
+//! write that lets the schedule go on takes the notices out. Where they cannot be submitted the outbox rests, so that it
+//! keeps nobody else waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +18,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::lag::Lags;
 use super::trigger::{self, Trigger};
+use super::troubles::Troubles;
 use crate::clock::ticks::{EVERY_SECOND, Moment, Ticks, TicksError};
 use crate::clock::{Clock, Timestamp};
 use crate::job::QueueName;
 use crate::manager::{Caller, Manager, ManagerError, NewJob};
-use crate::schedule::{Plan, Schedule, SchedulePause, plan};
+use crate::notify::ScheduleNotifier;
+use crate::schedule::{Course, LOADED_AHEAD, Occasion, Plan, SCHEDULER, Schedule, plan};
 use crate::store::{DueSchedules, Refresh, ScheduleWrite, Store, StoreError, StoredSchedule};
 
-/// How far ahead of their time triggers are made.
-const AHEAD: Duration = Duration::from_secs(10);
 /// How long a loader waits for a tick at the longest. Ticks go by the wall clock, and stay away while it is behind.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How many triggers of one schedule are made at a time.
@@ -40,6 +44,8 @@ pub(super) struct Loader {
     /// How many schedules are loaded at a time.
     pub(super) page: usize,
     pub(super) lags: Lags,
+    pub(super) notifier: ScheduleNotifier,
+    pub(super) troubles: Troubles,
 }
 
 /// A schedule of a page, with what follows for it.
@@ -48,22 +54,26 @@ struct Loaded {
     then: Then,
     /// Whether every trigger is stored, so that the schedule may go on.
     is_made: bool,
+    /// Whether the notices in its outbox are handed on; `None` when it is not the time for that.
+    is_handed_on: Option<bool>,
 }
 
 /// What becomes of a schedule.
 enum Then {
     /// Its triggers are made, and it goes on.
     GoOn(Plan),
-    /// It is paused: a period that could be read when it was stored cannot be read any more, such as one in a time zone
-    /// that was given up. It would otherwise be in every page from now on.
-    Pause(SchedulePause),
+    /// It is paused, for this reason: a period that could be read when it was stored cannot be read any more, such as one
+    /// in a time zone that was given up. It would otherwise be in every page from now on.
+    Pause(String),
+    /// It is paused or has no more due times, and stays where it is: only its outbox has to be looked at.
+    Stay,
 }
 
 impl Loader {
     /// Loads until `stopping` is cancelled.
     pub(super) async fn run(self, stopping: CancellationToken) {
-        let caller = Caller::system("scheduler");
-        let mut failing = false;
+        let caller = Caller::system(SCHEDULER);
+        let (mut failing, mut is_holding_back) = (false, false);
         let ticks = match self.ticks().await {
             Ok(ticks) => Some(ticks),
             Err(error) => {
@@ -73,21 +83,26 @@ impl Loader {
         };
         while !stopping.is_cancelled() {
             let loaded = stopping.run_until_cancelled(self.load(&caller)).await;
-            let is_full = match loaded {
+            let is_through = match loaded {
                 None => break,
-                Some(Ok(Page { found, advanced })) => {
+                Some(Ok(Page { found, advanced, has_missed, not_handed_on })) => {
                     failing = false;
-                    found >= self.page && advanced > 0
+                    if let Some(error) = not_handed_on.as_ref().filter(|_| !is_holding_back) {
+                        tracing::warn!(%error, "notifications of schedules wait for the store");
+                    }
+                    is_holding_back = not_handed_on.is_some();
+                    // What comes after due times that were missed is made next.
+                    advanced == 0 || !(found >= self.page || has_missed)
                 }
                 Some(Err(error)) => {
                     if !failing {
                         tracing::warn!(%error, "schedules cannot be loaded; trying again");
                     }
                     failing = true;
-                    false
+                    true
                 }
             };
-            if !is_full {
+            if is_through {
                 tokio::select! {
                     () = self.changed.notified() => {}
                     () = tokio::time::sleep(LONGEST_WAIT) => {}
@@ -116,21 +131,25 @@ impl Loader {
     /// Makes the triggers of one page of schedules.
     async fn load(&self, caller: &Caller) -> Result<Page, StoreError> {
         let now = self.clock.now();
-        let until = now.plus(AHEAD);
+        let until = now.plus(LOADED_AHEAD);
+        self.troubles.look_again(&*self.store, now).await?;
         let queue = QueueName::system(trigger::QUEUE);
         metrics::gauge!("leasehold_loaders").set(self.manager.sharers(&queue) as f64);
         let partitions = self.manager.own_partitions(&queue);
         if partitions.is_empty() {
             self.lags.show(&[], now);
-            return Ok(Page { found: 0, advanced: 0 });
+            return Ok(Page::default());
         }
         let due = DueSchedules { partitions, until, limit: self.page };
         let found = self.store.due_schedules(&due).await?;
         let page = found.len();
         self.lags.show(&found, now);
-        let mut loaded: Vec<Loaded> = found.into_iter().map(|found| Loaded::of(found, caller, now, until)).collect();
+        let mut loaded: Vec<Loaded> = found.into_iter().map(|found| Loaded::of(found, now, until)).collect();
         self.make_triggers(caller, &mut loaded).await;
-        Ok(Page { found: page, advanced: self.advance(loaded).await? })
+        let not_handed_on = self.hand_on(&mut loaded, now).await;
+        let has_missed = loaded.iter().any(|one| one.missed() > 0);
+        let advanced = self.advance(caller, loaded, now).await?;
+        Ok(Page { found: page, advanced, has_missed, not_handed_on })
     }
 
     /// Submits the triggers of a page.
@@ -167,53 +186,90 @@ impl Loader {
         }
     }
 
-    /// Writes how far the schedules have come whose triggers are made; returns how many were written.
-    async fn advance(&self, loaded: Vec<Loaded>) -> Result<usize, StoreError> {
-        let writes: Vec<ScheduleWrite> = loaded.iter().filter(|one| one.is_made).map(Loaded::write).collect();
-        if writes.is_empty() {
+    /// Hands on the notices of those schedules of a page whose outboxes have waited for long enough. Returns the first
+    /// failure.
+    async fn hand_on(&self, loaded: &mut [Loaded], now: Timestamp) -> Option<ManagerError> {
+        let mut full: Vec<&mut Loaded> = loaded.iter_mut().filter(|one| one.is_to_be_handed_on(now)).collect();
+        let schedules: Vec<Arc<Schedule>> = full.iter().map(|one| Arc::clone(&one.found.schedule)).collect();
+        let schedules: Vec<&Schedule> = schedules.iter().map(|schedule| &**schedule).collect();
+        let (are_handed_on, failure) = self.notifier.hand_on(&self.manager, &schedules).await;
+        for (one, is_handed_on) in full.iter_mut().zip(are_handed_on) {
+            one.is_handed_on = Some(is_handed_on);
+        }
+        failure
+    }
+
+    /// Writes how far the schedules have come whose triggers are made, and what has become of outboxes; returns how many
+    /// were written.
+    async fn advance(&self, caller: &Caller, loaded: Vec<Loaded>, now: Timestamp) -> Result<usize, StoreError> {
+        let changed: Vec<&Loaded> = loaded.iter().filter(|one| one.has_changed()).collect();
+        if changed.is_empty() {
             return Ok(0);
         }
+        let after: Vec<Arc<Schedule>> =
+            changed.iter().map(|one| Arc::new(one.after(caller, now, &self.notifier))).collect();
+        let writes = changed
+            .iter()
+            .zip(&after)
+            .map(|(one, after)| ScheduleWrite::Replace { schedule: Arc::clone(after), expected: one.found.version });
         // Of a conflict nothing follows: who was first has changed the schedule, or loaded it as well.
-        let written = self.store.write_schedules(writes).await;
-        let made = loaded.iter().filter(|one| one.is_made).zip(&written).filter(|(_, written)| written.is_ok());
-        metrics::counter!("leasehold_triggers_missed_total").increment(made.map(|(one, _)| one.missed()).sum());
+        let answers = self.store.write_schedules(writes.collect()).await;
+        let written = || changed.iter().zip(&after).zip(&answers).filter(|(_, answer)| answer.is_ok());
+        metrics::counter!("leasehold_triggers_missed_total")
+            .increment(written().map(|((one, _), _)| one.missed()).sum());
+        self.troubles.note(written().map(|((_, after), _)| &**after));
         if !self.store.has_realtime_search() {
             self.store.refresh(Refresh::Schedules).await?;
         }
-        Ok(written.iter().filter(|written| written.is_ok()).count())
+        Ok(written().count())
     }
 }
 
 /// What became of a page.
+#[derive(Default)]
 struct Page {
     /// How many schedules it has.
     found: usize,
     /// How many of them were written.
     advanced: usize,
+    /// Whether any of them has missed due times.
+    has_missed: bool,
+    /// Why notices were not handed on.
+    not_handed_on: Option<ManagerError>,
 }
 
 impl Loaded {
     /// Plans a schedule that was found.
-    fn of(found: StoredSchedule, caller: &Caller, now: Timestamp, until: Timestamp) -> Self {
+    fn of(found: StoredSchedule, now: Timestamp, until: Timestamp) -> Self {
         let schedule = &found.schedule;
         let mut faults = Vec::new();
-        let then = match schedule.definition.timetable(&schedule.id, &mut faults) {
-            Some(timetable) => Then::GoOn(plan(schedule, &timetable, now, until, MAX_TRIGGERS)),
-            None => {
+        let then = match schedule.next_due().map(|_| schedule.definition.timetable(&schedule.id, &mut faults)) {
+            None => Then::Stay,
+            Some(Some(timetable)) => Then::GoOn(plan(schedule, &timetable, now, until, MAX_TRIGGERS)),
+            Some(None) => {
                 let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
                 let reason = format!("it cannot be read any more: {}", why.join("; "));
                 tracing::error!(schedule = %schedule.id, reason, "a schedule is paused");
-                Then::Pause(SchedulePause { at: now, by: caller.clone(), reason })
+                Then::Pause(reason)
             }
         };
-        Self { found, then, is_made: true }
+        Self { found, then, is_made: true, is_handed_on: None }
     }
 
     fn plan(&self) -> Option<&Plan> {
         match &self.then {
             Then::GoOn(plan) => Some(plan),
-            Then::Pause(_) => None,
+            Then::Pause(_) | Then::Stay => None,
         }
+    }
+
+    /// Returns whether the notices in the outbox are to be handed on now. What a downtime has missed is told of when all
+    /// of it is known.
+    fn is_to_be_handed_on(&self, now: Timestamp) -> bool {
+        let schedule = &self.found.schedule;
+        let next = self.plan().and_then(|plan| plan.course.next_due_at);
+        let is_behind = next.is_some_and(|next| next.plus(schedule.margin()) < now);
+        !is_behind && schedule.course.outbox.hand_on_at().is_some_and(|at| at <= now)
     }
 
     /// Returns the jobs of the triggers.
@@ -224,20 +280,46 @@ impl Loaded {
         self.plan().into_iter().flat_map(|plan| &plan.triggers).map(trigger).collect()
     }
 
-    fn write(&self) -> ScheduleWrite {
+    /// Returns whether there is something to write.
+    fn has_changed(&self) -> bool {
+        let goes_on = match &self.then {
+            Then::GoOn(plan) => plan.course != self.found.schedule.course,
+            Then::Pause(_) => true,
+            Then::Stay => false,
+        };
+        self.is_handed_on.is_some() || (self.is_made && goes_on)
+    }
+
+    /// Returns the schedule as it is to be written.
+    fn after(&self, caller: &Caller, now: Timestamp, notifier: &ScheduleNotifier) -> Schedule {
         let mut schedule = (*self.found.schedule).clone();
-        match &self.then {
-            Then::GoOn(plan) => schedule.course = plan.course.clone(),
-            Then::Pause(pause) => {
-                schedule.paused = Some(pause.clone());
-                schedule.revision += 1;
-            }
+        match self.is_handed_on {
+            Some(true) => schedule.course.outbox.handed_on(now),
+            Some(false) => schedule.course.outbox.put_off(now),
+            None => {}
         }
-        ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: self.found.version }
+        if !self.is_made {
+            return schedule;
+        }
+        let definition = Arc::clone(&schedule.definition);
+        let is_wanted = |event| notifier.is_wanted(&definition, event);
+        let occasion = Occasion { at: now, by: caller, is_wanted: &is_wanted };
+        match &self.then {
+            Then::GoOn(plan) => {
+                schedule.course = Course { outbox: schedule.course.outbox, ..plan.course.clone() };
+                if let Some(missed) = &plan.missed {
+                    schedule.note_missed(missed, &occasion);
+                }
+            }
+            Then::Pause(reason) => schedule.pause_by_system(reason.clone(), &occasion),
+            Then::Stay => {}
+        }
+        schedule
     }
 
     /// Returns how many due times the plan found to be missed.
     fn missed(&self) -> u64 {
-        self.plan().map_or(0, |plan| plan.missed)
+        let plan = self.plan().filter(|_| self.is_made);
+        plan.and_then(|plan| plan.missed.as_ref()).map_or(0, |missed| missed.count)
     }
 }

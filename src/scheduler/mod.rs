@@ -7,7 +7,8 @@
 //!    gone.
 //! 3. A worker within the process claims triggers when they are due and [`perform`]s them: it reads the schedule as it
 //!    is then, judges what became of earlier ones ([`overlap`]), and does the [`action`].
-//! 4. [`outcomes`] tells what has become of each due time.
+//! 4. [`outcomes`] tells what has become of each due time, and [`troubles`] which schedules need somebody's care. What
+//!    receivers are to be notified of is written with the schedule, and handed on by the loader.
 
 mod action;
 mod lag;
@@ -17,6 +18,7 @@ mod overlap;
 mod perform;
 pub mod schedules;
 pub mod trigger;
+mod troubles;
 
 use std::time::Duration;
 
@@ -27,6 +29,7 @@ pub use lag::SHARDS;
 pub use outcomes::DueTime;
 pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
 pub use trigger::{Outcome, Performed, Trigger};
+pub use troubles::MAX_NAMED;
 
 use crate::executor::{Hosts, HttpExecutor};
 use crate::worker::in_process::SystemQueue;
@@ -70,12 +73,20 @@ impl Scheduler {
     #[must_use]
     pub fn start(schedules: &Schedules, executor: HttpExecutor, config: SchedulerConfig) -> Self {
         let SchedulerConfig { page, slots, places } = config;
-        let Schedules { manager, store, clock, changed, .. } = schedules.clone();
-        let (of_loader, lags) = (manager.clone(), Lags::new());
-        let loader = Loader { manager: of_loader, store: store.clone(), clock: clock.clone(), changed, page, lags };
+        let Schedules { manager, store, clock, changed, notifier, troubles, .. } = schedules.clone();
+        let loader = Loader {
+            manager: manager.clone(),
+            store: store.clone(),
+            clock: clock.clone(),
+            changed,
+            page,
+            lags: Lags::new(),
+            notifier: notifier.clone(),
+            troubles: troubles.clone(),
+        };
         let actions = Actions { executor, hosts: Hosts::new(places) };
         let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
-        let perform = Perform { manager: manager.clone(), store, clock, actions, overlaps };
+        let perform = Perform { manager: manager.clone(), store, clock, actions, overlaps, notifier, troubles };
         let (queue, kind) = (trigger::QUEUE, trigger::KIND);
         let queue = SystemQueue { role: "scheduler", queue, kind, slots, drain: DRAIN };
         let (stopping, worker) = (CancellationToken::new(), StopHandle::default());

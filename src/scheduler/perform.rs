@@ -11,10 +11,12 @@ use async_trait::async_trait;
 use super::action::{Actions, End};
 use super::overlap::{Overlaps, Verdict};
 use super::trigger::{Outcome, Performed, Trigger};
+use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp, millis};
 use crate::job::Json;
 use crate::manager::{Caller, Manager};
-use crate::schedule::{ActionType, NotRun, NotRunRange, Schedule, SchedulePause};
+use crate::notify::ScheduleNotifier;
+use crate::schedule::{ActionType, NotRun, NotRunRange, Occasion, SCHEDULER, Schedule, TriggerEnd};
 use crate::store::{ScheduleWrite, Store, StoredSchedule, WriteError};
 use crate::worker::{Attempt, Handler, HandlerError};
 
@@ -32,6 +34,8 @@ pub(super) struct Perform {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) actions: Actions,
     pub(super) overlaps: Overlaps,
+    pub(super) notifier: ScheduleNotifier,
+    pub(super) troubles: Troubles,
 }
 
 #[async_trait]
@@ -67,7 +71,9 @@ impl Perform {
         }
         if late > schedule.margin() {
             if attempt.job.attempt > 1 {
-                return Ok(Performed::not(Outcome::Failed, late, "it was tried until its margin of error was over"));
+                let why = "it was tried until its margin of error was over";
+                self.ended(&found, TriggerEnd::GivenUp(why)).await?;
+                return Ok(Performed::not(Outcome::Failed, late, why));
             }
             self.note_not_run(&found, trigger.due_at, NotRun::Missed).await?;
             return Ok(Performed::not(Outcome::Missed, late, "it could not begin within the margin of error"));
@@ -90,7 +96,11 @@ impl Perform {
             ActionType::Http => self.actions.call(schedule, trigger, attempt, &*self.clock).await?,
         };
         // The action is done: to do it again for the sake of a count would be worse than a count that is off.
-        if let Err(error) = self.ended(&found, &end).await {
+        let ended = match &end {
+            End::Done { .. } => TriggerEnd::Succeeded,
+            End::Consumed { message, .. } => TriggerEnd::Refused(message.as_deref()),
+        };
+        if let Err(error) = self.ended(&found, ended).await {
             tracing::warn!(%error, schedule = %schedule.id, "how an action has ended is not counted");
         }
         let outcome = match end {
@@ -105,55 +115,61 @@ impl Perform {
     /// Records that a due time did not run.
     async fn note_not_run(&self, found: &StoredSchedule, due: Timestamp, reason: NotRun) -> Result<(), HandlerError> {
         let range = NotRunRange { first: due, last: due, count: 1, reason };
-        self.change(found, |schedule| {
+        self.change(found, |schedule, occasion| {
             // The loader may have found it missed as well.
             let is_new = !schedule.course.has_not_run(due);
             if is_new {
                 schedule.course.add_not_run(range.clone());
+                if reason == NotRun::Missed {
+                    schedule.note_missed(&range, occasion);
+                }
             }
             is_new
         })
         .await
     }
 
-    /// Records in the schedule how its action has ended. After so many errors in a row as its definition says, the
-    /// schedule is paused.
-    async fn ended(&self, found: &StoredSchedule, end: &End) -> Result<(), HandlerError> {
-        let (is_error, now) = (matches!(end, End::Consumed { .. }), self.clock.now());
-        self.change(found, |schedule| {
-            let errors = if is_error { schedule.course.errors.saturating_add(1) } else { 0 };
-            let has_changed = errors != schedule.course.errors;
-            schedule.course.errors = errors;
-            let limit = schedule.definition.pause_after_errors.filter(|limit| is_error && errors >= *limit);
-            if limit.is_some() && schedule.paused.is_none() {
-                let reason = format!("{errors} errors in a row");
-                tracing::warn!(schedule = %schedule.id, reason, "a schedule is paused");
-                schedule.paused = Some(SchedulePause { at: now, by: Caller::system("scheduler"), reason });
-                schedule.revision += 1;
-            }
-            has_changed
-        })
-        .await
+    /// Records in the schedule how a trigger has ended.
+    async fn ended(&self, found: &StoredSchedule, end: TriggerEnd<'_>) -> Result<(), HandlerError> {
+        self.change(found, |schedule, occasion| schedule.note_end(end, occasion)).await
     }
 
     /// Changes a schedule as it is now; `change` returns whether it has changed anything.
-    async fn change(&self, found: &StoredSchedule, change: impl Fn(&mut Schedule) -> bool) -> Result<(), HandlerError> {
-        let mut current = found.clone();
+    async fn change(
+        &self,
+        found: &StoredSchedule,
+        change: impl Fn(&mut Schedule, &Occasion<'_>) -> bool,
+    ) -> Result<(), HandlerError> {
+        let (mut current, caller, now) = (found.clone(), Caller::system(SCHEDULER), self.clock.now());
         for _ in 0..TRIES {
             let mut schedule = (*current.schedule).clone();
-            if !change(&mut schedule) {
+            let is_wanted = |event| self.notifier.is_wanted(&current.schedule.definition, event);
+            if !change(&mut schedule, &Occasion { at: now, by: &caller, is_wanted: &is_wanted }) {
                 return Ok(());
             }
-            let write = ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: current.version };
+            let schedule = Arc::new(schedule);
+            let write = ScheduleWrite::Replace { schedule: Arc::clone(&schedule), expected: current.version };
             match self.store.write_schedules(vec![write]).await.into_iter().next() {
+                Some(Ok(_)) => {
+                    self.changed(&current.schedule, &schedule);
+                    return Ok(());
+                }
                 Some(Err(WriteError::Conflict(Some(other)))) => current = other,
                 // It was removed, and nobody asks any more.
-                Some(Ok(_) | Err(WriteError::Conflict(None))) => return Ok(()),
+                Some(Err(WriteError::Conflict(None))) => return Ok(()),
                 Some(Err(error)) => return Err(HandlerError::retryable("store", error.to_string())),
                 None => break,
             }
         }
         Err(HandlerError::retryable("contended", "the schedule was changed by others again and again"))
+    }
+
+    /// Takes note of a change that was written.
+    fn changed(&self, before: &Schedule, after: &Schedule) {
+        if let Some(pause) = after.paused.as_ref().filter(|_| before.paused.is_none()) {
+            tracing::warn!(schedule = %after.id, reason = pause.reason, "a schedule is paused");
+        }
+        self.troubles.note(std::iter::once(after));
     }
 }
 

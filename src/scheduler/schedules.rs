@@ -7,11 +7,13 @@ use tokio::sync::Notify;
 use super::action::job_of;
 use super::outcomes::{self, DueTime};
 use super::trigger::{self, Trigger};
+use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{TargetPolicy, TargetUrl};
 use crate::job::{JobId, ScheduleId};
 use crate::manager::{Caller, Manager, ManagerError};
-use crate::schedule::{ActionType, Course, Definition, Fault, Schedule, SchedulePause, Timetable};
+use crate::notify::ScheduleNotifier;
+use crate::schedule::{ActionType, Course, Definition, Fault, Occasion, Schedule, SchedulePause, Timetable, Trouble};
 use crate::store::{
     ListSchedules, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Version, WriteError,
 };
@@ -78,14 +80,32 @@ pub struct Schedules {
     pub(super) clock: Arc<dyn Clock>,
     /// Notified when a schedule may be due sooner than the loader knows.
     pub(super) changed: Arc<Notify>,
+    pub(super) notifier: ScheduleNotifier,
+    pub(super) troubles: Troubles,
     policy: Arc<TargetPolicy>,
 }
 
 impl Schedules {
-    /// Creates the schedules of a store, of which calls go to targets that the policy allows.
+    /// Creates the schedules of a store, of which calls go to targets that the policy allows, and of whose events nobody
+    /// is notified.
     #[must_use]
     pub fn new(manager: Manager, store: Arc<dyn Store>, clock: Arc<dyn Clock>, policy: TargetPolicy) -> Self {
-        Self { manager, store, clock, changed: Arc::new(Notify::new()), policy: Arc::new(policy) }
+        let (changed, policy) = (Arc::new(Notify::new()), Arc::new(policy));
+        let (notifier, troubles) = (ScheduleNotifier::default(), Troubles::default());
+        Self { manager, store, clock, changed, notifier, troubles, policy }
+    }
+
+    /// Returns the schedules, of whose events this notifies receivers.
+    #[must_use]
+    pub fn notifying(self, notifier: ScheduleNotifier) -> Self {
+        Self { notifier, ..self }
+    }
+
+    /// Returns schedules that are in trouble, as far as this process performs schedules and knows of them: at most
+    /// [`MAX_NAMED`](super::MAX_NAMED), by id.
+    #[must_use]
+    pub fn in_trouble(&self) -> Vec<(ScheduleId, Trouble)> {
+        self.troubles.all()
     }
 
     /// Stores a schedule. One that is there is left if it has the same definition, and written over if `may_replace`
@@ -231,7 +251,9 @@ impl Schedules {
     ) -> Result<StoredSchedule, ScheduleError> {
         self.change(id, None, |current| {
             let pause = SchedulePause { at: self.clock.now(), by: caller.clone(), reason: reason.clone() };
-            current.schedule.paused.is_none().then(|| revised(current, Some(pause), current.schedule.course.clone()))
+            let former = &*current.schedule;
+            let paused = || Schedule { paused: Some(pause), revision: former.revision + 1, ..former.clone() };
+            former.paused.is_none().then(|| replacement(current, paused()))
         })
         .await
     }
@@ -240,13 +262,15 @@ impl Schedules {
     ///
     /// # Errors
     /// [`ScheduleError`] says why it is not resumed.
-    pub async fn resume(&self, id: &ScheduleId) -> Result<StoredSchedule, ScheduleError> {
+    pub async fn resume(&self, caller: &Caller, id: &ScheduleId) -> Result<StoredSchedule, ScheduleError> {
         self.change(id, None, |current| {
-            let schedule = &current.schedule;
+            let (mut schedule, now) = ((*current.schedule).clone(), self.clock.now());
             schedule.paused.as_ref()?;
-            let timetable = schedule.definition.timetable(id, &mut Vec::new())?;
-            let next_due_at = timetable.due_after(self.clock.now()).next();
-            Some(revised(current, None, Course { next_due_at, errors: 0, ..schedule.course.clone() }))
+            let definition = Arc::clone(&schedule.definition);
+            let next_due_at = definition.timetable(id, &mut Vec::new())?.due_after(now).next();
+            let is_wanted = |event| self.notifier.is_wanted(&definition, event);
+            schedule.resume(next_due_at, &Occasion { at: now, by: caller, is_wanted: &is_wanted });
+            Some(replacement(current, schedule))
         })
         .await
     }
@@ -378,11 +402,12 @@ impl Schedules {
                 }
             }
             ActionType::Http => {
-                let url = TargetUrl::parse(definition.action.url.as_deref().unwrap_or_default());
-                let allowed = url.map_err(|error| error.to_string());
-                let allowed = allowed.and_then(|url| self.policy.check(&url).map_err(|error| error.to_string()));
-                allowed.unwrap_or_else(|why| fault("action.url", why));
+                let url = definition.action.url.as_deref().unwrap_or_default();
+                self.check_target(url).unwrap_or_else(|why| fault("action.url", why));
             }
+        }
+        for (index, target) in definition.notify.iter().enumerate() {
+            self.check_target(&target.url).unwrap_or_else(|why| fault(&format!("notify[{index}].url"), why));
         }
         let timetable = definition.timetable(id, &mut faults);
         if let Some(timetable) = &timetable
@@ -393,6 +418,12 @@ impl Schedules {
             faults.push(Fault { field: "period".to_owned(), message });
         }
         timetable.filter(|_| faults.is_empty()).ok_or(ScheduleError::Invalid(faults))
+    }
+
+    /// Checks that a URL may be called, as far as it can be told without looking up its host's name; returns why not.
+    fn check_target(&self, url: &str) -> Result<(), String> {
+        let url = TargetUrl::parse(url).map_err(|error| error.to_string())?;
+        self.policy.check(&url).map_err(|error| error.to_string())
     }
 }
 
@@ -426,7 +457,7 @@ fn created(caller: &Caller, new: &NewSchedule, timetable: &Timetable, now: Times
 
 /// Returns a schedule with another definition. It goes on where it was, unless it is due at other times from now on.
 fn replaced(former: &Schedule, definition: &Definition, timetable: &Timetable, now: Timestamp) -> Schedule {
-    let mut course = Course { errors: 0, ..former.course.clone() };
+    let mut course = Course { errors: 0, failures: 0, ..former.course.clone() };
     let mut period_since = former.period_since;
     if !former.definition.is_due_alike(definition) {
         period_since = now;
@@ -436,9 +467,7 @@ fn replaced(former: &Schedule, definition: &Definition, timetable: &Timetable, n
     Schedule { definition, revision: former.revision + 1, period_since, updated_at: now, course, ..former.clone() }
 }
 
-/// Returns the write of a schedule that is paused or goes on.
-fn revised(current: &StoredSchedule, paused: Option<SchedulePause>, course: Course) -> ScheduleWrite {
-    let former = &*current.schedule;
-    let schedule = Schedule { paused, course, revision: former.revision + 1, ..former.clone() };
+/// Returns the write of a schedule over the one that was read.
+fn replacement(current: &StoredSchedule, schedule: Schedule) -> ScheduleWrite {
     ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: current.version }
 }

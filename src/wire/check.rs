@@ -149,12 +149,19 @@ impl Checks {
 
     /// Checks the receivers of notifications.
     pub(crate) fn notify(&mut self, field: &str, targets: &[NotifyTarget]) {
-        if targets.len() > MAX_NOTIFY_TARGETS {
+        self.targets(field, targets.iter().map(|target| target.url.as_str()));
+        for (index, target) in targets.iter().enumerate() {
+            self.notifiable(&format!("{field}[{index}].events"), &target.events);
+        }
+    }
+
+    /// Checks the number and the URLs of receivers of notifications.
+    pub(crate) fn targets<'a>(&mut self, field: &str, urls: impl ExactSizeIterator<Item = &'a str>) {
+        if urls.len() > MAX_NOTIFY_TARGETS {
             self.fault(field, format!("has more than {MAX_NOTIFY_TARGETS} targets"));
         }
-        for (index, target) in targets.iter().enumerate() {
-            self.url(&format!("{field}[{index}].url"), &target.url);
-            self.notifiable(&format!("{field}[{index}].events"), &target.events);
+        for (index, url) in urls.enumerate() {
+            self.url(&format!("{field}[{index}].url"), url);
         }
     }
 

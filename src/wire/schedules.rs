@@ -10,7 +10,9 @@ use super::described::{Components, Described, Labels, NewScheduleId, add, lines}
 use crate::clock::Timestamp;
 use crate::executor::is_carriage;
 use crate::job::{Owner, ScheduleId};
-use crate::schedule::{self, Action, ActionType, Definition, ExcludedDays, NotRunRange, Overlap, SchedulePause};
+use crate::schedule::{
+    self, Action, ActionType, Definition, ExcludedDays, NotRunRange, Overlap, ScheduleNotifyTarget, SchedulePause,
+};
 pub use crate::schedule::{DatesText as ExcludedDates, PeriodText as Period};
 
 /// The default margin of error, in milliseconds.
@@ -82,6 +84,10 @@ pub struct PutSchedule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
     pub exclude: Vec<ExcludedDates>,
+    /// The receivers that are notified of events of the schedule, at most 10.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 10)]
+    pub notify: Vec<ScheduleNotifyTarget>,
     /// Whether a new schedule is paused from the beginning; not by default.
     pub paused: Option<bool>,
 }
@@ -115,6 +121,8 @@ pub struct Schedule {
     pub end_at: Option<Timestamp>,
     /// Days on which nothing is due.
     pub exclude: Vec<ExcludedDates>,
+    /// The receivers that are notified of events of the schedule.
+    pub notify: Vec<ScheduleNotifyTarget>,
     /// Who paused the schedule, when and why; null while it runs.
     pub paused: Option<SchedulePause>,
     /// How often people have changed the schedule, counted from 1.
@@ -127,6 +135,14 @@ pub struct Schedule {
     pub not_run: Vec<NotRunRange>,
     /// How many triggers in a row ended with an error of the user's.
     pub errors: u32,
+    /// How many triggers in a row ended without success: with such an error, or given up once the margin of error was
+    /// over.
+    pub failures: u32,
+    /// Since when the schedule is failing: that many triggers in a row, three by default, have ended without success, and
+    /// none has succeeded since. Null while it is not.
+    pub failing_since: Option<Timestamp>,
+    /// When it was first found that a due time was missed since an action last succeeded. Null when none was.
+    pub missed_since: Option<Timestamp>,
     /// When the schedule was created.
     pub created_at: Timestamp,
     /// When people last changed the schedule.
@@ -169,12 +185,16 @@ impl Schedule {
             start_at: defined.start_at,
             end_at: defined.end_at,
             exclude: defined.exclude,
+            notify: defined.notify,
             paused: paused.clone(),
             revision: *revision,
             next_due_at: course.next_due_at,
             last_due_at: course.last_due_at,
             not_run: course.not_run.clone(),
             errors: course.errors,
+            failures: course.failures,
+            failing_since: course.failing_since,
+            missed_since: course.missed_since,
             created_at: *created_at,
             updated_at: *updated_at,
         }
@@ -198,6 +218,7 @@ impl PutSchedule {
             start_at: None,
             end_at: None,
             exclude: Vec::new(),
+            notify: Vec::new(),
             paused: None,
         }
     }
@@ -230,6 +251,7 @@ impl PutSchedule {
         self.period.parse(&mut faults);
         ExcludedDates::parse_all(&self.exclude, &mut faults);
         checks.faults(faults);
+        checks.targets("notify", self.notify.iter().map(|target| target.url.as_str()));
         let definition = Definition {
             owner,
             labels: self.labels,
@@ -242,6 +264,7 @@ impl PutSchedule {
             start_at,
             end_at,
             exclude: self.exclude,
+            notify: self.notify,
         };
         checks.finish(Some((id, definition)))
     }

@@ -1,4 +1,4 @@
-//! Subscriptions: receivers of the events of all jobs.
+//! Subscriptions: receivers of the events of all jobs and schedules.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 use super::check::{Checks, Invalid};
 use crate::clock::Timestamp;
 use crate::executor::webhook::Secret;
-use crate::job::{Actor, EventName, Kind, NoticeFormat, NotifiableEvent, Owner, QueueName};
-use crate::notify::{self, NewSubscription};
+use crate::job::{Actor, EventName, Kind, NoticeFormat, Owner, QueueName};
+use crate::notify::{self, NewSubscription, SubscribableEvent};
 use crate::query::kql::Expression;
 
 /// The most queues, kinds or owners of a subscription.
@@ -23,10 +23,10 @@ pub struct Subscribe {
     /// The `http` or `https` URL that receives the events, at most 2,048 bytes.
     #[schema(max_length = 2048)]
     pub url: String,
-    /// The events to send. An empty list selects all of them.
+    /// The events to send. An empty list selects all of them. Those of schedules are selected by `owners` alone: they
+    /// are not sent where `queues`, `kinds` or `kql` select jobs, and cannot be named beside these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<NotifiableEvent>)]
-    pub events: Vec<EventName>,
+    pub events: Vec<SubscribableEvent>,
     /// The format of the messages; `cloud_events` by default.
     #[serde(default)]
     pub format: NoticeFormat,
@@ -38,7 +38,7 @@ pub struct Subscribe {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Kind>, max_items = 100)]
     pub kinds: Vec<String>,
-    /// Selects only the jobs of these owners; all owners when empty.
+    /// Selects only the jobs and schedules of these owners; all owners when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Owner>, max_items = 100)]
     pub owners: Vec<String>,
@@ -59,8 +59,7 @@ pub struct Subscription {
     /// The URL that receives the events.
     pub url: String,
     /// The events that are sent; an empty list selects all of them.
-    #[schema(value_type = Vec<NotifiableEvent>)]
-    pub events: Vec<EventName>,
+    pub events: Vec<SubscribableEvent>,
     /// The format of the messages.
     pub format: NoticeFormat,
     /// The queues whose jobs are selected; all queues when empty.
@@ -69,7 +68,7 @@ pub struct Subscription {
     /// The kinds whose jobs are selected; all kinds when empty.
     #[schema(value_type = Vec<Kind>)]
     pub kinds: Vec<String>,
-    /// The owners whose jobs are selected; all owners when empty.
+    /// The owners whose jobs and schedules are selected; all owners when empty.
     #[schema(value_type = Vec<Owner>)]
     pub owners: Vec<String>,
     /// The query that selects the jobs; null when it is all of them.
@@ -105,7 +104,7 @@ impl Subscribe {
     pub fn into_new(self) -> Result<NewSubscription, Invalid> {
         let mut checks = Checks::default();
         checks.url("url", &self.url);
-        checks.notifiable("events", &self.events);
+        self.check_events(&mut checks);
         for (field, names) in [("queues", &self.queues), ("kinds", &self.kinds), ("owners", &self.owners)] {
             if names.len() > MAX_NAMES {
                 checks.fault(field, format!("has more than {MAX_NAMES} names"));
@@ -126,6 +125,24 @@ impl Subscribe {
         let secret = checks.finish(secret.ok())?;
         let (url, format, events) = (self.url, self.format, self.events.into_iter().collect());
         Ok(NewSubscription { url, format, events, queues, kinds, owners, query, secret })
+    }
+
+    /// Checks that each event can be sent, with what selects jobs beside it.
+    fn check_events(&self, checks: &mut Checks) {
+        let (mut of_jobs, mut of_schedules): (Vec<EventName>, Option<SubscribableEvent>) = (Vec::new(), None);
+        for event in &self.events {
+            match event {
+                SubscribableEvent::Job(event) => of_jobs.push(*event),
+                SubscribableEvent::Schedule(_) => of_schedules = Some(*event),
+            }
+        }
+        checks.notifiable("events", &of_jobs);
+        let selects_jobs = !self.queues.is_empty() || !self.kinds.is_empty() || self.kql.is_some();
+        if let Some(event) = of_schedules.filter(|_| selects_jobs) {
+            let message = "is of schedules, which have no queue, no kind and none of the fields that `kql` asks for: \
+                           subscribe to it without these";
+            checks.fault("events", format!("`{event}` {message}"));
+        }
     }
 }
 
@@ -155,5 +172,37 @@ impl Subscription {
     /// Returns the subscription with its newest secret.
     pub(crate) fn with_secret(subscription: &notify::Subscription) -> Self {
         Self { secret: subscription.secrets.first().map(Secret::reveal), ..Self::from(subscription) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(fields: &str) -> Vec<(String, String)> {
+        let subscribe: Subscribe = serde_json::from_str(&format!(r#"{{"url": "https://example.org/", {fields}}}"#))
+            .expect("a subscription of known events");
+        let errors = subscribe.into_new().err().map(|invalid| invalid.errors).unwrap_or_default();
+        errors.into_iter().map(|error| (error.field, error.message)).collect()
+    }
+
+    #[test]
+    fn events_of_jobs_and_of_schedules_are_subscribed_to_together() {
+        assert_eq!(refused(r#""events": ["failed", "schedule_missed"], "owners": ["team-a"]"#), []);
+        assert_eq!(refused(r#""queues": ["q"], "kql": "priority > 50""#), []);
+        let unknown = serde_json::from_str::<Subscribe>(r#"{"url": "https://example.org/", "events": ["missed"]}"#);
+        let said = unknown.expect_err("there is no such event").to_string();
+        assert!(said.contains("`missed`") && said.contains("failed") && said.contains("schedule_missed"), "{said}");
+    }
+
+    #[test]
+    fn an_event_of_schedules_is_refused_where_only_jobs_are_selected() {
+        for selects in [r#""queues": ["q"]"#, r#""kinds": ["k"]"#, r#""kql": "owner: team-a""#] {
+            let faults = refused(&format!(r#""events": ["failed", "schedule_failing"], {selects}"#));
+            let [(field, message)] = &faults[..] else { panic!("{selects}: {faults:?}") };
+            assert!(field == "events" && message.contains("`schedule_failing`"), "{selects}: {message}");
+        }
+        let faults = refused(r#""events": ["claimed", "schedule_failing"]"#);
+        assert!(matches!(&faults[..], [(_, message)] if message.contains("`claimed` cannot be told of")), "{faults:?}");
     }
 }

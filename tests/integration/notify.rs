@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use leasehold::clock::{Clock, ManualClock, Timestamp};
-use leasehold::executor::webhook::Secret;
+use leasehold::executor::webhook::{EventData, Secret};
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{
     Actor, EventName, JobError, JobId, JobSpec, JobState, Kind, NoticeFormat, NoticeTarget, Oversight, Owner, Priority,
@@ -131,7 +131,7 @@ fn failed() -> Outcome {
 }
 
 async fn subscribe(notifier: &Notifier, receiver: &Receiver, events: &[EventName]) -> Subscription {
-    let new = NewSubscription { events: events.iter().copied().collect(), ..all_for(receiver) };
+    let new = NewSubscription { events: events.iter().copied().map(Into::into).collect(), ..all_for(receiver) };
     notifier.subscriptions().create(&Actor::system("admin"), new).await.expect("subscribed")
 }
 
@@ -165,6 +165,8 @@ macro_rules! cases {
         }
     };
 }
+
+mod schedules;
 
 cases! {
     what_is_subscribed_to_is_told_signed_and_nothing_else,
@@ -222,7 +224,8 @@ async fn what_is_subscribed_to_is_told_signed_and_nothing_else(site: Site) {
     assert_eq!(came.len(), 1, "one event, told once: {came:?}");
     let event = came[0].verified(&subscription.secrets[0], site.clock.now());
     assert_eq!((event.subject.as_str(), event.event_type.as_str()), (failed_job.as_str(), "dev.leasehold.job.failed"));
-    assert_eq!(event.data.job.error.map(|error| error.code), Some("exit".to_owned()));
+    let EventData::Job(told) = event.data else { panic!("it is of a job") };
+    assert_eq!(told.job.error.map(|error| error.code), Some("exit".to_owned()));
     let job = site.engine.store().get(&[failed_job]).await.expect("read").remove(0).expect("there").job;
     assert!(job.outbox.is_empty(), "what was handed on is taken out");
 }

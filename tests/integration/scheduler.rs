@@ -114,12 +114,12 @@ impl Running {
     }
 }
 
-fn definition(fields: &Value) -> Definition {
+pub(crate) fn definition(fields: &Value) -> Definition {
     let put: PutSchedule = serde_json::from_value(fields.clone()).expect("a schedule");
     put.into_definition().expect("a definition").1
 }
 
-fn id(text: &str) -> ScheduleId {
+pub(crate) fn id(text: &str) -> ScheduleId {
     ScheduleId::new(text).expect("an id")
 }
 
@@ -130,7 +130,7 @@ async fn put(scheduler: &Running, name: &str, fields: Value) -> ScheduleId {
 }
 
 /// A job action into the queue `work`.
-fn job_action() -> Value {
+pub(crate) fn job_action() -> Value {
     json!({"type": "job", "job": {"queue": "work", "kind": "k", "payload": {"due": "{{due_at}}", "of": "{{schedule_id}}"}}})
 }
 
@@ -373,7 +373,7 @@ async fn a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged(site: Si
 
     // A paused schedule runs on request, and goes on once it is resumed.
     let asked = scheduler.schedules().run_now(&caller, &id("paused")).await.expect("a trigger");
-    scheduler.schedules().resume(&id("paused")).await.expect("resumed");
+    scheduler.schedules().resume(&caller, &id("paused")).await.expect("resumed");
     let fired = |found: &[DueTime]| found.iter().any(|due| matches!(due.outcome, Outcome::Fired | Outcome::Late));
     site.until(&scheduler, &id("paused"), fired).await;
     let asked = site.manager.wait(&asked, Duration::from_secs(20)).await.expect("it is there");

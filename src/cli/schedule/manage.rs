@@ -137,11 +137,11 @@ fn stands_line(schedule: &Schedule) -> String {
 
 /// Says in a few words how a schedule stands.
 fn stands(schedule: &Schedule) -> String {
-    match (&schedule.paused, schedule.errors) {
+    match (&schedule.paused, schedule.failures) {
         (Some(pause), _) if pause.reason.is_empty() => format!("paused by {}", pause.by),
         (Some(pause), _) => format!("paused by {}: {}", pause.by, shorten(&pause.reason, MESSAGE_CHARACTERS)),
         (None, 0) => "on".to_owned(),
-        (None, errors) => format!("on, {errors} errors in a row"),
+        (None, failures) => format!("on, {failures} failures in a row"),
     }
 }
 
@@ -190,9 +190,16 @@ fn describe(schedule: &Schedule) -> String {
     page.time("ends at", schedule.end_at);
     page.time("due next", schedule.next_due_at);
     page.time("due last", schedule.last_due_at);
+    page.time("failing since", schedule.failing_since);
+    page.time("missed since", schedule.missed_since);
     for range in &schedule.not_run {
         let (first, last) = (range.first.to_rfc3339(), range.last.to_rfc3339());
         page.line("did not run", &format!("{} from {first} to {last}: {}", range.count, range.reason));
+    }
+    for target in &schedule.notify {
+        let events: Vec<&str> = target.events.iter().map(|event| event.as_str()).collect();
+        let events = if events.is_empty() { "all events".to_owned() } else { events.join(", ") };
+        page.line("notifies", &format!("{} of {events}", target.url));
     }
     page.time("created", Some(schedule.created_at));
     page.time("changed", Some(schedule.updated_at));

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{EventData, JobEvent, Origin};
+use super::event::{Event, EventData, Origin, Subject};
 use crate::clock::Timestamp;
 
 /// The media type of the structured form.
@@ -18,29 +18,30 @@ pub struct CloudEvent {
     pub id: String,
     /// The installation that the event comes from, as a URI reference.
     pub source: String,
-    /// The event's type: `dev.leasehold.job.` and the event's name.
+    /// The event's type: `dev.leasehold.job.` or `dev.leasehold.schedule.` and the event's name.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The job's id.
+    /// The id of the job or schedule.
     pub subject: String,
     /// When the event happened.
     pub time: Timestamp,
     /// The media type of the data: `application/json`.
     pub datacontenttype: String,
-    /// The event and its job.
+    /// The event, and what it happened to.
     pub data: EventData,
 }
 
 impl CloudEvent {
     /// Makes the CloudEvent of an event.
     #[must_use]
-    pub fn of(event: &JobEvent, origin: &Origin) -> Self {
+    pub fn of(event: &Event, origin: &Origin) -> Self {
+        let Subject { kind, id, short, .. } = event.subject();
         Self {
             specversion: "1.0".to_owned(),
             id: event.id.to_string(),
             source: origin.source.clone(),
-            event_type: format!("dev.leasehold.job.{}", event.data.event),
-            subject: event.data.job.id.as_str().to_owned(),
+            event_type: format!("dev.leasehold.{kind}.{short}"),
+            subject: id.to_owned(),
             time: event.at,
             datacontenttype: "application/json".to_owned(),
             data: event.data.clone(),

@@ -1,4 +1,4 @@
-//! An event of a job, in the form that receivers get.
+//! An event of a job or of a schedule, in the form that receivers get.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,39 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::clock::Timestamp;
-use crate::job::{Actor, Attempt, EventName, Fence, Job, JobError, JobId, JobState, Kind, Notice, Owner, QueueName};
+use crate::job::{
+    Actor, Attempt, EventName, Fence, Job, JobError, JobId, JobState, Kind, Notice, Owner, QueueName, ScheduleId,
+};
+use crate::schedule::{MissedTimes, Schedule, ScheduleEventName, ScheduleNotice, SchedulePause};
 
-/// The namespace of the ids of events.
+/// The namespaces of the ids of events: of jobs, and of schedules.
 const EVENT_NAMESPACE: Uuid = Uuid::from_u128(0x2c5a_91d4_77b0_4e0e_8f6d_a1b3_50c9_3e17);
+const SCHEDULE_NAMESPACE: Uuid = Uuid::from_u128(0x9b3e_07c2_e15d_4a68_b7f4_60d8_2f91_c5ae);
 
-/// An event that happened to a job.
+/// An event that receivers are notified of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobEvent {
+pub struct Event {
     /// The event's id, which is the same in every delivery, so that receivers can recognise a repetition.
     pub id: Uuid,
     /// When the event happened.
     pub at: Timestamp,
-    /// The event and its job.
+    /// The event, and what it happened to.
     pub data: EventData,
+}
+
+/// An event, and what it happened to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum EventData {
+    /// An event of a job.
+    Job(JobEvent),
+    /// An event of a schedule.
+    Schedule(ScheduleEvent),
 }
 
 /// An event and its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventData {
+pub struct JobEvent {
     /// The name of the event.
     pub event: EventName,
     /// The actor that caused the event.
@@ -62,11 +76,65 @@ pub struct JobData {
     pub error: Option<JobError>,
 }
 
-impl JobEvent {
+/// An event and its schedule.
+#[serde_with::skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleEvent {
+    /// The name of the event.
+    pub event: ScheduleEventName,
+    /// The number of the event among those of the schedule. The one with the higher number is the later one.
+    pub number: u64,
+    /// The actor that caused the event.
+    pub actor: Actor,
+    /// Why it happened, where the name does not say enough.
+    pub reason: Option<String>,
+    /// The due times that were missed, if the event is about such.
+    pub missed: Option<MissedTimes>,
+    /// The schedule when the message was made.
+    pub schedule: ScheduleData,
+}
+
+/// The part of a schedule that receivers get. The field names are those of the API.
+#[serde_with::skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleData {
+    /// The schedule's id.
+    pub id: ScheduleId,
+    /// The schedule's owner, if it has one.
+    pub owner: Option<Owner>,
+    /// The schedule's labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Who paused the schedule, when and why; `None` while it runs.
+    pub paused: Option<SchedulePause>,
+    /// How many triggers in a row ended with an error of the user's.
+    pub errors: u32,
+    /// How many triggers in a row ended without success.
+    pub failures: u32,
+    /// The next time for which no trigger is made yet.
+    pub next_due_at: Option<Timestamp>,
+}
+
+/// What an event happened to, and its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// What it is: `job` or `schedule`.
+    pub kind: &'static str,
+    /// The id of the job or schedule.
+    pub id: &'a str,
+    /// The owner of the job or schedule.
+    pub owner: Option<&'a Owner>,
+    /// The name of the event, as people subscribe to it.
+    pub event: &'static str,
+    /// The name of the event without saying what it happened to.
+    pub short: &'static str,
+}
+
+impl Event {
     /// Makes the event of a job's notice. The same notice always gives the same id; the error is the one that the job
     /// has when the event is made.
     #[must_use]
-    pub fn of(job: &Job, notice: &Notice) -> Self {
+    pub fn of_job(job: &Job, notice: &Notice) -> Self {
         // A job may be deleted, and another one submitted under its id.
         let name = format!("{}:{}:{}", notice.number, job.created_at.as_millis(), job.id);
         let entry = &notice.entry;
@@ -81,10 +149,57 @@ impl JobEvent {
             fence: entry.fence,
             error: job.error.clone(),
         };
+        let (event, actor, reason) = (entry.event, entry.actor.clone(), entry.reason.clone());
         Self {
             id: Uuid::new_v5(&EVENT_NAMESPACE, name.as_bytes()),
             at: entry.at,
-            data: EventData { event: entry.event, actor: entry.actor.clone(), reason: entry.reason.clone(), job: data },
+            data: EventData::Job(JobEvent { event, actor, reason, job: data }),
+        }
+    }
+
+    /// Makes the event of a schedule's notice. The same notice always gives the same id; the rest of the schedule is as
+    /// it is when the event is made.
+    #[must_use]
+    pub fn of_schedule(schedule: &Schedule, notice: &ScheduleNotice) -> Self {
+        // A schedule may be removed, and another one created under its id.
+        let name = format!("{}:{}:{}", notice.number, schedule.created_at.as_millis(), schedule.id);
+        let (definition, course) = (&*schedule.definition, &schedule.course);
+        let data = ScheduleData {
+            id: schedule.id.clone(),
+            owner: definition.owner.clone(),
+            labels: definition.labels.clone(),
+            paused: schedule.paused.clone(),
+            errors: course.errors,
+            failures: course.failures,
+            next_due_at: course.next_due_at,
+        };
+        let ScheduleNotice { number, event, at, actor, reason, missed } = notice.clone();
+        let id = Uuid::new_v5(&SCHEDULE_NAMESPACE, name.as_bytes());
+        Self {
+            id,
+            at,
+            data: EventData::Schedule(ScheduleEvent { event, number, actor, reason, missed, schedule: data }),
+        }
+    }
+
+    /// Returns what the event happened to, and its name.
+    #[must_use]
+    pub fn subject(&self) -> Subject<'_> {
+        match &self.data {
+            EventData::Job(JobEvent { event, job, .. }) => Subject {
+                kind: "job",
+                id: job.id.as_str(),
+                owner: job.owner.as_ref(),
+                event: event.as_str(),
+                short: event.as_str(),
+            },
+            EventData::Schedule(ScheduleEvent { event, schedule, .. }) => Subject {
+                kind: "schedule",
+                id: schedule.id.as_str(),
+                owner: schedule.owner.as_ref(),
+                event: event.as_str(),
+                short: event.short(),
+            },
         }
     }
 }
@@ -94,16 +209,16 @@ impl JobEvent {
 pub struct Origin {
     /// The installation's name: a URI reference, such as its public address.
     pub source: String,
-    /// The address of the web pages that show a job by its id, if there are any.
-    pub job_pages: Option<Url>,
+    /// The address below which web pages show `jobs` and `schedules` by their ids, if there are any.
+    pub pages: Option<Url>,
 }
 
 impl Origin {
-    /// Returns the address of the page that shows the job.
+    /// Returns the address of the page that shows what an event happened to.
     #[must_use]
-    pub fn page_of(&self, job: &JobId) -> Option<Url> {
-        let mut url = self.job_pages.clone()?;
-        url.path_segments_mut().ok()?.pop_if_empty().push(job.as_str());
+    pub fn page_of(&self, subject: &Subject<'_>) -> Option<Url> {
+        let mut url = self.pages.clone()?;
+        url.path_segments_mut().ok()?.pop_if_empty().push(&format!("{}s", subject.kind)).push(subject.id);
         Some(url)
     }
 }

@@ -1,6 +1,6 @@
 //! Webhooks: the messages that receivers get, their signatures, and the meaning of a receiver's answer. All pure.
 //!
-//! In reading order: [`JobEvent`] (what happened), [`render`] (the message in a receiver's format: [`CloudEvent`]s,
+//! In reading order: [`Event`] (what happened), [`render`] (the message in a receiver's format: [`CloudEvent`]s,
 //! messages for Slack, alerts for Alertmanager), [`signature`] (Standard Webhooks), and [`Verdict`] (what an answer
 //! means for the delivery).
 
@@ -22,7 +22,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use serde::Serialize;
 
 pub use cloud_event::CloudEvent;
-pub use event::{EventData, JobData, JobEvent, Origin};
+pub use event::{Event, EventData, JobData, JobEvent, Origin, ScheduleData, ScheduleEvent, Subject};
 pub use signature::{InvalidSecret, InvalidSignature, Secret, verify};
 pub use verdict::{MAX_RETRY_AFTER, Verdict};
 
@@ -32,7 +32,7 @@ use crate::job::NoticeFormat;
 
 /// Renders the event in a receiver's format.
 #[must_use]
-pub fn render(format: NoticeFormat, event: &JobEvent, origin: &Origin) -> Message {
+pub fn render(format: NoticeFormat, event: &Event, origin: &Origin) -> Message {
     let (content_type, body) = match format {
         NoticeFormat::CloudEvents => (cloud_event::CONTENT_TYPE, json(&CloudEvent::of(event, origin))),
         NoticeFormat::Slack => ("application/json", json(&slack::message(event, origin))),
@@ -71,7 +71,7 @@ pub struct Receiver {
 impl Receiver {
     /// Returns the call that delivers the event. Each try has the event's id, and a signature over the time `now`.
     #[must_use]
-    pub fn delivery(&self, event: &JobEvent, origin: &Origin, now: Timestamp) -> HttpCall {
+    pub fn delivery(&self, event: &Event, origin: &Origin, now: Timestamp) -> HttpCall {
         let message = render(self.format, event, origin);
         let mut headers: HeaderMap = signature::headers(event.id, now, &message.body, &self.secrets);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(message.content_type));

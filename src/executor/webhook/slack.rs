@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::event::{EventData, JobEvent, Origin};
+use super::event::{Event, EventData, JobEvent, Origin, ScheduleEvent};
 
 /// The most characters of one text that are shown; Slack accepts 3,000 characters of escaped text in a block.
 const MAX_SHOWN: usize = 400;
@@ -34,28 +34,56 @@ fn mrkdwn(text: String) -> Text {
 }
 
 /// Returns the event as a Slack message.
-pub(super) fn message(event: &JobEvent, origin: &Origin) -> SlackMessage {
-    let EventData { event: name, actor, reason, job } = &event.data;
-    let id = shown(job.id.as_str());
-    let (kind, queue) = (shown(job.kind.as_str()), shown(job.queue.as_str()));
-    let text = format!("Job {name}: {id} ({kind} in {queue})");
-    let linked = match origin.page_of(&job.id) {
+pub(super) fn message(event: &Event, origin: &Origin) -> SlackMessage {
+    let subject = event.subject();
+    let (id, short) = (shown(subject.id), subject.short);
+    let Told { what, about, more, context } = match &event.data {
+        EventData::Job(data) => of_job(data),
+        EventData::Schedule(data) => of_schedule(data),
+    };
+    let linked = match origin.page_of(&subject) {
         // A `|` would end the address.
         Some(page) => format!("<{}|{id}>", escape(&page.as_str().replace('|', "%7C"))),
-        None => id,
+        None => id.clone(),
     };
-    let mut blocks = vec![section(format!("*Job {name}*: {linked}\n{kind} in {queue}"))];
-    if let Some(reason) = reason {
-        blocks.push(section(shown(reason)));
+    let in_brackets = about.as_ref().map(|about| format!(" ({about})")).unwrap_or_default();
+    let below = about.map(|about| format!("\n{about}")).unwrap_or_default();
+    let mut blocks = vec![section(format!("*{what} {short}*: {linked}{below}"))];
+    blocks.extend(more.into_iter().map(section));
+    let owner = subject.owner.map(|owner| format!(", owner {}", shown(owner.as_str()))).unwrap_or_default();
+    blocks.push(Block::Context { elements: vec![mrkdwn(format!("{} by {context}{owner}", event.at))] });
+    SlackMessage { text: format!("{what} {short}: {id}{in_brackets}"), blocks }
+}
+
+/// What a message says, with the texts of others escaped.
+struct Told {
+    what: &'static str,
+    /// What is known of the job or schedule at a glance.
+    about: Option<String>,
+    /// What there is to read besides.
+    more: Vec<String>,
+    context: String,
+}
+
+fn of_job(JobEvent { actor, reason, job, .. }: &JobEvent) -> Told {
+    let error = job.error.as_ref().map(|error| format!("{}: {}", shown(&error.code), shown(&error.message)));
+    Told {
+        what: "Job",
+        about: Some(format!("{} in {}", shown(job.kind.as_str()), shown(job.queue.as_str()))),
+        more: reason.as_deref().map(shown).into_iter().chain(error).collect(),
+        context: format!("{}, attempt {}, now {}", shown(actor.as_str()), job.attempt.get(), job.state),
     }
-    if let Some(error) = &job.error {
-        blocks.push(section(format!("{}: {}", shown(&error.code), shown(&error.message))));
+}
+
+fn of_schedule(ScheduleEvent { actor, reason, missed, schedule, .. }: &ScheduleEvent) -> Told {
+    let next = schedule.next_due_at.filter(|_| schedule.paused.is_none());
+    let next = next.map(|next| format!(", due next at {next}")).unwrap_or_default();
+    Told {
+        what: "Schedule",
+        about: missed.as_ref().map(ToString::to_string),
+        more: reason.as_deref().map(shown).into_iter().collect(),
+        context: format!("{}{next}", shown(actor.as_str())),
     }
-    let owner = job.owner.as_ref().map(|owner| format!(", owner {}", shown(owner.as_str()))).unwrap_or_default();
-    let context =
-        format!("{} by {}, attempt {}, now {}{owner}", event.at, shown(actor.as_str()), job.attempt.get(), job.state,);
-    blocks.push(Block::Context { elements: vec![mrkdwn(context)] });
-    SlackMessage { text, blocks }
 }
 
 fn section(text: String) -> Block {

@@ -10,8 +10,9 @@ use crate::executor::{CallError, HttpAnswer, RefusedTarget, RetryAfter, TargetPo
 use crate::job::{
     Actor, Attempt, Body, EventName, Fence, Job, JobError, JobId, JobSpec, JobState, Kind, Notice, Owner, QueueName,
 };
+use crate::schedule::{MissedTimes, Schedule, ScheduleEventName, ScheduleNotice};
 
-fn event(name: EventName) -> JobEvent {
+fn data(name: EventName) -> JobEvent {
     let job = JobData {
         id: JobId::new("a/1").expect("a name"),
         queue: QueueName::new("night").expect("a name"),
@@ -24,14 +25,21 @@ fn event(name: EventName) -> JobEvent {
         error: Some(JobError { code: "exit".to_owned(), message: "status 1".to_owned() }),
     };
     let reason = Some("no heartbeat".to_owned());
-    let data = EventData { event: name, actor: Actor::system("monitor"), reason, job };
-    JobEvent { id: Uuid::from_u128(7), at: time("2030-01-31T08:00:00Z"), data }
+    JobEvent { event: name, actor: Actor::system("monitor"), reason, job }
+}
+
+fn event_of(data: EventData) -> Event {
+    Event { id: Uuid::from_u128(7), at: time("2030-01-31T08:00:00Z"), data }
+}
+
+fn event(name: EventName) -> Event {
+    event_of(EventData::Job(data(name)))
 }
 
 fn origin() -> Origin {
     Origin {
         source: "https://jobs.example/".to_owned(),
-        job_pages: Some(Url::parse("https://jobs.example/jobs").expect("a URL")),
+        pages: Some(Url::parse("https://jobs.example/").expect("a URL")),
     }
 }
 
@@ -39,7 +47,7 @@ fn time(text: &str) -> Timestamp {
     Timestamp::parse_rfc3339(text).expect("a time")
 }
 
-fn rendered(format: NoticeFormat, event: &JobEvent) -> Value {
+fn rendered(format: NoticeFormat, event: &Event) -> Value {
     serde_json::from_slice(&render(format, event, &origin()).body).expect("JSON")
 }
 
@@ -54,15 +62,15 @@ fn submitted(id: &str, at: Timestamp) -> (Job, Notice) {
 #[test]
 fn a_notice_is_the_same_event_whoever_tells_of_it_and_no_other() {
     let (job, notice) = submitted("a/1", time(NOW));
-    let told = JobEvent::of(&job, &notice);
-    let EventData { event, actor, job: told_of, .. } = &told.data;
+    let told = Event::of_job(&job, &notice);
+    let EventData::Job(JobEvent { event, actor, job: told_of, .. }) = &told.data else { panic!("{told:?}") };
     assert_eq!((*event, told.at, told_of.state), (EventName::Submitted, time(NOW), JobState::Available));
     assert_eq!((told_of.id.as_str(), actor.as_str()), ("a/1", "somebody"));
-    assert_eq!(JobEvent::of(&job.clone(), &notice.clone()), told);
+    assert_eq!(Event::of_job(&job.clone(), &notice.clone()), told);
     let next = Notice { number: 2, ..notice };
     let (other, others) = submitted("a/2", time(NOW));
     let (again, agains) = submitted("a/1", time(NOW).plus(Duration::from_secs(1)));
-    for id in [JobEvent::of(&job, &next).id, JobEvent::of(&other, &others).id, JobEvent::of(&again, &agains).id] {
+    for id in [Event::of_job(&job, &next).id, Event::of_job(&other, &others).id, Event::of_job(&again, &agains).id] {
         assert_ne!(id, told.id);
     }
 }
@@ -103,12 +111,12 @@ fn a_slack_message_links_the_job() {
 #[test]
 fn a_text_of_others_calls_nobody_in_slack_and_takes_up_no_page() {
     let long = "<!channel> & ".repeat(1000);
-    let mut hostile = event(EventName::Failed);
-    hostile.data.job.id = JobId::new("<!here>|x").expect("a name");
-    hostile.data.job.kind = Kind::new("<@U1>").expect("a name");
-    hostile.data.reason = Some(long.clone());
-    hostile.data.job.error = Some(JobError { code: "<!everyone>".to_owned(), message: long });
-    let message = rendered(NoticeFormat::Slack, &hostile);
+    let mut hostile = data(EventName::Failed);
+    hostile.job.id = JobId::new("<!here>|x").expect("a name");
+    hostile.job.kind = Kind::new("<@U1>").expect("a name");
+    hostile.reason = Some(long.clone());
+    hostile.job.error = Some(JobError { code: "<!everyone>".to_owned(), message: long });
+    let message = rendered(NoticeFormat::Slack, &event_of(EventData::Job(hostile)));
     let mut texts = vec![message["text"].as_str().expect("a text")];
     for block in message["blocks"].as_array().expect("blocks") {
         let text = if block["type"] == "section" { &block["text"] } else { &block["elements"][0] };
@@ -144,7 +152,7 @@ fn a_trouble_is_an_alert_with_the_labels_of_its_job() {
 }
 
 /// The labels of the alerts that fire after the event, and of those that it resolves.
-fn fired_and_resolved(event: &JobEvent) -> (Vec<Value>, Vec<Value>) {
+fn fired_and_resolved(event: &Event) -> (Vec<Value>, Vec<Value>) {
     let alerts = rendered(NoticeFormat::Alertmanager, event);
     let alerts = alerts.as_array().expect("alerts").iter();
     let (resolved, fired): (Vec<&Value>, Vec<&Value>) = alerts.partition(|alert| alert["endsAt"] == alert["startsAt"]);
@@ -164,11 +172,10 @@ fn an_alert_is_resolved_under_the_very_labels_that_it_was_fired_with() {
         (EventName::Expired, EventName::Retried),
     ] {
         let (fired, _) = fired_and_resolved(&event(begins));
-        let mut later = event(ends);
-        later.at = time("2030-01-31T09:00:00Z");
-        let EventData { actor, reason, job, .. } = &mut later.data;
-        (*actor, *reason, job.error) = (Actor::system("somebody"), None, None);
-        (job.attempt, job.fence, job.state) = (Attempt::new(5), Fence::new(9), JobState::Available);
+        let mut later = JobEvent { actor: Actor::system("somebody"), reason: None, ..data(ends) };
+        let job = &mut later.job;
+        (job.attempt, job.fence, job.state, job.error) = (Attempt::new(5), Fence::new(9), JobState::Available, None);
+        let later = Event { at: time("2030-01-31T09:00:00Z"), ..event_of(EventData::Job(later)) };
         let (_, resolved) = fired_and_resolved(&later);
         assert_eq!(fired.len(), 1, "{begins}");
         assert!(resolved.contains(&fired[0]), "{begins} then {ends}");
@@ -181,6 +188,121 @@ fn a_failure_is_not_resolved_by_the_events_that_come_with_it() {
     for other in EventName::NOTIFIABLE.into_iter().filter(|name| *name != EventName::Retried) {
         let (_, resolved) = fired_and_resolved(&event(other));
         assert!(!resolved.contains(&failed[0]), "{other}");
+    }
+}
+
+fn schedule() -> Schedule {
+    let text = r#"{
+        "id": "nightly/<!here>", "revision": 1, "period_since": "2030-01-01T00:00:00Z",
+        "created_at": "2030-01-01T00:00:00Z", "updated_at": "2030-01-01T00:00:00Z",
+        "definition": {
+            "owner": "films", "labels": {"team/part": "x"}, "action": {"type": "http", "url": "https://example.org/"},
+            "period": {"cron": "@daily"}, "margin_of_error_ms": 1000
+        },
+        "course": {"next_due_at": "2030-02-01T00:00:00Z", "failures": 3}
+    }"#;
+    serde_json::from_str(text).expect("a schedule")
+}
+
+fn notice(event: ScheduleEventName) -> ScheduleNotice {
+    let is_missed = event == ScheduleEventName::ScheduleMissed;
+    let [first, last] = ["2030-01-29T00:00:00Z", "2030-01-31T00:00:00Z"].map(time);
+    ScheduleNotice {
+        number: 4,
+        event,
+        at: time("2030-01-31T08:00:00Z"),
+        actor: Actor::system("scheduler"),
+        reason: (!is_missed).then(|| "<!channel>".to_owned()),
+        missed: is_missed.then_some(MissedTimes { first, last, count: 3 }),
+    }
+}
+
+#[test]
+fn a_notice_of_a_schedule_is_the_same_event_whoever_tells_of_it_and_no_other() {
+    let (schedule, failing) = (schedule(), notice(ScheduleEventName::ScheduleFailing));
+    let told = Event::of_schedule(&schedule, &failing);
+    let mut course = schedule.course.clone();
+    course.failures = 9;
+    let later = Event::of_schedule(&Schedule { course, ..schedule.clone() }, &failing);
+    assert_eq!((later.id, later.at), (told.id, failing.at), "what the schedule is like now makes it no other event");
+    let next = ScheduleNotice { number: 5, ..failing.clone() };
+    let again = Schedule { created_at: time(NOW), ..schedule.clone() };
+    for id in [Event::of_schedule(&schedule, &next).id, Event::of_schedule(&again, &failing).id] {
+        assert_ne!(id, told.id);
+    }
+}
+
+#[test]
+fn a_cloud_event_says_what_happened_to_which_schedule() {
+    let mut missed = Event::of_schedule(&schedule(), &notice(ScheduleEventName::ScheduleMissed));
+    missed.id = Uuid::from_u128(7);
+    let expected = json!({
+        "specversion": "1.0", "id": "00000000-0000-0000-0000-000000000007", "source": "https://jobs.example/",
+        "type": "dev.leasehold.schedule.missed", "subject": "nightly/<!here>", "time": "2030-01-31T08:00:00.000Z",
+        "datacontenttype": "application/json",
+        "data": {
+            "event": "schedule_missed", "number": 4, "actor": "scheduler",
+            "missed": {"first": "2030-01-29T00:00:00.000Z", "last": "2030-01-31T00:00:00.000Z", "count": 3},
+            "schedule": {
+                "id": "nightly/<!here>", "owner": "films", "labels": {"team/part": "x"}, "errors": 0, "failures": 3,
+                "next_due_at": "2030-02-01T00:00:00.000Z",
+            },
+        },
+    });
+    assert_eq!(rendered(NoticeFormat::CloudEvents, &missed), expected);
+    let read: CloudEvent = serde_json::from_value(expected).expect("a CloudEvent");
+    assert_eq!(read, CloudEvent::of(&missed, &origin()));
+}
+
+#[test]
+fn a_slack_message_links_the_schedule_and_calls_nobody() {
+    let event = Event::of_schedule(&schedule(), &notice(ScheduleEventName::ScheduleMissed));
+    let message = rendered(NoticeFormat::Slack, &event);
+    let times = "3 due times from 2030-01-29T00:00:00.000Z to 2030-01-31T00:00:00.000Z";
+    assert_eq!(message["text"], format!("Schedule missed: nightly/&lt;!here&gt; ({times})"));
+    let linked = "<https://jobs.example/schedules/nightly%2F%3C!here%3E|nightly/&lt;!here&gt;>";
+    assert_eq!(message["blocks"][0]["text"]["text"], format!("*Schedule missed*: {linked}\n{times}"));
+    let event = Event::of_schedule(&schedule(), &notice(ScheduleEventName::SchedulePaused));
+    let message = rendered(NoticeFormat::Slack, &event);
+    assert_eq!(message["blocks"][1]["text"]["text"], "&lt;!channel&gt;");
+    assert_eq!(message["blocks"][2]["type"], "context");
+}
+
+#[test]
+fn an_alert_names_its_schedule() {
+    let event = Event::of_schedule(&schedule(), &notice(ScheduleEventName::ScheduleFailing));
+    assert_eq!(
+        rendered(NoticeFormat::Alertmanager, &event),
+        json!([{
+            "labels": {
+                "alertname": "LeaseholdScheduleFailing", "severity": "critical", "schedule": "nightly/<!here>",
+                "owner": "films", "label_team_part": "x",
+            },
+            "annotations": {
+                "summary": "Schedule nightly/<!here> failing", "description": "<!channel>", "actor": "scheduler",
+                "failures": "3",
+            },
+            "startsAt": "2030-01-31T08:00:00.000Z", "endsAt": "2030-02-07T08:00:00.000Z",
+            "generatorURL": "https://jobs.example/schedules/nightly%2F%3C!here%3E",
+        }])
+    );
+}
+
+#[test]
+fn an_alert_of_a_schedule_is_resolved_under_its_labels_by_the_event_that_ends_it_and_no_other() {
+    use ScheduleEventName::{ScheduleFailing, ScheduleMissed, SchedulePaused, ScheduleRecovered, ScheduleResumed};
+    for (begins, ends) in
+        [(ScheduleMissed, ScheduleRecovered), (ScheduleFailing, ScheduleRecovered), (SchedulePaused, ScheduleResumed)]
+    {
+        let (fired, _) = fired_and_resolved(&Event::of_schedule(&schedule(), &notice(begins)));
+        assert_eq!(fired.len(), 1, "{begins}");
+        for event in ScheduleEventName::ALL {
+            let mut course = schedule().course;
+            (course.failures, course.next_due_at) = (0, None);
+            let later = Schedule { course, ..schedule() };
+            let (_, resolved) = fired_and_resolved(&Event::of_schedule(&later, &notice(event)));
+            assert_eq!(resolved.contains(&fired[0]), event == ends, "{begins} then {event}");
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::job::{
     Priority, Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, ScheduleId, State, WorkerId,
 };
 use crate::schedule::{
-    Action, ActionType, Course, DatesText, Definition, Method, NotRun, NotRunRange, Overlap, PeriodText, Schedule,
-    SchedulePause,
+    Action, ActionType, Course, DatesText, Definition, Method, MissedTimes, NotRun, NotRunRange, Overlap, PeriodText,
+    Schedule, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox, SchedulePause,
 };
 use crate::store::{Place, Record, RecordKey, RecordKind, StoredSchedule, Version, Versioned};
 
@@ -47,8 +47,9 @@ pub(super) fn record_key() -> impl Strategy<Value = RecordKey> {
 
 /// Any schedule under any version.
 pub(super) fn schedule() -> impl Strategy<Value = StoredSchedule> {
-    let definition = (option::of(name(Owner::new)), texts(), action(), period(), rules()).prop_map(
-        |(owner, labels, action, period, (numbers, overlap, (start_at, end_at), exclude))| Definition {
+    let notify = prop::collection::vec(notify_target(), 0..3);
+    let definition = (option::of(name(Owner::new)), texts(), action(), period(), rules(), notify).prop_map(
+        |(owner, labels, action, period, (numbers, overlap, (start_at, end_at), exclude), notify)| Definition {
             owner,
             labels,
             action,
@@ -60,6 +61,7 @@ pub(super) fn schedule() -> impl Strategy<Value = StoredSchedule> {
             start_at,
             end_at,
             exclude,
+            notify,
         },
     );
     let paused = (time(), name(Actor::new), ".*").prop_map(|(at, by, reason)| SchedulePause { at, by, reason });
@@ -116,8 +118,35 @@ fn course() -> impl Strategy<Value = Course> {
     let range = (time(), time(), any::<u64>(), select(&NotRun::ALL[..]));
     let range = range.prop_map(|(first, last, count, reason)| NotRunRange { first, last, count, reason });
     let ranges = prop::collection::vec(range, 0..3);
-    (option::of(time()), option::of(time()), ranges, any::<u32>())
-        .prop_map(|(next_due_at, last_due_at, not_run, errors)| Course { next_due_at, last_due_at, not_run, errors })
+    let times = || (option::of(time()), option::of(time()));
+    (times(), ranges, any::<u32>(), any::<u32>(), times(), outbox()).prop_map(
+        |((next_due_at, last_due_at), not_run, errors, failures, (failing_since, missed_since), outbox)| Course {
+            next_due_at,
+            last_due_at,
+            not_run,
+            errors,
+            failures,
+            failing_since,
+            missed_since,
+            outbox,
+        },
+    )
+}
+
+fn notify_target() -> impl Strategy<Value = ScheduleNotifyTarget> {
+    let events = prop::collection::vec(select(&ScheduleEventName::ALL[..]), 0..3);
+    let format = select(&NoticeFormat::ALL[..]);
+    (".*", events, format).prop_map(|(url, events, format)| ScheduleNotifyTarget { url, events, format })
+}
+
+fn outbox() -> impl Strategy<Value = ScheduleOutbox> {
+    let missed = (time(), time(), any::<u64>()).prop_map(|(first, last, count)| MissedTimes { first, last, count });
+    let event = (any::<u64>(), select(&ScheduleEventName::ALL[..]), time());
+    let notice = (event, name(Actor::new), any::<Option<String>>(), option::of(missed)).prop_map(
+        |((number, event, at), actor, reason, missed)| ScheduleNotice { number, event, at, actor, reason, missed },
+    );
+    (prop::collection::vec(notice, 0..3), any::<u64>(), option::of(time()))
+        .prop_map(|(notices, last_number, not_before)| ScheduleOutbox { notices, last_number, not_before })
 }
 
 /// Any job.

@@ -21,7 +21,7 @@ use crate::store::StoredSchedule;
 pub(super) enum Index {
     /// The id. The value is the schedule.
     Id,
-    /// When it has to be looked at, and then the id. One that is paused or has no next due time is not in it.
+    /// When it has to be looked at, and then the id. One that need not be, such as one that is paused, is not in it.
     Due,
     /// The owner, a zero byte, which no name has, and the id. One without an owner is not in it.
     Owner,

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
-use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap};
+use leasehold::notify::SubscribableEvent;
+use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap, ScheduleEventName};
 use leasehold::scheduler::Outcome;
 use leasehold::wire::{
     BulkFilter, ClaimJobs, ClaimNext, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs, HealthStatus,
@@ -247,6 +248,8 @@ fn it_lists_the_words_of_every_enum() {
         ("OrphanPolicy", all(&OrphanPolicy::ALL)),
         ("Outcome", all(&Outcome::ALL)),
         ("Overlap", all(&Overlap::ALL)),
+        ("ScheduleEventName", all(&ScheduleEventName::ALL)),
+        ("SubscribableEvent", all(&SubscribableEvent::all().collect::<Vec<_>>())),
         ("Then", all(&[Then::Requeue, Then::Fail, Then::Cancel])),
     ]
     .into();
@@ -283,7 +286,7 @@ fn every_field_of_the_same_name_is_of_the_same_type() {
         ("state", &["JobState"]),
         ("states", &["JobState"]),
         ("event", &["EventName"]),
-        ("events", &["NotifiableEvent"]),
+        ("events", &["NotifiableEvent", "ScheduleEventName", "SubscribableEvent"]),
         ("format", &["NoticeFormat"]),
         ("orphan_policy", &["OrphanPolicy"]),
         ("then", &["Then"]),
@@ -296,7 +299,7 @@ fn every_field_of_the_same_name_is_of_the_same_type() {
         ("worker_id", &["WorkerId"]),
         ("actor", &["Actor"]),
         ("labels", &["Labels"]),
-        ("notify", &["NotifyTarget"]),
+        ("notify", &["NotifyTarget", "ScheduleNotifyTarget"]),
     ];
     let document = document();
     let mut wrong = Vec::new();

@@ -144,6 +144,11 @@ async fn submissions_with_wrong_fields() {
         wrong("a label of 1,025 bytes", &format!(r#""labels": {{"a": "{}"}}"#, "x".repeat(1025)), "labels.a"),
         wrong("65 labels", &format!(r#""labels": {{{}}}"#, many(65, "\"x\"")), "labels"),
         wrong("33 resources", &format!(r#""resources": {{{}}}"#, many(33, "1")), "resources"),
+        wrong(
+            "an event of schedules",
+            r#""notify": [{"url": "https://example.org/", "events": ["schedule_missed"]}]"#,
+            "notify[0].events[0]",
+        ),
         wrong("a negative resource", r#""resources": {"gpus": -1}"#, "resources.gpus"),
         wrong("a resource with a dot", r#""resources": {"gpu.memory": 1}"#, "resources"),
         wrong("a resource without a name", r#""resources": {"": 1}"#, "resources"),

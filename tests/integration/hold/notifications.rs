@@ -39,7 +39,11 @@ async fn every_end_is_told(engine: Engine, directory: &TempDir) {
     let receiver = Receiver::listening().await;
     let client = Client::new(&server.url(), None).expect("a client");
     let subscribed = client
-        .subscribe(&Subscribe { url: receiver.url(), events: vec![EventName::Completed], ..Subscribe::default() })
+        .subscribe(&Subscribe {
+            url: receiver.url(),
+            events: vec![EventName::Completed.into()],
+            ..Subscribe::default()
+        })
         .await
         .expect("subscribed");
     let secret: Secret = subscribed.secret.expect("told once").parse().expect("a secret");

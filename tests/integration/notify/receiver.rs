@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use leasehold::clock::{Clock as _, SystemClock, Timestamp};
 use leasehold::executor::webhook::{CloudEvent, Secret, verify};
-use leasehold::job::EventName;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -107,10 +106,10 @@ impl Receiver {
         self.came().into_iter().filter(|delivered| delivered.answered.is_success()).collect()
     }
 
-    /// The jobs whose events were taken, with the events' names, each once, in order.
-    pub(crate) fn told(&self) -> Vec<(String, EventName)> {
-        let mut told: Vec<(String, EventName)> =
-            self.taken().iter().map(Delivered::event).map(|event| (event.subject, event.data.event)).collect();
+    /// The jobs and schedules whose events were taken, with the events' types, each once, in order.
+    pub(crate) fn told(&self) -> Vec<(String, String)> {
+        let mut told: Vec<(String, String)> =
+            self.taken().iter().map(Delivered::event).map(|event| (event.subject, event.event_type)).collect();
         told.sort();
         told.dedup();
         told

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold::clock::Timestamp;
-use leasehold::job::{Actor, Json, Owner, Partition, PartitionSet, ScheduleId};
+use leasehold::job::{Actor, Json, NoticeFormat, Owner, Partition, PartitionSet, ScheduleId};
 use leasehold::schedule::{
-    Action, ActionType, Course, DatesText, Definition, Method, NotRun, NotRunRange, Overlap, PeriodText, Schedule,
-    SchedulePause,
+    Action, ActionType, Course, DatesText, Definition, Method, MissedTimes, NotRun, NotRunRange, Overlap, PeriodText,
+    Schedule, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox, SchedulePause,
 };
 use leasehold::store::{
     DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Version, WriteError,
@@ -36,6 +36,7 @@ pub(crate) fn due(name: &str, offset: i64) -> Schedule {
         start_at: None,
         end_at: None,
         exclude: Vec::new(),
+        notify: Vec::new(),
     };
     Schedule {
         id: id(name),
@@ -59,6 +60,20 @@ fn paused(schedule: Schedule) -> Schedule {
     Schedule { paused: Some(SchedulePause { at: at(1), by, reason: "a test".to_owned() }), ..schedule }
 }
 
+/// An outbox whose notice is about due times that were missed, some milliseconds after the sample's time.
+fn outbox(offset: i64) -> ScheduleOutbox {
+    let mut outbox = ScheduleOutbox::default();
+    outbox.put(ScheduleNotice {
+        number: 0,
+        event: ScheduleEventName::ScheduleMissed,
+        at: at(offset),
+        actor: Actor::new("tester ü").expect("an actor"),
+        reason: Some("\"why\"".to_owned()),
+        missed: Some(MissedTimes { first: at(-9), last: at(-7), count: 2 }),
+    });
+    outbox
+}
+
 /// A schedule with everything that one can have, which calls a URL with a body of this text.
 fn full(name: &str, body: &str) -> Schedule {
     let text = |text: &str| Some(text.to_owned());
@@ -74,6 +89,12 @@ fn full(name: &str, body: &str) -> Schedule {
         expect_status: Some(204),
     };
     let day = DatesText { date: text("2030-12-24"), from: None, to: None };
+    let event = ScheduleEventName::ScheduleMissed;
+    let target = ScheduleNotifyTarget {
+        url: "https://example.org/ü".to_owned(),
+        events: vec![event],
+        format: NoticeFormat::Slack,
+    };
     let days = DatesText { date: None, from: text("2030-12-24"), to: text("2031-01-01") };
     let definition = Definition {
         owner: Some(owner("team ü")),
@@ -93,6 +114,7 @@ fn full(name: &str, body: &str) -> Schedule {
         start_at: Some(at(-5)),
         end_at: Some(at(1_000_000)),
         exclude: vec![day, days],
+        notify: vec![target],
     };
     let range = |reason| NotRunRange { first: at(-9), last: at(-7), count: 2, reason };
     let course = Course {
@@ -100,6 +122,10 @@ fn full(name: &str, body: &str) -> Schedule {
         last_due_at: Some(at(-7)),
         not_run: vec![range(NotRun::Missed), range(NotRun::Overlap)],
         errors: 2,
+        failures: 3,
+        failing_since: Some(at(-8)),
+        missed_since: Some(at(-9)),
+        outbox: outbox(9),
     };
     let definition = Arc::new(definition);
     paused(Schedule { definition, revision: 7, period_since: at(2), updated_at: at(3), course, ..due(name, 0) })

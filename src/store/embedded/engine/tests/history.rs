@@ -258,5 +258,6 @@ fn definition(owner: Option<Owner>, job: Json) -> Definition {
         start_at: None,
         end_at: None,
         exclude: Vec::new(),
+        notify: Vec::new(),
     }
 }
