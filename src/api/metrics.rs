@@ -3,7 +3,8 @@
 //! [`METRICS`] names every metric. Tests hold the table to the source and to what `/metrics` gives; the alert rules and
 //! dashboards of `deploy/` are held to `/metrics` in turn. Counters start at zero with the process, so that a rule over
 //! an increase sees the first one. No label has a job's id, nor any other value of which there is no end.
-//! The metrics of queues are not recorded, but written anew for each reader (`queue_metrics`).
+//! The metrics of queues, and of schedules by name, are not recorded, but written anew for each reader (`queue_metrics`,
+//! `schedule_metrics`).
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -178,6 +179,10 @@ pub const METRICS: &[Metric] = &[
         "Calls of schedules that were not answered, or driven back with 408, 425, 429 or a status from 500 on"),
     metric("leasehold_trigger_lateness_seconds", Histogram(&ANSWERS),
         "How long after its due time the action of a trigger began"),
+
+    labelled("leasehold_schedule_trouble", Gauge, ("schedule", IN_USE),
+        "1 for a schedule that has missed due times, is failing or was paused by the system, as `kind` says, of at most \
+         100 that this process knows of; none once that is over"),
 
     metric("leasehold_managers", Gauge, "Managers that run on this store, this one included, as far as it knows"),
     labelled("leasehold_hints_total", Counter, ("outcome", || vec!["sent", "received", "failed", "dropped"]),

@@ -33,6 +33,7 @@ mod places;
 mod queue_metrics;
 mod queues;
 mod routes;
+mod schedule_metrics;
 mod schedules;
 mod serve;
 mod stats;

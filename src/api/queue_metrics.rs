@@ -35,7 +35,7 @@ pub(super) fn of_queues(queues: &[SurveyedQueue], at: Timestamp, workers: &BTree
 }
 
 /// Returns the lines that stand before the series of a gauge.
-fn head_of(name: &str) -> String {
+pub(super) fn head_of(name: &str) -> String {
     let mut head = String::new();
     if let Some(metric) = METRICS.iter().find(|metric| metric.name == name) {
         write_help_line(&mut head, name, None, None, metric.help);

@@ -12,6 +12,7 @@ use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::json::{ok, with_body};
 use super::queue_metrics::of_queues;
+use super::schedule_metrics::of_schedules;
 use crate::store::StoreError;
 use crate::wire::{Health, ServerHealth, StoreHealth};
 
@@ -88,6 +89,9 @@ pub(crate) async fn metrics(call: Call<Read>) -> Response {
     let mut text = call.app.metrics.render();
     if let Some(survey) = manager.survey().latest {
         text += &of_queues(&manager.surveyed_queues(), survey.at, &manager.workers_by_queue());
+    }
+    if let Some(schedules) = &call.app.schedules {
+        text += &of_schedules(&schedules.in_trouble());
     }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
