@@ -230,11 +230,11 @@ impl HttpExecutor {
     }
 }
 
-/// Returns the answer to a call as one line of text.
-pub(crate) fn excerpt(answer: &Result<HttpAnswer, CallError>) -> String {
+/// Returns the answer to a call as one line of text, with what `shown` leaves of its body.
+pub(crate) fn excerpt(answer: &Result<HttpAnswer, CallError>, shown: impl FnOnce(&str) -> String) -> String {
     match answer {
         Ok(answer) => {
-            let body = String::from_utf8_lossy(&answer.body);
+            let body = shown(&String::from_utf8_lossy(&answer.body));
             let body: String = body.chars().filter(|letter| !letter.is_control()).take(EXCERPT_CHARS).collect();
             format!("{} {body}", answer.status).trim_end().to_owned()
         }

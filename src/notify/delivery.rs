@@ -128,7 +128,7 @@ impl Handler for Deliver {
         // An answer that refuses is one all the same.
         let answered = answer.is_ok() || !matches!(verdict, Verdict::Retry { .. });
         self.hosts.ended(place, answered, self.clock.now());
-        let answered = excerpt(&answer);
+        let answered = excerpt(&answer, str::to_owned);
         match verdict {
             Verdict::Delivered => {
                 metrics::counter!("leasehold_notifications_delivered_total").increment(1);

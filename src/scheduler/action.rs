@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 
+use super::secrets::without_secrets;
 use super::trigger::{self, Trigger};
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{Admission, Hosts, HttpCall, HttpExecutor, RetryAfter, TargetUrl, excerpt};
@@ -32,6 +33,8 @@ pub(super) enum End {
     Done { job_id: Option<JobId>, message: Option<String> },
     /// It was refused for a reason that is the user's to mend.
     Consumed { job_id: Option<JobId>, message: Option<String> },
+    /// It was tried in vain, and its margin of error is over before it may be tried again.
+    Failed { job_id: Option<JobId>, message: Option<String> },
 }
 
 impl Actions {
@@ -60,13 +63,13 @@ impl Actions {
         }
     }
 
-    /// Makes the call of an `http` action.
+    /// Makes the call of an `http` action, which may begin up to `until`.
     pub(super) async fn call(
         &self,
         schedule: &Schedule,
         trigger: &Trigger,
         attempt: &Attempt,
-        clock: &dyn Clock,
+        (clock, until): (&dyn Clock, Timestamp),
     ) -> Result<End, HandlerError> {
         let consumed = |message: String| Ok(End::Consumed { job_id: None, message: Some(message) });
         let call = match call_of(&schedule.definition.action, trigger, attempt) {
@@ -93,8 +96,9 @@ impl Actions {
         let now = clock.now();
         // An answer that drives back is one all the same.
         self.hosts.ended(place, answer.is_ok(), now);
-        let said = excerpt(&answer);
-        let expected = schedule.definition.action.expect_status;
+        let action = &schedule.definition.action;
+        let said = excerpt(&answer, |text| without_secrets(text, action, trigger));
+        let expected = action.expect_status;
         match answer {
             Ok(answer) if expected.map_or(answer.status.is_success(), |status| answer.status == status) => {
                 Ok(End::Done { job_id: None, message: Some(said) })
@@ -102,6 +106,10 @@ impl Actions {
             Ok(answer) if is_driven_back => {
                 metrics::counter!("leasehold_triggers_redriven_total").increment(1);
                 let retry_after = answer.retry_after.map(|after| wait(after, now));
+                if retry_after.is_some_and(|wait| now.plus(wait) > until) {
+                    let message = format!("it may be called again only after its margin of error is over: {said}");
+                    return Ok(End::Failed { job_id: None, message: Some(message) });
+                }
                 Err(HandlerError { retry_after, ..HandlerError::retryable("driven_back", said) })
             }
             Err(_) if is_driven_back => {
@@ -185,7 +193,6 @@ fn call_of(action: &Action, trigger: &Trigger, attempt: &Attempt) -> Result<Http
         let value = HeaderValue::try_from(value).map_err(|_| format!("the header {name} cannot be sent"))?;
         headers.insert(HeaderName::from_static(name), value);
     }
-    headers.remove(RETRY_AFTER);
     let method = http::Method::from_bytes(action.method.unwrap_or_default().as_str().as_bytes());
     let timeout = action.timeout_ms.map_or(TIMEOUT, Duration::from_millis);
     Ok(HttpCall { method: method.unwrap_or(http::Method::POST), url, headers, body, timeout })
@@ -224,7 +231,7 @@ mod tests {
     fn trigger(id: &str) -> Trigger {
         let due_at = Timestamp::from_millis(1_900_000_000_000);
         let schedule_id = ScheduleId::new(id).expect("an id");
-        Trigger { schedule_id, due_at, created_at: due_at, revision: 1, previous: None, on_request: false }
+        Trigger::example(schedule_id, due_at)
     }
 
     fn job(text: &str) -> Action {

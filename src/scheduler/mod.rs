@@ -17,6 +17,7 @@ mod outcomes;
 mod overlap;
 mod perform;
 pub mod schedules;
+mod secrets;
 pub mod trigger;
 mod troubles;
 

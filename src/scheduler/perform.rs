@@ -93,22 +93,27 @@ impl Perform {
         metrics::histogram!("leasehold_trigger_lateness_seconds").record(late);
         let end = match schedule.definition.action.kind {
             ActionType::Job => self.actions.submit(&self.manager, schedule, trigger).await?,
-            ActionType::Http => self.actions.call(schedule, trigger, attempt, &*self.clock).await?,
+            ActionType::Http => {
+                let until = trigger.due_at.plus(schedule.margin());
+                self.actions.call(schedule, trigger, attempt, (&*self.clock, until)).await?
+            }
         };
         // The action is done: to do it again for the sake of a count would be worse than a count that is off.
         let ended = match &end {
             End::Done { .. } => TriggerEnd::Succeeded,
             End::Consumed { message, .. } => TriggerEnd::Refused(message.as_deref()),
+            End::Failed { message, .. } => TriggerEnd::GivenUp(message.as_deref().unwrap_or("no answer")),
         };
         if let Err(error) = self.ended(&found, ended).await {
             tracing::warn!(%error, schedule = %schedule.id, "how an action has ended is not counted");
         }
         let outcome = match end {
+            End::Failed { .. } => Outcome::Failed,
             End::Consumed { .. } => Outcome::Consumed,
             End::Done { .. } if late > LATE => Outcome::Late,
             End::Done { .. } => Outcome::Fired,
         };
-        let (End::Done { job_id, message } | End::Consumed { job_id, message }) = end;
+        let (End::Done { job_id, message } | End::Consumed { job_id, message } | End::Failed { job_id, message }) = end;
         Ok(Performed { outcome, late_ms: millis(late), job_id, message, behind: None })
     }
 

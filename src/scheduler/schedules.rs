@@ -388,14 +388,7 @@ impl Schedules {
         let mut fault = |field: &str, message: String| faults.push(Fault { field: field.to_owned(), message });
         match definition.action.kind {
             ActionType::Job => {
-                let example = Trigger {
-                    schedule_id: id.clone(),
-                    due_at: now,
-                    created_at: now,
-                    revision: 1,
-                    previous: None,
-                    on_request: false,
-                };
+                let example = Trigger::example(id.clone(), now);
                 for error in job_of(&definition.action, &example).err().into_iter().flat_map(|invalid| invalid.errors) {
                     let field = format!("action.job.{}", error.field);
                     fault(field.trim_end_matches('.'), error.message);

@@ -124,6 +124,12 @@ impl Trigger {
         Self { schedule_id: id.clone(), due_at, created_at, revision, previous, on_request: false }
     }
 
+    /// Returns a trigger of a schedule that need not exist, to fill in what stands for triggers.
+    #[must_use]
+    pub fn example(schedule_id: ScheduleId, due_at: Timestamp) -> Self {
+        Self { schedule_id, due_at, created_at: due_at, revision: 1, previous: None, on_request: false }
+    }
+
     /// Returns the job that performs this trigger of a schedule.
     ///
     /// # Errors

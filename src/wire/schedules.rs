@@ -28,7 +28,7 @@ const TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 /// The most errors in a row after which a schedule is paused.
 const MAX_ERRORS: u64 = 1_000_000;
 /// What stands in the place of a value that is not shown.
-const HIDDEN: &str = "(hidden)";
+pub(crate) const HIDDEN: &str = "(hidden)";
 /// Why that cannot be stored.
 const WAS_HIDDEN: &str = "stands for a value that was not shown: send the value itself";
 

@@ -163,6 +163,8 @@ macro_rules! cases {
     };
 }
 
+mod answers;
+
 cases! {
     a_job_is_submitted_once_for_every_due_time,
     a_call_names_its_trigger_and_its_answer_decides,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use leasehold::clock::{Clock as _, SystemClock, Timestamp};
 use leasehold::executor::webhook::{CloudEvent, Secret, verify};
 use parking_lot::Mutex;
@@ -48,6 +48,10 @@ struct Book {
     answers: Vec<StatusCode>,
     /// What to answer to all.
     always: Option<StatusCode>,
+    /// The headers of every answer.
+    headers: HeaderMap,
+    /// Whether to answer with the body and the headers that came.
+    repeats: bool,
 }
 
 /// A receiver at a fixed address, listening or not.
@@ -96,6 +100,16 @@ impl Receiver {
         self.book.lock().always = Some(answer);
     }
 
+    /// Answers with this header as well.
+    pub(crate) fn answer_with(&self, name: HeaderName, value: &'static str) {
+        self.book.lock().headers.insert(name, HeaderValue::from_static(value));
+    }
+
+    /// Answers with the body and the headers that came, as text.
+    pub(crate) fn repeat_what_comes(&self) {
+        self.book.lock().repeats = true;
+    }
+
     /// Everything that came.
     pub(crate) fn came(&self) -> Vec<Delivered> {
         self.book.lock().came.clone()
@@ -134,11 +148,16 @@ impl Drop for Receiver {
     }
 }
 
-async fn receive(State(book): State<Arc<Mutex<Book>>>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn receive(
+    State(book): State<Arc<Mutex<Book>>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, HeaderMap, String) {
     let mut book = book.lock();
     let answered = book.always.or_else(|| book.answers.pop()).unwrap_or(StatusCode::OK);
+    let said = if book.repeats { format!("{} {headers:?}", String::from_utf8_lossy(&body)) } else { String::new() };
     book.came.push(Delivered { headers, body, answered });
-    answered
+    (answered, book.headers.clone(), said)
 }
 
 /// The machine's time, by which a server process signs.
