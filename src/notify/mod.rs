@@ -76,7 +76,7 @@ impl Notifier {
             subscriptions: subscriptions.clone(),
             config: config.clone(),
         };
-        let hosts = Hosts::new(config.concurrency / 2);
+        let hosts = Hosts::new(config.concurrency, config.concurrency / 2);
         let deliver = Deliver { executor, hosts, subscriptions: subscriptions.clone(), clock, config: config.clone() };
         let slots = config.concurrency;
         let queue = SystemQueue { role: "notifier", queue: QUEUE, kind: KIND, slots, drain: DRAIN };

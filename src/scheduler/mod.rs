@@ -52,7 +52,7 @@ pub struct SchedulerConfig {
     pub page: usize,
     /// How many triggers are performed at once.
     pub slots: usize,
-    /// How many of them call one host.
+    /// How many of them may call one host, while that leaves as many for others.
     pub places: usize,
 }
 
@@ -85,7 +85,7 @@ impl Scheduler {
             notifier: notifier.clone(),
             troubles: troubles.clone(),
         };
-        let actions = Actions { executor, hosts: Hosts::new(places) };
+        let actions = Actions { executor, hosts: Hosts::new(slots, places) };
         let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
         let perform = Perform { manager: manager.clone(), store, clock, actions, overlaps, notifier, troubles };
         let (queue, kind) = (trigger::QUEUE, trigger::KIND);
