@@ -57,9 +57,7 @@ pub(crate) async fn submit(call: Call<Submit>, headers: HeaderMap, JsonBody(mut 
 
 /// Moves the key from its header into the job.
 fn take_key(job: &mut SubmitJob, headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(()) };
-    let text =
-        std::str::from_utf8(key.as_bytes()).map_err(|_| ApiError::field("Idempotency-Key", "is not UTF-8"))?.to_owned();
+    let Some(text) = key(headers)? else { return Ok(()) };
     if job.idempotency_key.as_ref().is_some_and(|given| *given != text) {
         return Err(ApiError::field("idempotency_key", "is another than the one in the `Idempotency-Key` header"));
     }
@@ -99,6 +97,13 @@ fn new_job(app: &App, job: SubmitJob) -> Result<NewJob, ApiError> {
         }
     }
     Ok(job)
+}
+
+/// Returns the key under which the request can be repeated.
+pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let text = |key: &HeaderValue| std::str::from_utf8(key.as_bytes()).map(str::to_owned);
+    let key = headers.get(IDEMPOTENCY_KEY).map(text).transpose();
+    key.map_err(|_| ApiError::field("Idempotency-Key", "is not UTF-8"))
 }
 
 fn submitted_item(submitted: Submitted) -> SubmitItem {

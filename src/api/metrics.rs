@@ -82,6 +82,12 @@ const PERFORMED: Values = || {
     [Fired, Late, Consumed, Failed, Missed, Skipped].map(Outcome::as_str).to_vec()
 };
 
+/// What may become of a trigger of a backfill.
+const BACKFILLED: Values = || {
+    use Outcome::{Consumed, Failed, Fired, Skipped};
+    [Fired, Consumed, Failed, Skipped].map(Outcome::as_str).to_vec()
+};
+
 /// Every metric.
 #[rustfmt::skip]
 pub const METRICS: &[Metric] = &[
@@ -175,6 +181,8 @@ pub const METRICS: &[Metric] = &[
         "Processes that load schedules, this one included, as far as it knows; 0 where it loads none"),
     labelled("leasehold_triggers_performed_total", Counter, ("outcome", PERFORMED),
         "Triggers that this process has dealt with, by outcome: fired, late, consumed, failed, missed or skipped"),
+    labelled("leasehold_triggers_backfilled_total", Counter, ("outcome", BACKFILLED),
+        "Triggers of backfills that this process has dealt with, by outcome: fired, consumed, failed or skipped"),
     metric("leasehold_triggers_redriven_total", Counter,
         "Calls of schedules that were not answered, or driven back with 408, 425, 429 or a status from 500 on"),
     metric("leasehold_trigger_lateness_seconds", Histogram(&ANSWERS),

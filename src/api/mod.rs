@@ -2,17 +2,18 @@
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
 //! roles), `app` (what the handlers share), `call` and `extract` (what a handler takes out of a request), the handlers
-//! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `schedules`, `subscriptions`,
-//! `events`, `system`, `cluster`), `delivery` (claimed jobs on their way out), `trim` (answers with selected fields),
-//! `observe` (what surrounds every call), `places` and `connection` (how many connections there are, and when each
-//! ends), and [`serve`] (how they are accepted, and how the server ends). The requests and answers themselves are in
-//! [`crate::wire`].
+//! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `schedules`, `backfill`,
+//! `subscriptions`, `events`, `system`, `cluster`), `delivery` (claimed jobs on their way out), `trim` (answers with
+//! selected fields), `observe` (what surrounds every call), `places` and `connection` (how many connections there are,
+//! and when each ends), and [`serve`] (how they are accepted, and how the server ends). The requests and answers
+//! themselves are in [`crate::wire`].
 //!
 //! The handlers decide nothing: they check the request, call the manager and write its answer.
 
 pub mod access;
 mod admin;
 mod app;
+mod backfill;
 mod call;
 mod cluster;
 mod connection;

@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, cluster, events, export, fields, jobs, lists, openapi, queues, schedules, stats, subscriptions, system,
-    work, workers,
+    App, admin, backfill, cluster, events, export, fields, jobs, lists, openapi, queues, schedules, stats,
+    subscriptions, system, work, workers,
 };
 use crate::peers::HINTS_PATH;
 
@@ -50,6 +50,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(schedules::pause))
         .routes(routes!(schedules::resume))
         .routes(routes!(schedules::run))
+        .routes(routes!(backfill::backfill))
         .routes(routes!(schedules::next))
         .routes(routes!(schedules::triggers))
         .routes(routes!(subscriptions::subscribe, subscriptions::list))

@@ -16,7 +16,7 @@ use super::lists::{limit, parse as parse_value};
 use crate::clock::Timestamp;
 use crate::job::{Owner, ScheduleId};
 use crate::schedule;
-use crate::scheduler::{DueTime, NewSchedule, ScheduleError, Schedules, Stored};
+use crate::scheduler::{DueTime, DueTimes, NewSchedule, ScheduleError, Schedules, Stored};
 use crate::store::ListSchedules;
 use crate::wire::check::MAX_SUBMITTED_JOBS;
 use crate::wire::schedules::{MAX_FIRE_TIMES, PutScheduleLines};
@@ -223,8 +223,9 @@ pub(crate) async fn next(call: Call<Read>, SchedulePath(id): SchedulePath, query
 
 /// Lists the due times of a schedule, each with what has become of it.
 ///
-/// They are in order, since the schedule has its present period. A due time whose trigger is not kept any more is
-/// `removed`.
+/// They are in order, since the schedule has its present period; from before that, those are listed that a backfill has
+/// run. A page may have fewer than `limit` although there is another one. A due time whose trigger is not kept any more
+/// is `removed`.
 #[utoipa::path(get, path = "/v1/schedules/{id}/triggers", operation_id = "triggers_of_schedule", tag = "schedules",
     params(
         ("id" = ScheduleId, Path, description = "The schedule's id"),
@@ -245,15 +246,12 @@ pub(crate) async fn triggers(call: Call<Read>, SchedulePath(id): SchedulePath, q
     let to = time("to")?.unwrap_or_else(|| call.app.manager.now());
     let from = time("cursor")?.or(time("from")?);
     let limit = limit(&query)?;
-    // One more than requested shows whether there is another page. The last ones have none after them.
-    let more = usize::from(from.is_some());
-    let mut items = schedules(&call.app)?.due_times(&id, (from, to), limit + more).await?;
-    let next_cursor = items.get(limit).map(|next| next.due_at.to_rfc3339());
-    items.truncate(limit);
-    ok(&Page { items, next_cursor })
+    let DueTimes { items, next } = schedules(&call.app)?.due_times(&id, (from, to), limit).await?;
+    ok(&Page { items, next_cursor: next.map(Timestamp::to_rfc3339) })
 }
 
-fn schedules(app: &App) -> Result<&Schedules, ApiError> {
+/// Returns the schedules that the process deals with.
+pub(super) fn schedules(app: &App) -> Result<&Schedules, ApiError> {
     let here = app.schedules.as_ref();
     here.ok_or_else(|| ApiError::new(Code::NoSuchRoute, "this process does not deal with schedules"))
 }

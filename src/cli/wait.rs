@@ -50,7 +50,7 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let meter = Meter::start(ids.len() as u64);
     let mut waiting =
-        futures::stream::iter(ids.iter().map(|id| wait(&client, id, deadline))).buffer_unordered(AT_A_TIME);
+        futures::stream::iter(ids.iter().map(|id| until_ended(&client, id, deadline))).buffer_unordered(AT_A_TIME);
     let mut ended = BTreeMap::new();
     while let Some(job) = waiting.next().await {
         let job = job?;
@@ -80,7 +80,7 @@ fn ids(named: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// Returns the job once it has ended, or as it is when the time is up.
-async fn wait(client: &Client, id: &str, deadline: Option<Instant>) -> Result<Job, ClientError> {
+pub(super) async fn until_ended(client: &Client, id: &str, deadline: Option<Instant>) -> Result<Job, ClientError> {
     loop {
         let left = deadline.map_or(ONE_CALL, |deadline| deadline.saturating_duration_since(Instant::now()));
         let job = client.wait(id, left.min(ONE_CALL)).await?;

@@ -7,7 +7,8 @@ use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::scheduler::DueTime;
 use crate::wire::{
-    BulkAnswer, ChangeReason, FireTimes, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule, SubmitItem,
+    BackfillSchedule, BulkAnswer, ChangeReason, FireTimes, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule,
+    StartedBackfill, SubmitItem,
 };
 
 /// Selects the schedules that are listed.
@@ -119,6 +120,19 @@ impl Client {
     /// See [`ClientError`].
     pub async fn run_schedule(&self, id: &str) -> Result<MadeTrigger, ClientError> {
         self.send(self.call(Method::POST, &["v1", "schedules", id, "run"], Repeat::Unsafe)).await
+    }
+
+    /// Runs the due times of a schedule that were not performed. The same call finds the backfill while it is under
+    /// way.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `invalid_request` when there are too many due times, or some that are still to come.
+    pub async fn backfill_schedule(
+        &self,
+        id: &str,
+        backfill: &BackfillSchedule,
+    ) -> Result<StartedBackfill, ClientError> {
+        self.send(self.schedule_call(Method::POST, &[id, "backfill"]).json(backfill)?).await
     }
 
     /// Returns the next `n` times at which a schedule is due.

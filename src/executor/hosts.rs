@@ -1,9 +1,9 @@
 //! The hosts that are called: none of them takes all places for calls, and one that does not answer is not called for a
 //! while.
 //!
-//! A host may have as many calls as there are places free ([`may_take`]). So slow hosts come to equal parts, of which one
-//! is left for whoever comes next: where `n` of them take all they can, each has about one place in `n + 1` (dynamic
-//! thresholds, Choudhury and Hahne, 1998).
+//! A host may have as many calls as there are places free ([`may_take`]). So slow hosts come to equal parts, of which
+//! one is left for whoever comes next: where `n` of them take all they can, each has about one place in `n + 1`
+//! (dynamic thresholds, Choudhury and Hahne, 1998).
 
 use std::collections::HashMap;
 use std::sync::Arc;

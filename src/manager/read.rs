@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::select_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -79,24 +80,42 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`] when there is no such job; otherwise the store's error.
     pub async fn wait(&self, id: &JobId, wait: Duration) -> Result<JobView, ManagerError> {
+        let found = self.wait_for_any(std::slice::from_ref(id), wait).await?.pop().flatten();
+        let versioned = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?;
+        self.view(vec![versioned]).await?.pop().ok_or_else(|| ManagerError::NotFound(id.clone()))
+    }
+
+    /// Waits until one of the jobs has ended or does not exist, for `wait` at most and no longer than this manager
+    /// runs, and returns them all as they are then, in the order of `ids`.
+    ///
+    /// # Errors
+    /// Returns the store's error.
+    pub async fn wait_for_any(&self, ids: &[JobId], wait: Duration) -> Result<Vec<Option<Versioned>>, ManagerError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
         let deadline = Instant::now() + wait;
-        let watch = self.shared.end_watchers.watch(id);
+        let watches: Vec<Watch<'_>> = ids.iter().map(|id| self.shared.end_watchers.watch(id)).collect();
         let poll = if self.shared.store.is_exclusive() { wait } else { WAIT_POLL };
         // Bounded by the deadline: each turn waits for news or for the poll.
         loop {
-            let ended = watch.notify.notified();
-            tokio::pin!(ended);
+            let mut ends: Vec<_> = watches.iter().map(|watch| Box::pin(watch.notify.notified())).collect();
             // Listening before reading, so that an end between the two is not missed.
-            ended.as_mut().enable();
-            let view = self.get(id).await?;
+            for end in &mut ends {
+                end.as_mut().enable();
+            }
+            let found = self.shared.store.get(ids).await?;
+            found.iter().flatten().for_each(|versioned| self.shared.work.known.learn(versioned));
             let now = Instant::now();
-            if view.versioned.job.state.name().is_final() || now >= deadline {
-                return Ok(view);
+            let has_ended =
+                |found: &Option<Versioned>| found.as_ref().is_none_or(|found| found.job.state.name().is_final());
+            if found.iter().any(has_ended) || now >= deadline {
+                return Ok(found);
             }
             tokio::select! {
-                () = ended => {}
+                _ = select_all(ends) => {}
                 () = tokio::time::sleep_until(deadline.min(now + poll)) => {}
-                () = self.shared.stopping.cancelled() => return Ok(view),
+                () = self.shared.stopping.cancelled() => return Ok(found),
             }
         }
     }

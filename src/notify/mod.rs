@@ -37,7 +37,7 @@ use crate::executor::{Hosts, HttpExecutor};
 use crate::manager::Manager;
 use crate::store::{Store, StoreError};
 use crate::worker::in_process::SystemQueue;
-use crate::worker::{Stop, StopHandle};
+use crate::worker::{Handler, Stop, StopHandle};
 use delivery::Deliver;
 use outbox::Outbox;
 
@@ -79,11 +79,12 @@ impl Notifier {
         let hosts = Hosts::new(config.concurrency, config.concurrency / 2);
         let deliver = Deliver { executor, hosts, subscriptions: subscriptions.clone(), clock, config: config.clone() };
         let slots = config.concurrency;
-        let queue = SystemQueue { role: "notifier", queue: QUEUE, kind: KIND, slots, drain: DRAIN };
+        let queue = SystemQueue { role: "notifier", queue: QUEUE, slots, drain: DRAIN };
+        let handlers: [(_, Arc<dyn Handler>); 1] = [(KIND, Arc::new(deliver))];
         let worker = StopHandle::default();
         let tasks = vec![
             tokio::spawn(outbox.run(stopping.clone())),
-            tokio::spawn(queue.work(manager, deliver, worker.clone())),
+            tokio::spawn(queue.work(manager, handlers, worker.clone())),
         ];
         Ok(Self { subscriptions, config, stopping, worker, tasks })
     }

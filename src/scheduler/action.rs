@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 
 use super::secrets::without_secrets;
-use super::trigger::{self, Trigger};
+use super::trigger::Trigger;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{Admission, Hosts, HttpCall, HttpExecutor, RetryAfter, TargetUrl, excerpt};
 use crate::job::{JobId, Json};
@@ -45,7 +45,7 @@ impl Actions {
         schedule: &Schedule,
         trigger: &Trigger,
     ) -> Result<End, HandlerError> {
-        let id = trigger::job_id(&trigger.schedule_id, trigger.due_at);
+        let id = trigger.job_id();
         let new = match job_of(&schedule.definition.action, trigger) {
             Ok(new) => NewJob { id: Some(id.clone()), ..new },
             Err(invalid) => return Ok(End::Consumed { job_id: None, message: Some(invalid.to_string()) }),
@@ -81,6 +81,11 @@ impl Actions {
             Admission::Call(place) => place,
             Admission::Later(wait) => {
                 return Err(HandlerError::postponed("busy", format!("{host} has as many calls as it may"), wait));
+            }
+            // One of a backfill begins whenever its turn comes, and is not to wait for this host for ever.
+            Admission::Down(_) if clock.now() > until => {
+                let message = format!("{host} did not answer until its margin of error was over");
+                return Ok(End::Failed { job_id: None, message: Some(message) });
             }
             Admission::Down(wait) => {
                 // Rather looked after again than past its margin of error.
@@ -151,9 +156,7 @@ pub(super) fn job_of(action: &Action, trigger: &Trigger) -> Result<NewJob, Inval
         return Err(Invalid::field(field, "follows from the schedule and cannot be set"));
     }
     let mut new = new.into_new_job()?;
-    let labels =
-        [(trigger::SCHEDULE_LABEL, trigger.schedule_id.to_string()), (trigger::DUE_LABEL, trigger.due_at.to_rfc3339())];
-    new.spec.labels.extend(labels.map(|(name, value)| (name.to_owned(), value)));
+    new.spec.labels.extend(trigger.labels());
     Ok(new)
 }
 
@@ -192,6 +195,9 @@ fn call_of(action: &Action, trigger: &Trigger, attempt: &Attempt) -> Result<Http
     for (name, value) in own {
         let value = HeaderValue::try_from(value).map_err(|_| format!("the header {name} cannot be sent"))?;
         headers.insert(HeaderName::from_static(name), value);
+    }
+    if trigger.backfill.is_some() {
+        headers.insert(HeaderName::from_static("leasehold-backfill"), HeaderValue::from_static("true"));
     }
     let method = http::Method::from_bytes(action.method.unwrap_or_default().as_str().as_bytes());
     let timeout = action.timeout_ms.map_or(TIMEOUT, Duration::from_millis);

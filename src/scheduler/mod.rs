@@ -7,10 +7,12 @@
 //!    gone.
 //! 3. A worker within the process claims triggers when they are due and [`perform`]s them: it reads the schedule as it
 //!    is then, judges what became of earlier ones ([`overlap`]), and does the [`action`].
-//! 4. [`outcomes`] tells what has become of each due time, and [`troubles`] which schedules need somebody's care. What
-//!    receivers are to be notified of is written with the schedule, and handed on by the loader.
+//! 4. [`outcomes`] tells what has become of each due time, and a [`backfill`] makes up for those that were not
+//!    performed. [`troubles`] tells which schedules need somebody's care. What receivers are to be notified of is
+//!    written with the schedule, and handed on by the loader.
 
 mod action;
+mod backfill;
 mod lag;
 mod loader;
 mod outcomes;
@@ -21,21 +23,25 @@ mod secrets;
 pub mod trigger;
 mod troubles;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use backfill::{BackfillReport, MAX_DUE_TIMES, NewBackfill, StartedBackfill};
 pub use lag::SHARDS;
-pub use outcomes::DueTime;
+pub use outcomes::{DueTime, DueTimes};
 pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
 pub use trigger::{Outcome, Performed, Trigger};
 pub use troubles::MAX_NAMED;
 
 use crate::executor::{Hosts, HttpExecutor};
 use crate::worker::in_process::SystemQueue;
-use crate::worker::{Stop, StopHandle};
+use crate::worker::{Handler, Stop, StopHandle};
 use action::Actions;
+use backfill::RunBackfills;
 use lag::Lags;
 use loader::Loader;
 use overlap::Overlaps;
@@ -43,6 +49,8 @@ use perform::Perform;
 
 /// How long actions may take to end at a shutdown before their triggers are released.
 const DRAIN: Duration = Duration::from_secs(10);
+/// The part of the slots that triggers of backfills may take, so that there is always room for those that are due.
+const BACKFILLED_PART: usize = 4;
 
 /// How much a scheduler does at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,13 +95,17 @@ impl Scheduler {
         };
         let actions = Actions { executor, hosts: Hosts::new(slots, places) };
         let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
-        let perform = Perform { manager: manager.clone(), store, clock, actions, overlaps, notifier, troubles };
-        let (queue, kind) = (trigger::QUEUE, trigger::KIND);
-        let queue = SystemQueue { role: "scheduler", queue, kind, slots, drain: DRAIN };
         let (stopping, worker) = (CancellationToken::new(), StopHandle::default());
+        let backfill = RunBackfills::new(manager.clone(), store.clone(), clock.clone(), stopping.clone());
+        let backfills = Semaphore::new((slots / BACKFILLED_PART).max(1));
+        let of_perform = manager.clone();
+        let perform = Perform { manager: of_perform, store, clock, actions, overlaps, notifier, troubles, backfills };
+        let handlers: [(_, Arc<dyn Handler>); 2] =
+            [(trigger::KIND, Arc::new(perform)), (backfill::KIND, Arc::new(backfill))];
+        let queue = SystemQueue { role: "scheduler", queue: trigger::QUEUE, slots, drain: DRAIN };
         let tasks = vec![
             tokio::spawn(loader.run(stopping.clone())),
-            tokio::spawn(queue.work(manager, perform, worker.clone())),
+            tokio::spawn(queue.work(manager, handlers, worker.clone())),
         ];
         Self { stopping, worker, tasks }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::action::{Actions, End};
 use super::overlap::{Overlaps, Verdict};
@@ -26,6 +27,8 @@ const LATE: Duration = Duration::from_secs(1);
 const TRIES: usize = 10;
 /// How long a trigger waits until it looks again for the end of the one before it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a trigger of a backfill waits when others have all places.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// Performs triggers.
 pub(super) struct Perform {
@@ -36,6 +39,8 @@ pub(super) struct Perform {
     pub(super) overlaps: Overlaps,
     pub(super) notifier: ScheduleNotifier,
     pub(super) troubles: Troubles,
+    /// The places for triggers of backfills, which may not take all.
+    pub(super) backfills: Semaphore,
 }
 
 #[async_trait]
@@ -46,7 +51,10 @@ impl Handler for Perform {
             .map_err(|error| HandlerError::permanent("unreadable", format!("this is no trigger: {error}")))?;
         let performed = self.perform(&trigger, &attempt).await?;
         let outcome = performed.outcome.as_str();
-        metrics::counter!("leasehold_triggers_performed_total", "outcome" => outcome).increment(1);
+        match trigger.backfill {
+            None => metrics::counter!("leasehold_triggers_performed_total", "outcome" => outcome).increment(1),
+            Some(_) => metrics::counter!("leasehold_triggers_backfilled_total", "outcome" => outcome).increment(1),
+        }
         Ok(Json::of(&performed).ok())
     }
 }
@@ -55,28 +63,62 @@ impl Perform {
     async fn perform(&self, trigger: &Trigger, attempt: &Attempt) -> Result<Performed, HandlerError> {
         let now = self.clock.now();
         let late = now.since(trigger.due_at);
-        let skipped = |why: &str| Performed::not(Outcome::Skipped, late, why);
         let found = self.store.schedules(std::slice::from_ref(&trigger.schedule_id)).await.map_err(later)?;
         let Some(found) = found.into_iter().next().flatten() else {
-            return Ok(skipped("the schedule was removed"));
+            return Ok(Performed::not(Outcome::Skipped, late, "the schedule was removed"));
         };
         let schedule = &found.schedule;
-        if schedule.paused.is_some() && !trigger.on_request {
-            return Ok(skipped("the schedule is paused"));
+        if let Some(why) = why_skipped(schedule, trigger) {
+            return Ok(Performed::not(Outcome::Skipped, late, why));
         }
-        let is_foreseen =
-            schedule.created_at == trigger.created_at && (trigger.on_request || schedule.revision == trigger.revision);
-        if !is_foreseen && (trigger.on_request || !is_due(schedule, trigger.due_at)) {
-            return Ok(skipped("the schedule was changed, and is not due then any more"));
+        let is_backfilled = trigger.backfill.is_some();
+        let _place = is_backfilled.then(|| self.place_of_backfill()).transpose()?;
+        if !is_backfilled && let Some(performed) = self.judge(&found, trigger, attempt, late).await? {
+            return Ok(performed);
         }
+        let until = trigger.until(schedule);
+        let end = match schedule.definition.action.kind {
+            ActionType::Job => self.actions.submit(&self.manager, schedule, trigger).await?,
+            ActionType::Http if now > until && attempt.job.attempt > 1 => return Ok(Performed::in_vain(late)),
+            ActionType::Http => self.actions.call(schedule, trigger, attempt, (&*self.clock, until)).await?,
+        };
+        // The action is done: to do it again for the sake of a count would be worse than a count that is off.
+        let ended = match &end {
+            End::Done { .. } => TriggerEnd::Succeeded,
+            End::Consumed { message, .. } => TriggerEnd::Refused(message.as_deref()),
+            End::Failed { message, .. } => TriggerEnd::GivenUp(message.as_deref().unwrap_or("no answer")),
+        };
+        if !is_backfilled && let Err(error) = self.ended(&found, ended).await {
+            tracing::warn!(%error, schedule = %schedule.id, "how an action has ended is not counted");
+        }
+        let outcome = match end {
+            End::Failed { .. } => Outcome::Failed,
+            End::Consumed { .. } => Outcome::Consumed,
+            End::Done { .. } if !is_backfilled && late > LATE => Outcome::Late,
+            End::Done { .. } => Outcome::Fired,
+        };
+        let (End::Done { job_id, message } | End::Consumed { job_id, message } | End::Failed { job_id, message }) = end;
+        Ok(Performed { outcome, late_ms: millis(late), job_id, message, behind: None })
+    }
+
+    /// Judges a trigger that was made when it was due: whether it begins within its margin of error, and whether an
+    /// earlier one has ended. Returns what becomes of one that is not performed.
+    async fn judge(
+        &self,
+        found: &StoredSchedule,
+        trigger: &Trigger,
+        attempt: &Attempt,
+        late: Duration,
+    ) -> Result<Option<Performed>, HandlerError> {
+        let schedule = &found.schedule;
         if late > schedule.margin() {
             if attempt.job.attempt > 1 {
-                let why = "it was tried until its margin of error was over";
-                self.ended(&found, TriggerEnd::GivenUp(why)).await?;
-                return Ok(Performed::not(Outcome::Failed, late, why));
+                let performed = Performed::in_vain(late);
+                self.ended(found, TriggerEnd::GivenUp(performed.message.as_deref().unwrap_or_default())).await?;
+                return Ok(Some(performed));
             }
-            self.note_not_run(&found, trigger.due_at, NotRun::Missed).await?;
-            return Ok(Performed::not(Outcome::Missed, late, "it could not begin within the margin of error"));
+            self.note_not_run(found, trigger.due_at, NotRun::Missed).await?;
+            return Ok(Some(Performed::not(Outcome::Missed, late, "it could not begin within the margin of error")));
         }
         match self.overlaps.judge(schedule, trigger).await.map_err(later)? {
             Verdict::Go => {}
@@ -85,36 +127,19 @@ impl Perform {
                 return Err(HandlerError::postponed("overlap", why, LOOK_AGAIN));
             }
             Verdict::Skip(behind) => {
-                self.note_not_run(&found, trigger.due_at, NotRun::Overlap).await?;
-                let performed = skipped("an earlier one had not ended");
-                return Ok(Performed { behind: Some(behind), ..performed });
+                self.note_not_run(found, trigger.due_at, NotRun::Overlap).await?;
+                let performed = Performed::not(Outcome::Skipped, late, "an earlier one had not ended");
+                return Ok(Some(Performed { behind: Some(behind), ..performed }));
             }
         }
         metrics::histogram!("leasehold_trigger_lateness_seconds").record(late);
-        let end = match schedule.definition.action.kind {
-            ActionType::Job => self.actions.submit(&self.manager, schedule, trigger).await?,
-            ActionType::Http => {
-                let until = trigger.due_at.plus(schedule.margin());
-                self.actions.call(schedule, trigger, attempt, (&*self.clock, until)).await?
-            }
-        };
-        // The action is done: to do it again for the sake of a count would be worse than a count that is off.
-        let ended = match &end {
-            End::Done { .. } => TriggerEnd::Succeeded,
-            End::Consumed { message, .. } => TriggerEnd::Refused(message.as_deref()),
-            End::Failed { message, .. } => TriggerEnd::GivenUp(message.as_deref().unwrap_or("no answer")),
-        };
-        if let Err(error) = self.ended(&found, ended).await {
-            tracing::warn!(%error, schedule = %schedule.id, "how an action has ended is not counted");
-        }
-        let outcome = match end {
-            End::Failed { .. } => Outcome::Failed,
-            End::Consumed { .. } => Outcome::Consumed,
-            End::Done { .. } if late > LATE => Outcome::Late,
-            End::Done { .. } => Outcome::Fired,
-        };
-        let (End::Done { job_id, message } | End::Consumed { job_id, message } | End::Failed { job_id, message }) = end;
-        Ok(Performed { outcome, late_ms: millis(late), job_id, message, behind: None })
+        Ok(None)
+    }
+
+    /// Takes one of the places for triggers of backfills.
+    fn place_of_backfill(&self) -> Result<SemaphorePermit<'_>, HandlerError> {
+        let busy = || HandlerError::postponed("busy", "backfills have as many places as they may", BUSY);
+        self.backfills.try_acquire().map_err(|_| busy())
     }
 
     /// Records that a due time did not run.
@@ -179,9 +204,30 @@ impl Perform {
 }
 
 impl Performed {
+    fn in_vain(late: Duration) -> Self {
+        Self::not(Outcome::Failed, late, "it was tried until its margin of error was over")
+    }
+
     fn not(outcome: Outcome, late: Duration, why: &str) -> Self {
         Self { outcome, late_ms: millis(late), job_id: None, message: Some(why.to_owned()), behind: None }
     }
+}
+
+/// Returns why a trigger is skipped for the sake of what has become of its schedule; `None` when it is not.
+fn why_skipped(schedule: &Schedule, trigger: &Trigger) -> Option<&'static str> {
+    let Trigger { due_at, created_at, revision, on_request, backfill, .. } = trigger;
+    let is_of_it = schedule.created_at == *created_at;
+    if let Some(backfill) = backfill {
+        // A person has asked for it, also while the schedule is paused.
+        let is_as_then = is_of_it && schedule.updated_at == backfill.changed_at;
+        return (!is_as_then).then_some("the schedule was changed after its backfill was asked for");
+    }
+    let is_foreseen = is_of_it && (*on_request || schedule.revision == *revision);
+    if schedule.paused.is_some() && !on_request {
+        return Some("the schedule is paused");
+    }
+    let is_due = || !on_request && is_due(schedule, *due_at);
+    (!is_foreseen && !is_due()).then_some("the schedule was changed, and is not due then any more")
 }
 
 fn is_due(schedule: &Schedule, at: Timestamp) -> bool {
@@ -191,4 +237,76 @@ fn is_due(schedule: &Schedule, at: Timestamp) -> bool {
 
 fn later(error: impl std::fmt::Display) -> HandlerError {
     HandlerError::retryable("store", error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobId;
+    use crate::schedule::SchedulePause;
+
+    fn schedule() -> Schedule {
+        serde_json::from_value(serde_json::json!({
+            "id": "s", "revision": 3, "period_since": "2030-01-01T00:00:00Z",
+            "created_at": "2030-01-01T00:00:00Z", "updated_at": "2030-01-02T00:00:00Z",
+            "definition": {
+                "action": {"type": "job", "job": {"queue": "q", "kind": "k"}}, "period": {"cron": "0 * * * *"},
+                "margin_of_error_ms": 60_000,
+            },
+        }))
+        .expect("a schedule")
+    }
+
+    fn time(text: &str) -> Timestamp {
+        Timestamp::parse_rfc3339(text).expect("a time")
+    }
+
+    fn paused(schedule: Schedule) -> Schedule {
+        let pause = SchedulePause { at: schedule.updated_at, by: Caller::system("test"), reason: String::new() };
+        Schedule { paused: Some(pause), revision: schedule.revision + 1, ..schedule }
+    }
+
+    fn changed(schedule: Schedule) -> Schedule {
+        Schedule { updated_at: time("2030-01-03T00:00:00Z"), revision: schedule.revision + 1, ..schedule }
+    }
+
+    fn another() -> Schedule {
+        Schedule { created_at: time("2030-01-01T12:00:00Z"), ..schedule() }
+    }
+
+    #[test]
+    fn a_trigger_is_skipped_that_is_not_due_as_the_schedule_is_now_and_while_that_is_paused() {
+        let due = Trigger::of(&schedule(), time("2030-01-04T02:00:00Z"), None);
+        let other = Trigger { due_at: time("2030-01-04T02:30:00Z"), ..due.clone() };
+        for trigger in [&due, &other] {
+            assert_eq!(why_skipped(&schedule(), trigger), None, "it was foreseen");
+            assert_eq!(why_skipped(&paused(schedule()), trigger), Some("the schedule is paused"));
+        }
+        for now in [changed(schedule()), another()] {
+            assert_eq!(why_skipped(&now, &due), None, "it is due all the same");
+            assert!(why_skipped(&now, &other).is_some());
+        }
+    }
+
+    #[test]
+    fn a_run_on_request_is_skipped_only_when_its_schedule_is_gone() {
+        let of = Trigger::of(&schedule(), time("2030-01-04T02:30:00Z"), None);
+        let on_request = Trigger { on_request: true, ..of };
+        for now in [schedule(), paused(schedule()), changed(schedule())] {
+            assert_eq!(why_skipped(&now, &on_request), None);
+        }
+        assert!(why_skipped(&another(), &on_request).is_some());
+    }
+
+    #[test]
+    fn a_trigger_of_a_backfill_is_skipped_when_the_schedule_was_changed_and_not_when_it_is_paused() {
+        let (backfill, now) = (JobId::generate(), time("2030-01-05T00:00:00Z"));
+        let trigger = Trigger::backfilled(&schedule(), time("2020-01-01T02:00:00Z"), backfill, now);
+        assert_eq!(why_skipped(&schedule(), &trigger), None);
+        assert_eq!(why_skipped(&paused(schedule()), &trigger), None);
+        assert!(why_skipped(&changed(schedule()), &trigger).is_some());
+        assert!(why_skipped(&another(), &trigger).is_some());
+        let until = trigger.until(&schedule());
+        assert_eq!(until, now.plus(Duration::from_secs(60)), "its margin begins with it");
+    }
 }

@@ -1,11 +1,12 @@
 //! Schedules as people deal with them: created, changed, paused, listed, removed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::action::job_of;
-use super::outcomes::{self, DueTime};
+use super::outcomes::{self, DueTimes};
 use super::trigger::{self, Trigger};
 use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp};
@@ -297,7 +298,7 @@ impl Schedules {
     }
 
     /// Returns the first `limit` due times of a schedule from `from` to `to`, each with what has become of it; without
-    /// `from`, the last ones.
+    /// `from`, the last ones. Of those from before it had its present period, those are listed that a backfill has run.
     ///
     /// # Errors
     /// [`ScheduleError::NotFound`], and those of a read.
@@ -306,7 +307,7 @@ impl Schedules {
         id: &ScheduleId,
         (from, to): (Option<Timestamp>, Timestamp),
         limit: usize,
-    ) -> Result<Vec<DueTime>, ScheduleError> {
+    ) -> Result<DueTimes, ScheduleError> {
         let schedule = self.get(id).await?.schedule;
         let timetable = timetable(&schedule)?;
         let from = from.or_else(|| timetable.last_until(to, limit, schedule.period_since).first().copied());
@@ -420,7 +421,7 @@ impl Schedules {
     }
 }
 
-fn timetable(schedule: &Schedule) -> Result<Timetable, ScheduleError> {
+pub(super) fn timetable(schedule: &Schedule) -> Result<Timetable, ScheduleError> {
     let mut faults = Vec::new();
     schedule.definition.timetable(&schedule.id, &mut faults).ok_or(ScheduleError::Invalid(faults))
 }
@@ -457,7 +458,9 @@ fn replaced(former: &Schedule, definition: &Definition, timetable: &Timetable, n
         course.next_due_at = timetable.due_after(now).next();
     }
     let definition = Arc::new(definition.clone());
-    Schedule { definition, revision: former.revision + 1, period_since, updated_at: now, course, ..former.clone() }
+    // Always later than before, since it says which definition this is: a pause changes the revision as well.
+    let updated_at = now.max(former.updated_at.plus(Duration::from_millis(1)));
+    Schedule { definition, revision: former.revision + 1, period_since, updated_at, course, ..former.clone() }
 }
 
 /// Returns the write of a schedule over the one that was read.

@@ -32,6 +32,8 @@ words! {
         Setting = "setting",
         /// A manager that is running.
         Manager = "manager",
+        /// How far the backfill of a schedule has come.
+        Backfill = "backfill",
     }
 }
 
@@ -175,7 +177,7 @@ mod tests {
         let refusal = "job".parse::<RecordKind>().expect_err("no such kind");
         assert_eq!(
             refusal,
-            "`job` is not a kind of record; the kinds are lease, queue, subscription, setting, manager"
+            "`job` is not a kind of record; the kinds are lease, queue, subscription, setting, manager, backfill"
         );
     }
 

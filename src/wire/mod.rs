@@ -8,6 +8,7 @@
 //! says beyond these types is in [`described`] and [`selected`].
 
 pub mod admin;
+pub mod backfill;
 pub mod bulk;
 pub mod check;
 pub mod claims;
@@ -33,6 +34,7 @@ pub use crate::manager::{
     Throughput, Worker,
 };
 pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure};
+pub use backfill::{BackfillSchedule, StartedBackfill};
 pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub(crate) use claims::EndAnswer;

@@ -25,8 +25,6 @@ pub(crate) struct SystemQueue {
     /// What the worker is called, beside its process.
     pub(crate) role: &'static str,
     pub(crate) queue: &'static str,
-    /// The kind of the queue's jobs.
-    pub(crate) kind: &'static str,
     /// How many jobs are run at once.
     pub(crate) slots: usize,
     /// How long jobs may take to end at a shutdown before they are released.
@@ -34,9 +32,14 @@ pub(crate) struct SystemQueue {
 }
 
 impl SystemQueue {
-    /// Works on the queue within this process until it is stopped.
-    pub(crate) async fn work(self, manager: Manager, handler: impl Handler, stop: StopHandle) {
-        let Self { role, queue, kind, slots, drain } = self;
+    /// Works on the queue within this process until it is stopped, with a handler for each kind of its jobs.
+    pub(crate) async fn work(
+        self,
+        manager: Manager,
+        handlers: impl IntoIterator<Item = (&'static str, Arc<dyn Handler>)>,
+        stop: StopHandle,
+    ) {
+        let Self { role, queue, slots, drain } = self;
         let name = format!("{}{role}-{}", QueueName::INTERNAL, Uuid::new_v4().simple());
         let Ok(worker_id) = WorkerId::new(name) else { return };
         let config = WorkerConfig {
@@ -49,7 +52,10 @@ impl SystemQueue {
             drain_timeout: drain,
             grace: GRACE,
         };
-        let worker = Worker::new(Arc::new(manager), config).handle(Kind::system(kind), Arc::new(handler));
+        let mut worker = Worker::new(Arc::new(manager), config);
+        for (kind, handler) in handlers {
+            worker = worker.handle(Kind::system(kind), handler);
+        }
         if let Err(error) = worker.run(stop).await {
             tracing::error!(%error, queue, "nothing works on a queue of the system any more");
         }

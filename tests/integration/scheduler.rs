@@ -83,7 +83,7 @@ impl Site {
         let mut found = Vec::new();
         for _ in 0..3_000 {
             let span = (Some(Timestamp::from_millis(START)), self.clock.now());
-            found = scheduler.schedules().due_times(id, span, 1_000).await.expect("due times");
+            found = scheduler.schedules().due_times(id, span, 1_000).await.expect("due times").items;
             if enough(&found) {
                 return found;
             }
@@ -164,6 +164,7 @@ macro_rules! cases {
 }
 
 mod answers;
+mod backfill;
 
 cases! {
     a_job_is_submitted_once_for_every_due_time,

@@ -32,9 +32,9 @@ pub(super) struct ListArgs {
 #[derive(Debug, Args)]
 pub(super) struct OneArgs {
     /// The id of the schedule
-    id: String,
+    pub(super) id: String,
     #[command(flatten)]
-    answer: ClientArgs,
+    pub(super) answer: ClientArgs,
 }
 
 #[derive(Debug, Args)]
@@ -88,7 +88,7 @@ pub(super) async fn triggers(args: TriggersArgs, settings: Settings) -> Result<(
     let row = |due: &DueTime| {
         vec![
             due.due_at.to_rfc3339(),
-            due.outcome.to_string(),
+            if due.backfilled { format!("{} (backfill)", due.outcome) } else { due.outcome.to_string() },
             due.late_ms.map(|late| format!("{late} ms")).unwrap_or_default(),
             due.job_id.as_ref().map(ToString::to_string).unwrap_or_default(),
             shorten(due.message.as_deref().unwrap_or_default(), MESSAGE_CHARACTERS),

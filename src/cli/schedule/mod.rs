@@ -1,7 +1,8 @@
-//! `leasehold schedule`: schedules of a server ([`add`], [`manage`]), when schedules fire ([`next`]), and what a
-//! crontab says ([`import`]).
+//! `leasehold schedule`: schedules of a server ([`add`], [`manage`], [`backfill`]), when schedules fire ([`next`]), and
+//! what a crontab says ([`import`]).
 
 mod add;
+mod backfill;
 mod import;
 mod local;
 mod manage;
@@ -40,6 +41,7 @@ enum Action {
     Resume(manage::OneArgs),
     /// Run a schedule now, whatever its times are; prints the id of its trigger
     Run(manage::OneArgs),
+    Backfill(backfill::BackfillArgs),
     /// Remove a schedule
     Remove(manage::OneArgs),
     Next(next::NextArgs),
@@ -56,6 +58,7 @@ pub(super) async fn run(args: ScheduleArgs, settings: Settings) -> Result<(), Fa
         Action::Pause(args) => manage::pause(args, settings).await,
         Action::Resume(args) => manage::resume(args, settings).await,
         Action::Run(args) => manage::run_now(args, settings).await,
+        Action::Backfill(args) => backfill::run(args, settings).await,
         Action::Remove(args) => manage::remove(args, settings).await,
         Action::Next(args) => next::run(args),
         Action::Import(args) => import::run(args, settings).await,

@@ -92,6 +92,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/schedules",
         "POST /v1/schedules/bulk",
         "POST /v1/schedules/preview",
+        "POST /v1/schedules/{id}/backfill",
         "POST /v1/schedules/{id}/pause",
         "POST /v1/schedules/{id}/resume",
         "POST /v1/schedules/{id}/run",

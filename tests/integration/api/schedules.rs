@@ -222,3 +222,63 @@ async fn a_schedule_that_cannot_be_meant_is_refused_with_its_field() {
         assert!(fields.contains(&field), "{field}: {fields:?}");
     }
 }
+
+#[tokio::test]
+async fn a_backfill_is_started_once_and_refused_with_the_field_that_cannot_be_meant() {
+    let clock = Arc::new(ManualClock::at(time("2030-01-31T12:00:00Z")));
+    let server = Server::start_with(Setup { clock, ..Setup::default() }).await;
+    let schedule = json!({
+        "id": "a/b", "action": {"type": "job", "job": {"queue": "q", "kind": "k"}}, "period": {"cron": "0 * * * *"},
+    });
+    assert_eq!(send(&server, reqwest::Method::POST, "/v1/schedules", &schedule).await.status(), 201);
+    let backfill = async |body: Value, key: Option<&'static str>| {
+        let call = reqwest::Client::new().post(server.url("/v1/schedules/a%2Fb/backfill")).json(&body);
+        let call = key.into_iter().fold(call, |call, key| call.header("idempotency-key", key));
+        call.send().await.expect("an answer")
+    };
+    let january = json!({"from": "2030-01-01T00:00:00Z", "to": "2030-01-31T00:00:00+01:00", "max_concurrent": 100});
+    let started = backfill(january.clone(), None).await;
+    assert_eq!(started.status(), 202);
+    let started = value(started).await;
+    assert_eq!(started["due"], 30 * 24);
+    let again = backfill(january.clone(), None).await;
+    assert_eq!((again.status().as_u16(), value(again).await), (200, started.clone()));
+    let job = server.client().job(started["backfill_id"].as_str().expect("an id")).await.expect("it is a job");
+    assert_eq!((&*job.queue, &*job.kind), ("leasehold.triggers", "leasehold.backfill"));
+    assert_eq!(job.labels["schedule_id"], "a/b");
+
+    let keyed = backfill(january.clone(), Some("k")).await;
+    assert_eq!(keyed.status(), 202);
+    let keyed = value(keyed).await;
+    assert_ne!(keyed["backfill_id"], started["backfill_id"]);
+    assert_eq!(value(backfill(january.clone(), Some("k")).await).await, keyed);
+    let other = json!({"from": "2030-01-01T00:00:00Z", "to": "2030-01-30T00:00:00Z"});
+    assert_eq!(problem(backfill(other, Some("k")).await).await.code, "submission_differs");
+
+    for (wrong, field, said) in [
+        (json!({"from": "2030-01-01T00:00:00Z", "to": "2030-01-31T12:00:00.001Z"}), "to", "in the future"),
+        (json!({"from": "2030-01-01T00:00:00Z", "to": "2030-01-01T00:00:00Z"}), "to", "not after"),
+        (json!({"from": "2010-01-01T00:00:00Z", "to": "2030-01-01T00:00:00Z"}), "to", "more than 100000"),
+        (json!({"from": "1910-01-01T00:00:00Z", "to": "2030-01-01T00:00:00Z"}), "from", "a hundred years"),
+        (json!({"from": "2030-01-01T00:00:01Z", "to": "2030-01-01T00:59:59Z"}), "from", "not followed"),
+        (json!({"from": "yesterday", "to": "2030-01-01T00:00:00Z"}), "from", "RFC 3339"),
+        (
+            json!({"from": "2030-01-01T00:00:00Z", "to": "2030-01-02T00:00:00Z", "max_concurrent": 0}),
+            "max_concurrent",
+            "from 1",
+        ),
+        (
+            json!({"from": "2030-01-01T00:00:00Z", "to": "2030-01-02T00:00:00Z", "max_concurrent": 101}),
+            "max_concurrent",
+            "to 100",
+        ),
+        (json!({"from": "2030-01-01T00:00:00Z"}), "to", "missing"),
+    ] {
+        let refused = problem(backfill(wrong.clone(), None).await).await;
+        assert_eq!((refused.status, refused.code.as_str()), (422, "invalid_request"), "{wrong}");
+        let [error] = &refused.errors[..] else { panic!("{wrong}: {:?}", refused.errors) };
+        assert!(error.field == field && error.message.contains(said), "{wrong}: {error:?}");
+    }
+    let nowhere = send(&server, reqwest::Method::POST, "/v1/schedules/none/backfill", &january).await;
+    assert_eq!(problem(nowhere).await.code, "schedule_not_found");
+}

@@ -1,5 +1,8 @@
 //! Schedules, fire times and crontabs on the command line.
 
+use std::time::Duration;
+
+use leasehold::clock::{Clock as _, SystemClock};
 use serde_json::{Value, json};
 
 use super::Bed;
@@ -150,6 +153,38 @@ fn a_schedule_is_added_listed_paused_run_and_removed() {
         assert_ne!(refused.code(), Some(0), "{wrong:?}");
         assert!(refused.stderr().contains(said), "{wrong:?}: {}", refused.stderr());
     }
+}
+
+#[test]
+fn a_schedule_is_backfilled_waited_for_and_shows_what_was_run() {
+    let bed = Bed::start();
+    let _worker = bed.worker(&[]);
+    let now = SystemClock::default().now();
+    let ago = |hours: u64| now.minus(Duration::from_secs(hours * 3_600)).to_rfc3339();
+    let hourly = ["schedule", "add", "hourly", "--every", "1h", "--", "true"];
+    bed.run(&hourly).expect(0);
+    let (from, to) = (ago(5), ago(1));
+    let backfill = ["schedule", "backfill", "hourly", "--from", &from, "--to", &to];
+    let waited = bed.run(&[&backfill[..], &["--max-concurrent", "2", "--wait"]].concat()).expect(0).stdout();
+    assert!(waited.contains("due times          4") && waited.contains("performed          4"), "{waited}");
+    let triggers = bed.run(&["schedule", "triggers", "hourly", "--from", &from]).expect(0).stdout();
+    assert_eq!(triggers.matches("fired (backfill)").count(), 4, "{triggers}");
+    let again = bed.run(&[&backfill[..], &["--wait", "--json"]].concat()).json(0);
+    assert_eq!((&again["result"]["already"], &again["result"]["performed"]), (&json!(4), &json!(0)), "{again}");
+
+    let id = bed.run(&backfill).expect(0).stdout();
+    bed.run(&["wait", id.trim()]).expect(0);
+    let shown = bed.run(&["get", id.trim()]).expect(0).stdout();
+    assert!(shown.contains("leasehold.backfill") && shown.contains("\"already\":4"), "{shown}");
+    let listed = bed.run(&["list"]).expect(0).stdout();
+    assert!(!listed.contains("leasehold.backfill"), "the system's own jobs are not listed: {listed}");
+
+    bed.run(&["schedule", "add", "broken", "--every", "1h", "--", "false"]).expect(0);
+    let failing = ["schedule", "backfill", "broken", "--from", &from, "--to", &to, "--max-concurrent", "4", "--wait"];
+    let failed = bed.run(&failing).expect(1).stdout();
+    assert!(failed.contains("failed             4") && failed.contains("failed jobs"), "{failed}");
+    let future = ["schedule", "backfill", "hourly", "--from", &from, "--to", "2100-01-01T00:00:00Z"];
+    assert!(bed.run(&future).expect(1).stderr().contains("in the future"));
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use leasehold::client::{Client, DueTimeQuery, JobQuery};
 use leasehold::clock::{Clock as _, SystemClock, Timestamp};
-use leasehold::scheduler::{DueTime, Outcome};
+use leasehold::scheduler::{BackfillReport, DueTime, Outcome};
+use leasehold::wire::BackfillSchedule;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -36,6 +37,70 @@ async fn a_server_on_elasticsearch_calls_at_every_due_time_over_kills_and_has_on
     let engine =
         Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("due") };
     every_due_time_is_called_over_kills(engine, &directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_server_backfills_each_due_time_over_kills() {
+    let directory = TempDir::new().expect("a directory");
+    let engine = Engine::Embedded(directory.path().join("data"));
+    a_backfill_is_completed_over_kills(engine, &directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_elasticsearch_backfills_each_due_time_over_kills() {
+    let directory = TempDir::new().expect("a directory");
+    let elasticsearch = servers::elasticsearch().await;
+    let prefix = servers::fresh_prefix("backfill");
+    let engine = Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix };
+    a_backfill_is_completed_over_kills(engine, &directory).await;
+}
+
+async fn a_backfill_is_completed_over_kills(engine: Engine, directory: &TempDir) {
+    let options = ["--allow-private-targets"];
+    let mut server = Server::start_as("serve", &options, engine, &directory.path().join("server.log")).await;
+    let (client, receiver) = (Client::new(&server.url(), None).expect("a client"), Receiver::listening().await);
+    let schedule = json!({
+        "id": "s", "action": {"type": "http", "url": receiver.url()}, "period": {"cron": "0 * * * *"},
+        "margin_of_error_ms": 3_600_000, "paused": true,
+    });
+    client.put_schedules(schedule.to_string()).await.expect("stored");
+    let backfill = BackfillSchedule {
+        from: "2020-01-01T00:00:00Z".to_owned(),
+        to: "2020-01-31T23:59:59Z".to_owned(),
+        max_concurrent: Some(5),
+    };
+    let started = client.backfill_schedule("s", &backfill).await.expect("started");
+    assert_eq!(started.due, 31 * 24);
+    for _ in 0..KILLS / 2 {
+        // Not a wait for something: the kill's moment is what is left to chance.
+        tokio::time::sleep(Duration::from_millis(rand::random_range(LIFE_MS) / 4)).await;
+        server.kill_and_restart().await;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let job = loop {
+        let job = client.wait(started.backfill_id.as_str(), Duration::from_secs(10)).await.expect("it is there");
+        if job.state.is_final() {
+            break job;
+        }
+        assert!(Instant::now() < deadline, "{job:#?}");
+    };
+    let result = job.result.as_json().expect("a result").as_str();
+    let report: BackfillReport = serde_json::from_str(result).expect("a report");
+    assert_eq!((report.due, report.performed, report.already, report.failed), (744, 744, 0, 0), "{report:?}");
+    let called: BTreeSet<String> = receiver
+        .came()
+        .iter()
+        .map(|call| call.headers["leasehold-due-at"].to_str().expect("text").to_owned())
+        .collect();
+    assert_eq!(called.len(), 744, "each due time was called");
+    let (from, to) = (Some(backfill.from), Some(backfill.to));
+    let query = DueTimeQuery { from, to, limit: Some(1_000), ..DueTimeQuery::default() };
+    let listed = client.triggers_of_schedule("s", &query).await.expect("due times").items;
+    let fired = listed.iter().filter(|due| due.backfilled && due.outcome == Outcome::Fired);
+    assert_eq!(fired.count(), 744);
+    let more: Vec<_> = triggers(&client).await.into_iter().filter(|(_, count)| *count != 1).collect();
+    assert!(more.is_empty(), "each due time has one trigger: {more:?}");
+    assert_eq!(server.terminate(), Some(0));
 }
 
 async fn every_due_time_is_called_over_kills(engine: Engine, directory: &TempDir) {
@@ -106,7 +171,7 @@ async fn triggers(client: &Client) -> BTreeMap<(String, String), usize> {
     loop {
         let page = client.jobs(&query).await.expect("a page");
         for job in page.items {
-            let key = (job.labels["schedule_id"].clone(), job.labels["due_at"].clone());
+            let key = (job.labels["schedule_id"].clone(), job.labels.get("due_at").cloned().unwrap_or_default());
             *counts.entry(key).or_insert(0) += 1;
         }
         query.cursor = page.next_cursor;

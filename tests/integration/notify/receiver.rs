@@ -48,6 +48,8 @@ struct Book {
     answers: Vec<StatusCode>,
     /// What to answer to all.
     always: Option<StatusCode>,
+    /// What to answer when nothing is said, instead of 200.
+    otherwise: Option<StatusCode>,
     /// The headers of every answer.
     headers: HeaderMap,
     /// Whether to answer with the body and the headers that came.
@@ -98,6 +100,16 @@ impl Receiver {
     /// Answers every request with this.
     pub(crate) fn answer_always(&self, answer: StatusCode) {
         self.book.lock().always = Some(answer);
+    }
+
+    /// Answers with this once nothing else is said.
+    pub(crate) fn answer_then(&self, answer: StatusCode) {
+        self.book.lock().otherwise = Some(answer);
+    }
+
+    /// Answers no longer the same to every request.
+    pub(crate) fn answer_as_told(&self) {
+        self.book.lock().always = None;
     }
 
     /// Answers with this header as well.
@@ -154,7 +166,7 @@ async fn receive(
     body: Bytes,
 ) -> (StatusCode, HeaderMap, String) {
     let mut book = book.lock();
-    let answered = book.always.or_else(|| book.answers.pop()).unwrap_or(StatusCode::OK);
+    let answered = book.always.or_else(|| book.answers.pop()).or(book.otherwise).unwrap_or(StatusCode::OK);
     let said = if book.repeats { format!("{} {headers:?}", String::from_utf8_lossy(&body)) } else { String::new() };
     book.came.push(Delivered { headers, body, answered });
     (answered, book.headers.clone(), said)

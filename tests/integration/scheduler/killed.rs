@@ -201,7 +201,7 @@ async fn end_and_take_over(site: &Site, second: &Manager, at: (Step, Side), pass
 async fn all_ended(site: &Site, schedules: &Schedules, id: &ScheduleId, end: Timestamp) -> Vec<DueTime> {
     let span = (Some(Timestamp::from_millis(START)), end);
     for _ in 0..TRIES {
-        let found = schedules.due_times(id, span, 1_000).await.expect("due times");
+        let found = schedules.due_times(id, span, 1_000).await.expect("due times").items;
         if site.clock.now() >= end && found.iter().all(|due| ended(due.outcome)) {
             return found;
         }
