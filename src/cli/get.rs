@@ -49,6 +49,8 @@ fn describe(job: &Job) -> String {
     }
     let labels: Vec<String> = job.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     page.option("labels", (!labels.is_empty()).then(|| labels.join(", ")).as_deref());
+    page.option("schedule", job.schedule_id.as_deref());
+    page.time("due", job.due_at);
     page.line("created", &job.created_at.to_rfc3339());
     page.time("runs from", Some(job.run_at).filter(|time| *time > job.created_at));
     page.time("expires", job.expires_at);

@@ -35,7 +35,8 @@ pub use oversight::Recovery;
 pub use partition::{Partition, PartitionSet};
 pub use retry::RetryPolicy;
 pub use spec::{
-    Fingerprint, JobSpec, MAX_RESOURCE_NAME, OrphanPolicy, Oversight, Priority, RESOURCE_NAME_PATTERN, is_resource_name,
+    Due, Fingerprint, JobSpec, MAX_RESOURCE_NAME, OrphanPolicy, Oversight, Priority, RESOURCE_NAME_PATTERN,
+    is_resource_name,
 };
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
 pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::body::Json;
-use super::names::{Kind, Owner, QueueName};
+use super::names::{Kind, Owner, QueueName, ScheduleId};
 use super::notice::NoticeTarget;
 use super::retry::RetryPolicy;
 use super::word_enum::words;
@@ -65,6 +65,15 @@ pub struct Oversight {
     pub orphan_policy: Option<OrphanPolicy>,
     /// The receivers of notifications about the job.
     pub notify: Vec<NoticeTarget>,
+}
+
+/// A due time of a schedule, which belongs to a trigger and to the job that the trigger has submitted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Due {
+    /// The schedule.
+    pub schedule_id: ScheduleId,
+    /// When the schedule was due.
+    pub due_at: Timestamp,
 }
 
 /// A hash over everything that a client submits. Two submissions under one idempotency key or id are the same if their
@@ -134,6 +143,9 @@ pub struct JobSpec {
     pub resources: BTreeMap<String, u64>,
     /// What happens when the job's lease expires, and who is notified about the job.
     pub oversight: Oversight,
+    /// The due time for which the scheduler has made the job, if it has: nobody else sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due: Option<Box<Due>>,
     /// The fingerprint of the submission, if the client can repeat it: under its own id or an idempotency key.
     #[serde(skip)]
     pub fingerprint: Option<Fingerprint>,
@@ -188,7 +200,8 @@ impl JobSpec {
     }
 
     /// Makes a specification with the defaults: priority 0, three attempts with the default waits between them, no
-    /// limits, no owner, labels or resources, no receivers of notifications, and the queue's orphan policy.
+    /// limits, no owner, labels or resources, no receivers of notifications, the queue's orphan policy, and no
+    /// schedule.
     #[must_use]
     pub fn new(queue: QueueName, kind: Kind) -> Self {
         Self {
@@ -203,6 +216,7 @@ impl JobSpec {
             retry: RetryPolicy::default(),
             resources: BTreeMap::new(),
             oversight: Oversight::default(),
+            due: None,
             fingerprint: None,
         }
     }
@@ -252,6 +266,10 @@ mod tests {
             retry: RetryPolicy { jitter: 0.1, ..RetryPolicy::default() },
             resources: [("gpus".to_owned(), 1)].into(),
             oversight: Oversight { orphan_policy: Some(OrphanPolicy::Flag), notify: Vec::new() },
+            due: Some(Box::new(Due {
+                schedule_id: ScheduleId::new("nightly").expect("an id"),
+                due_at: Timestamp::from_millis(1),
+            })),
             fingerprint: Some(Fingerprint(1)),
         }
     }
@@ -285,6 +303,7 @@ mod tests {
             retry,
             resources,
             oversight,
+            due,
             fingerprint,
         } = other();
         let mut seen = vec![
@@ -300,6 +319,7 @@ mod tests {
             of(&JobSpec { retry, ..spec() }),
             of(&JobSpec { resources, ..spec() }),
             of(&JobSpec { oversight, ..spec() }),
+            of(&JobSpec { due, ..spec() }),
             Fingerprint::of(&spec(), Json::parse("1".to_owned()).ok().as_ref(), None, None),
             Fingerprint::of(&spec(), None, Some(Timestamp::from_millis(1)), None),
             Fingerprint::of(&spec(), None, None, Some(Timestamp::from_millis(1))),
@@ -317,7 +337,8 @@ mod tests {
         let (run_at, expires_at) = (Timestamp::from_millis(1_000), Timestamp::from_millis(2_000));
         assert_eq!(of(&spec()), Fingerprint(0x37b8_dd55_40ea_0384_3335_cdbc_b450_8000));
         assert_eq!(
-            Fingerprint::of(&other(), Some(&payload), Some(run_at), Some(expires_at)),
+            // A submission does not say for which due time it is.
+            Fingerprint::of(&JobSpec { due: None, ..other() }, Some(&payload), Some(run_at), Some(expires_at)),
             Fingerprint(0xf581_4ea1_961f_8930_328e_226c_f092_7469)
         );
     }

@@ -156,6 +156,7 @@ pub(super) fn job_of(action: &Action, trigger: &Trigger) -> Result<NewJob, Inval
         return Err(Invalid::field(field, "follows from the schedule and cannot be set"));
     }
     let mut new = new.into_new_job()?;
+    new.spec.due = Some(Box::new(trigger.due()));
     new.spec.labels.extend(trigger.labels());
     Ok(new)
 }
@@ -250,7 +251,8 @@ mod tests {
         let new = job_of(&job(text), &trigger(r#"a"b\c"#)).expect("a job");
         assert_eq!(new.spec.owner.as_ref().map(|owner| owner.as_str()), Some(r#"a"b\c"#));
         assert_eq!(new.payload.as_ref().map(Json::as_str), Some(r#"["2030-03-17T17:46:40.000Z", "{{x}}"]"#));
-        assert_eq!(new.spec.labels["schedule_id"], r#"a"b\c"#);
+        assert_eq!(new.spec.due.as_deref(), Some(&trigger(r#"a"b\c"#).due()));
+        assert!(new.spec.labels.is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobSpec, Json, Kind, Priority, QueueName, RetryPolicy, ScheduleId};
+use crate::job::{Due, JobId, JobSpec, Json, Kind, Priority, QueueName, RetryPolicy, ScheduleId};
 use crate::manager::NewJob;
 use crate::schedule::Schedule;
 
@@ -15,11 +15,7 @@ use crate::schedule::Schedule;
 pub const QUEUE: &str = "leasehold.triggers";
 /// The kind of triggers.
 pub const KIND: &str = "leasehold.trigger";
-/// The label that names a trigger's schedule, and the schedule of a job that one has submitted.
-pub const SCHEDULE_LABEL: &str = "schedule_id";
-/// The label that names the due time of either.
-pub const DUE_LABEL: &str = "due_at";
-/// The label that names the backfill of either.
+/// The label that names the backfill of a trigger, or of a job that one has submitted.
 pub const BACKFILL_LABEL: &str = "backfill_id";
 
 /// The namespaces of the ids of triggers, and of the jobs that they submit (RFC 9562, section 5.5).
@@ -187,15 +183,20 @@ impl Trigger {
     /// Returns the labels of the trigger, and of the job that it submits.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, String> {
-        let of_all = [(SCHEDULE_LABEL, self.schedule_id.to_string()), (DUE_LABEL, self.due_at.to_rfc3339())];
-        let of_backfill = self.backfill.as_ref().map(|backfill| (BACKFILL_LABEL, backfill.id.to_string()));
-        of_all.into_iter().chain(of_backfill).map(|(name, value)| (name.to_owned(), value)).collect()
+        let of_backfill = self.backfill.as_ref().map(|backfill| (BACKFILL_LABEL.to_owned(), backfill.id.to_string()));
+        of_backfill.into_iter().collect()
     }
 
     /// Returns the time until which the trigger of a schedule may be tried.
     #[must_use]
     pub fn until(&self, schedule: &Schedule) -> Timestamp {
         self.backfill.as_ref().map_or(self.due_at, |backfill| backfill.made_at).plus(schedule.margin())
+    }
+
+    /// Returns the due time, as it stands in the trigger's job and in the job that it submits.
+    #[must_use]
+    pub fn due(&self) -> Due {
+        Due { schedule_id: self.schedule_id.clone(), due_at: self.due_at }
     }
 
     /// Returns the job that performs this trigger of a schedule.
@@ -217,6 +218,7 @@ impl Trigger {
                 max_attempts: MAX_ATTEMPTS,
                 retry: RetryPolicy::default(),
                 priority: Priority::new(if is_backfilled { Priority::LOWEST } else { 0 }).unwrap_or_default(),
+                due: Some(Box::new(self.due())),
                 ..JobSpec::new(QueueName::system(QUEUE), Kind::system(KIND))
             })
         })

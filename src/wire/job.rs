@@ -11,7 +11,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::described::{Labels, Resources};
 use crate::clock::{Timestamp, millis};
-use crate::job::{self, Body, JobId, Json, Kind, OrphanPolicy, Owner, QueueName, State, WorkerId};
+use crate::job::{self, Body, JobId, Json, Kind, OrphanPolicy, Owner, QueueName, ScheduleId, State, WorkerId};
 pub use crate::job::{HistoryEntry, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy};
 use crate::manager::JobView;
 use crate::store::Versioned;
@@ -105,6 +105,11 @@ pub struct JobAnswer<'a> {
     pub started_at: Option<Timestamp>,
     /// When the job reached its final state.
     pub finished_at: Option<Timestamp>,
+    /// The schedule that the job was made for.
+    #[schema(value_type = Option<ScheduleId>)]
+    pub schedule_id: Option<Cow<'a, str>>,
+    /// The time at which the schedule was due.
+    pub due_at: Option<Timestamp>,
     /// The version of the job's document.
     pub version: Version,
 }
@@ -231,6 +236,8 @@ impl<'a> From<&'a Versioned> for JobAnswer<'a> {
             updated_at: job.updated_at,
             started_at: job.started_at,
             finished_at: job.finished_at(),
+            schedule_id: spec.due.as_ref().map(|due| due.schedule_id.as_str().into()),
+            due_at: spec.due.as_ref().map(|due| due.due_at),
             version: Version { seq_no: versioned.version.seq_no, primary_term: versioned.version.primary_term },
         }
     }

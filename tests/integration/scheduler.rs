@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
-use leasehold::job::{Actor, JobState, QueueName, ScheduleId};
+use leasehold::job::{Actor, Due, JobState, QueueName, ScheduleId};
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::schedule::{Definition, NotRun, Overlap, Schedule};
@@ -196,8 +196,8 @@ async fn a_job_is_submitted_once_for_every_due_time(site: Site) {
         let submitted: Vec<&Versioned> = jobs.iter().filter(|found| found.job.id == *job_id).collect();
         assert_eq!(submitted.len(), 1, "{due:?}");
         let job = &submitted[0].job;
-        assert_eq!(job.spec.labels["schedule_id"], "often");
-        assert_eq!(job.spec.labels["due_at"], due.due_at.to_rfc3339());
+        let of = Due { schedule_id: id("often"), due_at: due.due_at };
+        assert_eq!(job.spec.due.as_deref(), Some(&of));
         let payload = site.manager.get(job_id).await.expect("the job").payload.expect("a payload");
         let payload: Value = serde_json::from_str(payload.as_str()).expect("JSON");
         assert_eq!(payload, json!({"due": due.due_at.to_rfc3339(), "of": "often"}));
@@ -438,8 +438,7 @@ async fn two_schedulers_make_one_trigger_for_each_due_time(site: Site) {
     other.shutdown().await;
     let mut seen = BTreeMap::new();
     for found in site.jobs("work").await {
-        let labels = &found.job.spec.labels;
-        *seen.entry((labels["schedule_id"].clone(), labels["due_at"].clone())).or_insert(0) += 1;
+        *seen.entry(found.job.spec.due.clone().expect("it is of a schedule")).or_insert(0) += 1;
     }
     assert!(seen.len() >= 120 && seen.values().all(|count| *count == 1), "{seen:?}");
 }
@@ -544,8 +543,7 @@ async fn a_loader_that_fails_between_its_writes_makes_each_trigger_once() {
     assert_eq!((failing.triggers.load(SeqCst), failing.schedules.load(SeqCst)), (0, 0), "it failed");
     let jobs = site.jobs("work").await;
     assert!(jobs.len() >= due, "{} jobs for {due} due times", jobs.len());
-    let mut keys: Vec<_> =
-        jobs.iter().map(|found| (&found.job.spec.labels["schedule_id"], &found.job.spec.labels["due_at"])).collect();
+    let mut keys: Vec<_> = jobs.iter().map(|found| &found.job.spec.due).collect();
     keys.sort();
     assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "each due time has one job");
 }

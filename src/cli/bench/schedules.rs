@@ -131,7 +131,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
         queues: vec![trigger::QUEUE.to_owned()],
         states: vec![JobState::Completed],
         kql: Some(format!(
-            "labels.schedule_id: {}-* and run_at >= \"{}\" and run_at < \"{}\"",
+            "schedule_id: {}-* and due_at >= \"{}\" and due_at < \"{}\"",
             target.queue,
             since.to_rfc3339(),
             until.to_rfc3339()

@@ -10,8 +10,11 @@ use crate::job::{IdempotencyKey, JobId, JobSpec, Json, Kind, QueueName, RetryPol
 use crate::manager::{Caller, ManagerError, NewJob};
 use crate::schedule::{Fault, HORIZON, Timetable};
 use crate::scheduler::schedules::{ScheduleError, Schedules, timetable};
-use crate::scheduler::trigger::{self, SCHEDULE_LABEL};
+use crate::scheduler::trigger;
 use crate::store::Versioned;
+
+/// The label that names the schedule of a backfill: it is for many due times, and so has no `due_at`.
+const SCHEDULE_LABEL: &str = "schedule_id";
 
 /// The namespace of the ids of backfills (RFC 9562, section 5.5).
 const NAMESPACE: Uuid = Uuid::from_u128(0xd2c8_7f35_0be1_4f96_a4c3_68f0_3b17_95ed);

@@ -14,9 +14,9 @@ use serde_json::value::RawValue;
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, BodyRef, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json,
-    Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
-    RetryPolicy, Running, State,
+    Attempt, Body, BodyRef, Due, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState,
+    Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
+    RetryPolicy, Running, ScheduleId, State,
 };
 
 /// The form in which inline bodies are written.
@@ -90,6 +90,8 @@ pub(super) struct JobDocument<'a> {
     orphan_policy: Option<OrphanPolicy>,
     #[serde(default, skip_serializing_if = "<[NoticeTarget]>::is_empty")]
     notify: Cow<'a, [NoticeTarget]>,
+    schedule_id: Option<ScheduleId>,
+    due_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "<[Notice]>::is_empty")]
     outbox: Cow<'a, [Notice]>,
     lease: Option<Cow<'a, Lease>>,
@@ -204,6 +206,8 @@ impl<'a> JobDocument<'a> {
             resources: Cow::Borrowed(&spec.resources),
             orphan_policy: spec.oversight.orphan_policy,
             notify: Cow::Borrowed(&spec.oversight.notify),
+            schedule_id: spec.due.as_ref().map(|due| due.schedule_id.clone()),
+            due_at: spec.due.as_ref().map(|due| due.due_at),
             outbox: Cow::Borrowed(&job.outbox),
             lease: running.map(|running| Cow::Borrowed(&running.lease)),
             progress: running.and_then(|running| running.progress.as_ref()).map(Cow::Borrowed),
@@ -235,6 +239,7 @@ impl<'a> JobDocument<'a> {
     }
 
     fn into_job(self) -> Result<Job, serde_json::Error> {
+        let due = self.schedule_id.zip(self.due_at).map(|(schedule_id, due_at)| Due { schedule_id, due_at });
         let spec = JobSpec {
             queue: self.queue,
             kind: self.kind,
@@ -247,6 +252,7 @@ impl<'a> JobDocument<'a> {
             retry: self.retry,
             resources: self.resources.into_owned(),
             oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
+            due: due.map(Box::new),
             fingerprint: self.fingerprint.as_deref().map(fingerprint).transpose()?,
         };
         let finished_at = || self.finished_at.ok_or_else(|| missing("a job at its end without `finished_at`"));

@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, Body, BodyId, BodyRef, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId,
-    JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner,
-    Priority, Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, ScheduleId, State, WorkerId,
+    Actor, Attempt, Body, BodyId, BodyRef, Due, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError,
+    JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight,
+    Owner, Priority, Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, ScheduleId, State, WorkerId,
 };
 use crate::schedule::{
     Action, ActionType, Course, DatesText, Definition, Method, MissedTimes, NotRun, NotRunRange, Overlap, PeriodText,
@@ -196,9 +196,9 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let resources = prop::collection::btree_map(".*", any::<u64>(), 0..4);
     let times = (any::<Option<Duration>>(), any::<Option<Duration>>(), any::<u32>());
     let retry = (any::<Duration>(), number(), any::<Duration>(), number());
-    let rest = (retry, any::<Option<u128>>(), oversight());
-    (named, labels, resources, times, rest).prop_map(
-        |(named, labels, resources, times, (retry, fingerprint, oversight))| JobSpec {
+    let rest = (retry, any::<Option<u128>>(), oversight(), option::of(due()));
+    let spec = (named, labels, resources, times, rest).prop_map(
+        |(named, labels, resources, times, (retry, fingerprint, oversight, due))| JobSpec {
             queue: named.0,
             kind: named.1,
             priority: Priority::new(named.2).expect("within the bounds"),
@@ -210,9 +210,16 @@ fn spec() -> impl Strategy<Value = JobSpec> {
             retry: RetryPolicy { base: retry.0, factor: retry.1, max: retry.2, jitter: retry.3 },
             resources,
             oversight,
+            due: due.map(Box::new),
             fingerprint: fingerprint.map(Fingerprint),
         },
-    )
+    );
+    // The stack of a test has no room for all that two jobs are made of.
+    spec.boxed()
+}
+
+fn due() -> impl Strategy<Value = Due> {
+    (name(ScheduleId::new), time()).prop_map(|(schedule_id, due_at)| Due { schedule_id, due_at })
 }
 
 fn oversight() -> impl Strategy<Value = Oversight> {

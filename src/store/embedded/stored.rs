@@ -17,13 +17,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::error::Corrupt;
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState, Kind, Notice, Oversight,
+    Attempt, Body, Due, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState, Kind, Notice, Oversight,
     Owner, Priority, QueueName, RetryPolicy, State,
 };
 use crate::store::{Place, Version, Versioned};
 
 /// The format of what is stored. Another layout gets another number, so that the two are distinguished.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Writes `head` over what `buffer` held.
 pub(super) fn encode(head: &Versioned, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
@@ -133,6 +133,7 @@ struct StoredSpec {
     retry: RetryPolicy,
     resources: BTreeMap<String, u64>,
     oversight: Oversight,
+    due: Option<Box<Due>>,
     fingerprint: Option<Fingerprint>,
 }
 

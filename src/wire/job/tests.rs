@@ -30,6 +30,7 @@ fn full() -> Versioned {
                 format: NoticeFormat::Slack,
             }],
         },
+        due: Some(Box::new(job::Due { schedule_id: ScheduleId::new("nightly").expect("name"), due_at: at(4) })),
         fingerprint: None,
     };
     let id = JobId::new("a/b").expect("name");

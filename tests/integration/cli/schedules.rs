@@ -135,7 +135,13 @@ fn a_schedule_is_added_listed_paused_run_and_removed() {
     let done = bed.job(trigger.trim());
     let job = done["result"]["job_id"].as_str().expect("a job").to_owned();
     bed.run(&["wait", &job]).expect(0);
-    assert_eq!(bed.job(&job)["labels"]["schedule_id"], "nightly");
+    let (of, due) = (bed.job(&job)["schedule_id"].clone(), bed.job(&job)["due_at"].clone());
+    assert_eq!((&of, &due), (&done["schedule_id"], &done["due_at"]));
+    assert_eq!(of, "nightly");
+    let shown = bed.run(&["get", &job]).expect(0).stdout();
+    assert!(shown.contains("nightly") && shown.contains(due.as_str().expect("a time")), "{shown}");
+    let found = bed.run(&["list", "schedule_id: nightly and due_at: *", "--sort", "due_at"]).expect(0).stdout();
+    assert!(found.contains(&job), "{found}");
 
     let often = ["schedule", "add", "often", "--every", "1s", "--", "true"];
     bed.run(&often).expect(0);

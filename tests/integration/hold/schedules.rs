@@ -171,8 +171,9 @@ async fn triggers(client: &Client) -> BTreeMap<(String, String), usize> {
     loop {
         let page = client.jobs(&query).await.expect("a page");
         for job in page.items {
-            let key = (job.labels["schedule_id"].clone(), job.labels.get("due_at").cloned().unwrap_or_default());
-            *counts.entry(key).or_insert(0) += 1;
+            // A backfill is a job in this queue as well, of no due time.
+            let Some((schedule, due_at)) = job.schedule_id.zip(job.due_at) else { continue };
+            *counts.entry((schedule.into_owned(), due_at.to_rfc3339())).or_insert(0) += 1;
         }
         query.cursor = page.next_cursor;
         if query.cursor.is_none() {

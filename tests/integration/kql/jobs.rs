@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind,
-    Lease, NewBody, Notice, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId,
-    RetryPolicy, Running, State, WorkerId,
+    Actor, Attempt, Body, Due, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json,
+    Kind, Lease, NewBody, Notice, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId,
+    RetryPolicy, Running, ScheduleId, State, WorkerId,
 };
 
 pub(super) const QUEUES: &[&str] = &["alpha", "beta", "Beta", "nacht lauf", "a:b", "a*b"];
 pub(super) const KINDS: &[&str] = &["render", "Render", "encode-4k", "not", "and or", "e(x)"];
 pub(super) const OWNERS: &[&str] = &["team a", "team-b", "true", "null", "größe", "🦀 x", "a\\b"];
 pub(super) const WORKERS: &[&str] = &["w-1", "w-2", "w-10", "rack 3/7"];
+pub(super) const SCHEDULES: &[&str] = &["nightly", "Nightly", "ping me"];
 pub(super) const REASONS: &[&str] = &["no heartbeat", "lease ended", "asked by anna", "No"];
 pub(super) const CODES: &[&str] = &["exit", "timeout", "Exit", "5"];
 pub(super) const MESSAGES: &[&str] = &[
@@ -84,7 +85,12 @@ impl Dice {
         self.one(&JobState::ALL)
     }
 
-    fn spec(&mut self) -> JobSpec {
+    fn due(&mut self, now: Timestamp) -> Box<Due> {
+        let schedule_id = ScheduleId::new(self.one(SCHEDULES)).expect("a schedule");
+        Box::new(Due { schedule_id, due_at: self.time(now) })
+    }
+
+    fn spec(&mut self, now: Timestamp) -> JobSpec {
         let mut labels = BTreeMap::new();
         for (name, values) in LABELS {
             if let Some(value) = self.perhaps(|dice| dice.one(values)) {
@@ -115,6 +121,7 @@ impl Dice {
                 orphan_policy: self.perhaps(|dice| dice.one(&OrphanPolicy::ALL)),
                 ..Oversight::default()
             },
+            due: self.perhaps(|dice| dice.due(now)),
             fingerprint: None,
         }
     }
@@ -190,7 +197,7 @@ impl Dice {
         let entries = (0..self.below(4)).map(|_| self.entry(now)).collect();
         let job = Job {
             id: JobId::new(name).expect("an id"),
-            spec: Arc::new(self.spec()),
+            spec: Arc::new(self.spec(now)),
             payload,
             state: self.state(now),
             run_at: self.time(now),

@@ -24,6 +24,7 @@ pub(super) const CASES: &[&str] = &[
     "priority: 100000", "priority < 100000", "priority > 100000", "fence: 9223372036854775807", "fence: 9223372036854775808",
     "fence < 9223372036854775808", "fence >= 1e18", "fence > 1e19", "progress.percent: 33.5", "progress.percent: 335e-1",
     "progress.percent < 99.999", "progress.percent >= 99.999", "expected_runtime_ms < 60000", "history_folded: *", "pending_notices: *", "pending_notices > 1",
+    "schedule_id: nightly", "schedule_id: (n* or \"ping me\")", "not schedule_id: *", "due_at >= now-1h", "nightly",
     "run_at < now", "run_at >= now", "run_at: now/d", "run_at > now/d", "run_at <= now/d", "run_at < now/w", "run_at >= now-1M/M",
     "created_at > now-1d and created_at <= now+1h", "created_at: 2026", "created_at > 2026-01", "created_at <= \"2026-11-21T12\"",
     "updated_at >= \"2026-11-21T12:00:00.000+02:00\"", "run_at < 2026-11-01||+1M/d", "run_at > 1795262400000", "run_at: 1795262400000",

@@ -85,7 +85,8 @@ impl Site {
     async fn by_due_time(&self, queue: &str) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for found in self.jobs(queue).await {
-            *counts.entry(found.job.spec.labels[trigger::DUE_LABEL].clone()).or_insert(0) += 1;
+            let due = found.job.spec.due.as_ref().expect("it is of a schedule");
+            *counts.entry(due.due_at.to_rfc3339()).or_insert(0) += 1;
         }
         counts
     }
@@ -142,7 +143,7 @@ async fn due_times_from_before_a_schedule_are_run_once_and_so_many_at_once_as_is
     let jobs = site.jobs("work").await;
     assert_eq!(jobs.len(), 12);
     for job in jobs.iter().map(|found| &found.job) {
-        let due = job.spec.labels[trigger::DUE_LABEL].clone();
+        let due = job.spec.due.as_ref().expect("it is of a schedule").due_at.to_rfc3339();
         assert_eq!(job.spec.labels[trigger::BACKFILL_LABEL], started.id.as_str());
         let payload = site.manager.get(&job.id).await.expect("the job").payload.expect("a payload");
         assert_eq!(payload.as_str(), json!({"due": due, "of": "young"}).to_string());

@@ -190,8 +190,8 @@ async fn end_and_take_over(site: &Site, second: &Manager, at: (Step, Side), pass
     assert_eq!(called.collect::<BTreeSet<_>>(), due, "{name}: each due time was called, and nothing else");
     let mut triggers: Vec<(String, String)> = Vec::new();
     for found in site.jobs(trigger::QUEUE).await {
-        let labels = &found.job.spec.labels;
-        triggers.push((labels["schedule_id"].clone(), labels["due_at"].clone()));
+        let due = found.job.spec.due.as_ref().expect("it is of a schedule");
+        triggers.push((due.schedule_id.to_string(), due.due_at.to_rfc3339()));
     }
     triggers.sort();
     assert_eq!(triggers, due.into_iter().collect::<Vec<_>>(), "{name}: each due time has one trigger");

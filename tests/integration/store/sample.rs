@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, Claim, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec,
-    JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority,
-    Progress, QueueName, RequestId, RetryPolicy, Running, State, WorkerId,
+    Actor, Attempt, Body, Claim, Due, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId,
+    JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner,
+    Priority, Progress, QueueName, RequestId, RetryPolicy, Running, ScheduleId, State, WorkerId,
 };
 
 /// The time at which sample jobs are submitted.
@@ -63,6 +63,12 @@ pub(crate) fn submitted(name: &str) -> Arc<Job> {
 /// A job of this specification, submitted at one time and due at another.
 pub(crate) fn submit(name: &str, spec: JobSpec, run_at: Timestamp, now: Timestamp) -> Job {
     Job::submit(id(name), Arc::new(spec), Body::Empty, (run_at, None), &actor("tester"), now)
+}
+
+/// A due time of a schedule, so many milliseconds after the beginning.
+pub(crate) fn due(schedule: &str, millis: i64) -> Box<Due> {
+    let schedule_id = ScheduleId::new(schedule).expect("an id");
+    Box::new(Due { schedule_id, due_at: at(millis) })
 }
 
 /// The job after a claim.
@@ -196,6 +202,7 @@ pub(crate) fn full(name: &str, state: State) -> Job {
                 format: NoticeFormat::Alertmanager,
             }],
         },
+        due: Some(due("nächtlich/7", -1)),
         fingerprint: Some(Fingerprint(u128::MAX - 1)),
     };
     Job {

@@ -11,7 +11,7 @@ use leasehold::job::{
 use leasehold::query::{Direction, Filter, Query, Search, Sort, SortField, SortKey};
 use leasehold::store::Versioned;
 
-use super::sample::{at, claimed, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
+use super::sample::{at, claimed, due, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
 use super::{Engine, create, create_all, replace};
 
 /// How many jobs [`assorted`] gives.
@@ -29,6 +29,7 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
             owner: [None, Some("team-a"), Some("team-b")][number as usize / 3 % 3].map(owner),
             priority: Priority::new([0, 100, -100, 0, 1][number as usize % 5]).expect("a priority"),
             labels: (number % 3 == 0).then(|| ("team".to_owned(), format!("t{}", number % 2))).into_iter().collect(),
+            due: (number % 4 == 2).then(|| due(["nightly", "hourly"][number as usize / 4 % 2], number % 9)),
             expected_runtime: (number % 4 == 0).then(|| Duration::from_millis(number as u64 % 9)),
             ..plain_spec()
         };

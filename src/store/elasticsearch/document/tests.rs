@@ -29,6 +29,7 @@ pub(in super::super) fn available(payload: Body) -> Job {
         retry: RetryPolicy::default(),
         resources: BTreeMap::from([("cpu_millis".to_owned(), u64::MAX)]),
         oversight: Oversight::default(),
+        due: Some(Box::new(Due { schedule_id: name("nightly"), due_at: at(1_900_000_000_000) })),
         fingerprint: Some(Fingerprint(u128::MAX - 5)),
     };
     let times = (at(1_900_000_000_123), Some(Timestamp::MAX));

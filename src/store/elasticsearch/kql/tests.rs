@@ -138,6 +138,7 @@ fn values_without_a_field() {
         "state",
         "owner",
         "labels",
+        "schedule_id",
         "lease.worker_id",
         "orphan.reason",
         "error.code",
