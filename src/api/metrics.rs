@@ -2,8 +2,8 @@
 //!
 //! [`METRICS`] names every metric. Tests hold the table to the source and to what `/metrics` gives; the alert rules and
 //! dashboards of `deploy/` are held to `/metrics` in turn. Counters start at zero with the process, so that a rule over
-//! an increase sees the first one. No label has a job's id, nor any other value of which there is no end.
-//! The metrics of queues, and of schedules by name, are not recorded, but written anew for each reader (`queue_metrics`,
+//! an increase sees the first one. No label has a job's id, nor any other value of which there is no end. The metrics
+//! of queues, and of schedules by name, are not recorded, but written anew for each reader (`queue_metrics`,
 //! `schedule_metrics`).
 
 use std::sync::OnceLock;

@@ -32,6 +32,7 @@ mod monitor;
 mod notify;
 mod orphans;
 mod output;
+mod performing;
 mod queue;
 mod run;
 mod schedule;

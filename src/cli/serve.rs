@@ -3,9 +3,9 @@
 use clap::Args;
 
 use super::engine::EngineSettings;
-use super::executor::PerformingArgs;
 use super::failure::Failure;
 use super::host::{Duties, Host, HostArgs};
+use super::performing::PerformingArgs;
 use super::settings::Settings;
 use crate::api::access::Access;
 use crate::api::{self, Limits};

@@ -32,11 +32,11 @@ use serde::Deserialize;
 
 use super::duration::DurationSetting;
 use super::engine::{ElasticsearchSettings, EngineSettings, StoreArgs, StoreKind};
-use super::executor::PerformingArgs;
 use super::failure::Failure;
 use super::log::LogFormat;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
+use super::performing::PerformingArgs;
 use super::server::ServerArgs;
 use super::size::SizeSetting;
 use crate::api::access::Token;

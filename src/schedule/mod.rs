@@ -2,11 +2,11 @@
 //!
 //! In reading order: [`period`] (what a schedule repeats, and the fire times that follow), [`cron`] (expressions over
 //! the times that a wall clock shows), [`field`] (which text may stand in a field of an expression), [`local`] (which
-//! moments those times are, also when the clocks change), [`zone`] (time zones by name), [`exclude`] (days without
-//! fire times) and [`crontab`] (what the lines of a crontab say). [`text`] is how people write all this,
-//! [`definition`] a schedule as it is stored, and [`plan`] what follows from it at a time: which triggers are made, and
-//! which due times are missed. [`trouble`] says when a schedule is in trouble and when that is over, and [`notice`] what
-//! receivers are to be notified of. `docs/schedules.md` describes the same for users.
+//! moments those times are, also when the clocks change), [`zone`] (time zones by name), [`exclude`] (days without fire
+//! times) and [`crontab`] (what the lines of a crontab say). [`text`] is how people write all this, [`definition`] a
+//! schedule as it is stored, and [`plan`] what follows from it at a time: which triggers are made, and which due times
+//! are missed. [`trouble`] says when a schedule is in trouble and when that is over, and [`notice`] what receivers are
+//! to be notified of. `docs/schedules.md` describes the same for users.
 
 mod cron;
 mod crontab;

@@ -19,8 +19,8 @@ pub struct Plan {
 }
 
 /// Plans the due times of a schedule up to `until`, of which at most `max_triggers` become triggers. Those whose margin
-/// of error is over at `now` are missed. A plan has one or the other: what was missed is written before a later trigger is
-/// made, whose success is the end of that.
+/// of error is over at `now` are missed. A plan has one or the other: what was missed is written before a later trigger
+/// is made, whose success is the end of that.
 #[must_use]
 pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: Timestamp, max_triggers: usize) -> Plan {
     let margin = schedule.margin();

@@ -1,7 +1,7 @@
 //! The troubles of a schedule: when they begin, when they are over, and who is to hear of it.
 //!
-//! A trouble is recorded in the schedule's course whether anybody wants to hear of it or not, so that its end is noticed
-//! as well. Each change is made to the schedule as it was read, for one conditional write.
+//! A trouble is recorded in the schedule's course whether anybody wants to hear of it or not, so that its end is
+//! noticed as well. Each change is made to the schedule as it was read, for one conditional write.
 
 use super::definition::{NotRunRange, Schedule, SchedulePause};
 use super::notice::{MissedTimes, ScheduleEventName, ScheduleNotice};
@@ -68,8 +68,8 @@ impl Schedule {
         self.announce(ScheduleEventName::ScheduleMissed, occasion, None, Some(MissedTimes { first, last, count }));
     }
 
-    /// Records how a trigger has ended. After so many errors of the user's in a row as the definition says, the schedule
-    /// is paused. Returns whether anything has changed.
+    /// Records how a trigger has ended. After so many errors of the user's in a row as the definition says, the
+    /// schedule is paused. Returns whether anything has changed.
     pub fn note_end(&mut self, end: TriggerEnd<'_>, occasion: &Occasion<'_>) -> bool {
         let (is_error, said) = match end {
             TriggerEnd::Succeeded => return self.note_success(occasion),

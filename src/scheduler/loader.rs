@@ -6,9 +6,9 @@
 //! same ones, of which there is one each. A trigger that was made for a schedule that has changed since is judged when
 //! it is due ([`super::perform`]).
 //!
-//! In the same way the notices in the outboxes of schedules are handed on: first their deliveries are submitted, and the
-//! write that lets the schedule go on takes the notices out. Where they cannot be submitted the outbox rests, so that it
-//! keeps nobody else waiting.
+//! In the same way the notices in the outboxes of schedules are handed on: first their deliveries are submitted, and
+//! the write that lets the schedule go on takes the notices out. Where they cannot be submitted the outbox rests, so
+//! that it keeps nobody else waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,8 +62,8 @@ struct Loaded {
 enum Then {
     /// Its triggers are made, and it goes on.
     GoOn(Plan),
-    /// It is paused, for this reason: a period that could be read when it was stored cannot be read any more, such as one
-    /// in a time zone that was given up. It would otherwise be in every page from now on.
+    /// It is paused, for this reason: a period that could be read when it was stored cannot be read any more, such as
+    /// one in a time zone that was given up. It would otherwise be in every page from now on.
     Pause(String),
     /// It is paused or has no more due times, and stays where it is: only its outbox has to be looked at.
     Stay,
@@ -199,8 +199,8 @@ impl Loader {
         failure
     }
 
-    /// Writes how far the schedules have come whose triggers are made, and what has become of outboxes; returns how many
-    /// were written.
+    /// Writes how far the schedules have come whose triggers are made, and what has become of outboxes; returns how
+    /// many were written.
     async fn advance(&self, caller: &Caller, loaded: Vec<Loaded>, now: Timestamp) -> Result<usize, StoreError> {
         let changed: Vec<&Loaded> = loaded.iter().filter(|one| one.has_changed()).collect();
         if changed.is_empty() {
@@ -263,8 +263,8 @@ impl Loaded {
         }
     }
 
-    /// Returns whether the notices in the outbox are to be handed on now. What a downtime has missed is told of when all
-    /// of it is known.
+    /// Returns whether the notices in the outbox are to be handed on now. What a downtime has missed is told of when
+    /// all of it is known.
     fn is_to_be_handed_on(&self, now: Timestamp) -> bool {
         let schedule = &self.found.schedule;
         let next = self.plan().and_then(|plan| plan.course.next_due_at);

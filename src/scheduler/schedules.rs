@@ -87,8 +87,8 @@ pub struct Schedules {
 }
 
 impl Schedules {
-    /// Creates the schedules of a store, of which calls go to targets that the policy allows, and of whose events nobody
-    /// is notified.
+    /// Creates the schedules of a store, of which calls go to targets that the policy allows, and of whose events
+    /// nobody is notified.
     #[must_use]
     pub fn new(manager: Manager, store: Arc<dyn Store>, clock: Arc<dyn Clock>, policy: TargetPolicy) -> Self {
         let (changed, policy) = (Arc::new(Notify::new()), Arc::new(policy));

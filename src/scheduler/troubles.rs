@@ -1,8 +1,8 @@
 //! The schedules in trouble that this process knows of, for metrics that name them.
 //!
-//! A schedule says itself what is wrong with it, in its document. This is a bounded memory of those whose documents have
-//! said so when this process read or wrote them. As another process may write their end, they are read again now and
-//! then.
+//! A schedule says itself what is wrong with it, in its document. This is a bounded memory of those whose documents
+//! have said so when this process read or wrote them. As another process may write their end, they are read again now
+//! and then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

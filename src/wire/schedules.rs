@@ -138,8 +138,8 @@ pub struct Schedule {
     /// How many triggers in a row ended without success: with such an error, or given up once the margin of error was
     /// over.
     pub failures: u32,
-    /// Since when the schedule is failing: that many triggers in a row, three by default, have ended without success, and
-    /// none has succeeded since. Null while it is not.
+    /// Since when the schedule is failing: that many triggers in a row, three by default, have ended without success,
+    /// and none has succeeded since. Null while it is not.
     pub failing_since: Option<Timestamp>,
     /// When it was first found that a due time was missed since an action last succeeded. Null when none was.
     pub missed_since: Option<Timestamp>,

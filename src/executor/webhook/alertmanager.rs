@@ -2,9 +2,9 @@
 //!
 //! An alert is known by its labels, so an event that ends a trouble says again the very labels that began it: nothing
 //! that changes over the life of a job (its attempt, its error, who did it) or with a schedule's course is a label.
-//! Troubles of jobs are an attempt's ([`EventName::Orphaned`], [`EventName::Overdue`]), over when the attempt is; or the
-//! job's ([`EventName::Failed`], [`EventName::Expired`]), over when somebody retries it. A schedule's are over when an
-//! action succeeds, or when its pause ends.
+//! Troubles of jobs are an attempt's ([`EventName::Orphaned`], [`EventName::Overdue`]), over when the attempt is; or
+//! the job's ([`EventName::Failed`], [`EventName::Expired`]), over when somebody retries it. A schedule's are over when
+//! an action succeeds, or when its pause ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
