@@ -278,7 +278,8 @@ impl From<StoreError> for ApiError {
                 Self::new(Code::UnreadableDocument, detail).caused_by(why)
             }
             StoreError::QueryTooSlow { .. } => {
-                let advice = "name a state, a queue, a kind, an owner or a time, so that it has fewer jobs to read";
+                let advice =
+                    "name an owner, or of jobs a state, a queue, a kind or a time, so that it has less to read";
                 Self::new(Code::QueryTooSlow, format!("{error}; {advice}"))
             }
             StoreError::Unsupported(what) => Self::new(Code::InvalidRequest, what),

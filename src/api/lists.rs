@@ -17,6 +17,7 @@ use super::trim::Fields;
 use crate::job::{JobState, Kind, Owner, QueueName};
 use crate::manager::ManagerError;
 use crate::query::kql::{Expression, Zone};
+use crate::query::table::Table;
 use crate::query::{Cursor, Filter, Search, Sort, SortKey};
 use crate::store::Versioned;
 use crate::wire::selected::SelectedJob;
@@ -121,21 +122,22 @@ pub(crate) async fn page_of<T, F: Future<Output = Result<Vec<T>, ManagerError>>>
     Ok(Page { items, next_cursor })
 }
 
-/// Reads the KQL query of a filter.
-fn kql(app: &App, query: &Query) -> Result<Option<crate::query::Query>, ApiError> {
+/// Reads the KQL query of a filter, which is about the fields of `table`.
+pub(crate) fn kql(app: &App, query: &Query, table: Table) -> Result<Option<crate::query::Query>, ApiError> {
     let zone = query.one("time_zone")?.map(|text| {
         Zone::parse(text).ok_or_else(|| ApiError::field("time_zone", "is not one, such as `Europe/Berlin` or `+02:00`"))
     });
     let zone = zone.transpose()?.unwrap_or_default();
     let Some(text) = query.one("kql")? else { return Ok(None) };
-    let expression = Expression::parse_in(text, zone).map_err(|error| ApiError::field("kql", error.render()))?;
+    let expression =
+        Expression::parse_about(table, text, zone).map_err(|error| ApiError::field("kql", error.render()))?;
     Ok(Some(crate::query::Query { expression: Arc::new(expression), now: app.manager.now() }))
 }
 
 /// Reads the filter from the query.
 pub(crate) fn filter(app: &App, query: &Query) -> Result<Filter, ApiError> {
     let filter = Filter {
-        query: kql(app, query)?,
+        query: kql(app, query, Table::Jobs)?,
         states: values(query, "state")?,
         queues: values(query, "queue")?,
         kinds: values(query, "kind")?,

@@ -12,9 +12,11 @@ use super::extract::{JsonBody, Lines, OptionalJsonBody, Query, SchedulePath, par
 use super::items::{in_order, sort_out};
 use super::jobs::refused_item;
 use super::json::{json, ok};
-use super::lists::{limit, parse as parse_value};
+use super::lists::{kql, limit, parse as parse_value};
 use crate::clock::Timestamp;
 use crate::job::{Owner, ScheduleId};
+use crate::query::ScheduleFilter;
+use crate::query::table::Table;
 use crate::schedule;
 use crate::scheduler::{DueTime, DueTimes, NewSchedule, ScheduleError, Schedules, Stored};
 use crate::store::ListSchedules;
@@ -83,9 +85,15 @@ pub(crate) async fn put_many(call: Call<Submit>, lines: Lines) -> Answer {
 
 /// Lists schedules, by id.
 ///
-/// The values of headers and the bodies of calls are hidden. The latest writes may be missing for a moment.
+/// The values of headers and the bodies of calls are hidden. The latest writes may be missing for a moment. A query for
+/// anything but ids and owners reads every schedule, or every one of the owner, until the page is full.
 #[utoipa::path(get, path = "/v1/schedules", operation_id = "schedules", tag = "schedules",
     params(
+        ("kql" = Option<String>, Query, example = "paused: true and labels.team: blue",
+            description = "Selects only schedules that this KQL query matches: at most 16 KiB, which compare fields \
+            with values at most 1024 times"),
+        ("time_zone" = Option<String>, Query, example = "Europe/Berlin",
+            description = "The time zone of the query's days and of its times without a zone; UTC by default"),
         ("owner" = Option<Owner>, Query, description = "Selects only schedules of this owner"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
             description = "The size of the page; 100 by default"),
@@ -93,12 +101,13 @@ pub(crate) async fn put_many(call: Call<Submit>, lines: Lines) -> Answer {
     ),
     responses((status = 200, description = "A page of schedules", body = Page<Schedule>)))]
 pub(crate) async fn list(call: Call<Read>, query: Query) -> Answer {
-    query.only(&["owner", "limit", "cursor"])?;
+    query.only(&["kql", "time_zone", "owner", "limit", "cursor"])?;
     let limit = limit(&query)?;
     let owner = query.one("owner")?.map(|text| parse_value("owner", text)).transpose()?;
+    let filter = ScheduleFilter { owner, query: kql(&call.app, &query, Table::Schedules)?, paused: None };
     let after = query.one("cursor")?.map(|text| parse_value("cursor", text)).transpose()?;
     // One more than requested shows whether there is another page.
-    let found = schedules(&call.app)?.list(&ListSchedules { owner, after, limit: limit + 1 }).await?;
+    let found = schedules(&call.app)?.list(&ListSchedules { filter, after, limit: limit + 1 }).await?;
     let more = found.len() > limit;
     let items: Vec<Schedule> = found.iter().take(limit).map(|found| Schedule::hidden(&found.schedule)).collect();
     let next_cursor = items.last().filter(|_| more).map(|last| last.id.clone());

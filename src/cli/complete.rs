@@ -15,6 +15,7 @@ use super::output::print;
 use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
+use crate::query::table::Table;
 use crate::wire::JOB_FIELDS;
 
 /// The environment variable with which the shell requests completions.
@@ -45,14 +46,23 @@ pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     print(String::from_utf8_lossy(&script).trim_end())
 }
 
-/// Completes a query: the word at its end.
+/// Completes a query for jobs: the word at its end.
 pub(super) fn kql(current: &OsStr) -> Vec<CompletionCandidate> {
+    query(Table::Jobs, current)
+}
+
+/// Completes a query for schedules: the word at its end.
+pub(super) fn schedule_kql(current: &OsStr) -> Vec<CompletionCandidate> {
+    query(Table::Schedules, current)
+}
+
+fn query(table: Table, current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(text) = current.to_str() else { return Vec::new() };
     let word_at = text.rfind(|c: char| c.is_whitespace() || "(){}:<>=".contains(c)).map_or(0, |at| at + 1);
     let (before, word) = text.split_at(word_at);
-    let candidates = match field_of_value(before) {
+    let candidates = match field_of_value(table, before) {
         Some(field) => values_of(field).into_iter().map(|value| (value, None)).collect(),
-        None => fields_for(before),
+        None => fields_for(table, before),
     };
     let fit = candidates.into_iter().filter(|(candidate, _)| candidate.starts_with(word));
     fit.map(|(candidate, help)| CompletionCandidate::new(format!("{before}{candidate}")).help(help.map(Into::into)))
@@ -60,7 +70,7 @@ pub(super) fn kql(current: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// Returns the field whose value comes next: the query so far ends with its name, a colon, and perhaps an open list.
-fn field_of_value(before: &str) -> Option<&'static Field> {
+fn field_of_value(table: Table, before: &str) -> Option<&'static Field> {
     let before = match before.rfind('(') {
         Some(open) if !before[open..].contains([')', ':', '{']) && before[..open].trim_end().ends_with(':') => {
             &before[..open]
@@ -70,7 +80,7 @@ fn field_of_value(before: &str) -> Option<&'static Field> {
     let name = before.trim_end().strip_suffix(':')?.trim_end();
     let name = name.rsplit(|c: char| c.is_whitespace() || "(){}".contains(c)).next()?;
     let list = if is_in_history(before) { format!("{HISTORY}.{name}") } else { name.to_owned() };
-    Field::named(&list)
+    table.named(&list)
 }
 
 fn is_in_history(before: &str) -> bool {
@@ -78,7 +88,7 @@ fn is_in_history(before: &str) -> bool {
 }
 
 /// Returns the fields that can come next, and their meaning.
-fn fields_for(before: &str) -> Vec<(String, Option<&'static str>)> {
+fn fields_for(table: Table, before: &str) -> Vec<(String, Option<&'static str>)> {
     let inside = is_in_history(before);
     let name = |field: &Field| match field.nested_in() {
         Some(list) if inside => {
@@ -87,17 +97,19 @@ fn fields_for(before: &str) -> Vec<(String, Option<&'static str>)> {
         None if !inside && field.name != LABELS => Some(field.name.to_owned()),
         _ => None,
     };
-    let fields = FIELDS.iter().filter(|field| field.is_searchable());
+    let fields = table.fields().iter().filter(|field| field.is_searchable());
     let mut names: Vec<_> = fields.filter_map(|field| Some((name(field)? + ":", Some(field.meaning)))).collect();
     if !inside {
         names.push((format!("{LABELS}."), None));
-        names.push((format!("{HISTORY}:"), None));
+        if table.has_history() {
+            names.push((format!("{HISTORY}:"), None));
+        }
     }
     names
 }
 
 fn values_of(field: &Field) -> Vec<String> {
-    if field.name == "queue" {
+    if ["queue", "action.job.queue"].contains(&field.name) {
         queue_names().iter().map(|name| quoted(name)).collect()
     } else {
         field.values().into_iter().map(str::to_owned).collect()
@@ -194,6 +206,17 @@ mod tests {
         assert_eq!(completed("history: { to: exp"), ["history: { to: expired"]);
         assert_eq!(completed("orphan.held: "), ["orphan.held: true", "orphan.held: false"]);
         assert!(completed("owner: te").is_empty());
+    }
+
+    #[test]
+    fn a_query_for_schedules_is_completed_with_their_fields() {
+        let completed = |text: &str| -> Vec<String> {
+            let candidates = schedule_kql(OsStr::new(text)).into_iter();
+            candidates.map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(completed("paused: true and period.t"), ["paused: true and period.time_zone:"]);
+        assert_eq!(completed("overlap: sk"), ["overlap: skip"]);
+        assert_eq!(completed("his"), [""; 0], "they have none");
     }
 
     #[test]

@@ -24,7 +24,7 @@ const MANY_TAKE: Duration = Duration::from_secs(30);
 
 /// How long a server works on a query before it refuses it, and how long the query may wait for its turn before, unless
 /// the server's settings say otherwise.
-const QUERIES_TAKE: Duration = Duration::from_secs(60);
+pub(super) const QUERIES_TAKE: Duration = Duration::from_secs(60);
 
 /// The silence after which an export counts as failed.
 const EXPORT_SILENCE: Duration = Duration::from_secs(120);

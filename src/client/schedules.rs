@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::Method;
 
+use super::calls::QUERIES_TAKE;
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::scheduler::DueTime;
@@ -14,6 +15,10 @@ use crate::wire::{
 /// Selects the schedules that are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScheduleQuery {
+    /// Selects only schedules that this KQL query matches.
+    pub kql: Option<String>,
+    /// The time zone of the query's days and of its times without a zone. Default: UTC.
+    pub time_zone: Option<String>,
     /// Selects only schedules of this owner.
     pub owner: Option<String>,
     /// The size of a page, at most 1,000 schedules. Default: 100.
@@ -77,8 +82,10 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn schedules(&self, query: &ScheduleQuery) -> Result<Page<Schedule>, ClientError> {
-        let call = self.schedule_call(Method::GET, &[]).each("owner", &query.owner);
-        self.send(call.each("limit", query.limit).each("cursor", &query.cursor)).await
+        let call = self.schedule_call(Method::GET, &[]).each("kql", &query.kql).each("time_zone", &query.time_zone);
+        let call = call.each("owner", &query.owner).each("limit", query.limit).each("cursor", &query.cursor);
+        // A query may take half a minute, and wait as long for its turn.
+        self.send(if query.kql.is_some() { call.waiting(QUERIES_TAKE) } else { call }).await
     }
 
     /// Returns a schedule.

@@ -1,12 +1,15 @@
 //! Every field of a job, and whether queries, orders and groups can use it. One table serves the query language, the
-//! API's list of fields, and the documentation. A test compares it with the mapping of the job index.
+//! API's list of fields, and the documentation. A test compares it with the mapping of the job index. Schedules have a
+//! table of their own ([`super::schedule_fields`]), of fields of the same form.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{Body, EventName, HistoryEntry, Job, JobState, Lease, Orphan, OrphanPolicy, Owner, Running, State};
+use crate::schedule::{Action, ActionType, Overlap, Schedule};
 
 /// The list of a job's transitions. A query tests its entries one by one: `history: { to: running and fence: 2 }`.
 pub const HISTORY: &str = "history";
@@ -66,7 +69,7 @@ impl FieldType {
     }
 }
 
-/// The value of a field in one job.
+/// The value of a field in one job or schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FieldValue<'a> {
     /// The value of a keyword or a text.
@@ -88,7 +91,11 @@ pub enum Access {
     Job(for<'a> fn(&'a Job) -> Option<FieldValue<'a>>),
     /// Each entry of the history has at most one value of the field.
     History(for<'a> fn(&'a HistoryEntry) -> Option<FieldValue<'a>>),
-    /// The values of the field are the labels of the job.
+    /// The schedule has at most one value of the field.
+    Schedule(for<'a> fn(&'a Schedule) -> Option<FieldValue<'a>>),
+    /// The action of the schedule has at most one text of the field, which may have to be made of what it has.
+    Action(for<'a> fn(&'a Action) -> Option<Cow<'a, str>>),
+    /// The values of the field are the labels of the job or schedule.
     Labels,
     /// The values of the field are the amounts of the resources that the job needs.
     Resources,
@@ -96,7 +103,7 @@ pub enum Access {
     None,
 }
 
-/// A field of a job. Two fields are equal when their names are.
+/// A field of a job or a schedule. Two fields are equal when their names are.
 #[derive(Clone, Copy)]
 pub struct Field {
     /// The name of the field, which is the same in the API, in the index and in queries.
@@ -118,14 +125,14 @@ pub struct Field {
 }
 
 impl Field {
-    /// Finds the field of this name.
+    /// Finds the field of a job with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         FIELDS.iter().find(|field| field.name == name)
     }
 
-    /// Finds the field of this name among those that `fits` accepts. `what` completes the error's "`name` cannot
-    /// {what}".
+    /// Finds the field of a job with this name among those that `fits` accepts. `what` completes the error's "`name`
+    /// cannot {what}".
     ///
     /// # Errors
     /// Returns a message that suggests the accepted field with the closest name; if none is close, it lists them all
@@ -161,6 +168,8 @@ impl Field {
         match self.name {
             "state" | "history.from" | "history.to" => JobState::ALL.map(JobState::as_str).to_vec(),
             "orphan_policy" => OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec(),
+            "action_type" => ActionType::ALL.map(ActionType::as_str).to_vec(),
+            "overlap" => Overlap::ALL.map(Overlap::as_str).to_vec(),
             "history.event" => EventName::ALL.map(EventName::as_str).to_vec(),
             _ if self.kind == FieldType::Flag => vec!["true", "false"],
             _ => Vec::new(),
@@ -173,7 +182,7 @@ impl Field {
         matches!(self.access, Access::History(_)).then_some(HISTORY)
     }
 
-    const fn new(
+    pub(super) const fn new(
         name: &'static str,
         kind: FieldType,
         access: Access,
@@ -191,11 +200,11 @@ impl Field {
         Self { groupable: true, ..self }
     }
 
-    const fn by_default(self) -> Self {
+    pub(super) const fn by_default(self) -> Self {
         Self { default: true, ..self }
     }
 
-    const fn kept(name: &'static str, meaning: &'static str, example: &'static str) -> Self {
+    pub(super) const fn kept(name: &'static str, meaning: &'static str, example: &'static str) -> Self {
         Self::new(name, FieldType::Kept, Access::None, meaning, example)
     }
 }
@@ -220,11 +229,11 @@ impl Hash for Field {
     }
 }
 
-const KEYWORD: FieldType = FieldType::Keyword { longest: None };
-const BOUNDED: FieldType = FieldType::Keyword { longest: Some(LONGEST_KEYWORD) };
+pub(super) const KEYWORD: FieldType = FieldType::Keyword { longest: None };
+pub(super) const BOUNDED: FieldType = FieldType::Keyword { longest: Some(LONGEST_KEYWORD) };
 /// The type of a whole number, as one amount of a resource is.
 pub(super) const LONG: FieldType = FieldType::Integer { least: i64::MIN, most: i64::MAX };
-const SHORT: FieldType = FieldType::Integer { least: i16::MIN as i64, most: i16::MAX as i64 };
+pub(super) const SHORT: FieldType = FieldType::Integer { least: i16::MIN as i64, most: i16::MAX as i64 };
 
 use Access::{History, Job as Of};
 use FieldType::{Date, Number, Text};
@@ -373,15 +382,15 @@ pub fn closest<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Opti
     near.filter(|(distance, _)| *distance <= bound).min().map(|(_, name)| name)
 }
 
-fn text(text: &str) -> Option<FieldValue<'_>> {
+pub(super) fn text(text: &str) -> Option<FieldValue<'_>> {
     Some(FieldValue::Text(text))
 }
 
-fn time(time: Timestamp) -> Option<FieldValue<'static>> {
+pub(super) fn time(time: Timestamp) -> Option<FieldValue<'static>> {
     Some(FieldValue::Time(time))
 }
 
-fn integer(number: impl Into<i64>) -> Option<FieldValue<'static>> {
+pub(super) fn integer(number: impl Into<i64>) -> Option<FieldValue<'static>> {
     Some(FieldValue::Integer(number.into()))
 }
 

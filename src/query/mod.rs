@@ -1,17 +1,21 @@
 //! Searches of a store: a [`Filter`] selects the jobs, [`sort`] orders them, and a [`Cursor`] is the position at which
-//! a list continues. Users write queries in Kibana's language ([`kql`]) over one table of [`fields`]; [`stats`] has
-//! counts and durations.
+//! a list continues; a [`ScheduleFilter`] selects schedules. Users write queries in Kibana's language ([`kql`]) over
+//! the [`table`] of [`fields`] of the one or the other; [`stats`] has counts and durations.
 
 pub mod fields;
 pub mod kql;
+pub mod schedule_fields;
+mod schedules;
 pub mod sort;
 pub mod stats;
+pub mod table;
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use schedules::ScheduleFilter;
 pub use sort::{Direction, Sort, SortField, SortKey, SortValue};
 
 use self::kql::Expression;

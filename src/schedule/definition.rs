@@ -352,6 +352,12 @@ impl Course {
         self.not_run.iter().any(|range| (range.first..=range.last).contains(&due))
     }
 
+    /// Returns the latest due time that is known not to have run.
+    #[must_use]
+    pub fn last_not_run(&self) -> Option<Timestamp> {
+        self.not_run.iter().map(|range| range.last).max()
+    }
+
     /// Adds due times that did not run. Those that follow on the latest for the same reason are one range with them.
     pub fn add_not_run(&mut self, range: NotRunRange) {
         // A trigger may be missed before it is known that others before it were.

@@ -12,7 +12,7 @@ use super::{
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
-use crate::query::{Filter, Group, GroupField, Search};
+use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 
 /// A store that records metrics of every operation on the store it wraps.
 pub struct Measured(Arc<dyn Store>);
@@ -136,6 +136,10 @@ impl Store for Measured {
 
     async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
         read("list_schedules", self.0.list_schedules(list)).await
+    }
+
+    async fn count_schedules(&self, filter: &ScheduleFilter) -> Result<u64, StoreError> {
+        read("count_schedules", self.0.count_schedules(filter)).await
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

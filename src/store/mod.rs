@@ -31,7 +31,7 @@ pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, S
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, NewBody, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
-use crate::query::{Filter, Group, GroupField, Search};
+use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 
 /// The longest time that a query may take, unless another one is set.
 pub const QUERY_TIME: Duration = Duration::from_secs(30);
@@ -265,6 +265,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists schedules by id. The result may lag as [`Store::search`] may.
     async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError>;
+
+    /// Counts schedules. The count may lag as [`Store::search`] may.
+    async fn count_schedules(&self, filter: &ScheduleFilter) -> Result<u64, StoreError>;
 
     /// Adds entries to the audit and returns once they are durable. An entry that the audit already has is left as it
     /// is, as far as the store can tell: after a failure, callers may add entries again.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Version, WriteResult};
 use crate::clock::Timestamp;
-use crate::job::{Owner, PartitionSet, ScheduleId};
+use crate::job::{PartitionSet, ScheduleId};
+use crate::query::ScheduleFilter;
 use crate::schedule::Schedule;
 
 /// A schedule as it is stored, with the version to write it back under.
@@ -86,8 +87,8 @@ pub struct DueSchedules {
 /// A page of a list of schedules, by id.
 #[derive(Clone, Debug)]
 pub struct ListSchedules {
-    /// Selects schedules of this owner.
-    pub owner: Option<Owner>,
+    /// Selects schedules.
+    pub filter: ScheduleFilter,
     /// Selects schedules with a greater id.
     pub after: Option<ScheduleId>,
     /// The most schedules to return.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use leasehold::clock::Timestamp;
 use leasehold::job::{BodyRef, JobId, Json, ScheduleId};
 use leasehold::query::stats::{Stats, StatsRequest};
-use leasehold::query::{Filter, Group, GroupField, Search};
+use leasehold::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use leasehold::store::{
     Archived, AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
     ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
@@ -45,6 +45,9 @@ pub(crate) trait Interference: Send + Sync + 'static {
     fn refuses_schedule(&self, _: &ScheduleWrite) -> bool {
         false
     }
+
+    /// Comes before a refresh.
+    fn before_refresh(&self, _: Refresh<'_>) {}
 
     /// Comes after a record was written, before its writer hears of it.
     fn record_is_written(&self) {}
@@ -178,6 +181,10 @@ impl<I: Interference> Store for Interfered<I> {
         self.store.due_schedules(due).await
     }
 
+    async fn count_schedules(&self, filter: &ScheduleFilter) -> Result<u64, StoreError> {
+        self.store.count_schedules(filter).await
+    }
+
     async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
         self.store.list_schedules(list).await
     }
@@ -187,6 +194,7 @@ impl<I: Interference> Store for Interfered<I> {
     }
 
     async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {
+        self.interference.before_refresh(what);
         self.store.refresh(what).await
     }
 

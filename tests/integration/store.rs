@@ -14,6 +14,7 @@ mod records;
 mod resize;
 mod roundtrip;
 mod sample;
+mod schedule_queries;
 mod schedules;
 mod searches;
 mod sizes;
@@ -124,6 +125,9 @@ macro_rules! conformance {
                 schedules::schedules_are_listed_by_id_and_by_owner,
                 schedules::many_schedules_are_listed_page_by_page_once_each,
                 schedules::a_closed_store_refuses_schedules,
+                schedule_queries::schedules_are_listed_and_counted_by_a_query,
+                schedule_queries::a_query_finds_schedules_as_they_were_written_last,
+                schedule_queries::a_closed_store_refuses_queries_for_schedules,
                 model::random_commands_agree_with_a_simple_model,
             );
         }

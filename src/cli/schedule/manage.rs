@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 
+use crate::cli::complete;
 use crate::cli::duration;
 use crate::cli::failure::Failure;
 use crate::cli::output::{Page, clean, print, shorten, table};
@@ -19,6 +21,13 @@ const MESSAGE_CHARACTERS: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
+    /// List the schedules that this KQL query matches, such as `paused: true and labels.team: blue`
+    #[arg(value_name = "KQL", add = ArgValueCompleter::new(complete::schedule_kql))]
+    kql: Option<String>,
+    /// The time zone of the query's days and of its times without a zone, such as Europe/Berlin or +02:00 [default:
+    /// UTC]
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
     /// List the schedules of this owner
     #[arg(long)]
     owner: Option<String>,
@@ -65,7 +74,8 @@ pub(super) struct TriggersArgs {
 pub(super) async fn list(args: ListArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
     let page = async |size, cursor| {
-        let query = ScheduleQuery { owner: args.owner.clone(), limit: Some(size), cursor };
+        let (kql, time_zone, owner) = (args.kql.clone(), args.time_zone.clone(), args.owner.clone());
+        let query = ScheduleQuery { kql, time_zone, owner, limit: Some(size), cursor };
         client.schedules(&query).await.map(|page| (page.items, page.next_cursor))
     };
     let text = |rows| table(&["schedule", "period", "action", "owner", "due next", "stands"], rows);

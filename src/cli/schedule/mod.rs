@@ -30,6 +30,10 @@ pub(super) struct ScheduleArgs {
 enum Action {
     Add(Box<add::AddArgs>),
     /// List schedules
+    #[command(after_help = "\
+Examples:
+  leasehold schedule list 'paused: true and not labels.team: blue'
+  leasehold schedule list --owner billing 'errors > 0 or not_run_at > now-1d'")]
     List(manage::ListArgs),
     /// Show everything about a schedule
     Show(manage::OneArgs),

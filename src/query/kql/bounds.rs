@@ -11,14 +11,14 @@ const TEXTS: [&str; 6] = ["id", "state", "queue", "kind", "owner", "lease.worker
 /// The fields whose times can be bound.
 const TIMES: [&str; 4] = ["created_at", "updated_at", "run_at", "finished_at"];
 
-/// Conditions that every job found by a query satisfies.
+/// Conditions that every job or schedule found by a query satisfies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// The texts that a field can have, for each of [`TEXTS`] that is bound.
     texts: BTreeMap<&'static str, Vec<String>>,
     /// The span in which a time lies, for each of [`TIMES`] that is bound.
     spans: BTreeMap<&'static str, Span>,
-    /// Whether the query finds every job that satisfies all of these bounds.
+    /// Whether the query finds everything that satisfies all of these bounds.
     pub exact: bool,
 }
 
@@ -61,7 +61,8 @@ impl Span {
 }
 
 impl Bounds {
-    /// Returns the texts of which a job has one in the field; `None` if the field is not bound. No job has one of none.
+    /// Returns the texts of which whatever is found has one in the field; `None` if the field is not bound. Nothing has
+    /// one of none.
     #[must_use]
     pub fn texts(&self, field: &str) -> Option<&[String]> {
         self.texts.get(field).map(Vec::as_slice)
@@ -80,7 +81,7 @@ impl Bounds {
         self.texts("state").is_some_and(|states| !states.iter().any(is_final))
     }
 
-    /// Returns whether no job can satisfy the bounds.
+    /// Returns whether nothing can satisfy the bounds.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts.values().any(Vec::is_empty) || self.spans.values().any(|span| span.is_empty())

@@ -1,19 +1,42 @@
-//! Evaluates a query on one job, by the same rules as Elasticsearch applies to the job's document.
+//! Evaluates a query on one job or schedule, by the same rules as Elasticsearch applies to its document.
+
+use std::collections::BTreeMap;
 
 use super::ast::{Operator, Value};
 use super::bounds::Span;
 use super::date::End;
-use super::plan::{Clause, Piece, Plan, Target, Test, members};
+use super::plan::{Clause, Piece, Plan, Target, Test};
 use super::words::words;
 use crate::clock::Timestamp;
 use crate::job::{HistoryEntry, Job};
 use crate::query::fields::{Access, Field, FieldType, FieldValue, LONG, LONGEST_KEYWORD, fits, unsigned};
+use crate::query::table::Table;
+use crate::schedule::Schedule;
 
-/// The job or history entry that a plan is evaluated on.
+/// The job, history entry or schedule that a plan is evaluated on.
 #[derive(Clone, Copy)]
 pub(super) enum Subject<'a> {
     Job(&'a Job),
     Entry(&'a HistoryEntry),
+    Schedule(&'a Schedule),
+}
+
+impl<'a> Subject<'a> {
+    fn labels(self) -> Option<&'a BTreeMap<String, String>> {
+        match self {
+            Self::Job(job) => Some(&job.spec.labels),
+            Self::Schedule(schedule) => Some(&schedule.definition.labels),
+            Self::Entry(_) => None,
+        }
+    }
+
+    /// Returns the table that has the fields of the subject.
+    fn table(self) -> Table {
+        match self {
+            Self::Job(_) | Self::Entry(_) => Table::Jobs,
+            Self::Schedule(_) => Table::Schedules,
+        }
+    }
 }
 
 impl Plan {
@@ -26,7 +49,7 @@ impl Plan {
             Self::Not(plan) => !plan.holds(subject, now),
             Self::InHistory(plan) => match subject {
                 Subject::Job(job) => job.history.entries().iter().any(|entry| plan.holds(Subject::Entry(entry), now)),
-                Subject::Entry(_) => false,
+                Subject::Entry(_) | Subject::Schedule(_) => false,
             },
             Self::Fields(clauses) | Self::Anywhere { clauses, .. } => {
                 clauses.iter().any(|clause| clause.holds(subject, now))
@@ -39,25 +62,21 @@ impl Clause {
     fn holds(&self, subject: Subject<'_>, now: Timestamp) -> bool {
         match &self.target {
             Target::Field(field) => has_value(field, subject, &mut |value| self.test.accepts(field.kind, value, now)),
-            Target::Label(name) => match subject {
-                Subject::Job(job) => job
-                    .spec
-                    .labels
-                    .get(name)
-                    .filter(|text| fits(text, LONGEST_KEYWORD))
-                    .is_some_and(|text| self.test.accepts(FieldType::Labels, FieldValue::Text(text), now)),
-                Subject::Entry(_) => false,
-            },
+            Target::Label(name) => subject
+                .labels()
+                .and_then(|labels| labels.get(name))
+                .filter(|text| fits(text, LONGEST_KEYWORD))
+                .is_some_and(|text| self.test.accepts(FieldType::Labels, FieldValue::Text(text), now)),
             Target::Resource(name) => match subject {
                 Subject::Job(job) => {
                     let amount = job.spec.resources.get(name).copied().and_then(unsigned);
                     amount.is_some_and(|amount| self.test.accepts(LONG, amount, now))
                 }
-                Subject::Entry(_) => false,
+                Subject::Entry(_) | Subject::Schedule(_) => false,
             },
-            Target::Group(group) => members(group)
-                .into_iter()
-                .filter_map(Field::named)
+            Target::Group(group) => subject
+                .table()
+                .members(group)
                 .any(|field| has_value(field, subject, &mut |_| matches!(self.test, Test::Exists))),
         }
     }
@@ -80,11 +99,19 @@ fn has_value(field: &Field, subject: Subject<'_>, wanted: &mut dyn FnMut(FieldVa
         (Access::History(get), Subject::Job(job)) => {
             job.history.entries().iter().any(|entry| get(entry).is_some_and(&mut indexed))
         }
-        (Access::Labels, Subject::Job(job)) => job.spec.labels.values().any(|text| indexed(FieldValue::Text(text))),
+        (Access::Schedule(get), Subject::Schedule(schedule)) => get(schedule).is_some_and(&mut indexed),
+        (Access::Action(get), Subject::Schedule(schedule)) => {
+            get(&schedule.definition.action).is_some_and(|text| indexed(FieldValue::Text(&text)))
+        }
+        (Access::Labels, subject) => {
+            let texts = subject.labels().into_iter().flat_map(BTreeMap::values);
+            texts.map(|text| FieldValue::Text(text)).any(indexed)
+        }
         (Access::Resources, Subject::Job(job)) => {
             job.spec.resources.values().any(|amount| unsigned(*amount).is_some_and(&mut indexed))
         }
-        (Access::Job(_) | Access::Labels | Access::Resources, Subject::Entry(_)) | (Access::None, _) => false,
+        // A field of the one table says nothing of the subjects of the other.
+        _ => false,
     }
 }
 

@@ -1,11 +1,12 @@
-//! Kibana's query language (KQL), in which users select jobs: `state: running and not owner: (team-a or team-b)`.
+//! Kibana's query language (KQL), in which users select jobs: `state: running and not owner: (team-a or team-b)`, and
+//! schedules: `paused: true and labels.team: blue`. A query is about the one or the other, by its [`Table`].
 //!
 //! An [`Expression`] is parsed once and then evaluated in two places with the same meaning: by [`Expression::matches`]
-//! for a job in memory, and by Elasticsearch, for which `store::elasticsearch::kql` compiles it. `docs/kql.md`
-//! describes the language and names the deliberate differences from Kibana.
+//! or [`Expression::matches_schedule`] in memory, and by Elasticsearch, for which `store::elasticsearch::kql` compiles
+//! it. `docs/kql.md` describes the language and names the deliberate differences from Kibana.
 //!
 //! In reading order: [`ast`] (the syntax tree), [`parse`] (from text to the tree), [`plan`] (which field is compared
-//! with what), `evaluate` (whether one job matches), [`bounds`] (what a store can answer from its indexes).
+//! with what), `evaluate` (whether one job or schedule matches), [`bounds`] (what a store can answer from its indexes).
 //! [`pattern`], [`date`], [`number`] and [`words`] parse the values; [`error`] describes a mistake and its position.
 
 pub mod ast;
@@ -32,6 +33,8 @@ pub use plan::Plan;
 use self::evaluate::Subject;
 use crate::clock::Timestamp;
 use crate::job::Job;
+use crate::query::table::Table;
+use crate::schedule::Schedule;
 
 /// The longest query, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
@@ -44,24 +47,33 @@ pub const MAX_DEPTH: usize = 20;
 pub struct Expression {
     text: Box<str>,
     zone: Zone,
+    table: Table,
     node: Node,
     plan: Plan,
 }
 
 impl Expression {
-    /// Parses a query; times without a zone are in UTC.
+    /// Parses a query about jobs; times without a zone are in UTC.
     ///
     /// # Errors
     /// [`KqlError`] describes the mistake and its position.
     pub fn parse(text: &str) -> Result<Self, KqlError> {
-        Self::parse_in(text, Zone::default())
+        Self::parse_about(Table::Jobs, text, Zone::default())
     }
 
-    /// Parses a query; times without a zone are in `zone`, and days begin as they do there.
+    /// Parses a query about jobs; times without a zone are in `zone`, and days begin as they do there.
     ///
     /// # Errors
     /// [`KqlError`] describes the mistake and its position.
     pub fn parse_in(text: &str, zone: Zone) -> Result<Self, KqlError> {
+        Self::parse_about(Table::Jobs, text, zone)
+    }
+
+    /// Parses a query for the fields of `table`; times without a zone are in `zone`, and days begin as they do there.
+    ///
+    /// # Errors
+    /// [`KqlError`] describes the mistake and its position.
+    pub fn parse_about(table: Table, text: &str, zone: Zone) -> Result<Self, KqlError> {
         if text.len() > MAX_BYTES {
             return Err(KqlError::at(text, MAX_BYTES, format!("the query is longer than {MAX_BYTES} bytes")));
         }
@@ -69,8 +81,8 @@ impl Expression {
         if node.depth() > MAX_DEPTH {
             return Err(KqlError::at(text, 0, format!("the query is more than {MAX_DEPTH} levels deep")));
         }
-        let plan = plan::bind(text, &node, zone)?;
-        Ok(Self { text: text.into(), zone, node, plan })
+        let plan = plan::bind(text, &node, zone, table)?;
+        Ok(Self { text: text.into(), zone, table, node, plan })
     }
 
     /// Returns the text of the query.
@@ -83,6 +95,12 @@ impl Expression {
     #[must_use]
     pub fn zone(&self) -> Zone {
         self.zone
+    }
+
+    /// Returns the table of the fields that the query is about.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        self.table
     }
 
     /// Returns the syntax tree.
@@ -103,7 +121,13 @@ impl Expression {
         self.plan.holds(Subject::Job(job), now)
     }
 
-    /// Returns bounds that hold for every job that matches at the time `now`.
+    /// Returns whether the query, which is about schedules, matches `schedule` at the time `now`.
+    #[must_use]
+    pub fn matches_schedule(&self, schedule: &Schedule, now: Timestamp) -> bool {
+        self.plan.holds(Subject::Schedule(schedule), now)
+    }
+
+    /// Returns bounds that hold for every job or schedule that matches at the time `now`.
     #[must_use]
     pub fn bounds(&self, now: Timestamp) -> Bounds {
         Bounds::of(&self.plan, now)
@@ -112,7 +136,7 @@ impl Expression {
 
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text && self.zone == other.zone
+        (&self.text, self.zone, self.table) == (&other.text, other.zone, other.table)
     }
 }
 

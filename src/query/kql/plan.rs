@@ -11,7 +11,8 @@ use super::number::{Decimal, MAX_DIGITS};
 use super::pattern::Pattern;
 use super::words::{Part, parts, small_letters, words};
 use crate::job::is_resource_name;
-use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS, LONG, RESOURCES, closest, key_in};
+use crate::query::fields::{Field, FieldType, HISTORY, LABELS, LONG, RESOURCES, closest, key_in};
+use crate::query::table::Table;
 
 /// The largest number of comparisons in one query. Each value counts once for each field that it is compared with.
 pub const MAX_COMPARISONS: usize = 1_024;
@@ -19,21 +20,21 @@ pub const MAX_COMPARISONS: usize = 1_024;
 /// A query, bound to the fields that it tests.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// Every job matches.
+    /// Every job, or every schedule, matches: whatever the query is about.
     All,
-    /// No job matches.
+    /// Nothing matches.
     Nothing,
-    /// Matches the jobs that match all of these plans.
+    /// Matches what matches all of these plans.
     And(Vec<Self>),
-    /// Matches the jobs that match at least one of these plans.
+    /// Matches what matches at least one of these plans.
     Or(Vec<Self>),
-    /// Matches the jobs that do not match this plan.
+    /// Matches what does not match this plan.
     Not(Box<Self>),
     /// Matches the jobs that have an entry in their history that matches this plan.
     InHistory(Box<Self>),
-    /// Matches the jobs that satisfy at least one of these clauses.
+    /// Matches what satisfies at least one of these clauses.
     Fields(Vec<Clause>),
-    /// Matches the jobs that satisfy at least one of these clauses, which come from a value without a field name.
+    /// Matches what satisfies at least one of these clauses, which come from a value without a field name.
     Anywhere {
         /// The value as it was given.
         value: Value,
@@ -147,15 +148,16 @@ pub enum Piece {
     },
 }
 
-/// Binds `node` to the fields that it names.
-pub(super) fn bind(query: &str, node: &Node, zone: Zone) -> Result<Plan, KqlError> {
-    let mut binder = Binder { query, zone, comparisons: 0 };
+/// Binds `node` to the fields of `table` that it names.
+pub(super) fn bind(query: &str, node: &Node, zone: Zone, table: Table) -> Result<Plan, KqlError> {
+    let mut binder = Binder { query, zone, table, comparisons: 0 };
     binder.node(node, None)
 }
 
 struct Binder<'q> {
     query: &'q str,
     zone: Zone,
+    table: Table,
     comparisons: usize,
 }
 
@@ -192,11 +194,14 @@ impl Binder<'_> {
     }
 
     fn check_path(&self, path: &Literal, scope: Scope) -> Result<(), KqlError> {
-        if scope.is_none() && path.value.text() == Some(HISTORY) {
+        if scope.is_none() && self.table.has_history() && path.value.text() == Some(HISTORY) {
             return Ok(());
         }
-        let problem = format!("`{path}` is not a list of entries");
-        Err(self.error(path, problem).suggesting(format!("`{HISTORY}: {{ … }}` is the only one, and has none inside")))
+        let advice = match self.table.has_history() {
+            true => format!("`{HISTORY}: {{ … }}` is the only one, and has none inside"),
+            false => format!("a {} has none", self.table.noun()),
+        };
+        Err(self.error(path, format!("`{path}` is not a list of entries")).suggesting(advice))
     }
 
     fn error(&self, literal: &Literal, problem: impl Into<String>) -> KqlError {
@@ -254,7 +259,7 @@ impl Binder<'_> {
         if value.value.is_any() {
             return Ok(Plan::All);
         }
-        let fields: Vec<&'static Field> = FIELDS.iter().filter(|field| field.default).collect();
+        let fields: Vec<&'static Field> = self.table.fields().iter().filter(|field| field.default).collect();
         self.count(value, fields.len())?;
         let clause = |field: &'static Field| {
             let target = Target::Field(field);
@@ -272,7 +277,9 @@ impl Binder<'_> {
         if let Value::Pattern(pattern) = &name.value {
             let mut pieces = pattern.pieces().to_vec();
             for (map, one) in [(LABELS, "team"), (RESOURCES, "gpus")] {
-                if pieces[0].strip_prefix(map).is_some_and(|rest| rest.starts_with('.')) {
+                if self.table.named(map).is_some()
+                    && pieces[0].strip_prefix(map).is_some_and(|rest| rest.starts_with('.'))
+                {
                     let problem = format!("the name of one of the `{map}` cannot have wildcards");
                     return Err(self.error(name, problem).suggesting(format!("name one, such as `{map}.{one}`")));
                 }
@@ -281,10 +288,10 @@ impl Binder<'_> {
             let fits = |field: &&Field| {
                 field.is_searchable() && Pattern::new(pieces.clone()).is_some_and(|name| name.matches(field.name))
             };
-            return Ok(Named::Many(FIELDS.iter().filter(fits).collect()));
+            return Ok(Named::Many(self.table.fields().iter().filter(fits).collect()));
         }
         let full = format!("{within}{}", name.value.text().unwrap_or("null"));
-        if let Some(field) = Field::named(&full).filter(|field| field.is_searchable()) {
+        if let Some(field) = self.table.named(&full).filter(|field| field.is_searchable()) {
             if scope.is_none()
                 && let Some(list) = field.nested_in()
             {
@@ -297,25 +304,33 @@ impl Binder<'_> {
         if let Some(label) = key_in(LABELS, &full) {
             return Ok(Named::One(Target::Label(label.to_owned())));
         }
-        if let Some(resource) = key_in(RESOURCES, &full) {
+        if let Some(resource) = key_in(RESOURCES, &full).filter(|_| self.table.named(RESOURCES).is_some()) {
             let is_name = is_resource_name(resource);
             return Ok(if is_name { Named::One(Target::Resource(resource.to_owned())) } else { Named::Unknown });
         }
         let inside_of = |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
-        if FIELDS.iter().any(|kept| !kept.is_searchable() && (kept.name == full || inside_of(kept.name, &full))) {
-            let problem = format!("`{full}` is kept with the job and cannot be searched");
-            return Err(self.error(name, problem).suggesting("give the job a label to find it by"));
+        let (fields, noun) = (self.table.fields(), self.table.noun());
+        if fields.iter().any(|kept| !kept.is_searchable() && (kept.name == full || inside_of(kept.name, &full))) {
+            let problem = format!("`{full}` is kept with the {noun} and cannot be searched");
+            return Err(self.error(name, problem).suggesting(format!("give the {noun} a label to find it by")));
         }
-        if full == HISTORY {
+        if full == HISTORY && self.table.has_history() {
             let problem = format!("`{HISTORY}` is a list of entries");
             return Err(self.error(name, problem).suggesting(format!("write `{HISTORY}: {{ to: running }}`")));
         }
-        if FIELDS.iter().any(|field| field.is_searchable() && inside_of(&full, field.name)) {
+        if self.table.members(&full).next().is_some() {
             return Ok(Named::One(Target::Group(full)));
         }
         // A part of the answer's form that the index does not have, as in `lease.fence`.
-        let last = full.rsplit_once('.').and_then(|(_, last)| Field::named(last)).filter(|field| field.is_searchable());
-        match closest(&full, searchable_names()).or(last.map(|field| field.name)) {
+        let last = full.rsplit_once('.').and_then(|(_, last)| self.table.named(last));
+        let last = last.filter(|field| field.is_searchable());
+        // And the other way round, as in `worker_id`.
+        let is_end = |field: &&&'static Field| {
+            field.nested_in().is_none() && field.name.rsplit_once('.').is_some_and(|(_, last)| last == full)
+        };
+        let names = fields.iter().filter(|field| field.is_searchable()).map(|field| field.name);
+        let ending = fields.iter().filter(|field| field.is_searchable()).find(|field| is_end(&field));
+        match closest(&full, names).or(last.or(ending).map(|field| field.name)) {
             Some(close) => {
                 let close = close.strip_prefix(&within).unwrap_or(close);
                 Err(self.error(name, format!("there is no field `{name}`")).suggesting(format!("is `{close}` meant?")))
@@ -330,14 +345,14 @@ impl Binder<'_> {
             return Ok(Test::Exists);
         }
         if *value == Value::Null {
-            return Err(
-                Wrong::new("nothing is equal to `null`").suggesting("for jobs without a value write `not field: *`")
-            );
+            let advice = format!("for {}s without a value write `not field: *`", self.table.noun());
+            return Err(Wrong::new("nothing is equal to `null`").suggesting(advice));
         }
         match target {
             Target::Group(group) => {
                 let problem = format!("`{group}` is a group of fields, of which only `{group}: *` can be asked");
-                Err(Wrong::new(problem).suggesting(format!("its fields are {}", members(group).join(", "))))
+                let names: Vec<&str> = self.table.members(group).map(|field| field.name).collect();
+                Err(Wrong::new(problem).suggesting(format!("its fields are {}", names.join(", "))))
             }
             Target::Label(_) => match operator {
                 Some(_) => Err(Wrong::new("a label has no order, it can only be compared with `:`")),
@@ -352,7 +367,7 @@ impl Binder<'_> {
     fn value(&self, name: &str, kind: FieldType, operator: Option<Operator>, value: &Value) -> Result<Test, Wrong> {
         let wrong = |what: &str| Wrong::new(format!("`{name}` is {what}"));
         match (kind, operator, value) {
-            (FieldType::Kept, ..) => Err(wrong("kept with the job and cannot be searched")),
+            (FieldType::Kept, ..) => Err(wrong("kept and cannot be searched")),
             (FieldType::Amounts, ..) => Err(wrong("a map of numbers").suggesting(format!("write `{name}.gpus`"))),
             (FieldType::Keyword { .. } | FieldType::Text | FieldType::Labels, Some(operator), value) => {
                 Ok(Test::Compare { operator, bound: written(value) })
@@ -456,14 +471,4 @@ fn written(value: &Value) -> String {
         Value::Pattern(pattern) => pattern.pieces().join("*"),
         value => value.text().unwrap_or_default().to_owned(),
     }
-}
-
-/// Returns the searchable fields whose names begin with the group's name and a dot.
-pub(super) fn members(group: &str) -> Vec<&'static str> {
-    let inside = |field: &&Field| field.name.strip_prefix(group).is_some_and(|rest| rest.starts_with('.'));
-    FIELDS.iter().filter(inside).filter(|field| field.is_searchable()).map(|field| field.name).collect()
-}
-
-fn searchable_names() -> impl Iterator<Item = &'static str> {
-    FIELDS.iter().filter(|field| field.is_searchable()).map(|field| field.name)
 }

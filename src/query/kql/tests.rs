@@ -1,3 +1,5 @@
+mod schedules;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -155,6 +157,7 @@ fn a_field_that_cannot_be_asked_is_refused_with_advice() {
     );
     assert!(refusal("a and lease.worker-id: x").contains("is `lease.worker_id` meant?"));
     assert!(refusal("lease.fence: 2").contains("is `fence` meant?"), "an answer shows it there");
+    assert!(refusal("worker_id: w-1").contains("is `lease.worker_id` meant?"));
     assert!(refusal("history: { too: x }").contains("is `to` meant?"));
     assert!(refusal("history.to: running").contains("write `history: { to: … }`"));
     assert!(refusal("payload.user: 7").contains("cannot be searched"));

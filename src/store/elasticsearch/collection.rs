@@ -325,7 +325,7 @@ impl<E: Element> Collection<E> {
         sort: &Value,
         mut after: Option<Value>,
         limit: usize,
-        deadline: Instant,
+        scope: Scope<'_>,
     ) -> Result<Vec<E>, StoreError> {
         let mut elements: Vec<E> = Vec::new();
         let (mut passed_over, mut pace) = (0, Pace::default());
@@ -338,7 +338,7 @@ impl<E: Element> Collection<E> {
                 let bytes = hit.source()?.map_or(0, |source| source.get().len());
                 Ok(self.read_if_possible(hit)?.map(|element| (element, bytes)))
             };
-            let Page { hits, last, found } = self.scope(deadline).page(&body, read).await?;
+            let Page { hits, last, found } = scope.page(&body, read).await?;
             pace.note(found.len(), found.iter().map(|(_, bytes)| bytes).sum());
             passed_over += hits - found.len();
             elements.extend(found.into_iter().map(|(element, _)| element));

@@ -10,7 +10,7 @@ use super::error::ConnectError;
 use super::flavour::Flavour;
 use super::indices::{Indices, Kind};
 use super::{ElasticsearchOptions, tombstone};
-use crate::query::fields::FIELDS;
+use crate::query::table::Table;
 
 /// The mappings' version; raised when a field is added. [`super::migrate`] says how older indices get there.
 pub(super) const MAPPING_VERSION: u64 = 2;
@@ -46,8 +46,8 @@ impl Definitions<'_> {
         if kind.has_labels() {
             definition = self.flavour.adapt(definition);
         }
-        if kind.is_of_jobs() {
-            definition["settings"]["index"]["query"] = json!({ "default_field": default_fields() });
+        if let Some(table) = kind.table() {
+            definition["settings"]["index"]["query"] = json!({ "default_field": default_fields(table) });
         }
         let Indices { all, .. } = self.indices;
         let own = self.indices.name(kind);
@@ -82,8 +82,8 @@ pub(super) fn without_tombstones() -> Value {
 }
 
 /// Returns the fields in which Kibana searches a word without a field; [`crate::query::kql`] searches the same ones.
-pub(super) fn default_fields() -> Vec<&'static str> {
-    FIELDS.iter().filter(|field| field.default).map(|field| field.name).collect()
+pub(super) fn default_fields(table: Table) -> Vec<&'static str> {
+    table.fields().iter().filter(|field| field.default).map(|field| field.name).collect()
 }
 
 /// Fills the configured settings into a definition.

@@ -1,6 +1,7 @@
 //! The names of the indices, and the place that each index is.
 
 use super::archive::Month;
+use crate::query::table::Table;
 use crate::store::{Place, StoreError};
 
 /// The kind of documents that an index holds.
@@ -39,12 +40,16 @@ impl Kind {
 
     /// Returns whether the documents of such an index have labels.
     pub(super) fn has_labels(self) -> bool {
-        self.is_of_jobs() || self == Self::Schedules
+        self.table().is_some()
     }
 
-    /// Returns whether such an index holds jobs.
-    pub(super) fn is_of_jobs(self) -> bool {
-        matches!(self, Self::Jobs | Self::Archive)
+    /// Returns the table of the fields by which people search such an index; `None` where nobody does.
+    pub(super) fn table(self) -> Option<Table> {
+        match self {
+            Self::Jobs | Self::Archive => Some(Table::Jobs),
+            Self::Schedules => Some(Table::Schedules),
+            Self::Bodies | Self::Records => None,
+        }
     }
 }
 

@@ -10,25 +10,31 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
-use crate::query::fields::{FIELDS, HISTORY, LABELS, RESOURCES};
+use crate::query::fields::{HISTORY, LABELS, RESOURCES};
 use crate::query::kql::ast::{self, Operator};
 use crate::query::kql::date::is_epoch;
 use crate::query::kql::pattern::Pattern;
 use crate::query::kql::plan::{Clause, Plan, Target, Test};
 use crate::query::kql::{Expression, Zone};
+use crate::query::table::Table;
 
 /// The format of times in queries: whole or cut short ISO 8601, or milliseconds since the epoch.
 const DATE_FORMAT: &str = "strict_date_optional_time||epoch_millis";
 
-/// The context in which a query's times are interpreted.
+/// The context in which a query is interpreted: what it is about, and its context.
 #[derive(Clone, Copy)]
-struct Times {
+struct Context {
+    table: Table,
     zone: Zone,
     /// The time that `now` stands for; `None` for the server's clock.
     now: Option<Timestamp>,
 }
 
-impl Times {
+impl Context {
+    fn of(expression: &Expression, now: Option<Timestamp>) -> Self {
+        Self { table: expression.table(), zone: expression.zone(), now }
+    }
+
     /// Returns a time with `now` replaced by the given time.
     fn anchored(self, text: &str) -> Cow<'_, str> {
         match (self.now, text.strip_prefix("now")) {
@@ -42,26 +48,26 @@ impl Times {
 /// Compiles a query as Kibana does, with `now` evaluated by the server.
 #[must_use]
 pub fn compile(expression: &Expression) -> Value {
-    plan(expression.plan(), Times { zone: expression.zone(), now: None })
+    plan(expression.plan(), Context::of(expression, None))
 }
 
 /// Compiles a query with `now` fixed to the given time, however often and whenever the query runs.
 #[must_use]
 pub fn compile_at(expression: &Expression, now: Timestamp) -> Value {
-    plan(expression.plan(), Times { zone: expression.zone(), now: Some(now) })
+    plan(expression.plan(), Context::of(expression, Some(now)))
 }
 
-fn plan(plan: &Plan, times: Times) -> Value {
-    let all = |plans: &[Plan]| -> Vec<Value> { plans.iter().map(|part| self::plan(part, times)).collect() };
+fn plan(plan: &Plan, context: Context) -> Value {
+    let all = |plans: &[Plan]| -> Vec<Value> { plans.iter().map(|part| self::plan(part, context)).collect() };
     match plan {
         Plan::All => json!({ "match_all": {} }),
         Plan::Nothing => json!({ "match_none": {} }),
         Plan::And(plans) => json!({ "bool": { "filter": all(plans) } }),
         Plan::Or(plans) => should(&all(plans)),
-        Plan::Not(part) => json!({ "bool": { "must_not": self::plan(part, times) } }),
-        Plan::InHistory(part) => in_history(&self::plan(part, times)),
-        Plan::Fields(clauses) => should(&clauses.iter().map(|part| clause(part, times)).collect::<Vec<_>>()),
-        Plan::Anywhere { value, .. } => anywhere(value),
+        Plan::Not(part) => json!({ "bool": { "must_not": self::plan(part, context) } }),
+        Plan::InHistory(part) => in_history(&self::plan(part, context)),
+        Plan::Fields(clauses) => should(&clauses.iter().map(|part| clause(part, context)).collect::<Vec<_>>()),
+        Plan::Anywhere { value, .. } => anywhere(value, context.table),
     }
 }
 
@@ -74,7 +80,7 @@ fn in_history(query: &Value) -> Value {
     json!({ "nested": { "path": HISTORY, "query": query, "score_mode": "none" } })
 }
 
-fn clause(clause: &Clause, times: Times) -> Value {
+fn clause(clause: &Clause, context: Context) -> Value {
     let field = match &clause.target {
         Target::Field(field) => field.name.to_owned(),
         Target::Label(label) => format!("{LABELS}.{label}"),
@@ -82,11 +88,11 @@ fn clause(clause: &Clause, times: Times) -> Value {
         Target::Group(group) => group.clone(),
     };
     let is_keyword = matches!(&clause.target, Target::Field(field) if field.name != LABELS);
-    let query = test(&field, &clause.test, is_keyword, times);
+    let query = test(&field, &clause.test, is_keyword, context);
     if clause.in_any_entry { in_history(&query) } else { query }
 }
 
-fn test(field: &str, test: &Test, is_keyword: bool, times: Times) -> Value {
+fn test(field: &str, test: &Test, is_keyword: bool, context: Context) -> Value {
     match test {
         Test::Exists => json!({ "exists": { "field": field } }),
         Test::Never => json!({ "match_none": {} }),
@@ -104,7 +110,7 @@ fn test(field: &str, test: &Test, is_keyword: bool, times: Times) -> Value {
         Test::Number { operator: Some(operator), value, .. } => {
             json!({ "range": { field: { comparison(*operator): value.text().unwrap_or_default() } } })
         }
-        Test::Time { operator, text, .. } => json!({ "range": { field: range_of_time(*operator, text, times) } }),
+        Test::Time { operator, text, .. } => json!({ "range": { field: range_of_time(*operator, text, context) } }),
     }
 }
 
@@ -118,24 +124,24 @@ fn comparison(operator: Operator) -> &'static str {
     }
 }
 
-fn range_of_time(operator: Option<Operator>, text: &str, times: Times) -> Value {
-    let text = &*times.anchored(text);
+fn range_of_time(operator: Option<Operator>, text: &str, context: Context) -> Value {
+    let text = &*context.anchored(text);
     let mut range = match operator {
         Some(operator) => json!({ comparison(operator): text }),
         None => json!({ "gte": text, "lte": text }),
     };
     range["format"] = DATE_FORMAT.into();
     // Milliseconds since the epoch are the same everywhere, but the server would move them.
-    if !times.zone.is_utc() && !is_epoch(text) {
-        range["time_zone"] = times.zone.name().into();
+    if !context.zone.is_utc() && !is_epoch(text) {
+        range["time_zone"] = context.zone.name().into();
     }
     range
 }
 
 /// Compiles a value without a field. The fields are named explicitly, so that the result does not depend on the index's
 /// settings, as it does in Kibana.
-fn anywhere(value: &ast::Value) -> Value {
-    let fields: Vec<&str> = FIELDS.iter().filter(|field| field.default).map(|field| field.name).collect();
+fn anywhere(value: &ast::Value, table: Table) -> Value {
+    let fields: Vec<&str> = table.fields().iter().filter(|field| field.default).map(|field| field.name).collect();
     let kind = match value {
         ast::Value::Pattern(pattern) => {
             return json!({ "query_string": { "fields": fields, "query": lucene(pattern) } });

@@ -141,8 +141,8 @@ fn changes_of(
         Change { what, work }
     };
     let mut changes = Vec::new();
-    if kind.is_of_jobs() {
-        let setting = json!({ "index.query.default_field": default_fields() });
+    if let Some(table) = kind.table() {
+        let setting = json!({ "index.query.default_field": default_fields(table) });
         let what = format!("set the default fields of `{index}`");
         changes.push(change(what, format!("{index}/_settings"), &setting));
     }

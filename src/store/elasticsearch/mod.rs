@@ -105,7 +105,7 @@ use super::{
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, Job, JobId, Json, ScheduleId};
 use crate::query::stats::{GroupBy, MAX_ROWS, Stats, StatsRequest};
-use crate::query::{Filter, Group, GroupField, Search};
+use crate::query::{Filter, Group, GroupField, Query, ScheduleFilter, Search};
 
 /// The longest body kept in the job's document: one that is not written again with every heartbeat pays for its own
 /// document from about here on.
@@ -196,6 +196,12 @@ impl ElasticsearchStore {
         Ok(Scope { time, ..self.jobs()? })
     }
 
+    /// Returns the scope of a search for schedules, which takes as long as a query may if there is one.
+    fn schedules_for(&self, query: Option<&Query>) -> Result<Scope<'_>, StoreError> {
+        let time = query.map(|_| QueryTime::of(self.query_time, self.context.request_timeout));
+        Ok(Scope { time, ..self.scope(&self.context.indices.schedules)? })
+    }
+
     /// Passes the result of a read on, and sounds the alarm when it tells of an index that is out of order.
     fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if matches!(result, Err(StoreError::OutOfOrder(_))) {
@@ -268,13 +274,16 @@ impl Store for ElasticsearchStore {
     }
 
     async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
-        let scope = self.scope(&self.context.indices.schedules)?;
-        self.heard(self.schedules.due(due, scope.deadline).await)
+        self.heard(self.schedules.due(due, self.schedules_for(None)?).await)
     }
 
     async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
-        let scope = self.scope(&self.context.indices.schedules)?;
-        self.heard(self.schedules.list(list, scope.deadline).await)
+        let scope = self.schedules_for(list.filter.query.as_ref())?;
+        self.heard(self.schedules.list(list, scope).await)
+    }
+
+    async fn count_schedules(&self, filter: &ScheduleFilter) -> Result<u64, StoreError> {
+        self.heard(Schedules::count(filter, self.schedules_for(filter.query.as_ref())?).await)
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

@@ -4,6 +4,7 @@
 //! schedules are found: by loaders, and by people. The text is not indexed. It may be long, and actions may have bodies
 //! and headers in them that are nobody's business but the receiver's; a Kibana data view leaves it out by its name.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,11 +18,14 @@ use super::context::Context;
 use super::document::{BodyForm, WriteIds};
 use super::documents::RawDocument;
 use super::indices::Kind;
+use super::kql;
 use super::resolution::Condition;
+use super::search::Scope;
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
-use crate::job::{Owner, Partition, ScheduleId};
-use crate::schedule::{ActionType, Overlap, Schedule};
+use crate::job::{Actor, Owner, Partition, ScheduleId};
+use crate::query::ScheduleFilter;
+use crate::schedule::{Action, ActionType, Overlap, Schedule};
 use crate::store::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoreError, StoredSchedule, Version};
 
 /// A schedule as a document, as it is written. All but the last three fields are there for searches and never read.
@@ -36,12 +40,19 @@ pub(super) struct ScheduleDocument<'a> {
     load_at: Option<Timestamp>,
     next_due_at: Option<Timestamp>,
     last_due_at: Option<Timestamp>,
+    not_run_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
     revision: i64,
     paused: bool,
+    paused_at: Option<Timestamp>,
+    paused_by: Option<&'a Actor>,
+    paused_reason: Option<&'a str>,
     action_type: ActionType,
+    action: ActionFields<'a>,
     period: PeriodFields<'a>,
+    start_at: Option<Timestamp>,
+    end_at: Option<Timestamp>,
     overlap: Overlap,
     margin_of_error_ms: i64,
     errors: u32,
@@ -49,6 +60,22 @@ pub(super) struct ScheduleDocument<'a> {
     document: String,
     write_id: WriteId,
     previous_write_id: Option<WriteId>,
+}
+
+/// The part of an action that people search for, which has no secret.
+#[serde_with::skip_serializing_none]
+#[derive(Serialize)]
+struct ActionFields<'a> {
+    url: Option<Cow<'a, str>>,
+    job: Option<JobFields<'a>>,
+}
+
+/// The part of the job of an action that people search for.
+#[serde_with::skip_serializing_none]
+#[derive(Serialize)]
+struct JobFields<'a> {
+    queue: Option<Cow<'a, str>>,
+    kind: Option<Cow<'a, str>>,
 }
 
 /// The part of a period that people search for.
@@ -75,7 +102,7 @@ fn long(number: u64) -> i64 {
 
 impl<'a> ScheduleDocument<'a> {
     fn new(schedule: &'a Schedule, ids: WriteIds) -> Result<Self, StoreError> {
-        let (definition, course) = (&*schedule.definition, &schedule.course);
+        let (definition, course, pause) = (&*schedule.definition, &schedule.course, schedule.paused.as_ref());
         let document = serde_json::to_string(schedule)
             .map_err(|error| StoreError::Corrupt(format!("the schedule `{}`: {error}", schedule.id)))?;
         let period = PeriodFields {
@@ -91,12 +118,19 @@ impl<'a> ScheduleDocument<'a> {
             load_at: schedule.load_at(),
             next_due_at: course.next_due_at,
             last_due_at: course.last_due_at,
+            not_run_at: course.last_not_run(),
             created_at: schedule.created_at,
             updated_at: schedule.updated_at,
             revision: long(schedule.revision),
-            paused: schedule.paused.is_some(),
+            paused: pause.is_some(),
+            paused_at: pause.map(|pause| pause.at),
+            paused_by: pause.map(|pause| &pause.by),
+            paused_reason: pause.map(|pause| pause.reason.as_str()).filter(|reason| !reason.is_empty()),
             action_type: definition.action.kind,
+            action: ActionFields::of(&definition.action),
             period,
+            start_at: definition.start_at,
+            end_at: definition.end_at,
             overlap: definition.overlap,
             margin_of_error_ms: long(definition.margin_of_error_ms),
             errors: course.errors,
@@ -104,6 +138,13 @@ impl<'a> ScheduleDocument<'a> {
             write_id: ids.own,
             previous_write_id: ids.previous,
         })
+    }
+}
+
+impl<'a> ActionFields<'a> {
+    fn of(action: &'a Action) -> Self {
+        let job = action.job.as_ref().map(|_| JobFields { queue: action.job_queue(), kind: action.job_kind() });
+        Self { url: action.searchable_url(), job }
     }
 }
 
@@ -173,31 +214,39 @@ impl Schedules {
     }
 
     /// Finds the schedules that a loader has to look at, by time and then by id.
-    pub(super) async fn due(&self, due: &DueSchedules, deadline: Instant) -> Result<Vec<StoredSchedule>, StoreError> {
+    pub(super) async fn due(&self, due: &DueSchedules, scope: Scope<'_>) -> Result<Vec<StoredSchedule>, StoreError> {
         if due.partitions.is_empty() {
             return Ok(Vec::new());
         }
         let sort = json!([{ "load_at": "asc" }, { "id": "asc" }]);
-        self.0.find(&due_query(due), &sort, None, due.limit, deadline).await
+        self.0.find(&due_query(due), &sort, None, due.limit, scope).await
     }
 
     /// Lists schedules by id.
-    pub(super) async fn list(
-        &self,
-        list: &ListSchedules,
-        deadline: Instant,
-    ) -> Result<Vec<StoredSchedule>, StoreError> {
-        let query = list.owner.as_ref().map_or_else(
-            || json!({ "match_all": {} }),
-            |owner| json!({ "bool": { "filter": [{ "term": { "owner": owner.as_str() } }] } }),
-        );
+    pub(super) async fn list(&self, list: &ListSchedules, scope: Scope<'_>) -> Result<Vec<StoredSchedule>, StoreError> {
         let after = list.after.as_ref().map(|after| json!([after.as_str()]));
-        self.0.find(&query, &json!([{ "id": "asc" }]), after, list.limit, deadline).await
+        self.0.find(&filter_query(&list.filter), &json!([{ "id": "asc" }]), after, list.limit, scope).await
+    }
+
+    /// Counts schedules.
+    pub(super) async fn count(filter: &ScheduleFilter, scope: Scope<'_>) -> Result<u64, StoreError> {
+        scope.count(&filter_query(filter)).await
     }
 
     /// Closes the schedules to writes and waits until every write under way is decided.
     pub(super) async fn close(&self) {
         self.0.close().await;
+    }
+}
+
+fn filter_query(filter: &ScheduleFilter) -> Value {
+    let owner = filter.owner.as_ref().map(|owner| json!({ "term": { "owner": owner.as_str() } }));
+    let query = filter.query.as_ref().map(|query| kql::compile_at(&query.expression, query.now));
+    let paused = filter.paused.map(|paused| json!({ "term": { "paused": paused } }));
+    let parts: Vec<Value> = owner.into_iter().chain(paused).chain(query).collect();
+    match parts.is_empty() {
+        true => json!({ "match_all": {} }),
+        false => json!({ "bool": { "filter": parts } }),
     }
 }
 
@@ -213,12 +262,14 @@ fn due_query(due: &DueSchedules) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::write_id::WriteIdSource;
     use super::*;
     use crate::job::{Actor, PartitionSet};
     use crate::schedule::SchedulePause;
 
-    /// A schedule with every field that its document has.
+    /// A schedule with every field that its document has, but for those of a pause.
     fn schedule() -> Schedule {
         let text = r#"{
             "id": "nightly/report",
@@ -227,15 +278,32 @@ mod tests {
                 "labels": { "app": "shop" },
                 "action": { "type": "http", "url": "https://example.com", "body": { "a": 1e999, "a": "\u0000 ü" } },
                 "period": { "cron": "0 3 * * *", "time_zone": "Europe/Berlin", "every_ms": 60000 },
-                "margin_of_error_ms": 18446744073709551615
+                "margin_of_error_ms": 18446744073709551615,
+                "start_at": "2030-01-01T00:00:00.000Z",
+                "end_at": "2031-01-01T00:00:00.000Z"
             },
             "revision": 3,
             "period_since": "2030-01-01T00:00:00.000Z",
             "created_at": "2030-01-01T00:00:00.000Z",
             "updated_at": "2030-01-02T00:00:00.000Z",
-            "course": { "next_due_at": "2030-01-03T02:00:00.000Z", "last_due_at": "2030-01-02T02:00:00.000Z" }
+            "course": {
+                "next_due_at": "2030-01-03T02:00:00.000Z",
+                "last_due_at": "2030-01-02T02:00:00.000Z",
+                "not_run": [{
+                    "first": "2030-01-01T02:00:00.000Z",
+                    "last": "2030-01-01T02:00:00.000Z",
+                    "count": 1,
+                    "reason": "missed"
+                }]
+            }
         }"#;
         serde_json::from_str(text).expect("a schedule")
+    }
+
+    fn paused() -> Schedule {
+        let by = Actor::new("somebody").expect("an actor");
+        let pause = SchedulePause { at: Timestamp::default(), by, reason: "a move".to_owned() };
+        Schedule { paused: Some(pause), ..schedule() }
     }
 
     fn source(schedule: &Schedule) -> Value {
@@ -271,21 +339,34 @@ mod tests {
     #[test]
     fn a_document_has_the_fields_of_the_mapping_and_no_others() {
         let mapping: Value = serde_json::from_str(include_str!("../../../mappings/schedules.json")).expect("a mapping");
-        let source = source(&schedule());
-        let names = |object: &Value| object.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+        let names = |object: &Value| object.as_object().expect("an object").keys().cloned().collect::<BTreeSet<_>>();
         let properties = &mapping["mappings"]["properties"];
-        assert_eq!(names(&source), names(properties));
+        let source = source(&schedule());
+        // One that is paused is loaded at no time.
+        assert_eq!(&names(&source) | &names(&self::source(&paused())), names(properties));
         assert_eq!(names(&source["period"]), names(&properties["period"]["properties"]));
         assert_eq!(source["margin_of_error_ms"], i64::MAX, "a `long` has no larger number");
     }
 
     #[test]
     fn a_paused_schedule_keeps_its_next_time_and_is_loaded_at_none() {
-        let by = Actor::new("somebody").expect("an actor");
-        let paused = Some(SchedulePause { at: Timestamp::default(), by, reason: String::new() });
-        let source = source(&Schedule { paused, ..schedule() });
+        let source = source(&paused());
         assert_eq!((&source["paused"], source.get("load_at")), (&Value::Bool(true), None));
+        assert_eq!((&source["paused_by"], &source["paused_reason"]), (&"somebody".into(), &"a move".into()));
         assert_eq!(source["next_due_at"], "2030-01-03T02:00:00.000Z");
+    }
+
+    #[test]
+    fn what_may_be_secret_in_an_action_is_in_no_field() {
+        let mut schedule = schedule();
+        let url = |url: &str| Action { url: Some(url.to_owned()), ..Action::of(ActionType::Http) };
+        let mut definition = (*schedule.definition).clone();
+        definition.action = url("https://user:secret@example.com/path?token=secret#secret");
+        schedule.definition = Arc::new(definition);
+        let mut source = source(&schedule);
+        assert_eq!(source["action"], json!({ "url": "https://example.com/path" }));
+        source["document"] = Value::Null;
+        assert!(!source.to_string().contains("secret"), "{source}");
     }
 
     #[test]

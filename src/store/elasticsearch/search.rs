@@ -135,6 +135,24 @@ struct SearchReply<'a> {
     hits: Hits<'a>,
 }
 
+#[derive(Deserialize)]
+struct CountReply {
+    timed_out: bool,
+    #[serde(rename = "_shards")]
+    shards: Shards,
+    hits: AllHits,
+}
+
+#[derive(Deserialize)]
+struct AllHits {
+    total: Total,
+}
+
+#[derive(Deserialize)]
+struct Total {
+    value: u64,
+}
+
 #[derive(Default, Deserialize)]
 pub(super) struct Shards {
     #[serde(default)]
@@ -262,6 +280,14 @@ impl Scope<'_> {
         read: impl Fn(&RawDocument<'_>) -> Result<Option<T>, StoreError>,
     ) -> Result<Page<T>, StoreError> {
         self.hits(body, |hits| Page::of(hits, read)).await
+    }
+
+    /// Counts the documents that match a query.
+    pub(super) async fn count(&self, query: &Value) -> Result<u64, StoreError> {
+        let reply = self.search(&json!({ "query": query, "size": 0, "track_total_hits": true })).await?;
+        let reply: CountReply = serde_json::from_slice(&reply).map_err(|error| unreadable(&error))?;
+        complete(&reply.shards, reply.timed_out)?;
+        Ok(reply.hits.total.value)
     }
 
     /// Runs one search over the shards that are there, without waiting for the others. Returns what `read` parses from

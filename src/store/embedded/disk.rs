@@ -109,6 +109,8 @@ pub(super) struct Disk {
     pub(super) meta: Keyspace,
     /// The number of finished stored jobs that were read since the store was opened.
     pub(super) jobs_read: AtomicU64,
+    /// The number of stored schedules that were read since the store was opened.
+    pub(super) schedules_read: AtomicU64,
     /// The number of the last write that is in the database.
     pub(super) flushed: AtomicU64,
     pub(super) db: Database,
@@ -318,6 +320,7 @@ impl Disk {
     /// Reads a schedule.
     pub(super) fn schedule(&self, snapshot: &Snapshot, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
         let Some(bytes) = snapshot.get(&self.schedules, id.as_str()).map_err(failed)? else { return Ok(None) };
+        self.schedules_read.fetch_add(1, Ordering::Relaxed);
         Ok(Some(schedules::decode(id, &bytes)?))
     }
 

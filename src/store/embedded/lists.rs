@@ -3,9 +3,10 @@
 //!
 //! The database is read first and without a lock, a page of keys at a time. Then, under the lock, those are dropped
 //! whose schedules have changed since, and the changed ones are put between the others. So the lock is held for about
-//! a page, however slow the disk is.
+//! a page, however slow the disk is. What goes through many pages sees each as of its own moment: since it goes by the
+//! key, it meets a schedule at most once by id, and misses none that is there all along.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use fjall::Snapshot;
 use super::engine::Engine;
 use super::schedules::{Index, owner_key, time_key};
 use super::state::Published;
-use crate::job::{Partition, PartitionSet, ScheduleId};
-use crate::store::{DueSchedules, ListSchedules, StoreError, StoredSchedule};
+use crate::job::{Owner, Partition, PartitionSet, ScheduleId};
+use crate::store::{DueSchedules, StoreError, StoredSchedule};
 
 /// How often a read begins anew when a flush ends meanwhile, which takes longer than to read a page.
 const ATTEMPTS: usize = 8;
@@ -26,7 +27,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// The least keys that are read from the database at a time.
 const KEYS_AT_A_TIME: usize = 64;
 
-/// A page of schedules that is asked for.
+/// Schedules that are asked for, so many at a time.
 pub(super) struct Wanted {
     index: Index,
     from: Bound<Vec<u8>>,
@@ -49,12 +50,12 @@ impl From<&DueSchedules> for Wanted {
     }
 }
 
-impl From<&ListSchedules> for Wanted {
-    fn from(list: &ListSchedules) -> Self {
-        let ListSchedules { owner, after, limit } = list;
+impl Wanted {
+    /// Returns the schedules of an owner, or all, after this id.
+    pub(super) fn by_id(owner: Option<&Owner>, after: Option<&ScheduleId>, limit: usize) -> Self {
         let (index, from, to) = match owner {
             None => {
-                let after = after.as_ref().map(|after| after.as_str().as_bytes().to_vec());
+                let after = after.map(|after| after.as_str().as_bytes().to_vec());
                 (Index::Id, after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
             }
             Some(owner) => {
@@ -62,55 +63,88 @@ impl From<&ListSchedules> for Wanted {
                 let mut end = owner_key(owner, None);
                 end.pop();
                 end.push(1);
-                let from = Bound::Excluded(owner_key(owner, after.as_ref()));
+                let from = Bound::Excluded(owner_key(owner, after));
                 (Index::Owner, from, Bound::Excluded(end))
             }
         };
-        Self { index, from, to, partitions: None, limit: *limit }
+        Self { index, from, to, partitions: None, limit }
     }
 }
 
-/// Reads a page. A schedule that cannot be read is passed over, and the page has the next one in its place.
+/// Reads as many schedules as are asked for. One that cannot be read is passed over, and the next one is in its place.
 ///
 /// # Errors
-/// [`StoreError`] when the database cannot be read, or flushes follow on each other too fast.
-pub(super) fn read(engine: &Engine, mut wanted: Wanted) -> Result<Vec<StoredSchedule>, StoreError> {
-    let mut page = Vec::new();
-    let mut attempts = 0;
-    // Each round begins behind the one before, or is one of the attempts.
-    while wanted.limit > 0 {
-        let snapshot = Arc::clone(&engine.published.read().view.snapshot);
-        let Some(found) = wanted.find(engine, &snapshot)? else {
-            attempts += 1;
-            if attempts >= ATTEMPTS {
-                return Err(StoreError::Overloaded { retry_after: RETRY_AFTER });
-            }
-            continue;
-        };
-        let is_end = found.len() < wanted.limit;
-        if let Some((last, ..)) = found.last() {
-            wanted.from = Bound::Excluded(last.clone());
-        }
-        for (_, id, in_memory) in found {
+/// The errors of [`pages`].
+pub(super) fn read(engine: &Engine, wanted: Wanted) -> Result<Vec<StoredSchedule>, StoreError> {
+    let (limit, mut found) = (wanted.limit, Vec::new());
+    walk(engine, wanted, |stored| {
+        found.push(stored);
+        Ok(if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    Ok(found)
+}
+
+/// Visits all schedules of the range, so many at a time, until `visit` returns a break. One that cannot be read is
+/// passed over.
+///
+/// # Errors
+/// The errors of [`pages`], and of `visit`.
+pub(super) fn walk(
+    engine: &Engine,
+    wanted: Wanted,
+    mut visit: impl FnMut(StoredSchedule) -> Result<ControlFlow<()>, StoreError>,
+) -> Result<(), StoreError> {
+    pages(engine, wanted, |snapshot, page| {
+        for (_, id, in_memory) in page {
             let read = match in_memory {
                 Some(stored) => Ok(Some(stored)),
-                None => engine.disk.schedule(&snapshot, &id),
+                None => engine.disk.schedule(snapshot, &id),
             };
             match read {
                 Ok(Some(stored)) => {
-                    page.push(stored);
-                    wanted.limit -= 1;
+                    if visit(stored)?.is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
                 }
                 Ok(None) => tracing::error!(%id, "a schedule is listed and not stored"),
                 Err(StoreError::Corrupt(what)) => tracing::error!(what, "a schedule cannot be read"),
                 Err(error) => return Err(error),
             }
         }
-        if is_end {
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// Finds all schedules of the range, a page after the other, until `visit` returns a break.
+///
+/// # Errors
+/// [`StoreError`] when the database cannot be read, or flushes follow on each other too fast; the errors of `visit`.
+pub(super) fn pages(
+    engine: &Engine,
+    mut wanted: Wanted,
+    mut visit: impl FnMut(&Snapshot, Vec<Found>) -> Result<ControlFlow<()>, StoreError>,
+) -> Result<(), StoreError> {
+    let mut attempts = 0;
+    // Each round begins behind the one before, or is one of its attempts.
+    while wanted.limit > 0 {
+        let snapshot = Arc::clone(&engine.published.read().view.snapshot);
+        let Some(page) = wanted.find(engine, &snapshot)? else {
+            attempts += 1;
+            if attempts >= ATTEMPTS {
+                return Err(StoreError::Overloaded { retry_after: RETRY_AFTER });
+            }
+            continue;
+        };
+        attempts = 0;
+        let is_end = page.len() < wanted.limit;
+        if let Some((last, ..)) = page.last() {
+            wanted.from = Bound::Excluded(last.clone());
+        }
+        if visit(&snapshot, page)?.is_break() || is_end {
             break;
         }
     }
-    Ok(page)
+    Ok(())
 }
 
 impl Wanted {

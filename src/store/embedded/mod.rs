@@ -19,7 +19,7 @@
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
-//! - `lists`: lists of schedules.
+//! - `lists`: lists of schedules, and `schedule_search`, which of them a query needs.
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced in the log, and seen by readers from then on.
@@ -64,6 +64,7 @@ mod reader;
 mod records;
 mod recover;
 mod scan;
+mod schedule_search;
 mod schedules;
 mod seal;
 mod state;
@@ -89,7 +90,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::job::{BodyRef, JobId, Json, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
-use crate::query::{Filter, Group, GroupField, Search};
+use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
     AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, ScheduleResult, ScheduleWrite,
     Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
@@ -102,7 +103,7 @@ pub use disk::EmbeddedOptions;
 use engine::Engine;
 pub use error::{Damage, OpenError};
 use lists::Wanted;
-use narrow::Narrowed;
+use narrow::{Narrowed, NarrowedSchedules};
 use periodic::Periodic;
 use state::Published;
 pub use verify::{Verified, verify};
@@ -235,6 +236,19 @@ impl EmbeddedStore {
         self.on_thread(place.map_err(|_| closed())?, read).await
     }
 
+    /// Answers a query for schedules: one that reads few of them at once, any other as a query for jobs.
+    async fn query_schedules<T: Send + 'static>(
+        &self,
+        is_quick: bool,
+        read: impl FnOnce(&Engine, Budget) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if !is_quick {
+            return self.query(false, read).await;
+        }
+        let budget = Budget::of(self.query_time);
+        self.on_disk(&self.lookups, move |engine| read(engine, budget)).await
+    }
+
     /// Reads or writes the disk on a thread that may block, and then frees the permit.
     async fn on_thread<T: Send + 'static>(
         &self,
@@ -362,8 +376,18 @@ impl Store for EmbeddedStore {
     }
 
     async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
-        let wanted = Wanted::from(list);
-        self.on_disk(&self.lookups, move |engine| lists::read(engine, wanted)).await
+        let Some(wanted) = NarrowedSchedules::of(&list.filter) else { return Ok(Vec::new()) };
+        let (is_quick, after, limit) = (wanted.is_quick(), list.after.clone(), list.limit);
+        self.query_schedules(is_quick, move |engine, budget| {
+            schedule_search::list(engine, &wanted, after.as_ref(), limit, &budget)
+        })
+        .await
+    }
+
+    async fn count_schedules(&self, filter: &ScheduleFilter) -> Result<u64, StoreError> {
+        let Some(wanted) = NarrowedSchedules::of(filter) else { return Ok(0) };
+        let is_quick = wanted.ids.is_some();
+        self.query_schedules(is_quick, move |engine, budget| schedule_search::count(engine, &wanted, &budget)).await
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

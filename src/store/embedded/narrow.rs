@@ -1,18 +1,22 @@
-//! A filter and its query brought together, as far as indexes can answer them.
+//! A filter and its query brought together, as far as indexes can answer them: of jobs, and of schedules.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobState, WorkerId};
-use crate::query::Filter;
+use crate::job::{JobId, JobState, Owner, ScheduleId, WorkerId};
 use crate::query::kql::Span;
+use crate::query::{Filter, ScheduleFilter};
+use crate::schedule::Schedule;
 
 /// The finest difference between two times.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// The span of all times.
 const EVER: Span = Span { first: Timestamp::MIN.as_millis(), last: Timestamp::MAX.as_millis() };
+
+/// How many owners' indexes are read for one list. With more owners all schedules are read.
+const MAX_OWNERS: usize = 16;
 
 /// A filter, with what its query binds made part of it where the filter has a part for it.
 #[derive(Clone, Debug)]
@@ -75,6 +79,64 @@ impl Narrowed {
     /// Returns whether any finished job can match.
     pub(super) fn may_be_finished(&self) -> bool {
         !self.filter.only_live()
+    }
+}
+
+/// A filter of schedules, with what its query binds.
+#[derive(Clone, Debug)]
+pub(super) struct NarrowedSchedules {
+    /// The ids that schedules must have, in order, if the query names any.
+    pub(super) ids: Option<Vec<ScheduleId>>,
+    /// The owners of whom they must have one; any where there are none.
+    pub(super) owners: Vec<Owner>,
+    /// What the other parts do not say.
+    rest: ScheduleFilter,
+}
+
+impl NarrowedSchedules {
+    /// Narrows `filter`; `None` when no schedule can match it.
+    pub(super) fn of(filter: &ScheduleFilter) -> Option<Self> {
+        let bounds = filter.query.as_ref().map(|query| query.expression.bounds(query.now)).unwrap_or_default();
+        let mut ids = named::<ScheduleId>(bounds.texts("id"));
+        if let Some(ids) = &mut ids {
+            ids.sort_unstable();
+            ids.dedup();
+        }
+        let mut owners: Vec<Owner> = filter.owner.iter().cloned().collect();
+        meet(&mut owners, named(bounds.texts("owner")))?;
+        if bounds.is_empty() || ids.as_ref().is_some_and(Vec::is_empty) {
+            return None;
+        }
+        let bounds_times = ["created_at", "updated_at"].into_iter().any(|field| bounds.span(field) != Span::ALWAYS);
+        let query = filter.query.clone().filter(|_| !bounds.exact || bounds_times);
+        let rest = ScheduleFilter { owner: None, paused: filter.paused, query };
+        Some(Self { ids, owners, rest })
+    }
+
+    /// Returns the owners whose indexes have all that match; `None` stands for the index of all schedules.
+    pub(super) fn indexes(&self) -> Vec<Option<&Owner>> {
+        match self.owners.len() {
+            1..=MAX_OWNERS => self.owners.iter().map(Some).collect(),
+            _ => vec![None],
+        }
+    }
+
+    /// Returns whether everything in these indexes matches, so that nothing has to be read to know.
+    pub(super) fn is_exact(&self) -> bool {
+        self.ids.is_none() && self.rest == ScheduleFilter::default() && self.owners.len() <= MAX_OWNERS
+    }
+
+    /// Returns whether few schedules have to be read to find the first that match.
+    pub(super) fn is_quick(&self) -> bool {
+        self.ids.is_some() || self.is_exact()
+    }
+
+    /// Returns whether a schedule matches.
+    pub(super) fn matches(&self, schedule: &Schedule) -> bool {
+        let owner = schedule.definition.owner.as_ref();
+        (self.owners.is_empty() || owner.is_some_and(|owner| self.owners.contains(owner)))
+            && self.ids.as_ref().is_none_or(|ids| ids.binary_search(&schedule.id).is_ok())
+            && self.rest.matches(schedule)
     }
 }
 

@@ -170,7 +170,8 @@ impl Disk {
         if db.keyspace_count() > had {
             sync_directory(&keyspaces_folder(&path)).map_err(fjall::Error::Io)?;
         }
-        let (jobs_read, flushed, seal) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(opened));
+        let (jobs_read, schedules_read) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (flushed, seal) = (AtomicU64::new(0), Mutex::new(opened));
         Ok(Self {
             live,
             done,
@@ -183,6 +184,7 @@ impl Disk {
             owners,
             meta,
             jobs_read,
+            schedules_read,
             flushed,
             db,
             path,

@@ -1,4 +1,4 @@
-//! When schedules fire.
+//! Schedules over HTTP: when they fire, how they are stored, listed and changed.
 
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ async fn many_schedules_are_stored_with_one_call_and_listed_by_owner_and_page() 
     let again = server.client().put_schedules(lines[..300].join("\n")).await.expect("an answer");
     assert!(again.iter().all(|item| item.status == 200), "{again:?}");
 
-    let mut query = ScheduleQuery { owner: Some("team-a".to_owned()), limit: Some(40), cursor: None };
+    let mut query = ScheduleQuery { owner: Some("team-a".to_owned()), limit: Some(40), ..ScheduleQuery::default() };
     let mut ids = Vec::new();
     loop {
         let page = server.client().schedules(&query).await.expect("a page");
@@ -281,4 +281,74 @@ async fn a_backfill_is_started_once_and_refused_with_the_field_that_cannot_be_me
     }
     let nowhere = send(&server, reqwest::Method::POST, "/v1/schedules/none/backfill", &january).await;
     assert_eq!(problem(nowhere).await.code, "schedule_not_found");
+}
+
+/// A line of a bulk call: a schedule that submits a job every hour.
+fn line(id: &str, owner: &str, labels: &Value) -> String {
+    let action = json!({"type": "job", "job": {"queue": "q", "kind": "k"}});
+    let period = json!({"every_ms": 3_600_000});
+    json!({"id": id, "owner": owner, "labels": labels, "action": action, "period": period}).to_string()
+}
+
+/// Stores so many schedules: every third of the owner `a`, the others of `b`, and every second with a label.
+async fn stored(server: &Server, count: usize) {
+    let one = |number: usize| {
+        let labels = if number.is_multiple_of(2) { json!({"team": "blue"}) } else { json!({}) };
+        line(&format!("s{number:04}"), if number.is_multiple_of(3) { "a" } else { "b" }, &labels)
+    };
+    let lines: Vec<String> = (0..count).map(one).collect();
+    let items = server.client().put_schedules(lines.join("\n")).await.expect("an answer");
+    assert!(items.iter().all(|item| item.status == 201), "{items:?}");
+}
+
+fn asked(kql: &str) -> ScheduleQuery {
+    ScheduleQuery { kql: text(kql), ..ScheduleQuery::default() }
+}
+
+async fn ids(server: &Server, query: &ScheduleQuery) -> Vec<String> {
+    let page = server.client().schedules(query).await.expect("a page");
+    page.items.into_iter().map(|schedule| schedule.id).collect()
+}
+
+#[tokio::test]
+async fn a_query_lists_the_schedules_that_match_page_by_page() {
+    let server = Server::start().await;
+    stored(&server, 60).await;
+    server.client().pause_schedule("s0006", "a test").await.expect("paused");
+    assert_eq!(ids(&server, &asked("paused: true and labels.team: blue")).await, ["s0006"]);
+    assert_eq!(ids(&server, &asked("id: (s0001 or s0002) and owner: b")).await, ["s0001", "s0002"]);
+    let both = ScheduleQuery { owner: text("a"), ..asked("owner: b") };
+    assert_eq!(ids(&server, &both).await, [""; 0]);
+
+    let mut query = ScheduleQuery { limit: Some(4), ..asked("owner: a and labels.team: blue") };
+    let mut found = Vec::new();
+    loop {
+        let page = server.client().schedules(&query).await.expect("a page");
+        assert!(page.items.len() <= 4);
+        found.extend(page.items.into_iter().map(|schedule| schedule.id));
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, (0..60).step_by(6).map(|number| format!("s{number:04}")).collect::<Vec<_>>());
+    let zoned = ScheduleQuery { time_zone: text("Europe/Berlin"), ..asked("created_at > now/d-1d") };
+    assert_eq!(ids(&server, &zoned).await.len(), 60);
+}
+
+#[tokio::test]
+async fn a_mistake_in_a_query_for_schedules_is_shown_with_its_place_and_the_closest_field() {
+    let server = Server::start().await;
+    for (query, field, said) in [
+        ("kql=onwer%3A%20a", "kql", "is `owner` meant?"),
+        ("kql=owner%3A%20(a", "kql", "owner: (a\n"),
+        ("kql=state%20%3E%201%20and%20errors%3A%20x", "kql", "`errors` is a number"),
+        ("kql=a&time_zone=Mars", "time_zone", "Europe/Berlin"),
+        ("sort=id", "sort", "is unknown"),
+    ] {
+        let refused =
+            problem(reqwest::get(server.url(&format!("/v1/schedules?{query}"))).await.expect("an answer")).await;
+        assert_eq!((refused.status, refused.errors[0].field.as_str()), (422, field), "{query}");
+        assert!(refused.errors[0].message.contains(said), "{query}: {}", refused.errors[0].message);
+    }
 }

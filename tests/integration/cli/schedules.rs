@@ -211,6 +211,39 @@ fn a_crontab_is_taken_over_and_again() {
     assert_eq!(listed[0]["action"]["job"]["payload"]["env"], json!({"PATH": "/usr/bin", "CRON_INPUT": "yes"}));
 }
 
+/// Stores a file of schedules, one of which belongs to each owner in turn.
+fn add_many(bed: &Bed, count: usize) -> std::path::PathBuf {
+    let line = |number: usize| {
+        let owner = ["web", "shop", "shop"][number % 3];
+        let action = json!({"type": "job", "job": {"queue": "q", "kind": "k"}});
+        json!({"id": format!("s{number:04}"), "owner": owner, "action": action, "period": {"cron": "@daily"}})
+            .to_string()
+    };
+    let file = bed.path().join("schedules.jsonl");
+    std::fs::write(&file, (0..count).map(line).collect::<Vec<_>>().join("\n")).expect("a file");
+    file
+}
+
+fn listed(bed: &Bed, arguments: &[&str]) -> Vec<String> {
+    let list = [&["schedule", "list", "--json", "-n", "0"], arguments].concat();
+    let said = bed.run(&list).expect(0).stdout();
+    let id = |line: &str| serde_json::from_str::<Value>(line).expect("json")["id"].as_str().expect("an id").to_owned();
+    said.lines().map(id).collect()
+}
+
+#[test]
+fn schedules_are_listed_by_a_query_and_a_mistake_in_one_is_shown_under_it() {
+    let bed = Bed::start();
+    add_many(&bed, 9);
+    bed.run(&["schedule", "add", "--file", "schedules.jsonl"]).expect(0);
+    assert_eq!(listed(&bed, &["owner: web"]), ["s0000", "s0003", "s0006"]);
+    assert_eq!(listed(&bed, &["--owner", "shop", "id: (s0000 or s0001)"]), ["s0001"]);
+    let table = bed.run(&["schedule", "list", "owner: web and id: s0003"]).expect(0).stdout();
+    assert!(table.contains("s0003") && !table.contains("s0001"), "{table}");
+    let refused = bed.run(&["schedule", "list", "onwer: web"]).expect(1).stderr();
+    assert!(refused.contains("is `owner` meant?") && refused.contains("onwer: web\n  ^"), "{refused}");
+}
+
 #[test]
 fn an_executor_of_its_own_is_refused_on_a_store_that_belongs_to_the_server() {
     let place = tempfile::tempdir().expect("a directory");

@@ -1,25 +1,29 @@
-//! The query language on the embedded store, whose indexes answer what they can: the same jobs as the evaluator finds
-//! among all, however the question is put, and never more stored jobs read than there are finished jobs.
+//! The query language on the embedded store, whose indexes answer what they can: the same jobs and schedules as the
+//! evaluator finds among all, however the question is put, and never more stored jobs read than there are finished
+//! jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
-use leasehold::job::{Job, JobId, NewBody};
-use leasehold::query::kql::Expression;
-use leasehold::query::{Direction, Filter, GroupField, Query, Search, Sort, SortField, SortKey};
+use leasehold::job::{Job, JobId, NewBody, ScheduleId};
+use leasehold::query::kql::{Expression, Zone};
+use leasehold::query::table::Table;
+use leasehold::query::{Direction, Filter, GroupField, Query, ScheduleFilter, Search, Sort, SortField, SortKey};
+use leasehold::schedule::Schedule;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use leasehold::store::{Store, Write};
+use leasehold::store::{ListSchedules, ScheduleWrite, Store, Write};
+use proptest::prelude::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
-use super::{jobs, queries, seed};
+use super::{jobs, queries, schedules, seed};
 
 /// Few enough for dozens of blocks.
 const BLOCK_JOBS: usize = 16;
-/// How many jobs are searched, and how many queries are made up.
+/// How many jobs or schedules are searched, and how many queries are made up.
 const JOBS: usize = 300;
 const QUERIES: u32 = 1_000;
 
@@ -137,30 +141,78 @@ impl Stored {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_embedded_store_and_the_evaluator_find_the_same_jobs() {
-    let stored = Stored::fresh().await;
-    for query in queries::CASES {
-        stored.agree(query).await.unwrap_or_else(|difference| panic!("seed {}: {difference}", seed()));
-    }
+/// Holds a store against the evaluator with queries made up at random, of those about `table`.
+fn agrees(table: Table, any_query: impl Strategy<Value = String>, agree: impl Fn(&str) -> Result<usize, String>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed().to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let config =
         Config { cases: QUERIES, failure_persistence: None, max_global_rejects: QUERIES * 4, ..Config::default() };
     let told_apart = AtomicUsize::new(0);
-    let result = TestRunner::new_with_rng(config, rng).run(&queries::any_query(), |query| {
-        Expression::parse(&query).map_err(|_| TestCaseError::reject("refused"))?;
-        let agreed = tokio::task::block_in_place(|| Handle::current().block_on(stored.agree(&query)));
-        let found = agreed.map_err(TestCaseError::fail)?;
+    let result = TestRunner::new_with_rng(config, rng).run(&any_query, |query| {
+        Expression::parse_about(table, &query, Zone::default()).map_err(|_| TestCaseError::reject("refused"))?;
+        let found = tokio::task::block_in_place(|| agree(&query)).map_err(TestCaseError::fail)?;
         told_apart.fetch_add(usize::from(found > 0 && found < JOBS), Ordering::Relaxed);
         Ok(())
     });
     match result {
-        Ok(()) => assert!(told_apart.into_inner() > QUERIES as usize / 3, "most queries told no jobs apart"),
+        Ok(()) => assert!(told_apart.into_inner() > QUERIES as usize / 3, "most queries told none apart"),
         Err(TestError::Fail(why, query)) => panic!("seed {}, at its shortest: {query}\n{why}", seed()),
         Err(TestError::Abort(why)) => panic!("seed {}: {why}", seed()),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_store_and_the_evaluator_find_the_same_jobs() {
+    let stored = Stored::fresh().await;
+    for query in queries::CASES {
+        stored.agree(query).await.unwrap_or_else(|difference| panic!("seed {}: {difference}", seed()));
+    }
+    agrees(Table::Jobs, queries::any_query(), |query| Handle::current().block_on(stored.agree(query)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_store_and_the_evaluator_find_the_same_schedules() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    // Some lie in the database, and some are in memory.
+    let options = EmbeddedOptions { flush_changes: 70, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(directory.path(), &options).expect("the store can be opened");
+    let now = SystemClock::default().now();
+    let mut made = schedules::made_up(seed(), JOBS, now);
+    for batch in made.chunks(BLOCK_JOBS) {
+        let create = |schedule: &Arc<Schedule>| ScheduleWrite::Create { schedule: Arc::clone(schedule) };
+        for result in store.write_schedules(batch.iter().map(create).collect()).await {
+            result.expect("the schedule is written");
+        }
+    }
+    made.sort_by(|one, other| one.id.cmp(&other.id));
+    let agree = |query: &str| {
+        let expression = Expression::parse_about(Table::Schedules, query, Zone::default());
+        let expression = Arc::new(expression.map_err(|error| error.render())?);
+        let filter = ScheduleFilter { query: Some(Query { expression, now }), ..ScheduleFilter::default() };
+        let wanted: Vec<&ScheduleId> = made.iter().filter(|made| filter.matches(made)).map(|made| &made.id).collect();
+        let count = Handle::current().block_on(store.count_schedules(&filter)).map_err(|error| error.to_string())?;
+        for (skipped, limit) in [(0, JOBS), (7, 5)] {
+            let after = wanted.get(skipped).filter(|_| skipped > 0).copied().cloned();
+            let rest = wanted.iter().skip(if after.is_some() { skipped + 1 } else { 0 });
+            let rest: Vec<&ScheduleId> = rest.copied().take(limit).collect();
+            let list = ListSchedules { filter: filter.clone(), after, limit };
+            let found = Handle::current().block_on(store.list_schedules(&list)).map_err(|error| error.to_string())?;
+            let found: Vec<&ScheduleId> = found.iter().map(|found| &found.schedule.id).collect();
+            if found != rest {
+                return Err(format!("{query}: found {found:?}, where {rest:?} match"));
+            }
+        }
+        if count != wanted.len() as u64 {
+            return Err(format!("{query}: counted {count}, where {} match", wanted.len()));
+        }
+        Ok(wanted.len())
+    };
+    for query in schedules::CASES {
+        let agreed = tokio::task::block_in_place(|| agree(query));
+        agreed.unwrap_or_else(|difference| panic!("seed {}: {difference}", seed()));
+    }
+    agrees(Table::Schedules, schedules::any_query(), agree);
 }
 
 #[tokio::test(flavor = "multi_thread")]

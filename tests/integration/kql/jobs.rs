@@ -46,30 +46,30 @@ pub(super) const MINUTES: &[i64] =
     &[-600_000, -60_000, -11_000, -1_500, -1_440, -61, -59, -1, 1, 30, 90, 1_440, 4_400, 50_000];
 
 /// Numbers that look thrown: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ (mixed >> 31)) % bound as u64) as usize
     }
 
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+    pub(super) fn one<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    fn perhaps<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(super) fn perhaps<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
         (self.below(2) == 0).then(|| make(self))
     }
 
-    fn time(&mut self, now: Timestamp) -> Timestamp {
+    pub(super) fn time(&mut self, now: Timestamp) -> Timestamp {
         let offset = self.one(MINUTES) * 60_000 + self.below(90_000) as i64;
         Timestamp::from_millis(now.as_millis() + offset)
     }
 
-    fn duration(&mut self) -> Duration {
+    pub(super) fn duration(&mut self) -> Duration {
         Duration::from_millis(self.one(MILLIS))
     }
 
@@ -90,7 +90,7 @@ impl Dice {
         Box::new(Due { schedule_id, due_at: self.time(now) })
     }
 
-    fn spec(&mut self, now: Timestamp) -> JobSpec {
+    pub(super) fn labels(&mut self) -> BTreeMap<String, String> {
         let mut labels = BTreeMap::new();
         for (name, values) in LABELS {
             if let Some(value) = self.perhaps(|dice| dice.one(values)) {
@@ -100,6 +100,21 @@ impl Dice {
         if self.below(20) == 0 {
             labels.insert("long".to_owned(), "x".repeat(1_024 + self.below(2)));
         }
+        labels
+    }
+
+    /// One of four forms of a name with a number in it.
+    pub(super) fn name(prefix: &str, number: usize) -> String {
+        match number % 4 {
+            0 => format!("{}-{number}", prefix.to_lowercase()),
+            1 => format!("{prefix} {number}"),
+            2 => format!("{number}"),
+            _ => format!("nightly:{number}*"),
+        }
+    }
+
+    fn spec(&mut self, now: Timestamp) -> JobSpec {
+        let labels = self.labels();
         let mut resources = BTreeMap::new();
         for name in RESOURCES {
             if let Some(amount) = self.perhaps(|dice| dice.one(&[0, 1, 5, 10, 60_000, i64::MAX as u64])) {
@@ -184,12 +199,7 @@ impl Dice {
     }
 
     fn job(&mut self, number: usize, now: Timestamp) -> (Arc<Job>, Vec<NewBody>) {
-        let name = match number % 4 {
-            0 => format!("job-{number}"),
-            1 => format!("Job {number}"),
-            2 => format!("{number}"),
-            _ => format!("nightly:{number}*"),
-        };
+        let name = Self::name("Job", number);
         let (payload, body) = match self.below(6) {
             0 => Body::place(Some(Json::parse(format!("\"{}\"", "p".repeat(self.below(300)))).expect("JSON")), 0),
             _ => (Body::Empty, None),

@@ -1,11 +1,12 @@
-//! The query language on real servers: whatever the evaluator says of a job, the server says too.
+//! The query language on real servers: whatever the evaluator says of a job or a schedule, the server says too.
 //!
-//! Jobs and queries are made up at random from a seed that a failure names (`LEASEHOLD_KQL_SEED` repeats it), and the
-//! query is made as short as it can be and still fail.
+//! Jobs, schedules and queries are made up at random from a seed that a failure names (`LEASEHOLD_KQL_SEED` repeats
+//! it), and the query is made as short as it can be and still fail.
 
 mod embedded;
 mod jobs;
 mod queries;
+mod schedules;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,39 +17,83 @@ use leasehold::job::{Job, NewBody, Owner};
 use leasehold::query::fields::LABELS;
 use leasehold::query::kql::plan::{self, Clause, Plan, Target, Test};
 use leasehold::query::kql::{Expression, MAX_DEPTH, MAX_PATTERN, Zone};
-use leasehold::store::elasticsearch::{ElasticsearchOptions, kql};
-use leasehold::store::{Store, Write};
+use leasehold::query::table::Table;
+use leasehold::schedule::Schedule;
+use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, kql};
+use leasehold::store::{ScheduleWrite, Store, Write};
+use proptest::prelude::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::servers;
 
-/// How many jobs are asked.
-const JOBS: usize = 1_000;
+/// How many jobs, or schedules, are asked.
+const ASKED: usize = 1_000;
 /// How many go in one write.
 const BATCH: usize = 250;
 /// The seed, unless `LEASEHOLD_KQL_SEED` names another.
 const SEED: u64 = 20_261_121;
 
-/// An index with jobs, and the same jobs in memory.
+/// What queries are about.
+#[derive(Clone, Debug)]
+enum Asked {
+    Job(Arc<Job>),
+    Schedule(Arc<Schedule>),
+}
+
+impl Asked {
+    fn id(&self) -> &str {
+        match self {
+            Self::Job(job) => job.id.as_str(),
+            Self::Schedule(schedule) => schedule.id.as_str(),
+        }
+    }
+
+    fn matches(&self, expression: &Expression, now: Timestamp) -> bool {
+        match self {
+            Self::Job(job) => expression.matches(job, now),
+            Self::Schedule(schedule) => expression.matches_schedule(schedule, now),
+        }
+    }
+
+    fn is_within_bounds(&self, expression: &Expression) -> bool {
+        let bounds = expression.bounds(SystemClock::default().now());
+        let any = |field: &str, value: Option<&str>| {
+            bounds.texts(field).is_none_or(|wanted| value.is_some_and(|value| wanted.iter().any(|text| text == value)))
+        };
+        any("id", Some(self.id()))
+            && match self {
+                Self::Job(job) => {
+                    any("state", Some(job.state.name().as_str()))
+                        && any("queue", Some(job.spec.queue.as_str()))
+                        && any("kind", Some(job.spec.kind.as_str()))
+                        && any("owner", job.spec.owner.as_ref().map(Owner::as_str))
+                }
+                Self::Schedule(schedule) => {
+                    let Schedule { definition, created_at, updated_at, .. } = &**schedule;
+                    any("owner", definition.owner.as_ref().map(Owner::as_str))
+                        && bounds.span("created_at").contains(created_at.as_millis())
+                        && bounds.span("updated_at").contains(updated_at.as_millis())
+                }
+            }
+    }
+}
+
+/// An index with jobs or schedules, and the same ones in memory.
 struct Comparison {
     client: reqwest::Client,
     search: String,
-    jobs: Vec<Arc<Job>>,
+    table: Table,
+    seed: u64,
+    asked: Vec<Asked>,
 }
 
 impl Comparison {
-    async fn on(url: &str, seed: u64) -> Self {
-        let prefix = servers::fresh_prefix("kql");
-        let search = format!("{url}/{prefix}jobs/_search");
-        let options = ElasticsearchOptions {
-            urls: vec![url.to_owned()],
-            index_prefix: prefix,
-            ..ElasticsearchOptions::default()
-        };
-        let store = crate::store::elasticsearch::connect(options).await;
-        let made = jobs::made_up(seed, JOBS, SystemClock::default().now());
+    async fn of_jobs(url: &str) -> Self {
+        let seed = seed();
+        let (store, search) = connect(url, "jobs").await;
+        let made = jobs::made_up(seed, ASKED, SystemClock::default().now());
         for batch in made.chunks(BATCH) {
             let create = |(job, bodies): &(Arc<Job>, Vec<NewBody>)| Write::Create {
                 job: Arc::clone(job),
@@ -58,17 +103,38 @@ impl Comparison {
                 result.expect("the job is written");
             }
         }
-        crate::engines::refresh(&store).await;
-        store.close().await;
-        let jobs = made.into_iter().map(|(job, _)| job).collect();
-        Self { client: reqwest::Client::new(), search, jobs }
+        let asked = made.into_iter().map(|(job, _)| Asked::Job(job)).collect();
+        Self::over(&store, search, Table::Jobs, seed, asked).await
     }
 
-    /// The jobs that the server finds.
+    async fn of_schedules(url: &str) -> Self {
+        let seed = seed();
+        let (store, search) = connect(url, "schedules").await;
+        let made = schedules::made_up(seed, ASKED, SystemClock::default().now());
+        let create = |schedule: &Arc<Schedule>| ScheduleWrite::Create { schedule: Arc::clone(schedule) };
+        for result in store.write_schedules(made.iter().map(create).collect()).await {
+            result.expect("the schedule is written");
+        }
+        let asked = made.into_iter().map(Asked::Schedule).collect();
+        Self::over(&store, search, Table::Schedules, seed, asked).await
+    }
+
+    async fn over(store: &impl Store, search: String, table: Table, seed: u64, asked: Vec<Asked>) -> Self {
+        crate::engines::refresh(store).await;
+        store.close().await;
+        Self { client: reqwest::Client::new(), search, table, seed, asked }
+    }
+
+    fn parse(&self, query: &str) -> Expression {
+        let parsed = Expression::parse_about(self.table, query, Zone::default());
+        parsed.unwrap_or_else(|error| panic!("{}", error.render()))
+    }
+
+    /// The ids of what the server finds.
     async fn found(&self, expression: &Expression) -> Result<BTreeSet<String>, String> {
         let body = json!({
             "query": { "bool": { "filter": [kql::compile(expression)] } },
-            "size": JOBS,
+            "size": ASKED,
             "_source": false,
             "docvalue_fields": ["id"],
         });
@@ -79,13 +145,13 @@ impl Comparison {
         hits.iter().map(|hit| id(hit).ok_or_else(|| hit.to_string())).collect()
     }
 
-    /// The jobs that the evaluator finds.
+    /// The ids of what the evaluator finds.
     fn expected(&self, expression: &Expression, now: Timestamp) -> BTreeSet<String> {
-        let matching = self.jobs.iter().filter(|job| expression.matches(job, now));
-        matching.map(|job| job.id.to_string()).collect()
+        let matching = self.asked.iter().filter(|asked| asked.matches(expression, now));
+        matching.map(|asked| asked.id().to_owned()).collect()
     }
 
-    /// Holds one against the other; gives how many jobs were found.
+    /// Holds one against the other; gives how many were found.
     async fn agree(&self, expression: &Expression) -> Result<usize, String> {
         let clock = SystemClock::default();
         let sent = clock.now();
@@ -94,30 +160,29 @@ impl Comparison {
         // `now` in a query is the millisecond in which the server takes it up: any between sending and answer.
         let moments = sent.as_millis()..=clock.now().as_millis();
         let differing: Vec<String> = found.symmetric_difference(&expected).cloned().collect();
-        for job in self.jobs.iter().filter(|job| differing.iter().any(|id| id == job.id.as_str())) {
-            let is_found = found.contains(job.id.as_str());
-            if moments.clone().any(|now| expression.matches(job, Timestamp::from_millis(now)) == is_found) {
+        for asked in self.asked.iter().filter(|asked| differing.iter().any(|id| id == asked.id())) {
+            let is_found = found.contains(asked.id());
+            if moments.clone().any(|now| asked.matches(expression, Timestamp::from_millis(now)) == is_found) {
                 match is_found {
-                    true => expected.insert(job.id.to_string()),
-                    false => expected.remove(job.id.as_str()),
+                    true => expected.insert(asked.id().to_owned()),
+                    false => expected.remove(asked.id()),
                 };
             }
         }
         if found != expected {
             return Err(self.difference(expression, &found, &expected));
         }
-        if let Some(job) =
-            self.jobs.iter().find(|job| found.contains(job.id.as_str()) && !within_bounds(expression, job))
-        {
-            return Err(format!("found, and outside of {:?}: {job:?}", expression.bounds(clock.now())));
+        let is_outside = |asked: &&Asked| found.contains(asked.id()) && !asked.is_within_bounds(expression);
+        if let Some(asked) = self.asked.iter().find(is_outside) {
+            return Err(format!("found, and outside of {:?}: {asked:?}", expression.bounds(clock.now())));
         }
         Ok(found.len())
     }
 
     fn difference(&self, expression: &Expression, found: &BTreeSet<String>, expected: &BTreeSet<String>) -> String {
         let told = |ids: Vec<&String>| {
-            let first = ids.first().and_then(|id| self.jobs.iter().find(|job| job.id.as_str() == id.as_str()));
-            format!("{} jobs, the first {first:#?}", ids.len())
+            let first = ids.first().and_then(|id| self.asked.iter().find(|asked| asked.id() == id.as_str()));
+            format!("{}, the first {first:#?}", ids.len())
         };
         format!(
             "\nasked: {}\ncompiled: {}\nfound only by the server: {}\nfound only by the evaluator: {}",
@@ -129,16 +194,13 @@ impl Comparison {
     }
 }
 
-fn within_bounds(expression: &Expression, job: &Job) -> bool {
-    let bounds = expression.bounds(SystemClock::default().now());
-    let any = |field: &str, value: Option<&str>| {
-        bounds.texts(field).is_none_or(|wanted| value.is_some_and(|value| wanted.iter().any(|text| text == value)))
-    };
-    any("id", Some(job.id.as_str()))
-        && any("state", Some(job.state.name().as_str()))
-        && any("queue", Some(job.spec.queue.as_str()))
-        && any("kind", Some(job.spec.kind.as_str()))
-        && any("owner", job.spec.owner.as_ref().map(Owner::as_str))
+/// Connects to a fresh store, and gives the address of the search of one of its indices.
+async fn connect(url: &str, index: &str) -> (ElasticsearchStore, String) {
+    let prefix = servers::fresh_prefix("kql");
+    let search = format!("{url}/{prefix}{index}/_search");
+    let options =
+        ElasticsearchOptions { urls: vec![url.to_owned()], index_prefix: prefix, ..ElasticsearchOptions::default() };
+    (crate::store::elasticsearch::connect(options).await, search)
 }
 
 fn seed() -> u64 {
@@ -161,42 +223,38 @@ fn asks_for_parts_of_labels(plan: &Plan) -> bool {
     }
 }
 
-/// Asks the server and the evaluator `count` random queries of those that are `fit`, and of [`queries::CASES`].
-async fn differ_nowhere(url: &str, count: u32, fit: fn(&Plan) -> bool) {
-    let seed = seed();
-    let comparison = Comparison::on(url, seed).await;
-    for query in queries::CASES {
-        let expression = Expression::parse(query).unwrap_or_else(|error| panic!("{}", error.render()));
+/// Asks the server and the evaluator the queries `cases` and `count` random ones, of those that are `fit`.
+async fn differ_nowhere(
+    comparison: Comparison,
+    cases: &[&str],
+    queries: impl Strategy<Value = String>,
+    (count, fit): (u32, fn(&Plan) -> bool),
+) {
+    let seed = comparison.seed;
+    for query in cases {
+        let expression = comparison.parse(query);
         if fit(expression.plan()) {
             comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
         }
     }
-
-    // The longest patterns that the language admits, in the shapes that cost a server most.
-    for piece in ["a*", "ab*", "aaaa*", "aaaaaaaaaa*", "é*", "漢漢漢漢*", "😀*"] {
-        let pattern: String = piece.chars().cycle().take(MAX_PATTERN - 1).collect();
-        let text = format!("id: *{pattern} or error.message: *{pattern} or *{pattern}");
-        let expression = Expression::parse(&text).unwrap_or_else(|error| panic!("{}", error.render()));
-        comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{piece}: {difference}"));
-    }
-
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let config = Config { cases: count, failure_persistence: None, max_global_rejects: count * 4, ..Config::default() };
     let (told_apart, all_asked) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let result = TestRunner::new_with_rng(config, rng).run(&queries::any_query(), |query| {
+    let result = TestRunner::new_with_rng(config, rng).run(&queries, |query| {
         let zone = ["Z", "Z", "Z", "+05:30", "America/New_York"][query.len() % 5];
         let zone = Zone::parse(zone).expect("a zone");
         // Some values do not fit their fields; what is refused is not asked.
-        let expression = Expression::parse_in(&query, zone).map_err(|_| TestCaseError::reject("refused"))?;
+        let expression = Expression::parse_about(comparison.table, &query, zone);
+        let expression = expression.map_err(|_| TestCaseError::reject("refused"))?;
         if !fit(expression.plan()) {
             return Err(TestCaseError::reject("not for this server"));
         }
         let agreed = tokio::task::block_in_place(|| Handle::current().block_on(comparison.agree(&expression)));
         let found = agreed.map_err(TestCaseError::fail)?;
         all_asked.fetch_add(1, Ordering::Relaxed);
-        told_apart.fetch_add(usize::from(found > 0 && found < JOBS), Ordering::Relaxed);
+        told_apart.fetch_add(usize::from(found > 0 && found < ASKED), Ordering::Relaxed);
         Ok(())
     });
     match result {
@@ -205,27 +263,54 @@ async fn differ_nowhere(url: &str, count: u32, fit: fn(&Plan) -> bool) {
         Err(TestError::Abort(why)) => panic!("seed {seed}: {why}"),
     }
     let (told_apart, all_asked) = (told_apart.into_inner(), all_asked.into_inner());
-    assert!(told_apart * 3 > all_asked, "only {told_apart} of {all_asked} queries told jobs apart");
+    assert!(told_apart * 3 > all_asked, "only {told_apart} of {all_asked} queries told any apart");
+}
+
+async fn differ_nowhere_about_jobs(url: &str, count: u32, fit: fn(&Plan) -> bool) {
+    let comparison = Comparison::of_jobs(url).await;
+    // The longest patterns that the language admits, in the shapes that cost a server most.
+    for piece in ["a*", "ab*", "aaaa*", "aaaaaaaaaa*", "é*", "漢漢漢漢*", "😀*"] {
+        let pattern: String = piece.chars().cycle().take(MAX_PATTERN - 1).collect();
+        let expression = comparison.parse(&format!("id: *{pattern} or error.message: *{pattern} or *{pattern}"));
+        comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{piece}: {difference}"));
+    }
+    differ_nowhere(comparison, queries::CASES, queries::any_query(), (count, fit)).await;
+}
+
+async fn differ_nowhere_about_schedules(url: &str, count: u32, fit: fn(&Plan) -> bool) {
+    let comparison = Comparison::of_schedules(url).await;
+    differ_nowhere(comparison, schedules::CASES, schedules::any_query(), (count, fit)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elasticsearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere(servers::elasticsearch().await.url(), 3_000, |_| true).await;
+    differ_nowhere_about_jobs(servers::elasticsearch().await.url(), 3_000, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn opensearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere(servers::opensearch().await.url(), 1_000, |plan| !asks_for_parts_of_labels(plan)).await;
+    differ_nowhere_about_jobs(servers::opensearch().await.url(), 1_000, |plan| !asks_for_parts_of_labels(plan)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elasticsearch_and_the_evaluator_find_the_same_schedules() {
+    differ_nowhere_about_schedules(servers::elasticsearch().await.url(), 1_000, |_| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opensearch_and_the_evaluator_find_the_same_schedules() {
+    let url = servers::opensearch().await.url();
+    differ_nowhere_about_schedules(url, 300, |plan| !asks_for_parts_of_labels(plan)).await;
 }
 
 #[tokio::test]
 async fn the_deepest_and_the_widest_query_can_be_asked() {
-    let comparison = Comparison::on(servers::elasticsearch().await.url(), seed()).await;
+    let comparison = Comparison::of_jobs(servers::elasticsearch().await.url()).await;
     let deep = format!("{}*actor: *{}", "not (".repeat(MAX_DEPTH), ")".repeat(MAX_DEPTH));
     let wide = format!("id: ({})", vec!["x*"; plan::MAX_COMPARISONS].join(" or "));
     let wild = format!("error.message: {}z", "a*".repeat(MAX_PATTERN / 2 - 1));
     for query in [deep, wide, wild] {
-        let expression = Expression::parse(&query).unwrap_or_else(|error| panic!("{}", error.render()));
+        let expression = comparison.parse(&query);
         comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{difference}"));
     }
 }

@@ -51,7 +51,7 @@ pub(super) const CASES: &[&str] = &[
     "a and b or not c", "running and blue or alpha and not red", "(running or failed) and (blue or red)", "null: blue",
 ];
 
-type Text = BoxedStrategy<String>;
+pub(super) type Text = BoxedStrategy<String>;
 
 fn words(text: &str) -> String {
     Literal { value: Value::Words(text.to_owned()), offset: ByteOffset::default() }.to_string()
@@ -62,7 +62,7 @@ fn phrase(text: &str) -> String {
 }
 
 /// A value, in each of the ways it can be written: whole, in quotes, and with a part of it left out.
-fn written(texts: &'static [&'static str]) -> Text {
+pub(super) fn written(texts: &'static [&'static str]) -> Text {
     (select(texts), 0..8_usize, 0..6_usize, 0..6_usize)
         .prop_map(|(text, form, start, end)| {
             let letters: Vec<char> = text.chars().collect();
@@ -82,11 +82,11 @@ fn written(texts: &'static [&'static str]) -> Text {
         .boxed()
 }
 
-fn any_of(values: &'static [&'static str]) -> Text {
+pub(super) fn any_of(values: &'static [&'static str]) -> Text {
     select(values).prop_map(str::to_owned).boxed()
 }
 
-fn number() -> Text {
+pub(super) fn number() -> Text {
     any_of(&[
         "-100",
         "-5",
@@ -107,7 +107,7 @@ fn number() -> Text {
     ])
 }
 
-fn time() -> Text {
+pub(super) fn time() -> Text {
     let anchored = any_of(&[
         "now",
         "2026",
@@ -142,7 +142,7 @@ fn listed(value: Text) -> Text {
 }
 
 /// The same field with values, or on one side of a value.
-fn field(names: &'static [&'static str], value: Text, ordered: bool) -> Text {
+pub(super) fn field(names: &'static [&'static str], value: Text, ordered: bool) -> Text {
     let is = (select(names), listed(value.clone())).prop_map(|(name, value)| format!("{name}: {value}"));
     if !ordered {
         return is.boxed();
@@ -170,7 +170,7 @@ fn keyword_field() -> Text {
     .boxed()
 }
 
-fn label() -> Text {
+pub(super) fn label() -> Text {
     let values = || written(&["blue", "red", "bl ue", "dotted", "x", "XL", "5", "10", "Blue"]);
     let names = select(LABELS).prop_map(|(name, _)| format!("labels.{name}"));
     let one = (names, listed(values())).prop_map(|(name, value)| format!("{name}: {value}"));
@@ -200,7 +200,7 @@ fn leaf() -> Text {
 }
 
 /// With `and`, `or`, `not` and brackets between.
-fn combined(leaf: Text) -> Text {
+pub(super) fn combined(leaf: Text) -> Text {
     leaf.prop_recursive(3, 12, 3, |inner| {
         let join = |between: &'static str| {
             collection::vec(inner.clone(), 2..4).prop_map(move |parts| format!("({})", parts.join(between)))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::job::{Body, Job, JobState, NewBody, Partition, State};
-use leasehold::query::{Filter, GroupField, Search, Sort};
+use leasehold::query::{Filter, GroupField, ScheduleFilter, Search, Sort};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 use leasehold::store::{
     AuditEntry, DueSchedules, ListSchedules, MAX_RECORDS, RecordKind, ScheduleWrite, Store, StoreError, StoredSchedule,
@@ -384,7 +384,7 @@ async fn a_damaged_schedule_is_reported_and_the_others_are_served() {
     let partitions = Partition::all().collect();
     for limit in 1..5 {
         // The page has the next one in its place.
-        let list = ListSchedules { owner: None, after: None, limit };
+        let list = ListSchedules { filter: ScheduleFilter::default(), after: None, limit };
         assert_eq!(store.list_schedules(&list).await.expect("searchable"), stored[..limit.min(3)]);
         let due = DueSchedules { partitions, until: at(1), limit };
         assert_eq!(store.due_schedules(&due).await.expect("searchable"), stored[..limit.min(3)]);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{Actor, Json, NoticeFormat, Owner, Partition, PartitionSet, ScheduleId};
+use leasehold::query::ScheduleFilter;
 use leasehold::schedule::{
     Action, ActionType, Course, DatesText, Definition, Method, MissedTimes, NotRun, NotRunRange, Overlap, PeriodText,
     Schedule, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox, SchedulePause,
@@ -55,7 +56,7 @@ fn owned(schedule: Schedule, by: &str) -> Schedule {
     Schedule { definition: Arc::new(definition), ..schedule }
 }
 
-fn paused(schedule: Schedule) -> Schedule {
+pub(crate) fn paused(schedule: Schedule) -> Schedule {
     let by = Actor::new("tester").expect("an actor");
     Schedule { paused: Some(SchedulePause { at: at(1), by, reason: "a test".to_owned() }), ..schedule }
 }
@@ -171,7 +172,7 @@ pub(crate) async fn are_all(store: &(impl Store + ?Sized), stored: &[StoredSched
 /// searches see everything at once.
 pub(crate) async fn are_all_there_is(store: &(impl Store + ?Sized), stored: &[StoredSchedule]) {
     are_all(store, stored).await;
-    let list = ListSchedules { owner: None, after: None, limit: stored.len() + 1 };
+    let list = ListSchedules { filter: ScheduleFilter::default(), after: None, limit: stored.len() + 1 };
     assert_eq!(store.list_schedules(&list).await.expect("the store can be searched"), stored);
     let mut expected = stored.to_vec();
     expected.sort_by_key(|stored| (stored.schedule.load_at(), stored.schedule.id.clone()));
@@ -210,7 +211,8 @@ async fn due_names(engine: &impl Engine, until: i64) -> Vec<String> {
 
 async fn list(engine: &impl Engine, owner: Option<Owner>, after: Option<&str>, limit: usize) -> Vec<StoredSchedule> {
     engine.settle().await;
-    let list = ListSchedules { owner, after: after.map(id), limit };
+    let filter = ScheduleFilter { owner, ..ScheduleFilter::default() };
+    let list = ListSchedules { filter, after: after.map(id), limit };
     engine.store().list_schedules(&list).await.expect("the store can be searched")
 }
 
@@ -481,6 +483,6 @@ pub(crate) async fn a_closed_store_refuses_schedules(engine: &impl Engine) {
     assert!(matches!(store.schedules(&[id("a")]).await, Err(StoreError::Unavailable(_))));
     let due = DueSchedules { partitions: all_partitions(), until: at(10), limit: 10 };
     assert!(matches!(store.due_schedules(&due).await, Err(StoreError::Unavailable(_))));
-    let list = ListSchedules { owner: None, after: None, limit: 10 };
+    let list = ListSchedules { filter: ScheduleFilter::default(), after: None, limit: 10 };
     assert!(matches!(store.list_schedules(&list).await, Err(StoreError::Unavailable(_))));
 }

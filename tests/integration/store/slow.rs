@@ -8,11 +8,13 @@ use leasehold::query::kql::Expression;
 use leasehold::query::{Filter, GroupField, Query, Search, Sort};
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use leasehold::store::{Store, StoreError, Write};
+use leasehold::store::{ListSchedules, Store, StoreError, Write};
 use tempfile::TempDir;
 
 use super::elasticsearch::{connect, patient};
 use super::sample::{at, in_state, submitted};
+use super::schedule_queries::filter;
+use super::schedules::{created, due};
 use crate::servers::{self, SearchServer};
 
 const JOBS: usize = 8_000;
@@ -67,6 +69,12 @@ async fn a_query_that_takes_too_long_is_ended() {
     assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
 }
 
+/// A query that costs much for every schedule and matches none.
+fn hostile_to_schedules() -> ListSchedules {
+    let patterns: Vec<String> = (0..800).map(|number| format!("id: *{number}z*")).collect();
+    ListSchedules { filter: filter(None, &patterns.join(" or ")), after: None, limit: 10 }
+}
+
 /// A query that the server is still at when its time is over is refused for good.
 async fn a_server_ends_a_query_that_takes_too_long(server: &SearchServer) {
     let options = ElasticsearchOptions { query_time: Duration::from_millis(100), ..fresh(server) };
@@ -75,6 +83,15 @@ async fn a_server_ends_a_query_that_takes_too_long(server: &SearchServer) {
     let refused = store.search(&search).await;
     assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
     let refused = store.count(&search.filter, &[GroupField::Queue]).await;
+    assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
+
+    let schedules: Vec<_> = (0..JOBS).map(|number| due(&format!("{number:-<128}"), 1)).collect();
+    created(&store, &schedules).await;
+    crate::engines::refresh(&store).await;
+    let list = hostile_to_schedules();
+    let refused = store.list_schedules(&list).await;
+    assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
+    let refused = store.count_schedules(&list.filter).await;
     assert!(matches!(refused, Err(StoreError::QueryTooSlow { .. })), "{refused:?}");
 }
 

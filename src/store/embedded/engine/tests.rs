@@ -197,7 +197,7 @@ fn hash(engine: &Engine) -> u128 {
 /// Returns the schedules by each index.
 fn listed(engine: &Engine) -> Vec<Vec<StoredSchedule>> {
     let owners = [None].into_iter().chain(history::OWNERS.map(|owner| Some(Owner::new(owner).expect("a name"))));
-    let lists = owners.map(|owner| Wanted::from(&ListSchedules { owner, after: None, limit: usize::MAX }));
+    let lists = owners.map(|owner| Wanted::by_id(owner.as_ref(), None, usize::MAX));
     let until = Timestamp::MAX;
     let due = Wanted::from(&DueSchedules { partitions: Partition::all().collect(), until, limit: usize::MAX });
     let lists = lists.chain([due]).map(|wanted| lists::read(engine, wanted));

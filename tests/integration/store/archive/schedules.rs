@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{Partition, PartitionSet, ScheduleId};
+use leasehold::query::ScheduleFilter;
 use leasehold::schedule::Schedule;
 use leasehold::store::elasticsearch::ElasticsearchStore;
 use leasehold::store::{
@@ -88,7 +89,11 @@ impl Site {
 
     async fn list(&self, after: Option<&str>, limit: usize) -> Vec<String> {
         let after = after.map(|after| ScheduleId::new(after).expect("an id"));
-        ids(&self.store.list_schedules(&ListSchedules { owner: None, after, limit }).await.expect("searchable"))
+        ids(&self
+            .store
+            .list_schedules(&ListSchedules { filter: ScheduleFilter::default(), after, limit })
+            .await
+            .expect("searchable"))
     }
 
     async fn due(&self, partitions: PartitionSet, until: i64, limit: usize) -> Vec<StoredSchedule> {
@@ -120,7 +125,9 @@ async fn more_schedules_than_a_page_are_listed_and_due_once_each(site: Site) {
     assert_eq!(site.list(None, 1_001).await, names[..1_001]);
     assert_eq!(site.list(Some("00999"), 7).await, names[1_000..1_007]);
     assert_eq!(site.list(Some("99999"), 7).await, [""; 0]);
-    let list = ListSchedules { owner: schedules[0].definition.owner.clone(), after: None, limit: MANY };
+    let owner = schedules[0].definition.owner.clone();
+    let list =
+        ListSchedules { filter: ScheduleFilter { owner, ..ScheduleFilter::default() }, after: None, limit: MANY };
     assert_eq!(site.store.list_schedules(&list).await.expect("searchable").len(), MANY / 2);
 
     let all: PartitionSet = Partition::all().collect();
@@ -172,7 +179,8 @@ async fn a_long_definition_comes_back_to_the_letter(site: Site) {
     site.settle().await;
     let found = site.store.schedules(&[schedules[0].id.clone()]).await.expect("readable").remove(0);
     assert_eq!(found, Some(StoredSchedule { schedule: Arc::clone(&schedules[0]), version: versions[0] }));
-    let listed = site.store.list_schedules(&ListSchedules { owner: None, after: None, limit: 100 }).await;
+    let listed =
+        site.store.list_schedules(&ListSchedules { filter: ScheduleFilter::default(), after: None, limit: 100 }).await;
     assert!(listed.expect("searchable").iter().all(|found| schedules.contains(&found.schedule)));
 }
 

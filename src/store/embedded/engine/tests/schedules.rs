@@ -1,14 +1,40 @@
 //! Lists of schedules, which are partly in memory, partly being written, and partly in the database.
 
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
+use super::super::super::budget::Budget;
+use super::super::super::narrow::NarrowedSchedules;
+use super::super::super::schedule_search;
 use super::super::super::schedules::{Index, time_key};
 use super::super::super::seal::{KeyspaceSeal, Seal, Stage};
 use super::*;
 use crate::job::PartitionSet;
+use crate::query::kql::{Expression, Zone};
+use crate::query::table::Table;
+use crate::query::{Query, ScheduleFilter};
 use crate::schedule::{Course, Schedule};
 
 const ROUNDS: usize = 600;
+
+/// Queries that indexes answer alone, in part, and not at all.
+const QUERIES: &[&str] = &[
+    "owner: team",
+    "owner: (team or team-a)",
+    "owner: nobody",
+    "not owner: team",
+    "owner: team* and paused: false",
+    "owner: team-a and not paused: true",
+    "id: (schedule-7 or schedule-3 or schedule-99 or schedule-7 or \"\")",
+    "id: (schedule-7 or schedule-3) and owner: team",
+    "id: schedule-7 and id: schedule-3",
+    "id: schedule-1* or owner: team",
+    "next_due_at < now+5s",
+    "created_at > now-30s",
+    "created_at > now-30s and owner: team",
+    "nowhere: x",
+    "*",
+];
 
 /// The schedules as they should be.
 #[derive(Default)]
@@ -38,17 +64,38 @@ impl Model {
 
     fn list(&self, list: &ListSchedules) -> Vec<StoredSchedule> {
         let is_wanted = |stored: &&StoredSchedule| {
-            let Schedule { id, definition, .. } = &*stored.schedule;
-            list.after.as_ref().is_none_or(|after| id > after)
-                && list.owner.as_ref().is_none_or(|owner| definition.owner.as_ref() == Some(owner))
+            list.after.as_ref().is_none_or(|after| stored.schedule.id > *after) && list.filter.matches(&stored.schedule)
         };
         self.0.values().filter(is_wanted).take(list.limit).cloned().collect()
+    }
+
+    fn count(&self, filter: &ScheduleFilter) -> usize {
+        self.0.values().filter(|stored| filter.matches(&stored.schedule)).count()
     }
 }
 
 fn some_partitions(random: &mut StdRng) -> PartitionSet {
     let is_full = random.random_range(0..2) == 0;
     Partition::all().filter(|_| is_full || random.random_range(0..2) == 0).collect()
+}
+
+fn some_filter(history: &mut History) -> ScheduleFilter {
+    let owner = history::OWNERS.get(history.random.random_range(0..4));
+    let query = QUERIES.get(history.random.random_range(0..2 * QUERIES.len())).map(|query| Query {
+        expression: Arc::new(Expression::parse_about(Table::Schedules, query, Zone::default()).expect("a query")),
+        now: history.now,
+    });
+    let paused = history.chance(20).then(|| history.chance(50));
+    ScheduleFilter { owner: owner.map(|owner| Owner::new(owner).expect("a name")), paused, query }
+}
+
+/// What a list finds, and how many a count.
+fn searched(engine: &Engine, list: &ListSchedules) -> (Vec<StoredSchedule>, usize) {
+    let budget = Budget::of(Duration::from_secs(60));
+    let Some(wanted) = NarrowedSchedules::of(&list.filter) else { return (Vec::new(), 0) };
+    let found = schedule_search::list(engine, &wanted, list.after.as_ref(), list.limit, &budget).expect("readable");
+    let count = schedule_search::count(engine, &wanted, &budget).expect("readable");
+    (found, usize::try_from(count).expect("few"))
 }
 
 /// Whether there are schedules in memory, in a flush under way and in the database.
@@ -88,15 +135,82 @@ fn lists_are_as_those_of_a_map_wherever_the_schedules_are() {
             let found = lists::read(&machine.engine, Wanted::from(&due)).expect("readable");
             assert_eq!(found, model.due(&due), "seed {seed}, round {round}: {due:?}");
 
-            let owner = history::OWNERS.get(history.random.random_range(0..3));
-            let owner = owner.map(|owner| Owner::new(owner).expect("a name"));
             let after = model.0.keys().nth(history.random.random_range(0..50)).cloned();
-            let list = ListSchedules { owner, after, limit };
-            let found = lists::read(&machine.engine, Wanted::from(&list)).expect("readable");
+            let list = ListSchedules { filter: some_filter(&mut history), after, limit };
+            let (found, count) = searched(&machine.engine, &list);
             assert_eq!(found, model.list(&list), "seed {seed}, round {round}: {list:?}");
+            assert_eq!(count, model.count(&list.filter), "seed {seed}, round {round}: {list:?}");
         }
     }
     assert!(in_all_places > 20, "seed {seed}: too seldom in all three places: {in_all_places}");
+}
+
+/// Writes so many schedules of each owner, all of which the database has then.
+fn stored_of_each_owner(each: usize) -> Machine {
+    let mut machine = Machine::new(1_000_000);
+    let mut history = History::new(1);
+    let create = |(owner, number): (&str, usize)| {
+        let schedule = history.new_schedule(ScheduleId::new(format!("{number:04}-{owner}")).expect("an id"));
+        let owner = Some(Owner::new(owner).expect("a name"));
+        let definition = Arc::new(crate::schedule::Definition { owner, ..(*schedule.definition).clone() });
+        let schedule = Schedule { definition, paused: None, ..schedule };
+        Command::Schedule(ScheduleWrite::Create { schedule: Arc::new(schedule) })
+    };
+    let numbers = history::OWNERS.into_iter().flat_map(|owner| (0..each).map(move |number| (owner, number)));
+    let commands: Vec<Command> = numbers.map(create).collect();
+    machine.engine.commit(commands).expect("it is written");
+    machine.flush = Some(machine.engine.begin_flush());
+    machine.end_flush();
+    machine
+}
+
+#[test]
+fn a_query_reads_no_more_schedules_than_it_needs() {
+    const EACH: usize = 1_500;
+    let machine = stored_of_each_owner(EACH);
+    let disk = &machine.engine.disk;
+    for (query, found, most) in [
+        ("owner: team", 10, 10),
+        ("owner: (team or team-a)", 10, 20),
+        ("owner: team and paused: false", 10, 10),
+        ("owner: team and labels.team: blue", 0, EACH),
+        ("owner: nobody", 0, 0),
+        ("id: (0003-team or 0004-team-a or nothing)", 2, 2),
+        ("id: 0003-team and owner: team-a", 0, 1),
+        ("owner: team and owner: team-a", 0, 0),
+        ("paused: false", 10, 10),
+        ("labels.team: blue", 0, 2 * EACH),
+    ] {
+        let expression = Expression::parse_about(Table::Schedules, query, Zone::default()).expect("a query");
+        let query_at = Query { expression: Arc::new(expression), now: Timestamp::default() };
+        let filter = ScheduleFilter { query: Some(query_at), ..ScheduleFilter::default() };
+        let Some(wanted) = NarrowedSchedules::of(&filter) else {
+            assert_eq!((found, most), (0, 0), "{query}");
+            continue;
+        };
+        let before = disk.schedules_read.load(Ordering::Relaxed);
+        let budget = Budget::of(Duration::from_secs(60));
+        let listed = schedule_search::list(&machine.engine, &wanted, None, 10, &budget).expect("readable");
+        let read = disk.schedules_read.load(Ordering::Relaxed) - before;
+        assert_eq!(listed.len(), found, "{query}");
+        assert!(read <= most as u64, "{query}: {read} of {most}");
+    }
+    let all = NarrowedSchedules::of(&ScheduleFilter::default()).expect("all");
+    let before = disk.schedules_read.load(Ordering::Relaxed);
+    let count = schedule_search::count(&machine.engine, &all, &Budget::of(Duration::from_secs(60))).expect("readable");
+    assert_eq!((count, disk.schedules_read.load(Ordering::Relaxed)), (2 * EACH as u64, before), "keys suffice");
+}
+
+#[test]
+fn a_query_for_schedules_ends_with_its_time() {
+    let machine = stored_of_each_owner(100);
+    let paused = ScheduleFilter { paused: Some(true), ..ScheduleFilter::default() };
+    let wanted = NarrowedSchedules::of(&paused).expect("some may match");
+    let over = Budget::of(Duration::ZERO);
+    let listed = schedule_search::list(&machine.engine, &wanted, None, 1, &over);
+    assert!(matches!(listed, Err(StoreError::QueryTooSlow { .. })), "{listed:?}");
+    let counted = schedule_search::count(&machine.engine, &wanted, &over);
+    assert!(matches!(counted, Err(StoreError::QueryTooSlow { .. })), "{counted:?}");
 }
 
 #[test]
@@ -170,7 +284,7 @@ fn a_snapshot_of_before_a_flush_is_not_put_together_with_what_is_in_memory_after
     let schedule = history.new_schedule(ScheduleId::new("a").expect("an id"));
     let create = ScheduleWrite::Create { schedule: Arc::new(schedule) };
     machine.engine.commit(vec![Command::Schedule(create)]).expect("it is written");
-    let wanted = Wanted::from(&ListSchedules { owner: None, after: None, limit: 10 });
+    let wanted = Wanted::by_id(None, None, 10);
     let found = |machine: &Machine, snapshot| {
         let found = wanted.find(&machine.engine, snapshot).expect("readable");
         found.map(|found| found.len())
