@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use super::App;
 use super::call::{Admin, Answer, Call};
-use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Query};
+use super::items::changed;
 use super::jobs::job_as_written;
 use super::json::ok;
 use super::lists::{decode_cursor, encode_cursor, page_of, parse, values};
 use crate::job::{Actor, JobId, Kind, Owner, QueueName, Then, WorkerId};
-use crate::manager::{self, BULK_ORDER, BulkAction, BulkBounds, BulkPreview, ORPHAN_ORDER};
+use crate::manager::{BULK_ORDER, BulkAction, BulkBounds, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
 use crate::wire::admin::Ordered;
-use crate::wire::{AdminRelease, BulkChange, BulkReport, ChangeFailure, Job, JobAnswer, OrphanedJob, Page};
+use crate::wire::{AdminRelease, BulkChange, BulkReport, Job, JobAnswer, OrphanedJob, Page};
 
 /// How long one call changes jobs before it answers with a cursor.
-const CHANGES_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const CHANGES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Lists the running jobs that look abandoned, with the evidence and what happens to them next.
 ///
@@ -74,7 +74,7 @@ pub(crate) async fn release(
 /// changed page by page; a job that no longer matches the filter by then is skipped. A call takes about ten seconds at
 /// most: if `done` is false, the same call with `cursor` continues.
 #[utoipa::path(post, path = "/v1/admin/jobs/release", tag = "admin", request_body = BulkChange,
-    responses((status = 200, description = "The result of the call", body = BulkReport)))]
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn release_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
     bulk_change(&call.app, call.caller, BulkAction::Release(Then::Requeue), order).await
 }
@@ -83,7 +83,7 @@ pub(crate) async fn release_many(call: Call<Admin>, JsonBody(order): JsonBody<Bu
 ///
 /// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
 #[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = BulkChange,
-    responses((status = 200, description = "The result of the call", body = BulkReport)))]
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn cancel_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
     bulk_change(&call.app, call.caller, BulkAction::Cancel, order).await
 }
@@ -92,7 +92,7 @@ pub(crate) async fn cancel_many(call: Call<Admin>, JsonBody(order): JsonBody<Bul
 ///
 /// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
 #[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = BulkChange,
-    responses((status = 200, description = "The result of the call", body = BulkReport)))]
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn retry_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
     bulk_change(&call.app, call.caller, BulkAction::Retry, order).await
 }
@@ -101,42 +101,11 @@ async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: BulkCh
     let Ordered { action, selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
     let Some(order) = order else {
         let preview = app.manager.preview(action, &selection).await?;
-        return ok(&previewed(&preview));
+        let sample = preview.sample.iter().map(JobAnswer::from).collect();
+        return ok(&BulkReport::previewed(preview.matched, sample));
     };
     let after = cursor.map(|text| decode_cursor(&text, BULK_ORDER)).transpose()?.map(|cursor| cursor.after);
-    let bounds = BulkBounds { after, max_jobs, within: CHANGES_WITHIN };
+    let bounds = BulkBounds { after, max_items: max_jobs, within: CHANGES_WITHIN };
     let report = app.manager.bulk_change(order, &selection, bounds).await?;
-    ok(&changed(report))
-}
-
-fn previewed(preview: &BulkPreview) -> BulkReport<'_> {
-    BulkReport {
-        dry_run: true,
-        matched: preview.matched,
-        sample: preview.sample.iter().map(JobAnswer::from).collect(),
-        changed: 0,
-        skipped: 0,
-        failed_total: 0,
-        failed: Vec::new(),
-        done: true,
-        next_cursor: None,
-    }
-}
-
-fn changed(report: manager::BulkReport) -> BulkReport<'static> {
-    let failure = |(id, error)| {
-        let (_, error) = ApiError::from(error).into_item();
-        ChangeFailure { id: String::from(id), error }
-    };
-    BulkReport {
-        dry_run: false,
-        matched: report.matched,
-        sample: Vec::new(),
-        changed: report.changed,
-        skipped: report.skipped,
-        failed_total: report.failed,
-        failed: report.failures.into_iter().map(failure).collect(),
-        done: report.next.is_none(),
-        next_cursor: report.next.map(|after| encode_cursor(&Cursor { sort: BULK_ORDER, after })),
-    }
+    ok(&changed::<Job, _, _, _>(report, |after| encode_cursor(&Cursor { sort: BULK_ORDER, after })))
 }

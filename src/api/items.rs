@@ -1,7 +1,9 @@
-//! The items of a bulk call: those that are refused at once and those that the manager answers, in order.
+//! The items of a bulk call: those that are refused at once and those that the manager answers, in order. And the
+//! report of a call that changes what a filter selects.
 
 use super::error::ApiError;
-use crate::manager::ManagerError;
+use crate::manager::{self, ManagerError};
+use crate::wire::{BulkReport, ChangeFailure};
 
 /// Returns the answer to a call about one item.
 pub(crate) fn only<T>(mut answers: Vec<Result<T, ManagerError>>) -> Result<T, ApiError> {
@@ -36,6 +38,25 @@ pub(crate) fn in_order<T, E: From<ManagerError> + Into<ApiError>>(
         Some(error) => Err(error),
         None => answers.next().unwrap_or_else(|| Err(no_answer().into())).map_err(Into::into),
     })
+}
+
+/// Returns the report of a call that has changed some items, with the cursor of a place.
+pub(crate) fn changed<T, Id: Into<String>, Place, E: Into<ApiError>>(
+    report: manager::BulkReport<Id, Place, E>,
+    cursor: impl FnOnce(Place) -> String,
+) -> BulkReport<T> {
+    let failure = |(id, error): (Id, E)| ChangeFailure { id: id.into(), error: error.into().into_item().1 };
+    BulkReport {
+        dry_run: false,
+        matched: report.matched,
+        sample: Vec::new(),
+        changed: report.changed,
+        skipped: report.skipped,
+        failed_total: report.failed,
+        failed: report.failures.into_iter().map(failure).collect(),
+        done: report.next.is_none(),
+        next_cursor: report.next.map(cursor),
+    }
 }
 
 fn no_answer() -> ManagerError {

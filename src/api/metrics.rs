@@ -134,7 +134,7 @@ pub const METRICS: &[Metric] = &[
     labelled("leasehold_transitions_total", Counter, ("event", EVENTS),
         "What happened to jobs after their submission, but for claims"),
     labelled("leasehold_bulk_changes_total", Counter, ("action", IN_USE),
-        "Jobs gone through by administrators' orders over many, by order and outcome"),
+        "Jobs and schedules gone through by administrators' orders over many, by order and outcome"),
     metric("leasehold_claim_wait_seconds", Histogram(&ANSWERS), "For how long claims waited that got a job"),
     metric("leasehold_claim_drift_seconds", Histogram(&JOBS), "How long after they were due jobs were claimed"),
     labelled("leasehold_run_seconds", Histogram(&JOBS), ("state", ENDS),

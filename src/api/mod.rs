@@ -2,7 +2,8 @@
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
 //! roles), `app` (what the handlers share), `call` and `extract` (what a handler takes out of a request), the handlers
-//! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `schedules`, `backfill`,
+//! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `schedules`, `schedule_bulk`,
+//! `backfill`,
 //! `subscriptions`, `events`, `system`, `cluster`), `delivery` (claimed jobs on their way out), `trim` (answers with
 //! selected fields), `observe` (what surrounds every call), `places` and `connection` (how many connections there are,
 //! and when each ends), and [`serve`] (how they are accepted, and how the server ends). The requests and answers
@@ -34,6 +35,7 @@ mod places;
 mod queue_metrics;
 mod queues;
 mod routes;
+mod schedule_bulk;
 mod schedule_metrics;
 mod schedules;
 mod serve;

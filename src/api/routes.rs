@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, backfill, cluster, events, export, fields, jobs, lists, openapi, queues, schedules, stats,
-    subscriptions, system, work, workers,
+    App, admin, backfill, cluster, events, export, fields, jobs, lists, openapi, queues, schedule_bulk, schedules,
+    stats, subscriptions, system, work, workers,
 };
 use crate::peers::HINTS_PATH;
 
@@ -46,6 +46,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(schedules::preview))
         .routes(routes!(schedules::create, schedules::list))
         .routes(routes!(schedules::put_many))
+        .routes(routes!(schedule_bulk::pause))
+        .routes(routes!(schedule_bulk::resume))
+        .routes(routes!(schedule_bulk::remove))
         .routes(routes!(schedules::get, schedules::put, schedules::remove))
         .routes(routes!(schedules::pause))
         .routes(routes!(schedules::resume))

@@ -4,9 +4,10 @@ use clap::{Args, ValueEnum};
 
 use super::chosen::Chosen;
 use super::failure::Failure;
-use super::many::{self, Action};
+use super::many::{self, ManyChange};
 use super::settings::Settings;
-use crate::wire::{JobState, Then};
+use crate::client::{Client, ClientError};
+use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobState, Then};
 
 /// Cancel jobs; the worker of a running job is asked to stop it with the next heartbeat
 #[derive(Debug, Args)]
@@ -75,6 +76,86 @@ enum Fate {
     Cancel,
 }
 
+/// A change to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Release { then: Then, expected_fence: Option<u64> },
+    Cancel,
+    Retry,
+}
+
+impl Action {
+    /// Returns the change as a verb.
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Release { .. } => "release",
+            Self::Cancel => "cancel",
+            Self::Retry => "retry",
+        }
+    }
+
+    /// Changes one job.
+    async fn one(self, client: &Client, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
+        match self {
+            Self::Release { then, expected_fence } => {
+                let reason = reason.unwrap_or_default().to_owned();
+                client.admin_release(id, &AdminRelease { reason, then, expected_fence }).await
+            }
+            Self::Cancel => client.cancel(id, reason).await,
+            Self::Retry => client.retry(id, reason).await,
+        }
+    }
+}
+
+/// A change of the jobs of a filter.
+struct ManyJobs {
+    action: Action,
+    filter: BulkFilter,
+    reason: Option<String>,
+}
+
+impl ManyChange for ManyJobs {
+    type Item = Job;
+
+    const NOUNS: [&'static str; 2] = ["job", "jobs"];
+    const SAMPLE: &'static str = "youngest";
+    const HEADER: &'static [&'static str] = &["id", "queue", "kind", "state", "worker", "created"];
+
+    fn verb(&self) -> &'static str {
+        self.action.verb()
+    }
+
+    fn lacks_reason(&self) -> bool {
+        self.reason.is_none()
+    }
+
+    async fn call(
+        &self,
+        client: &Client,
+        dry_run: bool,
+        cursor: Option<String>,
+    ) -> Result<BulkReport<Job>, ClientError> {
+        let (filter, reason) = (self.filter.clone(), self.reason.clone().filter(|_| !dry_run));
+        let order = BulkChange { filter, reason, dry_run, cursor, ..BulkChange::default() };
+        match self.action {
+            Action::Release { then, .. } => client.release_many(&BulkChange { then: Some(then), ..order }).await,
+            Action::Cancel => client.cancel_many(&order).await,
+            Action::Retry => client.retry_many(&order).await,
+        }
+    }
+
+    fn row(job: &Job) -> Vec<String> {
+        vec![
+            job.id.to_string(),
+            job.queue.to_string(),
+            job.kind.to_string(),
+            job.state.as_str().to_owned(),
+            job.lease.as_ref().map(|lease| lease.worker_id.to_string()).unwrap_or_default(),
+            job.created_at.to_rfc3339(),
+        ]
+    }
+}
+
 /// Cancels jobs.
 pub(super) async fn cancel(args: CancelArgs, settings: Settings) -> Result<(), Failure> {
     run(Action::Cancel, args.reason.reason, args.jobs, &settings).await
@@ -99,7 +180,8 @@ pub(super) async fn release(args: ReleaseArgs, settings: Settings) -> Result<(),
 async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Settings) -> Result<(), Failure> {
     let client = jobs.answer.connect(&settings.client)?;
     if let Some(filter) = jobs.filter.filter() {
-        return many::run(&client, action, filter, reason, &jobs).await;
+        let change = ManyJobs { action, filter, reason };
+        return many::run(&client, &change, &jobs.confirmation, &jobs.answer).await;
     }
     for id in &jobs.ids {
         let job = action.one(&client, id, reason.as_deref()).await?;

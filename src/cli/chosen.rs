@@ -4,6 +4,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 
 use super::complete;
+use super::many::{Confirmation, HEADING};
 use super::server::ClientArgs;
 use crate::job::JobState;
 use crate::wire::BulkFilter;
@@ -26,18 +27,11 @@ pub(super) struct Chosen {
     pub(super) ids: Vec<String>,
     #[command(flatten)]
     pub(super) filter: BulkFilterArgs,
-    /// Only count the jobs and show a few of them
-    #[arg(long, requires = "filter", help_heading = HEADING)]
-    pub(super) dry_run: bool,
-    /// Do not ask before jobs are changed
-    #[arg(long, short, requires = "filter", conflicts_with = "dry_run", help_heading = HEADING)]
-    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) confirmation: Confirmation,
     #[command(flatten, next_help_heading = None::<&str>)]
     pub(super) answer: ClientArgs,
 }
-
-/// The heading of the flags that select many jobs.
-pub(super) const HEADING: &str = "Many jobs at once";
 
 /// A filter of a bulk change. It is given on the command line only: an environment variable that was set for a worker
 /// must not widen or narrow it.

@@ -1,101 +1,105 @@
-//! A bulk change: counted first, confirmed, then carried out call by call.
+//! A change of all that a filter selects: counted first, confirmed, then carried out call by call.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
-use super::chosen::Chosen;
+use clap::Args;
+use serde::Serialize;
+
 use super::failure::Failure;
 use super::output::{complain, print, print_json, table};
+use super::server::ClientArgs;
 use crate::client::{Client, ClientError};
-use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobAnswer, Then};
+use crate::wire::BulkReport;
 
-/// A change to a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    Release { then: Then, expected_fence: Option<u64> },
-    Cancel,
-    Retry,
+/// The heading of the flags that select many.
+pub(super) const HEADING: &str = "Many at once";
+
+/// Whether a change is only tried, or made without a question.
+#[derive(Debug, Args)]
+pub(super) struct Confirmation {
+    /// Only count what would be changed, and show some of it
+    #[arg(long, requires = "filter", help_heading = HEADING)]
+    pub(super) dry_run: bool,
+    /// Do not ask before anything is changed
+    #[arg(long, short, requires = "filter", conflicts_with = "dry_run", help_heading = HEADING)]
+    yes: bool,
 }
 
-impl Action {
+/// A change of all that a filter selects.
+pub(super) trait ManyChange {
+    /// What is changed, as the server shows it.
+    type Item: Serialize;
+
+    /// The words for one item and for several.
+    const NOUNS: [&'static str; 2];
+    /// How the samples are chosen.
+    const SAMPLE: &'static str;
+    /// The columns of a table of samples.
+    const HEADER: &'static [&'static str];
+
     /// Returns the change as a verb.
-    const fn verb(self) -> &'static str {
-        match self {
-            Self::Release { .. } => "release",
-            Self::Cancel => "cancel",
-            Self::Retry => "retry",
-        }
-    }
+    fn verb(&self) -> &'static str;
 
-    /// Changes one job.
-    pub(super) async fn one(self, client: &Client, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
-        match self {
-            Self::Release { then, expected_fence } => {
-                let reason = reason.unwrap_or_default().to_owned();
-                client.admin_release(id, &AdminRelease { reason, then, expected_fence }).await
-            }
-            Self::Cancel => client.cancel(id, reason).await,
-            Self::Retry => client.retry(id, reason).await,
-        }
-    }
+    /// Returns whether the change needs a reason that was not given.
+    fn lacks_reason(&self) -> bool;
 
-    /// Changes the jobs of a filter, or counts them.
-    async fn many(self, client: &Client, order: BulkChange) -> Result<BulkReport<'static>, ClientError> {
-        match self {
-            Self::Release { then, .. } => client.release_many(&BulkChange { then: Some(then), ..order }).await,
-            Self::Cancel => client.cancel_many(&order).await,
-            Self::Retry => client.retry_many(&order).await,
-        }
-    }
+    /// Changes what the filter selects, or counts it.
+    async fn call(
+        &self,
+        client: &Client,
+        dry_run: bool,
+        cursor: Option<String>,
+    ) -> Result<BulkReport<Self::Item>, ClientError>;
+
+    /// Returns a row of a table of samples.
+    fn row(item: &Self::Item) -> Vec<String>;
 }
 
-/// Shows how many jobs match and some of them, asks for confirmation unless `--yes` is given, and changes them.
-pub(super) async fn run(
+/// Shows how many items match and some of them, asks for confirmation unless `--yes` is given, and changes them.
+pub(super) async fn run<C: ManyChange>(
     client: &Client,
-    action: Action,
-    filter: BulkFilter,
-    reason: Option<String>,
-    chosen: &Chosen,
+    change: &C,
+    confirmation: &Confirmation,
+    answer: &ClientArgs,
 ) -> Result<(), Failure> {
-    let json = chosen.answer.json;
-    if reason.is_none() && !chosen.dry_run {
-        return Err(Failure::Usage(format!("say why with --reason before you {} many jobs", action.verb())));
+    let [_, nouns] = C::NOUNS;
+    if change.lacks_reason() && !confirmation.dry_run {
+        return Err(Failure::Usage(format!("say why with --reason before you {} many {nouns}", change.verb())));
     }
-    let dry_run = BulkChange { filter: filter.clone(), dry_run: true, ..BulkChange::default() };
-    let preview = action.many(client, dry_run).await?;
-    chosen.answer.print(&preview, |preview| describe(action, preview))?;
-    if chosen.dry_run || preview.matched == 0 {
+    let preview = change.call(client, true, None).await?;
+    answer.print(&preview, |preview| describe(change, preview))?;
+    if confirmation.dry_run || preview.matched == 0 {
         return Ok(());
     }
-    if !chosen.yes && !confirmed(action, preview.matched)? {
+    if !confirmation.yes && !confirmed(change, preview.matched)? {
         return Err(Failure::Failed("nothing was changed".to_owned()));
     }
-    let mut order = BulkChange { filter, reason, dry_run: false, ..BulkChange::default() };
-    let mut total = Total::default();
-    // Bounded by the number of jobs: each call goes on where the one before ended.
+    let (mut total, mut cursor) = (Total::default(), None);
+    // Bounded by the number of items: each call goes on where the one before ended.
     loop {
-        let answer = action.many(client, order.clone()).await.inspect_err(|_| {
+        let report = change.call(client, false, cursor).await.inspect_err(|_| {
             complain(&format!("so far: {total}"));
         })?;
-        total.add(&answer);
-        if json {
-            print_json(&answer)?;
+        total.add(&report);
+        if answer.json {
+            print_json(&report)?;
         }
-        for failure in &answer.failed {
+        for failure in &report.failed {
             complain(&format!("{}: {}: {}", failure.id, failure.error.code, failure.error.message));
         }
-        if answer.next_cursor.is_none() {
+        cursor = report.next_cursor;
+        if cursor.is_none() {
             break;
         }
-        if !json {
+        if !answer.json {
             complain(&format!("so far: {total}"));
         }
-        order.cursor = answer.next_cursor;
     }
-    if !json {
+    if !answer.json {
         print(&total.to_string())?;
     }
     if total.failed > 0 {
-        return Err(Failure::Failed(format!("{} jobs could not be changed", total.failed)));
+        return Err(Failure::Failed(format!("{} {nouns} could not be changed", total.failed)));
     }
     Ok(())
 }
@@ -109,10 +113,10 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, answer: &BulkReport<'_>) {
-        self.changed += answer.changed;
-        self.skipped += answer.skipped;
-        self.failed += answer.failed_total;
+    fn add<T>(&mut self, report: &BulkReport<T>) {
+        self.changed += report.changed;
+        self.skipped += report.skipped;
+        self.failed += report.failed_total;
     }
 }
 
@@ -122,37 +126,27 @@ impl std::fmt::Display for Total {
     }
 }
 
-fn describe(action: Action, preview: &BulkReport<'_>) -> String {
-    let jobs = if preview.matched == 1 { "job" } else { "jobs" };
-    let headline = format!("{} {jobs} to {}", preview.matched, action.verb());
+fn describe<C: ManyChange>(change: &C, preview: &BulkReport<C::Item>) -> String {
+    let [one, several] = C::NOUNS;
+    let nouns = if preview.matched == 1 { one } else { several };
+    let headline = format!("{} {nouns} to {}", preview.matched, change.verb());
     if preview.sample.is_empty() {
         return headline;
     }
-    let rows = preview.sample.iter().map(row);
-    let listed = table(&["id", "queue", "kind", "state", "worker", "created"], rows);
+    let listed = table(C::HEADER, preview.sample.iter().map(C::row));
     let shown = preview.sample.len() as u64;
-    let which = if shown < preview.matched { format!(", the {shown} youngest of them:") } else { ":".to_owned() };
+    let which = if shown < preview.matched { format!(", the {} {shown} of them:", C::SAMPLE) } else { ":".to_owned() };
     format!("{headline}{which}\n{listed}")
 }
 
-fn row(job: &JobAnswer<'_>) -> Vec<String> {
-    vec![
-        job.id.to_string(),
-        job.queue.to_string(),
-        job.kind.to_string(),
-        job.state.as_str().to_owned(),
-        job.lease.as_ref().map(|lease| lease.worker_id.to_string()).unwrap_or_default(),
-        job.created_at.to_rfc3339(),
-    ]
-}
-
 /// Asks the person at the terminal for confirmation. Fails where there is no terminal.
-fn confirmed(action: Action, jobs: u64) -> Result<bool, Failure> {
+fn confirmed<C: ManyChange>(change: &C, items: u64) -> Result<bool, Failure> {
+    let verb = change.verb();
     if !std::io::stdin().is_terminal() {
-        let verb = action.verb();
-        return Err(Failure::Usage(format!("{jobs} jobs would be changed: say --yes to {verb} them")));
+        let [_, nouns] = C::NOUNS;
+        return Err(Failure::Usage(format!("{items} {nouns} would be changed: say --yes to {verb} them")));
     }
-    complain(&format!("{} them? [y/N]", action.verb()));
+    complain(&format!("{verb} them? [y/N]"));
     let mut answer = String::new();
     std::io::stdin()
         .lock()

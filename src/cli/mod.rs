@@ -141,7 +141,7 @@ fn with_environment(command: clap::Command) -> clap::Command {
 /// Lets a flag with a value be set by the variable `LEASEHOLD_` and its name, unless it names another.
 fn or_environment(flag: Arg) -> Arg {
     // The filter of a bulk change is given on the command line only.
-    let selects_many = flag.get_help_heading() == Some(chosen::HEADING);
+    let selects_many = flag.get_help_heading() == Some(many::HEADING);
     let is_exempt = selects_many || flag.get_env().is_some() || !flag.get_action().takes_values();
     match flag.get_long().map(variable) {
         Some(variable) if !is_exempt => flag.env(variable),
@@ -215,7 +215,7 @@ mod tests {
                 let long = flag.get_long().expect("filtered");
                 let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();
                 // The filter of a bulk change is given on the command line only.
-                let chooses = flag.get_help_heading().is_some_and(|heading| heading == "Many jobs at once");
+                let chooses = flag.get_help_heading().is_some_and(|heading| heading == "Many at once");
                 let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values() || chooses;
                 let expected = format!("LEASEHOLD_{}", long.replace('-', "_").to_uppercase());
                 assert!(exempt || named == expected, "--{long} of {}: {named:?}", command.get_name());

@@ -296,7 +296,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn release_many(&self, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
+    pub async fn release_many(&self, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
         self.change_many("release", order).await
     }
 
@@ -304,7 +304,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn cancel_many(&self, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
+    pub async fn cancel_many(&self, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
         self.change_many("cancel", order).await
     }
 
@@ -312,11 +312,11 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn retry_many(&self, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
+    pub async fn retry_many(&self, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
         self.change_many("retry", order).await
     }
 
-    async fn change_many(&self, action: &str, order: &BulkChange) -> Result<BulkReport<'static>, ClientError> {
+    async fn change_many(&self, action: &str, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
         let repeat = if order.dry_run { Repeat::Safe } else { Repeat::Unsafe };
         let call = self.call(Method::POST, &["v1", "admin", "jobs", action], repeat);
         self.send(call.json(order)?.waiting(MANY_TAKE)).await

@@ -8,8 +8,8 @@ use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
 use crate::scheduler::DueTime;
 use crate::wire::{
-    BackfillSchedule, BulkAnswer, ChangeReason, FireTimes, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule,
-    StartedBackfill, SubmitItem,
+    BackfillSchedule, BulkAnswer, BulkReport, BulkScheduleChange, ChangeReason, FireTimes, MadeTrigger, Page,
+    PreviewSchedule, PutSchedule, Schedule, StartedBackfill, SubmitItem,
 };
 
 /// Selects the schedules that are listed.
@@ -119,6 +119,41 @@ impl Client {
     /// See [`ClientError`].
     pub async fn resume_schedule(&self, id: &str) -> Result<Schedule, ClientError> {
         self.send(self.schedule_call(Method::POST, &[id, "resume"])).await
+    }
+
+    /// Pauses many schedules, or counts them.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pause_schedules(&self, order: &BulkScheduleChange) -> Result<BulkReport<Schedule>, ClientError> {
+        self.change_schedules("pause", order).await
+    }
+
+    /// Ends the pauses of many schedules, or counts them.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn resume_schedules(&self, order: &BulkScheduleChange) -> Result<BulkReport<Schedule>, ClientError> {
+        self.change_schedules("resume", order).await
+    }
+
+    /// Removes many schedules, or counts them.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn remove_schedules(&self, order: &BulkScheduleChange) -> Result<BulkReport<Schedule>, ClientError> {
+        self.change_schedules("remove", order).await
+    }
+
+    /// A repetition of a call that was heard would report the schedules that it finds already changed as left alone.
+    async fn change_schedules(
+        &self,
+        action: &str,
+        order: &BulkScheduleChange,
+    ) -> Result<BulkReport<Schedule>, ClientError> {
+        let repeat = if order.dry_run { Repeat::Safe } else { Repeat::Unsafe };
+        let call = self.call(Method::POST, &["v1", "schedules", action], repeat);
+        self.send(call.json(order)?.waiting(QUERIES_TAKE)).await
     }
 
     /// Makes a trigger of a schedule that is due at once.

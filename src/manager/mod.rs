@@ -41,9 +41,9 @@ pub use observe::workers::{Worker, WorkerStatuses};
 pub use request::{
     Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, Submitted,
 };
-pub use work::bulk::{
-    BULK_ORDER, BULK_PAGE, BulkAction, BulkBounds, BulkOrder, BulkPreview, BulkReport, BulkSelection,
-};
+pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};
+pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};
+pub(crate) use work::in_pages::{BULK_SAMPLE, Fate, InPages};
 
 use crate::clock::{Clock, Offset, Timestamp};
 use crate::store::Store;

@@ -1,6 +1,7 @@
 //! The scheduler: turns schedules into jobs when they are due.
 //!
-//! 1. [`schedules`]: people create, change, pause and remove schedules, which are documents of the store.
+//! 1. [`schedules`]: people create, change, pause and remove schedules, which are documents of the store, and [`bulk`]:
+//!    many of them at once.
 //! 2. The [`loader`] of each process looks ahead, and makes a [`trigger`] for every due time: a job of the system's
 //!    own queue, under an id that only this schedule and due time have. Which schedules it loads follows from which
 //!    partitions of that queue are its process's own, so that processes share them, and take over from one that is
@@ -13,6 +14,7 @@
 
 mod action;
 mod backfill;
+mod bulk;
 mod lag;
 mod loader;
 mod outcomes;
@@ -31,6 +33,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use backfill::{BackfillReport, MAX_DUE_TIMES, NewBackfill, StartedBackfill};
+pub use bulk::{ScheduleAction, ScheduleOrder, SchedulePreview, ScheduleReport, ScheduleSelection};
 pub use lag::SHARDS;
 pub use outcomes::{DueTime, DueTimes};
 pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};

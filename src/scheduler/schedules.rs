@@ -235,9 +235,7 @@ impl Schedules {
     /// # Errors
     /// [`ScheduleError`] says why it is not removed.
     pub async fn remove(&self, id: &ScheduleId, expected: Option<&str>) -> Result<(), ScheduleError> {
-        self.change(id, expected, |current| Some(ScheduleWrite::Remove { id: id.clone(), expected: current.version }))
-            .await
-            .map(drop)
+        self.change(id, expected, |current| Some(removed(current))).await.map(drop)
     }
 
     /// Pauses a schedule: from now on none of its triggers begins.
@@ -250,13 +248,7 @@ impl Schedules {
         id: &ScheduleId,
         reason: String,
     ) -> Result<StoredSchedule, ScheduleError> {
-        self.change(id, None, |current| {
-            let pause = SchedulePause { at: self.clock.now(), by: caller.clone(), reason: reason.clone() };
-            let former = &*current.schedule;
-            let paused = || Schedule { paused: Some(pause), revision: former.revision + 1, ..former.clone() };
-            former.paused.is_none().then(|| replacement(current, paused()))
-        })
-        .await
+        self.change(id, None, |current| paused(current, caller, &reason, self.clock.now())).await
     }
 
     /// Ends the pause of a schedule. What would have been due meanwhile is not made up for.
@@ -264,16 +256,18 @@ impl Schedules {
     /// # Errors
     /// [`ScheduleError`] says why it is not resumed.
     pub async fn resume(&self, caller: &Caller, id: &ScheduleId) -> Result<StoredSchedule, ScheduleError> {
-        self.change(id, None, |current| {
-            let (mut schedule, now) = ((*current.schedule).clone(), self.clock.now());
-            schedule.paused.as_ref()?;
-            let definition = Arc::clone(&schedule.definition);
-            let next_due_at = definition.timetable(id, &mut Vec::new())?.due_after(now).next();
-            let is_wanted = |event| self.notifier.is_wanted(&definition, event);
-            schedule.resume(next_due_at, &Occasion { at: now, by: caller, is_wanted: &is_wanted });
-            Some(replacement(current, schedule))
-        })
-        .await
+        self.change(id, None, |current| self.resumed(current, caller, self.clock.now())).await
+    }
+
+    /// Returns the write that ends the pause of a schedule; `None` when it is not paused, or its times cannot be read.
+    pub(super) fn resumed(&self, current: &StoredSchedule, by: &Caller, now: Timestamp) -> Option<ScheduleWrite> {
+        let mut schedule = (*current.schedule).clone();
+        schedule.paused.as_ref()?;
+        let definition = Arc::clone(&schedule.definition);
+        let next_due_at = definition.timetable(&schedule.id, &mut Vec::new())?.due_after(now).next();
+        let is_wanted = |event| self.notifier.is_wanted(&definition, event);
+        schedule.resume(next_due_at, &Occasion { at: now, by, is_wanted: &is_wanted });
+        Some(replacement(current, schedule))
     }
 
     /// Makes a trigger of a schedule that is due at once, whatever its times are and though it is paused. Returns the
@@ -364,6 +358,12 @@ impl Schedules {
             return Vec::new();
         }
         let written = self.store.write_schedules(writes).await;
+        self.announce().await;
+        written
+    }
+
+    /// Has searches and the loader see what was written.
+    pub(super) async fn announce(&self) {
         if !self.store.has_realtime_search()
             // A schedule that is due at once is not to wait for the next refresh.
             && let Err(error) = self.store.refresh(Refresh::Schedules).await
@@ -371,7 +371,6 @@ impl Schedules {
             tracing::debug!(%error, "schedules that were written show later");
         }
         self.changed.notify_one();
-        written
     }
 
     /// Returns when a schedule with this definition is due, which it must be some time after `now` if it `is_to_fire`.
@@ -426,7 +425,7 @@ pub(super) fn timetable(schedule: &Schedule) -> Result<Timetable, ScheduleError>
     schedule.definition.timetable(&schedule.id, &mut faults).ok_or(ScheduleError::Invalid(faults))
 }
 
-fn failed(error: WriteError<StoredSchedule>) -> ScheduleError {
+pub(super) fn failed(error: WriteError<StoredSchedule>) -> ScheduleError {
     match error {
         WriteError::Conflict(_) => ScheduleError::Contended,
         WriteError::Refused(error) => error.into(),
@@ -461,6 +460,19 @@ fn replaced(former: &Schedule, definition: &Definition, timetable: &Timetable, n
     // Always later than before, since it says which definition this is: a pause changes the revision as well.
     let updated_at = now.max(former.updated_at.plus(Duration::from_millis(1)));
     Schedule { definition, revision: former.revision + 1, period_since, updated_at, course, ..former.clone() }
+}
+
+/// Returns the write that pauses a schedule; `None` when it is paused already.
+pub(super) fn paused(current: &StoredSchedule, by: &Caller, reason: &str, now: Timestamp) -> Option<ScheduleWrite> {
+    let pause = SchedulePause { at: now, by: by.clone(), reason: reason.to_owned() };
+    let former = &*current.schedule;
+    let paused = || Schedule { paused: Some(pause), revision: former.revision + 1, ..former.clone() };
+    former.paused.is_none().then(|| replacement(current, paused()))
+}
+
+/// Returns the write that removes a schedule.
+pub(super) fn removed(current: &StoredSchedule) -> ScheduleWrite {
+    ScheduleWrite::Remove { id: current.schedule.id.clone(), expected: current.version }
 }
 
 /// Returns the write of a schedule over the one that was read.

@@ -1,18 +1,15 @@
-//! Changes of many jobs at once: the filter, the change and its result.
-
-use std::sync::Arc;
+//! Changes of many jobs at once: the filter and the change.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::bulk::ItemError;
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
-use super::job::{Job, JobAnswer};
+use super::selection::{finds_all, yes};
 use crate::clock::Timestamp;
-use crate::job::{Actor, InvalidName, JobId, JobState, Kind, Owner, QueueName, Then, WorkerId};
+use crate::job::{Actor, JobId, JobState, Kind, Owner, QueueName, Then, WorkerId};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection};
-use crate::query::kql::{Expression, KqlError, Plan, Zone};
-use crate::query::{Filter, Query};
+use crate::query::Filter;
+use crate::query::table::Table;
 
 /// The most values of one part of a filter.
 pub const MAX_FILTER_VALUES: usize = 100;
@@ -72,28 +69,10 @@ impl BulkFilter {
     /// Every part that is wrong, and a filter without any part that does not set `all`.
     pub fn into_selection(self, now: Timestamp) -> Result<BulkSelection, Invalid> {
         let mut checks = Checks::default();
-        let zone = self.time_zone.as_deref().map_or(Some(Zone::default()), Zone::parse);
-        if zone.is_none() {
-            checks.fault("filter.time_zone", "is not one, such as `Europe/Berlin` or `+02:00`");
-        }
-        let zone = zone.unwrap_or_default();
-        let query = self.kql.as_deref().and_then(|text| match Expression::parse_in(text, zone) {
-            Ok(expression) => Some(Query { expression: Arc::new(expression), now }),
-            Err(error) => {
-                checks.fault("filter.kql", KqlError::render(&error));
-                None
-            }
-        });
-        // A query that matches every job does not count as a part.
-        let finds_all = |query: &Query| matches!(query.expression.plan(), Plan::All);
-        let parts = Self { kql: self.kql.clone().filter(|_| !query.as_ref().is_some_and(finds_all)), ..self.clone() };
-        match (parts.is_empty(), self.all) {
-            (true, false) => {
-                checks.fault("filter", "has no part, which would mean every job; say `\"all\": true` if so")
-            }
-            (false, true) => checks.fault("filter.all", "cannot stand beside other parts"),
-            (true, true) | (false, false) => {}
-        }
+        let zone = self.time_zone.as_deref();
+        let query = checks.query(Table::Jobs, self.kql.as_deref(), zone, now);
+        let kql = self.kql.clone().filter(|_| !query.as_ref().is_some_and(finds_all));
+        checks.has_parts(Table::Jobs, !Self { kql, ..self.clone() }.is_empty(), self.all);
         let filter = Filter {
             query,
             states: self.states,
@@ -136,10 +115,6 @@ pub struct BulkChange {
     pub cursor: Option<String>,
 }
 
-const fn yes() -> bool {
-    true
-}
-
 /// A checked bulk change, for the manager.
 pub(crate) struct Ordered {
     pub(crate) action: BulkAction,
@@ -163,9 +138,7 @@ impl BulkChange {
         if !self.dry_run && reason.trim().is_empty() {
             checks.fault("reason", "must say why: it stands in the history of every job");
         }
-        if self.dry_run && self.cursor.is_some() {
-            checks.fault("cursor", "has no place in a dry run, which looks at all jobs");
-        }
+        checks.cursor_of(Table::Jobs, self.dry_run, self.cursor.as_deref());
         let action = match (action, self.then) {
             (BulkAction::Release(default), then) => BulkAction::Release(then.unwrap_or(default)),
             (action, None) => action,
@@ -174,64 +147,15 @@ impl BulkChange {
                 action
             }
         };
-        let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(u64::MAX), 1..=u64::MAX);
+        let max_jobs = checks.most("max_jobs", self.max_jobs);
         Ok(Ordered {
             action,
             selection: checks.finish(selection)?,
             order: (!self.dry_run).then_some(BulkOrder { action, actor, reason }),
-            max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
+            max_jobs,
             cursor: self.cursor,
         })
     }
-}
-
-impl Checks {
-    /// Checks a list of names of any type.
-    fn names<T>(&mut self, field: &str, texts: &[String], max: usize) -> Vec<T>
-    where
-        T: std::str::FromStr<Err = InvalidName>,
-    {
-        self.count(field, texts.len(), max);
-        let named = texts.iter().take(max).enumerate();
-        named.filter_map(|(index, text)| self.name(&format!("{field}[{index}]"), text)).collect()
-    }
-}
-
-/// The result of a bulk change, or of its dry run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = BulkReport)]
-pub struct BulkReport<'a> {
-    /// Whether the call was a dry run, which changes nothing.
-    pub dry_run: bool,
-    /// The number of jobs found: all of them in a dry run, else those that this call processed. A dry run's number may
-    /// have changed by the time of the change.
-    #[schema(example = 1200)]
-    pub matched: u64,
-    /// Up to 20 of the jobs, youngest first; only in a dry run.
-    #[schema(value_type = Vec<Job>)]
-    pub sample: Vec<JobAnswer<'a>>,
-    /// The number of jobs changed.
-    pub changed: u64,
-    /// The number of jobs left alone, because they no longer matched or were already as requested.
-    pub skipped: u64,
-    /// The number of jobs that could not be changed.
-    pub failed_total: u64,
-    /// The jobs that could not be changed (at most 100).
-    pub failed: Vec<ChangeFailure>,
-    /// Whether all jobs were processed. If false, the time was up or `max_jobs` was reached.
-    pub done: bool,
-    /// The cursor with which the next call continues; null when all jobs were processed.
-    pub next_cursor: Option<String>,
-}
-
-/// A job that could not be changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ChangeFailure {
-    /// The job's id.
-    #[schema(value_type = JobId)]
-    pub id: String,
-    /// Why the job could not be changed.
-    pub error: ItemError,
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The answers to bulk calls: one item for each item of the call, in the same order.
+//! The answers to bulk calls: one item for each item of the call, in the same order, or a report where a filter selects
+//! what is changed.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -79,4 +80,55 @@ pub struct CompletionItem {
     /// Why the completion or failure was refused; left out when it was accepted.
     #[schema(nullable = false)]
     pub error: Option<ItemError>,
+}
+
+/// The result of a change of many jobs or schedules, or of its dry run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BulkReport<T> {
+    /// Whether the call was a dry run, which changes nothing.
+    pub dry_run: bool,
+    /// The number of items found: all of them in a dry run, else those that this call processed. A dry run's number may
+    /// have changed by the time of the change.
+    #[schema(example = 1200)]
+    pub matched: u64,
+    /// Up to 20 of the items, in the order in which they are changed; only in a dry run.
+    pub sample: Vec<T>,
+    /// The number of items changed.
+    pub changed: u64,
+    /// The number of items left alone, because they no longer matched or were already as requested.
+    pub skipped: u64,
+    /// The number of items that could not be changed.
+    pub failed_total: u64,
+    /// The items that could not be changed (at most 100).
+    pub failed: Vec<ChangeFailure>,
+    /// Whether all items were processed. If false, the time was up or the call's largest number was reached.
+    pub done: bool,
+    /// The cursor with which the next call continues; null when all items were processed.
+    pub next_cursor: Option<String>,
+}
+
+impl<T> BulkReport<T> {
+    /// Returns the report of a dry run.
+    pub(crate) const fn previewed(matched: u64, sample: Vec<T>) -> Self {
+        Self {
+            dry_run: true,
+            matched,
+            sample,
+            changed: 0,
+            skipped: 0,
+            failed_total: 0,
+            failed: Vec::new(),
+            done: true,
+            next_cursor: None,
+        }
+    }
+}
+
+/// An item that could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeFailure {
+    /// The item's id.
+    pub id: String,
+    /// Why the item could not be changed.
+    pub error: ItemError,
 }

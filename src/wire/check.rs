@@ -58,7 +58,7 @@ pub const MAX_URL_BYTES: usize = 2048;
 pub const RESERVED_IDS: [&str; 7] = ["bulk", "cancel", "count", "export", "release", "retry", "stats"];
 
 /// Words that cannot be ids of schedules, for the same reason.
-pub const RESERVED_SCHEDULE_IDS: [&str; 2] = ["bulk", "preview"];
+pub const RESERVED_SCHEDULE_IDS: [&str; 5] = ["bulk", "pause", "preview", "remove", "resume"];
 
 /// A field that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

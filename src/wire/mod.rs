@@ -20,8 +20,10 @@ pub mod job;
 pub mod lists;
 pub mod problem;
 pub mod queues;
+pub mod schedule_bulk;
 pub mod schedules;
 pub(crate) mod selected;
+mod selection;
 pub mod stats;
 pub mod submit;
 pub mod subscriptions;
@@ -33,9 +35,9 @@ pub use crate::manager::{
     Explanation, HeartbeatAnswer, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob, Pause, Queue, Reason, Survey,
     Throughput, Worker,
 };
-pub use admin::{BulkChange, BulkFilter, BulkReport, ChangeFailure};
+pub use admin::{BulkChange, BulkFilter};
 pub use backfill::{BackfillSchedule, StartedBackfill};
-pub use bulk::{BulkAnswer, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
+pub use bulk::{BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
 pub use check::{FieldError, Invalid};
 pub(crate) use claims::EndAnswer;
 pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
@@ -51,6 +53,7 @@ pub use job::{
 pub use lists::{CountAnswer, CountGroup, Health, Page};
 pub use problem::Problem;
 pub use queues::ChangeQueue;
+pub use schedule_bulk::{BulkScheduleChange, BulkScheduleFilter};
 pub use schedules::{ExcludedDates, FireTimes, MadeTrigger, Period, PreviewSchedule, PutSchedule, Schedule};
 pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};

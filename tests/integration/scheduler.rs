@@ -1,6 +1,8 @@
 //! Schedules over each engine: jobs that are submitted and receivers on real sockets that are called. Time is the
 //! test's own.
 
+mod bulk;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

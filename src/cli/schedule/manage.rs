@@ -1,4 +1,4 @@
-//! `leasehold schedule list`, `show`, `triggers`, `pause`, `resume`, `run` and `remove`.
+//! `leasehold schedule list`, `show`, `triggers` and `run`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use clap_complete::ArgValueCompleter;
 use crate::cli::complete;
 use crate::cli::duration;
 use crate::cli::failure::Failure;
-use crate::cli::output::{Page, clean, print, shorten, table};
+use crate::cli::output::{Page, clean, shorten, table};
 use crate::cli::server::ClientArgs;
 use crate::cli::settings::Settings;
 use crate::client::{DueTimeQuery, ScheduleQuery};
@@ -18,6 +18,8 @@ use crate::wire::{Period, Schedule, SubmitJob};
 
 /// How many characters of a message are shown in a table.
 const MESSAGE_CHARACTERS: usize = 60;
+/// The columns of a table of schedules.
+pub(super) const COLUMNS: &[&str] = &["schedule", "period", "action", "owner", "due next", "stands"];
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
@@ -47,15 +49,6 @@ pub(super) struct OneArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct PauseArgs {
-    #[command(flatten)]
-    one: OneArgs,
-    /// Record this reason, which is shown to other people
-    #[arg(long, default_value = "")]
-    reason: String,
-}
-
-#[derive(Debug, Args)]
 pub(super) struct TriggersArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -78,7 +71,7 @@ pub(super) async fn list(args: ListArgs, settings: Settings) -> Result<(), Failu
         let query = ScheduleQuery { kql, time_zone, owner, limit: Some(size), cursor };
         client.schedules(&query).await.map(|page| (page.items, page.next_cursor))
     };
-    let text = |rows| table(&["schedule", "period", "action", "owner", "due next", "stands"], rows);
+    let text = |rows| table(COLUMNS, rows);
     args.answer.print_pages(args.limit, page, row, text).await
 }
 
@@ -107,30 +100,14 @@ pub(super) async fn triggers(args: TriggersArgs, settings: Settings) -> Result<(
     answer.print_pages(limit, page, row, |rows| table(&["due at", "outcome", "late", "job", "message"], rows)).await
 }
 
-/// Pauses a schedule.
-pub(super) async fn pause(args: PauseArgs, settings: Settings) -> Result<(), Failure> {
-    let PauseArgs { one: OneArgs { id, answer }, reason } = args;
-    answer.print(&answer.connect(&settings.client)?.pause_schedule(&id, &reason).await?, stands_line)
-}
-
-/// Ends the pause of a schedule.
-pub(super) async fn resume(args: OneArgs, settings: Settings) -> Result<(), Failure> {
-    args.answer.print(&args.answer.connect(&settings.client)?.resume_schedule(&args.id).await?, stands_line)
-}
-
 /// Runs a schedule now.
 pub(super) async fn run_now(args: OneArgs, settings: Settings) -> Result<(), Failure> {
     let made = args.answer.connect(&settings.client)?.run_schedule(&args.id).await?;
     args.answer.print(&made, |made| made.trigger_id.to_string())
 }
 
-/// Removes a schedule.
-pub(super) async fn remove(args: OneArgs, settings: Settings) -> Result<(), Failure> {
-    args.answer.connect(&settings.client)?.remove_schedule(&args.id).await?;
-    print(&format!("{}: removed", clean(&args.id)))
-}
-
-fn row(schedule: &Schedule) -> Vec<String> {
+/// Returns the row of a schedule in a table with [`COLUMNS`].
+pub(super) fn row(schedule: &Schedule) -> Vec<String> {
     vec![
         schedule.id.clone(),
         period(&schedule.period),
@@ -141,7 +118,8 @@ fn row(schedule: &Schedule) -> Vec<String> {
     ]
 }
 
-fn stands_line(schedule: &Schedule) -> String {
+/// Says on a line how a schedule stands.
+pub(super) fn stands_line(schedule: &Schedule) -> String {
     format!("{}: {}", clean(&schedule.id), stands(schedule))
 }
 

@@ -1,8 +1,9 @@
-//! `leasehold schedule`: schedules of a server ([`add`], [`manage`], [`backfill`]), when schedules fire ([`next`]), and
-//! what a crontab says ([`import`]).
+//! `leasehold schedule`: schedules of a server ([`add`], [`manage`], [`change`], [`backfill`]), when schedules fire
+//! ([`next`]), and what a crontab says ([`import`]).
 
 mod add;
 mod backfill;
+mod change;
 mod import;
 mod local;
 mod manage;
@@ -39,15 +40,22 @@ Examples:
     Show(manage::OneArgs),
     /// List when a schedule was due, and what has become of it
     Triggers(manage::TriggersArgs),
-    /// Pause a schedule: it does not run until it is resumed
-    Pause(manage::PauseArgs),
-    /// Resume a paused schedule; what would have been due meanwhile is not made up for
-    Resume(manage::OneArgs),
+    Pause(change::PauseArgs),
+    /// Resume paused schedules; what would have been due meanwhile is not made up for
+    #[command(after_help = "\
+Examples:
+  leasehold schedule resume nightly
+  leasehold schedule resume --owner billing --dry-run")]
+    Resume(change::ChosenArgs),
     /// Run a schedule now, whatever its times are; prints the id of its trigger
     Run(manage::OneArgs),
     Backfill(backfill::BackfillArgs),
-    /// Remove a schedule
-    Remove(manage::OneArgs),
+    /// Remove schedules
+    #[command(after_help = "\
+Examples:
+  leasehold schedule remove nightly
+  leasehold schedule remove --kql 'not next_due_at: *' --dry-run")]
+    Remove(change::ChosenArgs),
     Next(next::NextArgs),
     Import(import::ImportArgs),
 }
@@ -59,11 +67,11 @@ pub(super) async fn run(args: ScheduleArgs, settings: Settings) -> Result<(), Fa
         Action::List(args) => manage::list(args, settings).await,
         Action::Show(args) => manage::show(args, settings).await,
         Action::Triggers(args) => manage::triggers(args, settings).await,
-        Action::Pause(args) => manage::pause(args, settings).await,
-        Action::Resume(args) => manage::resume(args, settings).await,
+        Action::Pause(args) => change::pause(args, settings).await,
+        Action::Resume(args) => change::resume(args, settings).await,
         Action::Run(args) => manage::run_now(args, settings).await,
         Action::Backfill(args) => backfill::run(args, settings).await,
-        Action::Remove(args) => manage::remove(args, settings).await,
+        Action::Remove(args) => change::remove(args, settings).await,
         Action::Next(args) => next::run(args),
         Action::Import(args) => import::run(args, settings).await,
     }

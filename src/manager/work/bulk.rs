@@ -1,35 +1,20 @@
-//! Bulk changes by an administrator: the jobs of a filter are searched page by page, and each is decided on a
-//! real-time read right before its write. A job that no longer matches is left alone.
-//!
-//! One call takes a bounded time and returns where to go on, so that a million jobs do not hold one request for
-//! minutes. Each page is changed in a task of its own: a caller who goes away leaves no page half done.
+//! Bulk changes by an administrator: the jobs of a filter are changed page by page ([`super::in_pages`]). A job that no
+//! longer matches is left alone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::job::{Actor, AdminRelease, Change, Job, JobId, JobState, Refusal, Then};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::{Refresh, StoreError, Versioned};
 
+use super::in_pages::{BULK_SAMPLE, BulkBounds, BulkReport, Fate, InPages};
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 
 /// The order in which jobs are changed. A change does not move a job within it, and jobs that are submitted meanwhile
 /// sort before the first page.
 pub const BULK_ORDER: Sort = Sort::By(SortField::CreatedAt, Direction::Descending);
-
-/// The most jobs that are changed together.
-pub const BULK_PAGE: usize = 500;
-
-/// The most failures that one report names.
-const NAMED_FAILURES: usize = 100;
-
-/// The most jobs that a preview shows.
-const SAMPLE: usize = 20;
 
 /// The change to each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,17 +81,6 @@ pub struct BulkSelection {
     pub ids: Vec<JobId>,
 }
 
-/// The bounds of one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BulkBounds {
-    /// The key in [`BULK_ORDER`] of the job after which the call starts.
-    pub after: Option<SortKey>,
-    /// The most jobs that one call changes.
-    pub max_jobs: usize,
-    /// The time after which no further page is begun.
-    pub within: Duration,
-}
-
 /// The jobs that an order would change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BulkPreview {
@@ -114,30 +88,6 @@ pub struct BulkPreview {
     pub matched: u64,
     /// Up to 20 of the matching jobs, the youngest first.
     pub sample: Vec<Versioned>,
-}
-
-/// The result of one call.
-#[derive(Debug, Default)]
-pub struct BulkReport {
-    /// The number of jobs found.
-    pub matched: u64,
-    /// The number of jobs changed.
-    pub changed: u64,
-    /// The number of jobs that were skipped because they no longer matched or needed no change.
-    pub skipped: u64,
-    /// The number of jobs that could not be changed.
-    pub failed: u64,
-    /// The first 100 jobs that could not be changed, and why.
-    pub failures: Vec<(JobId, ManagerError)>,
-    /// The key after which the next call continues; `None` when all jobs are done.
-    pub next: Option<SortKey>,
-}
-
-/// The result for one job.
-enum Fate {
-    Changed,
-    Skipped,
-    Failed(ManagerError),
 }
 
 impl Manager {
@@ -152,10 +102,10 @@ impl Manager {
         if !ids.is_empty() {
             let mut found = self.those_of(&ids, &filter).await?;
             let matched = found.len() as u64;
-            found.truncate(SAMPLE);
+            found.truncate(BULK_SAMPLE);
             return Ok(BulkPreview { matched, sample: found });
         }
-        let search = Search { filter, sort: BULK_ORDER, after: None, limit: SAMPLE };
+        let search = Search { filter, sort: BULK_ORDER, after: None, limit: BULK_SAMPLE };
         let matched = store.count(&search.filter, &[]).await?.iter().map(|group| group.count).sum();
         Ok(BulkPreview { matched, sample: store.search(&search).await? })
     }
@@ -171,66 +121,13 @@ impl Manager {
         selection: &BulkSelection,
         bounds: BulkBounds,
     ) -> Result<BulkReport, ManagerError> {
-        let deadline = Instant::now() + bounds.within;
         let selection = narrow(order.action, selection)?;
         if bounds.after.is_none() {
             // The caller may have seen these jobs by a real-time read, so the search must find them too.
             self.shared.store.refresh(Refresh::Jobs(&selection.filter)).await?;
         }
-        let (order, filter) = (Arc::new(order), Arc::new(selection.filter.clone()));
-        let mut report = BulkReport { next: bounds.after, ..BulkReport::default() };
-        let mut left = bounds.max_jobs;
-        // Bounded by the deadline: each turn starts after the page before.
-        loop {
-            let limit = left.min(BULK_PAGE);
-            let page = match self.page(&selection, report.next.clone(), limit).await {
-                Ok(page) => page,
-                Err(error) if report.matched == 0 => return Err(error.into()),
-                // The report says what was done. The next call meets the store's error again if it lasts.
-                Err(_) => return Ok(report),
-            };
-            let more = page.len() == limit;
-            let Some(last) = page.last() else { return Ok(BulkReport { next: None, ..report }) };
-            report.next = Some(BULK_ORDER.key(&last.job));
-            left -= page.len();
-            let ids: Vec<JobId> = page.into_iter().map(|found| found.job.id.clone()).collect();
-            let store_failed = report.add(order.action, self.change_page(&order, &filter, ids).await);
-            if !more {
-                return Ok(BulkReport { next: None, ..report });
-            }
-            if left == 0 || store_failed || Instant::now() >= deadline || self.shared.stopping.is_cancelled() {
-                return Ok(report);
-            }
-        }
-    }
-
-    /// Changes the jobs of one page in a task of its own.
-    async fn change_page(&self, order: &Arc<BulkOrder>, filter: &Arc<Filter>, ids: Vec<JobId>) -> Vec<(JobId, Fate)> {
-        let (manager, order, filter) = (self.clone(), Arc::clone(order), Arc::clone(filter));
-        let asked = ids.clone();
-        let fates = self.shared.tasks.spawn(async move { manager.change_all(&order, &filter, &ids).await });
-        let unknown = || Fate::Failed(ManagerError::Unknown("the server stopped".to_owned()));
-        let fates = fates.await.unwrap_or_else(|_| asked.iter().map(|_| unknown()).collect());
-        asked.into_iter().zip(fates).collect()
-    }
-}
-
-impl Manager {
-    /// Returns the next jobs that match, in [`BULK_ORDER`].
-    async fn page(
-        &self,
-        selection: &BulkSelection,
-        after: Option<SortKey>,
-        limit: usize,
-    ) -> Result<Vec<Versioned>, StoreError> {
-        if selection.ids.is_empty() {
-            let search = Search { filter: selection.filter.clone(), sort: BULK_ORDER, after, limit };
-            return self.shared.store.search(&search).await;
-        }
-        let mut found = self.those_of(&selection.ids, &selection.filter).await?;
-        found.retain(|found| after.as_ref().is_none_or(|after| BULK_ORDER.key(&found.job) > *after));
-        found.truncate(limit);
-        Ok(found)
+        let change = BulkChange { manager: self.clone(), order, selection };
+        Ok(self.change_in_pages(change, bounds).await?)
     }
 
     /// Returns the jobs with these ids that match, in [`BULK_ORDER`], each once.
@@ -241,17 +138,50 @@ impl Manager {
         found.dedup_by(|one, other| one.job.id == other.job.id);
         Ok(found)
     }
+}
 
-    /// Changes the jobs that still match, and returns the results in the order of `ids`.
-    async fn change_all(&self, order: &BulkOrder, filter: &Filter, ids: &[JobId]) -> Vec<Fate> {
+/// An order on its way through the jobs that it changes.
+struct BulkChange {
+    manager: Manager,
+    order: BulkOrder,
+    selection: BulkSelection,
+}
+
+impl InPages for BulkChange {
+    type Id = JobId;
+    type Place = SortKey;
+    type Error = ManagerError;
+
+    fn action(&self) -> &'static str {
+        self.order.action.as_str()
+    }
+
+    /// Finds the next jobs in [`BULK_ORDER`].
+    async fn page(&self, after: Option<SortKey>, limit: usize) -> Result<Vec<(SortKey, JobId)>, StoreError> {
+        let BulkSelection { filter, ids } = &self.selection;
+        let found = if ids.is_empty() {
+            let search = Search { filter: filter.clone(), sort: BULK_ORDER, after, limit };
+            self.manager.shared.store.search(&search).await?
+        } else {
+            let mut found = self.manager.those_of(ids, filter).await?;
+            found.retain(|found| after.as_ref().is_none_or(|after| BULK_ORDER.key(&found.job) > *after));
+            found.truncate(limit);
+            found
+        };
+        Ok(found.into_iter().map(|found| (BULK_ORDER.key(&found.job), found.job.id.clone())).collect())
+    }
+
+    async fn change(&self, ids: Vec<JobId>) -> Vec<Fate<ManagerError>> {
+        let Self { manager, order, selection } = self;
         // Says for each job whether the latest decision was to write it.
         let wrote: Vec<AtomicBool> = ids.iter().map(|_| AtomicBool::new(false)).collect();
         let decide = |index: usize, job: &Job, now: Timestamp| {
-            let decision = if filter.matches(job) { order.action.decide(order, job, now)? } else { Change::Already };
+            let is_wanted = selection.filter.matches(job);
+            let decision = if is_wanted { order.action.decide(order, job, now)? } else { Change::Already };
             wrote[index].store(matches!(decision, Change::To(_)), Ordering::Relaxed);
             Ok(decision)
         };
-        let results = self.update_as_read(ids, decide).await;
+        let results = manager.update_as_read(&ids, decide).await;
         let fates = results.into_iter().zip(&wrote).map(|(result, wrote)| match result {
             Ok(_) if wrote.load(Ordering::Relaxed) => Fate::Changed,
             Ok(_) | Err(ManagerError::Refused(_) | ManagerError::NotFound(_)) => Fate::Skipped,
@@ -259,34 +189,9 @@ impl Manager {
         });
         fates.collect()
     }
-}
 
-impl BulkReport {
-    /// Adds a page's results. Returns whether the store failed for any job, so that the call should stop.
-    fn add(&mut self, action: BulkAction, fates: Vec<(JobId, Fate)>) -> bool {
-        let mut store_failed = false;
-        for (id, fate) in fates {
-            self.matched += 1;
-            let outcome = match &fate {
-                Fate::Changed => "changed",
-                Fate::Skipped => "skipped",
-                Fate::Failed(_) => "failed",
-            };
-            metrics::counter!("leasehold_bulk_changes_total", "action" => action.as_str(), "outcome" => outcome)
-                .increment(1);
-            match fate {
-                Fate::Changed => self.changed += 1,
-                Fate::Skipped => self.skipped += 1,
-                Fate::Failed(error) => {
-                    store_failed |= matches!(error, ManagerError::Store(_) | ManagerError::Unknown(_));
-                    self.failed += 1;
-                    if self.failures.len() < NAMED_FAILURES {
-                        self.failures.push((id, error));
-                    }
-                }
-            }
-        }
-        store_failed
+    fn is_of_store(error: &ManagerError) -> bool {
+        matches!(error, ManagerError::Store(_) | ManagerError::Unknown(_))
     }
 }
 

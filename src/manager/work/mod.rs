@@ -1,13 +1,14 @@
 //! How jobs change at their users' and workers' request: [`submit`] creates them, [`claim`] hands them to workers,
 //! [`handover`] does both in one write, [`update`] is the one compare-and-swap loop for every later change, and
-//! [`bulk`] changes many at once; [`next`] ends an attempt and claims the next job. All of them go through [`write`],
-//! which also does what follows from an acknowledged write.
+//! [`bulk`] changes many at once, by the loop of [`in_pages`]; [`next`] ends an attempt and claims the next job. All of
+//! them go through [`write`], which also does what follows from an acknowledged write.
 //! [`named_claims`] are those that can be made again, [`known_versions`] spares the loop a read, and
 //! [`pending_notices`] tells the notifier which jobs to read.
 
 pub(super) mod bulk;
 pub(super) mod claim;
 mod handover;
+pub(crate) mod in_pages;
 mod known_versions;
 mod named_claims;
 mod next;

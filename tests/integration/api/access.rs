@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 55] = [
+const CALLS: [(&str, Option<Role>); 58] = [
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
     ("GET /livez", None),
@@ -72,7 +72,10 @@ const CALLS: [(&str, Option<Role>); 55] = [
     ("POST /v1/queues/{name}/resume", Some(Role::Admin)),
     ("POST /v1/schedules", Some(Role::Submit)),
     ("POST /v1/schedules/bulk", Some(Role::Submit)),
+    ("POST /v1/schedules/pause", Some(Role::Admin)),
     ("POST /v1/schedules/preview", Some(Role::Read)),
+    ("POST /v1/schedules/remove", Some(Role::Admin)),
+    ("POST /v1/schedules/resume", Some(Role::Admin)),
     ("POST /v1/schedules/{id}/pause", Some(Role::Submit)),
     ("POST /v1/schedules/{id}/resume", Some(Role::Submit)),
     ("POST /v1/schedules/{id}/run", Some(Role::Submit)),

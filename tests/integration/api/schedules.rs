@@ -1,5 +1,7 @@
 //! Schedules over HTTP: when they fire, how they are stored, listed and changed.
 
+mod bulk;
+
 use std::sync::Arc;
 
 use leasehold::client::ScheduleQuery;

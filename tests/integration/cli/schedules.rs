@@ -245,6 +245,46 @@ fn schedules_are_listed_by_a_query_and_a_mistake_in_one_is_shown_under_it() {
 }
 
 #[test]
+fn many_schedules_are_shown_before_they_are_changed_and_changed_only_on_a_word() {
+    let bed = Bed::start();
+    add_many(&bed, 60);
+    bed.run(&["schedule", "add", "--file", "schedules.jsonl"]).expect(0);
+    let seen = bed.run(&["schedule", "pause", "--kql", "owner: shop", "--dry-run"]).expect(0).stdout();
+    assert!(seen.starts_with("40 schedules to pause, the first 20 of them:") && seen.contains("s0001"), "{seen}");
+    let order = ["schedule", "pause", "--owner", "shop", "--reason", "a move"];
+    let said = bed.run(&order).expect(2).stderr();
+    assert!(said.contains("say --yes to pause them"), "nobody at a terminal can agree: {said}");
+    assert_eq!(listed(&bed, &["paused: true"]), [""; 0]);
+    let said = bed.run(&["schedule", "pause", "--owner", "shop", "--yes"]).expect(2).stderr();
+    assert!(said.contains("--reason"), "{said}");
+
+    let done = bed.run(&[&order[..], &["--yes"]].concat()).expect(0).stdout();
+    assert!(done.ends_with("40 changed, 0 left alone, 0 failed\n"), "{done}");
+    assert_eq!(listed(&bed, &["paused: true and paused_reason: \"a move\""]).len(), 40);
+    let none = bed.run(&[&order[..], &["--yes"]].concat()).expect(0).stdout();
+    assert_eq!(none.trim(), "0 schedules to pause");
+    let resumed = bed.run(&["schedule", "resume", "--all", "--yes"]).expect(0).stdout();
+    assert!(resumed.ends_with("40 changed, 0 left alone, 0 failed\n"), "{resumed}");
+    let removed = bed.run(&["schedule", "remove", "--owner", "web", "--yes", "--json"]).expect(0).stdout();
+    let reports: Vec<Value> = removed.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    assert_eq!((&reports[0]["dry_run"], &reports[1]["changed"]), (&json!(true), &json!(20)));
+    assert_eq!(listed(&bed, &[]).len(), 40);
+
+    for wrong in [
+        &["schedule", "pause"][..],
+        &["schedule", "pause", "s0001", "--owner", "shop"],
+        &["schedule", "resume", "s0001", "--dry-run"],
+        &["schedule", "remove", "--all", "--owner", "shop", "--dry-run"],
+        &["schedule", "resume", "--owner", "shop", "--reason", "r"],
+    ] {
+        let said = bed.run(wrong).expect(2).stderr();
+        assert!(said.contains("error:"), "{wrong:?}: {said}");
+    }
+    let both = bed.run(&["schedule", "pause", "s0001", "s0002"]).expect(0).stdout();
+    assert_eq!(both, "s0001: paused by anonymous\ns0002: paused by anonymous\n");
+}
+
+#[test]
 fn an_executor_of_its_own_is_refused_on_a_store_that_belongs_to_the_server() {
     let place = tempfile::tempdir().expect("a directory");
     let refused = run(place.path(), ["executor"]).expect(2).stderr();

@@ -146,6 +146,7 @@ impl Dice {
             start_at: self.perhaps(|dice| dice.time(now)),
             end_at: self.perhaps(|dice| dice.time(now)),
             exclude: Vec::new(),
+            notify: Vec::new(),
         }
     }
 
@@ -177,6 +178,7 @@ impl Dice {
                 last_due_at: self.perhaps(|dice| dice.time(now)),
                 not_run,
                 errors: self.one(&[0, 0, 1, 5]),
+                ..Course::default()
             },
         })
     }

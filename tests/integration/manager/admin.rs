@@ -22,7 +22,7 @@ fn of_queue(name: &str) -> BulkSelection {
 }
 
 fn unbounded() -> BulkBounds {
-    BulkBounds { after: None, max_jobs: usize::MAX, within: PATIENCE }
+    BulkBounds { after: None, max_items: usize::MAX, within: PATIENCE }
 }
 
 fn counts(report: &BulkReport) -> (u64, u64, u64, u64) {
@@ -179,7 +179,7 @@ pub(super) async fn a_call_ends_in_time_and_the_next_one_goes_on_where_it_ended(
 
 pub(super) async fn a_call_goes_through_no_more_jobs_than_it_may(site: Site) {
     site.submit_many((0..10).map(|_| new_job())).await;
-    let bounds = BulkBounds { max_jobs: 4, ..unbounded() };
+    let bounds = BulkBounds { max_items: 4, ..unbounded() };
     let report = site.manager.bulk_change(order(BulkAction::Cancel), &everything(), bounds).await.expect("an answer");
     assert_eq!(counts(&report), (4, 4, 0, 0));
     let rest = BulkBounds { after: report.next, ..unbounded() };
