@@ -189,8 +189,8 @@ pub const METRICS: &[Metric] = &[
         "How long after its due time the action of a trigger began"),
 
     labelled("leasehold_schedule_trouble", Gauge, ("schedule", IN_USE),
-        "1 for a schedule that has missed due times, is failing or was paused by the system, as `kind` says, of at most \
-         100 that this process knows of; none once that is over"),
+        "1 for a schedule that has missed due times, is failing or was paused by the system, as `kind` says, of at \
+         most 100 that this process knows of; none once that is over"),
 
     metric("leasehold_managers", Gauge, "Managers that run on this store, this one included, as far as it knows"),
     labelled("leasehold_hints_total", Counter, ("outcome", || vec!["sent", "received", "failed", "dropped"]),

@@ -5,8 +5,8 @@
 //! moments those times are, also when the clocks change), [`zone`] (time zones by name), [`exclude`] (days without fire
 //! times) and [`crontab`] (what the lines of a crontab say). [`text`] is how people write all this, [`definition`] a
 //! schedule as it is stored, [`target`] by what of its action it is found, and [`plan`] what follows from it at a time:
-//! which triggers are made, and which due times are missed. [`trouble`] says when a schedule is in trouble and when that
-//! is over, and [`notice`] what receivers are to be notified of. `docs/schedules.md` describes the same for users.
+//! which triggers are made, and which due times are missed. [`trouble`] says when a schedule is in trouble and when
+//! that is over, and [`notice`] what receivers are to be notified of. `docs/schedules.md` describes the same for users.
 
 mod cron;
 mod crontab;

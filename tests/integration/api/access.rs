@@ -76,6 +76,7 @@ const CALLS: [(&str, Option<Role>); 58] = [
     ("POST /v1/schedules/preview", Some(Role::Read)),
     ("POST /v1/schedules/remove", Some(Role::Admin)),
     ("POST /v1/schedules/resume", Some(Role::Admin)),
+    ("POST /v1/schedules/{id}/backfill", Some(Role::Submit)),
     ("POST /v1/schedules/{id}/pause", Some(Role::Submit)),
     ("POST /v1/schedules/{id}/resume", Some(Role::Submit)),
     ("POST /v1/schedules/{id}/run", Some(Role::Submit)),
