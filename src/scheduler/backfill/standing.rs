@@ -70,7 +70,7 @@ pub(super) async fn standings(
     let of = [trigger::id, trigger::job_id, trigger::backfilled_id, trigger::backfilled_job_id];
     let ids: Vec<JobId> = due.iter().flat_map(|due| of.map(|id| id(schedule, *due))).collect();
     let mut found = store.get(&ids).await?;
-    let is_trigger = |place: usize| place % TRACES == 0 || place % TRACES == 2;
+    let is_trigger = |place: usize| place.is_multiple_of(TRACES) || place % TRACES == 2;
     let triggers =
         found.iter().enumerate().filter(|(place, _)| is_trigger(*place)).filter_map(|(_, found)| found.clone());
     let mut performed = outcomes::performed(manager, triggers.collect()).await?.into_iter();
