@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 58] = [
+const CALLS: [(&str, Option<Role>); 59] = [
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
     ("GET /livez", None),
