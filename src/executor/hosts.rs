@@ -227,8 +227,8 @@ mod tests {
     fn however_many_hosts_take_all_they_can_there_is_room_for_another() {
         for hosts in 1..100 {
             let (mut free, mut taken) = (512_usize, vec![0_usize; hosts]);
-            // Calls end in turn and others come in their place, until the parts are those that stay: the host that comes
-            // first begins with 128 places, and each of its calls ends once in so many rounds.
+            // Calls end in turn and others come in their place, until the parts are those that stay: the host that
+            // comes first begins with 128 places, and loses one of them in so many rounds as there are hosts.
             for round in 0..200 * hosts {
                 let place = round % hosts;
                 (taken[place], free) = (taken[place].saturating_sub(1), free + taken[place].min(1));
