@@ -78,13 +78,14 @@ impl Timestamp {
     /// Formats the time as RFC 3339 in UTC with milliseconds, as the API and the job index write times.
     #[must_use]
     pub fn to_rfc3339(self) -> String {
-        String::from_utf8_lossy(&self.digits()).into_owned()
+        text(&self.digits()).to_owned()
     }
 
     /// Returns the characters of [`Timestamp::to_rfc3339`]. A job has some twenty times, each written several times in
     /// its life, so this does without a formatter.
     fn digits(self) -> [u8; 24] {
-        let time = DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default();
+        // Without the time zone, which each field would be asked of.
+        let time = DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or_default().naive_utc();
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let mut put = |places: Range<usize>, mut number: u32| {
             for place in places.rev() {
@@ -98,9 +99,14 @@ impl Timestamp {
         put(11..13, time.hour());
         put(14..16, time.minute());
         put(17..19, time.second());
-        put(20..23, time.timestamp_subsec_millis());
+        put(20..23, time.nanosecond() / 1_000_000);
         text
     }
+}
+
+/// Returns the characters of a time, which are all ASCII, as text.
+fn text(digits: &[u8; 24]) -> &str {
+    std::str::from_utf8(digits).unwrap_or_default()
 }
 
 /// Returns a duration in whole milliseconds, at most `u64::MAX`.
@@ -116,7 +122,7 @@ fn signed_millis(duration: Duration) -> i64 {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.digits()))
+        f.write_str(text(&self.digits()))
     }
 }
 
@@ -124,7 +130,7 @@ impl Serialize for Timestamp {
     /// Writes RFC 3339 in human-readable formats, and a number of milliseconds in others.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match serializer.is_human_readable() {
-            true => serializer.serialize_str(&String::from_utf8_lossy(&self.digits())),
+            true => serializer.serialize_str(text(&self.digits())),
             false => serializer.serialize_i64(self.0),
         }
     }

@@ -1,38 +1,50 @@
 //! The job: one unit of work, one document.
 //!
-//! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`state`] (each
-//! state with its own data), [`event`] and [`history`] (what happened), [`notice`] (events that receivers are to be
-//! notified of), [`retry`] (backoff), [`partition`] (which jobs managers share out together), [`transition`] (every
-//! way from one state to another: pure functions, no I/O, no clock, no randomness), and [`oversight`] (what the
-//! monitor does to a job, and when it checks the job next).
+//! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`conditions`],
+//! [`requirement`] (what a worker must offer to be given the job) and [`limit`] (what only so many of run at once),
+//! [`state`] (each state with its own data), [`event`] and [`history`] (what happened), [`notice`] (events that
+//! receivers are to be notified of), [`retry`] (backoff), [`partition`] (which jobs managers share out together),
+//! [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness), [`unique`]
+//! (what submissions under a unique key do to jobs), and [`oversight`] (what the monitor does to a job, and when it
+//! checks the job next).
 
 pub mod body;
+pub mod conditions;
 pub mod event;
 pub mod history;
+pub mod limit;
 pub mod names;
 pub mod notice;
 pub mod oversight;
 pub mod partition;
+pub mod requirement;
 pub mod retry;
 pub mod spec;
 pub mod state;
 pub mod strict;
 pub mod transition;
+pub mod unique;
 mod word_enum;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
+pub use conditions::{Concurrency, Conditions, Ordered};
 pub use event::EventName;
 pub use history::{History, HistoryEntry};
+pub use limit::{LimitName, LimitScope, MAX_CONCURRENT};
 pub use names::{
-    Actor, ErrorCode, IdempotencyKey, InvalidName, JobId, Kind, LabelName, Owner, QueueName, RecordName, RequestId,
-    ScheduleId, WorkerId,
+    Actor, ConcurrencyKey, ErrorCode, IdempotencyKey, InvalidName, JobId, Kind, LabelName, OrderingKey, Owner,
+    QueueName, RecordName, RequestId, ScheduleId, UniqueKey, WorkerId,
 };
 pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
 pub use oversight::Recovery;
 pub use partition::{Partition, PartitionSet};
+pub use requirement::{
+    InvalidRequirement, MAX_OFFERED, MAX_OFFERED_NAME, MAX_OFFERED_VALUE, MAX_REQUIREMENT_BYTES, OFFERED_NAME_PATTERN,
+    Offers, Requirement, is_offered_name, is_offered_value,
+};
 pub use retry::RetryPolicy;
 pub use spec::{
     Due, Fingerprint, JobSpec, MAX_RESOURCE_NAME, OrphanPolicy, Oversight, Priority, RESOURCE_NAME_PATTERN,
@@ -40,7 +52,9 @@ pub use spec::{
 };
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
 pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
+pub use unique::Replacement;
 
+pub(crate) use requirement::OfferedLabels;
 pub(crate) use word_enum::words;
 
 use crate::clock::Timestamp;

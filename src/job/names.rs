@@ -179,6 +179,12 @@ names! {
     ErrorCode,
     /// The id of a schedule.
     ScheduleId,
+    /// A key that jobs name of which only so many run at once.
+    ConcurrencyKey,
+    /// A key that jobs name of which at most one waits or runs.
+    UniqueKey,
+    /// A key that jobs name which run one after another.
+    OrderingKey,
 }
 
 impl JobId {
@@ -199,6 +205,15 @@ impl JobId {
     pub fn of_uuid(uuid: uuid::Uuid) -> Self {
         let mut buffer = uuid::Uuid::encode_buffer();
         Self(Arc::from(&*uuid.hyphenated().encode_lower(&mut buffer)))
+    }
+}
+
+impl RecordName {
+    /// Returns a name that comes before all that records have: no name has a character before `!` but white space,
+    /// with which none starts.
+    #[must_use]
+    pub fn first() -> Self {
+        Self::system("!")
     }
 }
 
@@ -245,6 +260,36 @@ impl From<&WorkerId> for Actor {
 impl From<&QueueName> for RecordName {
     fn from(queue: &QueueName) -> Self {
         Self(queue.0.clone())
+    }
+}
+
+impl From<&UniqueKey> for RecordName {
+    fn from(key: &UniqueKey) -> Self {
+        Self(key.0.clone())
+    }
+}
+
+impl From<&OrderingKey> for RecordName {
+    fn from(key: &OrderingKey) -> Self {
+        Self(key.0.clone())
+    }
+}
+
+impl From<&QueueName> for ConcurrencyKey {
+    fn from(queue: &QueueName) -> Self {
+        Self(queue.0.clone())
+    }
+}
+
+impl From<&Kind> for ConcurrencyKey {
+    fn from(kind: &Kind) -> Self {
+        Self(kind.0.clone())
+    }
+}
+
+impl From<&Owner> for ConcurrencyKey {
+    fn from(owner: &Owner) -> Self {
+        Self(owner.0.clone())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Job;
+use super::{Job, OrderingKey};
 
 /// One of the [`Partition::COUNT`] parts of all jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +19,7 @@ impl Partition {
         (0..=u8::MAX).map(Self)
     }
 
-    /// Returns the partition of the document with this id, which never changes: the lowest byte of the id's hash
+    /// Returns the partition of this id or key, which never changes: the lowest byte of its hash
     /// (XXH3).
     #[must_use]
     pub fn of(id: &str) -> Self {
@@ -35,10 +35,11 @@ impl Partition {
 }
 
 impl Job {
-    /// Returns the partition of the job.
+    /// Returns the partition of the job. All jobs of an ordering key are in one, so that one manager hands them out and
+    /// hears of most of their ends.
     #[must_use]
     pub fn partition(&self) -> Partition {
-        Partition::of(self.id.as_str())
+        Partition::of(self.spec.ordering_key().map_or(self.id.as_str(), OrderingKey::as_str))
     }
 }
 

@@ -13,8 +13,10 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::body::Json;
-use super::names::{Kind, Owner, QueueName, ScheduleId};
+use super::conditions::{Concurrency, Conditions, Ordered};
+use super::names::{Kind, OrderingKey, Owner, QueueName, ScheduleId, UniqueKey};
 use super::notice::NoticeTarget;
+use super::requirement::Requirement;
 use super::retry::RetryPolicy;
 use super::word_enum::words;
 use crate::clock::Timestamp;
@@ -118,7 +120,8 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The part of a job that never changes after the submission. Its JSON is part of what the [`Fingerprint`] covers.
+/// The part of a job that never changes after the submission, but for its place in the line of an ordering key, which
+/// is another one each time the job returns from its end. Its JSON is part of what the [`Fingerprint`] covers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobSpec {
     /// The queue that the job waits in.
@@ -146,6 +149,9 @@ pub struct JobSpec {
     /// The due time for which the scheduler has made the job, if it has: nobody else sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due: Option<Box<Due>>,
+    /// What must hold before the job may be claimed; `None` for a job that asks for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Box<Conditions>>,
     /// The fingerprint of the submission, if the client can repeat it: under its own id or an idempotency key.
     #[serde(skip)]
     pub fingerprint: Option<Fingerprint>,
@@ -174,6 +180,52 @@ impl JobSpec {
     /// The number of attempts of a job whose submission names none.
     pub const DEFAULT_MAX_ATTEMPTS: u32 = 3;
 
+    /// Returns what the job requires of a worker.
+    #[must_use]
+    pub fn requires(&self) -> &[Requirement] {
+        self.conditions.as_ref().map_or(&[], |conditions| &conditions.requires)
+    }
+
+    /// Returns the key of which only so many jobs run at once, if the job names one.
+    #[must_use]
+    pub fn concurrency(&self) -> Option<&Concurrency> {
+        self.conditions.as_ref()?.concurrency.as_ref()
+    }
+
+    /// Returns the key of which at most one job waits or runs, if the job names one.
+    #[must_use]
+    pub fn unique(&self) -> Option<&UniqueKey> {
+        self.conditions.as_ref()?.unique.as_ref()
+    }
+
+    /// Returns the key whose jobs run one after another, and the job's place among them, if the job names a key.
+    #[must_use]
+    pub fn ordering(&self) -> Option<&Ordered> {
+        self.conditions.as_ref()?.ordering.as_ref()
+    }
+
+    /// Returns the key whose jobs run one after another, if the job names one.
+    #[must_use]
+    pub fn ordering_key(&self) -> Option<&OrderingKey> {
+        self.ordering().map(|ordering| &ordering.key)
+    }
+
+    /// Returns whether the job names a key for which something has to be written before the job becomes live.
+    #[must_use]
+    pub fn is_keyed(&self) -> bool {
+        self.conditions.as_ref().is_some_and(|conditions| conditions.unique.is_some() || conditions.ordering.is_some())
+    }
+
+    /// Returns the specification with this place in the line of its ordering key; it names one.
+    #[must_use]
+    pub fn placed(&self, seq: u64, first: u64) -> Self {
+        let mut placed = self.clone();
+        if let Some(ordering) = placed.conditions.as_mut().and_then(|conditions| conditions.ordering.as_mut()) {
+            (ordering.seq, ordering.first) = (seq, first);
+        }
+        placed
+    }
+
     /// Returns the specification as it is shared by jobs that have the same one, as jobs that are submitted by the
     /// thousand have. Each thread knows those that it has met lately.
     #[must_use]
@@ -182,7 +234,7 @@ impl JobSpec {
             static MET: RefCell<Met> = const { RefCell::new([const { None }; MET_LATELY]) };
         }
         // It is of one submission.
-        if self.fingerprint.is_some() {
+        if self.fingerprint.is_some() || self.ordering().is_some() {
             return Arc::new(self);
         }
         let Self { queue, kind, priority, owner, labels, .. } = &self;
@@ -200,8 +252,8 @@ impl JobSpec {
     }
 
     /// Makes a specification with the defaults: priority 0, three attempts with the default waits between them, no
-    /// limits, no owner, labels or resources, no receivers of notifications, the queue's orphan policy, and no
-    /// schedule.
+    /// limits, no owner, labels or resources, no receivers of notifications, the queue's orphan policy, no
+    /// schedule and no conditions.
     #[must_use]
     pub fn new(queue: QueueName, kind: Kind) -> Self {
         Self {
@@ -217,6 +269,7 @@ impl JobSpec {
             resources: BTreeMap::new(),
             oversight: Oversight::default(),
             due: None,
+            conditions: None,
             fingerprint: None,
         }
     }
@@ -225,6 +278,7 @@ impl JobSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::ConcurrencyKey;
 
     #[test]
     fn priorities_end_at_a_hundred() {
@@ -270,6 +324,13 @@ mod tests {
                 schedule_id: ScheduleId::new("nightly").expect("an id"),
                 due_at: Timestamp::from_millis(1),
             })),
+            conditions: Conditions {
+                requires: vec!["hw = fpga".parse().expect("a requirement")],
+                concurrency: Some(Concurrency { key: ConcurrencyKey::new("db-7").expect("a key"), max: 5 }),
+                unique: Some(UniqueKey::new("report-7").expect("a key")),
+                ordering: Some(Ordered::without_place(OrderingKey::new("account-7").expect("a key"))),
+            }
+            .stored(),
             fingerprint: Some(Fingerprint(1)),
         }
     }
@@ -304,6 +365,7 @@ mod tests {
             resources,
             oversight,
             due,
+            conditions,
             fingerprint,
         } = other();
         let mut seen = vec![
@@ -320,6 +382,7 @@ mod tests {
             of(&JobSpec { resources, ..spec() }),
             of(&JobSpec { oversight, ..spec() }),
             of(&JobSpec { due, ..spec() }),
+            of(&JobSpec { conditions, ..spec() }),
             Fingerprint::of(&spec(), Json::parse("1".to_owned()).ok().as_ref(), None, None),
             Fingerprint::of(&spec(), None, Some(Timestamp::from_millis(1)), None),
             Fingerprint::of(&spec(), None, None, Some(Timestamp::from_millis(1))),
@@ -338,8 +401,18 @@ mod tests {
         assert_eq!(of(&spec()), Fingerprint(0x37b8_dd55_40ea_0384_3335_cdbc_b450_8000));
         assert_eq!(
             // A submission does not say for which due time it is.
-            Fingerprint::of(&JobSpec { due: None, ..other() }, Some(&payload), Some(run_at), Some(expires_at)),
+            Fingerprint::of(
+                &JobSpec { due: None, conditions: None, ..other() },
+                Some(&payload),
+                Some(run_at),
+                Some(expires_at)
+            ),
             Fingerprint(0xf581_4ea1_961f_8930_328e_226c_f092_7469)
+        );
+        assert_eq!(
+            // Nor which place in a line it gets.
+            of(&JobSpec { conditions: other().conditions, ..spec() }.placed(7, 5)),
+            Fingerprint(0x90f5_9616_483f_2ef6_a632_58c1_1456_71d1)
         );
     }
 }

@@ -6,7 +6,8 @@
 //! version that it read, and repeats the transition when another writer came first.
 //!
 //! These invariants hold, and `tests` checks them over random sequences: a job has a lease exactly while it runs; the
-//! fence rises by one at each claim and never otherwise; a final state is left only by [`Job::retry`]; each history
+//! fence rises by one at each claim and never otherwise; a final state is left only by
+//! [`Job::retry`], and by [`Job::submitted_again`] where there was no job before; each history
 //! entry starts where the one before it ended.
 
 use std::sync::Arc;
@@ -125,6 +126,9 @@ pub enum Refusal {
     /// The job is in this state; only a failed, cancelled or expired job can be retried.
     #[error("the job is {0}; only a failed, cancelled or expired job can be retried")]
     NotRetryable(JobState),
+    /// No job was ever created under this id: its submission was given up.
+    #[error("the job's submission was not completed, so that there is nothing to retry")]
+    NeverCreated,
     /// The request comes too early: the lease, the deadline or the time limit still runs.
     #[error("the time has not come yet")]
     NotYet,
@@ -390,8 +394,11 @@ impl Job {
     /// the fence is not reset.
     ///
     /// # Errors
-    /// [`Refusal::NotRetryable`].
+    /// [`Refusal::NotRetryable`], [`Refusal::NeverCreated`].
     pub fn retry(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Result<Self, Refusal> {
+        if self.is_never_created() {
+            return Err(Refusal::NeverCreated);
+        }
         match self.state {
             State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
             State::Available | State::Running(_) | State::Completed { .. } => {

@@ -99,6 +99,8 @@ pub enum Access {
     Labels,
     /// The values of the field are the amounts of the resources that the job needs.
     Resources,
+    /// The values of the field are the requirements of the job, each in its normal form.
+    Requires,
     /// Queries cannot use the field.
     None,
 }
@@ -297,6 +299,21 @@ pub static FIELDS: &[Field] = &[
     Field::kept("retry", "How long the job waits between attempts.", "{\"base_ms\": 1000}"),
     Field::new(RESOURCES, FieldType::Amounts, Access::Resources,
         "What the job needs of a machine; one amount is `resources.` and its name.", "resources.gpus >= 2"),
+    Field::new("requires", KEYWORD, Access::Requires,
+        "What the job requires of a worker's labels, each in its normal form.", "requires: \"hw = fpga\""),
+    Field::new("concurrency_key", KEYWORD, Of(|job| text(job.spec.concurrency()?.key.as_str())),
+        "The key of which only so many jobs run at once.", "concurrency_key: db-7").sortable().groupable(),
+    Field::new("max_concurrent", LONG, Of(|job| integer(job.spec.concurrency()?.max)),
+        "The most jobs of the key that run at once.", "max_concurrent: 1").sortable().groupable(),
+    Field::new("unique_key", KEYWORD, Of(|job| text(job.spec.unique()?.as_str())),
+        "The key of which at most one job waits or runs.", "unique_key: report-7").sortable().groupable(),
+    Field::new("ordering_key", KEYWORD, Of(|job| text(job.spec.ordering_key()?.as_str())),
+        "The key whose jobs run one after another.", "ordering_key: account-7").sortable().groupable(),
+    Field::new("order_seq", LONG, Of(|job| unsigned(job.spec.ordering()?.seq)),
+        "The job's place in the line of its ordering key: those with smaller ones come first.",
+        "order_seq < 100").sortable(),
+    Field::kept("order_first",
+        "The first of the places in the line that were allotted together with the job's own.", "7"),
     Field::new("orphan_policy", KEYWORD, Of(|job| text(job.spec.oversight.orphan_policy?.as_str())),
         "What happens when the lease expires: requeue, fail or flag.", "orphan_policy: flag").sortable().groupable(),
     Field::kept("notify", "The receivers of the job's notifications.", "[{\"url\": \"https://example.org/hook\"}]"),

@@ -20,7 +20,9 @@ pub use sort::{Direction, Sort, SortField, SortKey, SortValue};
 
 use self::kql::Expression;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobState, Kind, Owner, PartitionSet, QueueName, RequestId, State, WorkerId, words};
+use crate::job::{
+    Job, JobState, Kind, LimitName, OrderingKey, Owner, PartitionSet, QueueName, RequestId, State, WorkerId, words,
+};
 
 /// A KQL query with the time that its `now` stands for: the same for all pages of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub struct Filter {
     pub kinds: Vec<Kind>,
     /// Selects jobs of one of these owners.
     pub owners: Vec<Owner>,
+    /// Selects jobs that have no owner.
+    pub without_owner: bool,
     /// Selects jobs that are due at this time or before.
     pub run_at_most: Option<Timestamp>,
     /// Selects jobs that are due after this time.
@@ -67,6 +71,14 @@ pub struct Filter {
     pub request_id: Option<RequestId>,
     /// Selects available jobs in these partitions.
     pub available_in: Option<PartitionSet>,
+    /// Selects jobs that one of these limits is about.
+    pub under: Vec<LimitName>,
+    /// Leaves out jobs that one of these limits is about.
+    pub not_under: Vec<LimitName>,
+    /// Selects jobs of one of these ordering keys.
+    pub in_line_of: Vec<OrderingKey>,
+    /// Leaves out jobs of these ordering keys.
+    pub not_in_line_of: Vec<OrderingKey>,
     /// Leaves out the jobs of the system's own queues ([`QueueName::is_internal`]).
     pub without_system: bool,
 }
@@ -84,6 +96,7 @@ impl Filter {
             && !(self.without_system && job.spec.queue.is_internal())
             && any(&self.kinds, Some(&job.spec.kind))
             && any(&self.owners, job.spec.owner.as_ref())
+            && !(self.without_owner && job.spec.owner.is_some())
             && self.run_at_most.is_none_or(|latest| job.run_at <= latest)
             && self.run_after.is_none_or(|earliest| job.run_at > earliest)
             && self.watch_at_most.is_none_or(|latest| job.watch_at().is_some_and(|at| at <= latest))
@@ -95,6 +108,10 @@ impl Filter {
             && self.query.as_ref().is_none_or(|query| query.expression.matches(job, query.now))
             && self.worker_id.as_ref().is_none_or(|worker| lease.is_some_and(|lease| lease.worker_id == *worker))
             && self.available_in.is_none_or(|set| job.state == State::Available && set.contains(job.partition()))
+            && (self.under.is_empty() || job.limit_names().any(|name| self.under.contains(&name)))
+            && (self.not_under.is_empty() || !job.limit_names().any(|name| self.not_under.contains(&name)))
+            && any(&self.in_line_of, job.spec.ordering_key())
+            && !job.spec.ordering_key().is_some_and(|key| self.not_in_line_of.contains(key))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
 

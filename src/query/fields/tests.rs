@@ -87,7 +87,10 @@ fn every_example_is_a_query_for_its_field() {
 
 #[test]
 fn every_field_has_a_way_to_its_value_in_what_its_table_is_about() {
-    let of_job = |access| matches!(access, Access::Job(_) | Access::History(_) | Access::Labels | Access::Resources);
+    let of_job = |access| match access {
+        Access::Job(_) | Access::History(_) | Access::Labels | Access::Resources | Access::Requires => true,
+        Access::Schedule(_) | Access::Action(_) | Access::None => false,
+    };
     let of_schedule = |access| matches!(access, Access::Schedule(_) | Access::Action(_) | Access::Labels);
     for (table, is_right) in [(Table::Jobs, of_job as fn(Access) -> bool), (Table::Schedules, of_schedule)] {
         for field in table.fields().iter().filter(|field| field.is_searchable()) {

@@ -110,6 +110,9 @@ fn has_value(field: &Field, subject: Subject<'_>, wanted: &mut dyn FnMut(FieldVa
         (Access::Resources, Subject::Job(job)) => {
             job.spec.resources.values().any(|amount| unsigned(*amount).is_some_and(&mut indexed))
         }
+        (Access::Requires, Subject::Job(job)) => {
+            job.spec.requires().iter().any(|requirement| indexed(FieldValue::Text(&requirement.to_string())))
+        }
         // A field of the one table says nothing of the subjects of the other.
         _ => false,
     }

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::job::{
-    Actor, Body, Claim, Job, JobError, JobId, JobSpec, Kind, Owner, Priority, QueueName, State, WorkerId,
+    Actor, Body, Claim, Concurrency, ConcurrencyKey, Conditions, Job, JobError, JobId, JobSpec, Kind, Owner, Priority,
+    QueueName, State, WorkerId,
 };
 
 fn now() -> Timestamp {
@@ -23,6 +24,13 @@ fn available() -> Job {
             .into_iter()
             .map(|(name, amount)| (name.to_owned(), amount))
             .collect(),
+        conditions: Conditions {
+            requires: ["hw = fpga", "build >= 42"].map(|text| text.parse().expect("a requirement")).to_vec(),
+            concurrency: Some(Concurrency { key: ConcurrencyKey::new("db-7").expect("a key"), max: 5 }),
+            unique: None,
+            ordering: None,
+        }
+        .stored(),
         labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>(),
         ..JobSpec::new(QueueName::new("reports").expect("a queue"), Kind::new("Render").expect("a kind"))
     };
@@ -124,6 +132,14 @@ fn labels_are_found_by_their_names_and_all_together() {
     );
     holds(&job, &["labels.team: b*", "labels: *otte*", "labels.team: *", "labels: *", "labels.team: red b*", "blue"]);
     fails(&job, &["labels.team: red", "labels.a: dotted", "labels.team: Blue", "labels: bl", "labels.nope: *"]);
+}
+
+#[test]
+fn one_of_the_requirements_is_to_match_as_a_whole() {
+    let job = available();
+    holds(&job, &["requires: \"hw = fpga\"", "requires: \"build >= 42\"", "requires: hw*", "requires: *"]);
+    holds(&job, &["requires: (\"hw = fpga\" and \"build >= 42\")", "not requires: \"hw = gpu\""]);
+    fails(&job, &["requires: hw", "requires: \"HW = fpga\"", "requires: \"build\"", "not requires: *"]);
 }
 
 #[test]

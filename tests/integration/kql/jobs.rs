@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, Due, EventName, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json,
-    Kind, Lease, NewBody, Notice, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId,
-    RetryPolicy, Running, ScheduleId, State, WorkerId,
+    Actor, Attempt, Body, Concurrency, ConcurrencyKey, Conditions, Due, EventName, Fence, History, HistoryEntry, Job,
+    JobError, JobId, JobSpec, JobState, Json, Kind, Lease, NewBody, Notice, Ordered, OrderingKey, Orphan, OrphanPolicy,
+    Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, ScheduleId, State, UniqueKey,
+    WorkerId,
 };
 
 pub(super) const QUEUES: &[&str] = &["alpha", "beta", "Beta", "nacht lauf", "a:b", "a*b"];
@@ -31,6 +32,15 @@ pub(super) const MESSAGES: &[&str] = &[
     "漢字 カタカナ error 🦀",
     "AND then NOT one OR two",
 ];
+/// The keys that jobs name.
+pub(super) const CONCURRENCY_KEYS: &[&str] = &["db-7", "db 8", "customer"];
+
+/// The keys of which at most one job waits or runs, which only the manager sees to.
+pub(super) const ORDERING_KEYS: &[&str] = &["account-7", "account 8", "Account-7"];
+pub(super) const UNIQUE_KEYS: &[&str] = &["report-7", "report 8", "Report-7"];
+
+/// What jobs require, each in its normal form.
+pub(super) const REQUIRES: &[&str] = &["gpu", "hw = fpga", "hw != fpga", "os in (linux, \"a b\")"];
 pub(super) const RESOURCES: &[&str] = &["gpus", "memory_mib"];
 pub(super) const LABELS: &[(&str, &[&str])] = &[
     ("team", &["blue", "red", "bl ue", ""]),
@@ -113,6 +123,24 @@ impl Dice {
         }
     }
 
+    fn conditions(&mut self) -> Conditions {
+        let mut requires = Vec::new();
+        for text in REQUIRES {
+            requires.extend(self.perhaps(|_| text.parse().expect("a requirement")));
+        }
+        let concurrency = self.perhaps(|some| Concurrency {
+            key: ConcurrencyKey::new(some.one(CONCURRENCY_KEYS)).expect("a key"),
+            max: 1 + some.below(3) as u32,
+        });
+        let unique = self.perhaps(|some| UniqueKey::new(some.one(UNIQUE_KEYS)).expect("a key"));
+        let ordering = self.perhaps(|some| Ordered {
+            key: OrderingKey::new(some.one(ORDERING_KEYS)).expect("a key"),
+            seq: some.below(9) as u64,
+            first: 1,
+        });
+        Conditions { requires, concurrency, unique, ordering }
+    }
+
     fn spec(&mut self, now: Timestamp) -> JobSpec {
         let labels = self.labels();
         let mut resources = BTreeMap::new();
@@ -137,6 +165,7 @@ impl Dice {
                 ..Oversight::default()
             },
             due: self.perhaps(|dice| dice.due(now)),
+            conditions: self.conditions().stored(),
             fingerprint: None,
         }
     }

@@ -6,7 +6,7 @@ use proptest::sample::select;
 use proptest::strategy::BoxedStrategy;
 use proptest::{collection, option, prop_oneof};
 
-use super::jobs::{CODES, KINDS, LABELS, MESSAGES, OWNERS, QUEUES, REASONS, WORKERS};
+use super::jobs::{CODES, KINDS, LABELS, MESSAGES, OWNERS, QUEUES, REASONS, REQUIRES, WORKERS};
 
 /// Every construct of the language, and every type of field with it.
 #[rustfmt::skip]
@@ -41,6 +41,7 @@ pub(super) const CASES: &[&str] = &[
     "resources: *", "resources.memory_mib > 100 and not resources.gpus: *", "resources.nowhere: 5",
     "resources.nowhere < 5", "resources.nowhere: *",
     "resources.gpus: 9223372036854775807", "resources.gpus < 1e19", "resources.a.b: 5", "not resources: *",
+    "requires: \"hw = fpga\"", "requires: hw*", "requires: (gpu and \"hw != fpga\")", "not requires: *", "requires > gpu",
     "history: { to: running }", "history: { to:\"running\" and actor:w-1 }", "history: { not to: running }",
     "history: { to: running and (actor: w-1 or reason: *) and not from: * }", "not history: { to: running }",
     "history: { at < now and fence > 1 }", "history: { to: (running or failed) } and history: { actor: w-2 }", "history: { *: * }",
@@ -162,6 +163,7 @@ fn keyword_field() -> Text {
         field(&["queue", "q*"], written(QUEUES), true),
         field(&["kind"], written(KINDS), true),
         field(&["owner"], written(OWNERS), true),
+        field(&["requires", "req*"], written(REQUIRES), true),
         field(&["lease.worker_id", "lease.*", "*worker_id"], written(WORKERS), true),
         field(&["orphan.reason", "*reason"], written(REASONS), true),
         field(&["error.code", "error.message.keyword"], prop_oneof![written(CODES), written(MESSAGES)].boxed(), true),
