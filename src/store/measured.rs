@@ -6,11 +6,11 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
+    Archived, AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
     ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
 use crate::clock::Timestamp;
-use crate::job::{BodyRef, Job, JobId, Json, ScheduleId};
+use crate::job::{BodyRef, Job, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 
@@ -94,6 +94,10 @@ impl Store for Measured {
         read("search", self.0.search(search)).await
     }
 
+    async fn heads(&self, keys: &[OrderingKey]) -> Result<Vec<Option<Head>>, StoreError> {
+        read("heads", self.0.heads(keys)).await
+    }
+
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         read("count", self.0.count(filter, by)).await
     }
@@ -102,20 +106,24 @@ impl Store for Measured {
         read("stats", self.0.stats(request)).await
     }
 
-    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+    async fn write_records(&self, writes: Vec<RecordWrite>) -> Vec<WriteResult<Record>> {
         let started = Instant::now();
-        let result = self.0.write_record(write).await;
-        count("write_record", outcome(&result), 1);
-        time("write_record", started);
-        result
+        let results = self.0.write_records(writes).await;
+        count_writes("write_records", &results);
+        time("write_records", started);
+        results
     }
 
-    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        read("record", self.0.record(key)).await
+    async fn records_of(&self, keys: &[RecordKey]) -> Result<Vec<Option<Record>>, StoreError> {
+        read("records_of", self.0.records_of(keys)).await
     }
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         read("records", self.0.records(kind)).await
+    }
+
+    async fn records_after(&self, kind: RecordKind, after: Option<&RecordName>) -> Result<Vec<Record>, StoreError> {
+        read("records_after", self.0.records_after(kind, after)).await
     }
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {

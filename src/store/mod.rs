@@ -29,7 +29,7 @@ pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoredSchedule};
 
 use crate::clock::Timestamp;
-use crate::job::{BodyRef, Job, JobId, Json, NewBody, ScheduleId};
+use crate::job::{BodyRef, Job, JobId, JobState, Json, NewBody, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 
@@ -76,6 +76,17 @@ pub struct Versioned {
     pub job: Arc<Job>,
     /// The version that was last read or written.
     pub version: Version,
+}
+
+/// The live job of an ordering key that has the smallest place in the key's line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The id of the job that is the head.
+    pub job: JobId,
+    /// The place of the job in the line, from 1 on.
+    pub seq: u64,
+    /// Whether the job waits or runs.
+    pub state: JobState,
 }
 
 /// What a refresh makes visible. A refresh of less needs less of the store to be available.
@@ -230,6 +241,13 @@ pub trait Store: Send + Sync + 'static {
     /// Finds jobs. The result may lag behind acknowledged writes, unless [`Store::has_realtime_search`].
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError>;
 
+    /// Finds the head of each of these lines, in the order of `keys`; `None` where no job of the key waits or runs. The
+    /// result may lag as [`Store::search`] may, and not behind a refresh of the jobs.
+    ///
+    /// # Errors
+    /// [`StoreError`] also when only a part of the jobs could be looked at.
+    async fn heads(&self, keys: &[OrderingKey]) -> Result<Vec<Option<Head>>, StoreError>;
+
     /// Counts jobs by group, the largest group first; without a field, all jobs are one group. The counts may lag as
     /// [`Store::search`] may.
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError>;
@@ -238,12 +256,27 @@ pub trait Store: Send + Sync + 'static {
     /// [`MAX_ROWS`](crate::query::stats::MAX_ROWS). They may lag as [`Store::search`] may.
     async fn stats(&self, request: &StatsRequest) -> Result<Option<Stats>, StoreError>;
 
-    /// Applies one write of a record on its condition and returns once it is durable. When the future is dropped before
-    /// that, the write may or may not be applied.
-    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record>;
+    /// Applies every write of a record on its own condition and returns the results in order, once all are durable.
+    /// When the future is dropped before that, each may or may not be applied.
+    async fn write_records(&self, writes: Vec<RecordWrite>) -> Vec<WriteResult<Record>>;
 
-    /// Reads a record in real time: every acknowledged write is seen.
-    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError>;
+    /// Reads records in real time: every acknowledged write is seen. Returns them in the order of `keys`; `None` where
+    /// there is no record.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`] also when only one of them cannot be read.
+    async fn records_of(&self, keys: &[RecordKey]) -> Result<Vec<Option<Record>>, StoreError>;
+
+    /// Applies one write of a record, as [`Store::write_records`] does.
+    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+        let unanswered = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
+        self.write_records(vec![write]).await.pop().unwrap_or_else(unanswered)
+    }
+
+    /// Reads a record, as [`Store::records_of`] does.
+    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        Ok(self.records_of(std::slice::from_ref(key)).await?.pop().flatten())
+    }
 
     /// Lists the records of a kind, by name. Which there are may lag as [`Store::search`] may, so that a record just
     /// created is missing; each that is listed is as it is in real time.
@@ -251,6 +284,10 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError`] of any read, and when there are more than [`MAX_RECORDS`].
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError>;
+
+    /// Lists some records of a kind, by name, from the first after `after` on, however many there are; none when there
+    /// are no more. Which there are may lag as [`Store::search`] may. Those that cannot be read are left out.
+    async fn records_after(&self, kind: RecordKind, after: Option<&RecordName>) -> Result<Vec<Record>, StoreError>;
 
     /// Applies every write of a schedule on its own condition and returns the results in order, once all are durable.
     /// Dropping the future does not undo what was handed over.

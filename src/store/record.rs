@@ -34,6 +34,14 @@ words! {
         Manager = "manager",
         /// How far the backfill of a schedule has come.
         Backfill = "backfill",
+        /// A limit of how many jobs run at once.
+        Limit = "limit",
+        /// The jobs that run under a limit.
+        Slots = "slots",
+        /// The job that holds a unique key.
+        Unique = "unique",
+        /// The line of an ordering key: which place in it is the next.
+        Line = "line",
     }
 }
 
@@ -177,7 +185,8 @@ mod tests {
         let refusal = "job".parse::<RecordKind>().expect_err("no such kind");
         assert_eq!(
             refusal,
-            "`job` is not a kind of record; the kinds are lease, queue, subscription, setting, manager, backfill"
+            "`job` is not a kind of record; the kinds are lease, queue, subscription, setting, manager, backfill, \
+             limit, slots, unique, line"
         );
     }
 

@@ -86,6 +86,7 @@ macro_rules! conformance {
                 searches::the_limit_holds,
                 searches::dispatch_order_is_priority_then_due_time_then_id,
                 searches::a_search_sees_the_latest_version_only,
+                searches::the_head_of_a_line_is_its_first_job_that_has_not_ended,
                 counts::by_each_field_and_each_pair,
                 counts::of_what_a_filter_matches,
                 counts::without_a_field_are_one_group_even_of_none,

@@ -14,9 +14,10 @@ use serde_json::value::RawValue;
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, BodyRef, Due, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState,
-    Json, Kind, Lease, Notice, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
-    RetryPolicy, Running, ScheduleId, State,
+    Attempt, Body, BodyRef, Concurrency, ConcurrencyKey, Conditions, Due, Fence, Fingerprint, History, HistoryEntry,
+    Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeTarget, Ordered, OrderingKey, Orphan,
+    OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, Requirement, RetryPolicy, Running, ScheduleId,
+    State, UniqueKey,
 };
 
 /// The form in which inline bodies are written.
@@ -87,6 +88,14 @@ pub(super) struct JobDocument<'a> {
     retry: RetryPolicy,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     resources: Cow<'a, BTreeMap<String, u64>>,
+    #[serde(default, skip_serializing_if = "<[Requirement]>::is_empty")]
+    requires: Cow<'a, [Requirement]>,
+    concurrency_key: Option<ConcurrencyKey>,
+    max_concurrent: Option<u32>,
+    unique_key: Option<UniqueKey>,
+    ordering_key: Option<OrderingKey>,
+    order_seq: Option<u64>,
+    order_first: Option<u64>,
     orphan_policy: Option<OrphanPolicy>,
     #[serde(default, skip_serializing_if = "<[NoticeTarget]>::is_empty")]
     notify: Cow<'a, [NoticeTarget]>,
@@ -204,6 +213,13 @@ impl<'a> JobDocument<'a> {
             fence: job.fence,
             retry: spec.retry,
             resources: Cow::Borrowed(&spec.resources),
+            requires: Cow::Borrowed(spec.requires()),
+            concurrency_key: spec.concurrency().map(|concurrency| concurrency.key.clone()),
+            max_concurrent: spec.concurrency().map(|concurrency| concurrency.max),
+            unique_key: spec.unique().cloned(),
+            ordering_key: spec.ordering_key().cloned(),
+            order_seq: spec.ordering().map(|ordering| ordering.seq),
+            order_first: spec.ordering().map(|ordering| ordering.first),
             orphan_policy: spec.oversight.orphan_policy,
             notify: Cow::Borrowed(&spec.oversight.notify),
             schedule_id: spec.due.as_ref().map(|due| due.schedule_id.clone()),
@@ -239,6 +255,9 @@ impl<'a> JobDocument<'a> {
     }
 
     fn into_job(self) -> Result<Job, serde_json::Error> {
+        let concurrency = self.concurrency_key.zip(self.max_concurrent).map(|(key, max)| Concurrency { key, max });
+        let placed = self.ordering_key.zip(self.order_seq).zip(self.order_first);
+        let ordering = placed.map(|((key, seq), first)| Ordered { key, seq, first });
         let due = self.schedule_id.zip(self.due_at).map(|(schedule_id, due_at)| Due { schedule_id, due_at });
         let spec = JobSpec {
             queue: self.queue,
@@ -253,6 +272,13 @@ impl<'a> JobDocument<'a> {
             resources: self.resources.into_owned(),
             oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
             due: due.map(Box::new),
+            conditions: Conditions {
+                requires: self.requires.into_owned(),
+                concurrency,
+                unique: self.unique_key,
+                ordering,
+            }
+            .stored(),
             fingerprint: self.fingerprint.as_deref().map(fingerprint).transpose()?,
         };
         let finished_at = || self.finished_at.ok_or_else(|| missing("a job at its end without `finished_at`"));

@@ -15,7 +15,8 @@
 //!   a lost answer means, and what is done then), `unreadable` (documents of other versions);
 //! - the way of a write: `writer`, `caller`, `intake`, `batch`, `task`, `bulk`, `bodies` and `cleaning`, which share a
 //!   `context`;
-//! - reads: `reader`, `search`, `query_time`, `stats` and [`kql`] (Kibana's query language as the server's);
+//! - reads: `reader`, `search`, `heads` (who is first in the line of an ordering key), `query_time`, `stats` and
+//!   [`kql`] (Kibana's query language as the server's);
 //! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`], [`months`]
 //!   and [`mover`];
 //! - beside the jobs: `collection` (documents that are compared and swapped as jobs are, without an archive), of which
@@ -43,6 +44,7 @@ mod documents;
 mod error;
 mod fault;
 mod flavour;
+mod heads;
 mod health;
 mod indices;
 mod intake;
@@ -99,11 +101,11 @@ use self::unreadable::Unreadable;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::Writer;
 use super::{
-    Archived, AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
+    Archived, AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
     ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
 use crate::clock::{SystemClock, Timestamp};
-use crate::job::{BodyRef, Job, JobId, Json, ScheduleId};
+use crate::job::{BodyRef, Job, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{GroupBy, MAX_ROWS, Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, Query, ScheduleFilter, Search};
 
@@ -239,6 +241,10 @@ impl Store for ElasticsearchStore {
         self.heard(search::search(scope, indices, search, recent, unreadable).await)
     }
 
+    async fn heads(&self, keys: &[OrderingKey]) -> Result<Vec<Option<Head>>, StoreError> {
+        self.heard(heads::find(self.jobs()?, keys).await)
+    }
+
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         self.heard(stats::count(self.jobs_for(filter.query.is_some())?, &self.context.indices, filter, by).await)
     }
@@ -250,18 +256,23 @@ impl Store for ElasticsearchStore {
         self.heard(stats::stats(self.jobs_for(true)?, &self.context.indices, request, MAX_ROWS).await)
     }
 
-    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
-        self.records.write(write).await
+    async fn write_records(&self, writes: Vec<RecordWrite>) -> Vec<WriteResult<Record>> {
+        self.records.write(writes).await
     }
 
-    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+    async fn records_of(&self, keys: &[RecordKey]) -> Result<Vec<Option<Record>>, StoreError> {
         let scope = self.scope(&self.context.indices.records)?;
-        self.heard(self.records.get(key, scope.deadline).await)
+        self.heard(self.records.get(keys, scope.deadline).await)
     }
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         let scope = self.scope(&self.context.indices.records)?;
         self.heard(self.records.list(kind, scope.deadline).await)
+    }
+
+    async fn records_after(&self, kind: RecordKind, after: Option<&RecordName>) -> Result<Vec<Record>, StoreError> {
+        let scope = self.scope(&self.context.indices.records)?;
+        self.heard(self.records.list_after(kind, after, scope.deadline).await)
     }
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {

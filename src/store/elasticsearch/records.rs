@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::collection::{Collection, Element, PAGE, Present};
@@ -89,6 +89,11 @@ impl Element for Record {
     }
 }
 
+/// Returns the query for the records of a kind, and their order.
+fn of_kind(kind: RecordKind) -> (Value, Value) {
+    (json!({ "bool": { "filter": [{ "term": { "kind": kind.as_str() } }] } }), json!([{ "name": "asc" }]))
+}
+
 /// The records of a store.
 pub(super) struct Records(Collection<Record>);
 
@@ -97,21 +102,20 @@ impl Records {
         Self(Collection::new(context))
     }
 
-    /// Applies a write and returns when it is decided, at the latest at its deadline.
-    pub(super) async fn write(&self, write: RecordWrite) -> WriteResult<Record> {
-        let unanswered = || Err(StoreError::Corrupt("a write has no answer".to_owned()).into());
-        self.0.write(vec![write]).await.pop().unwrap_or_else(unanswered)
+    /// Applies writes and returns when they are decided, at the latest at their deadline.
+    pub(super) async fn write(&self, writes: Vec<RecordWrite>) -> Vec<WriteResult<Record>> {
+        self.0.write(writes).await
     }
 
-    /// Reads a record in real time.
-    pub(super) async fn get(&self, key: &RecordKey, deadline: Instant) -> Result<Option<Record>, StoreError> {
-        Ok(self.0.get(&[key.to_string()], deadline).await?.pop().flatten())
+    /// Reads records in real time.
+    pub(super) async fn get(&self, keys: &[RecordKey], deadline: Instant) -> Result<Vec<Option<Record>>, StoreError> {
+        let ids: Vec<String> = keys.iter().map(RecordKey::to_string).collect();
+        self.0.get(&ids, deadline).await
     }
 
     /// Lists the records of a kind, ordered by name: those that a search finds, as they are in real time.
     pub(super) async fn list(&self, kind: RecordKind, deadline: Instant) -> Result<Vec<Record>, StoreError> {
-        let query = json!({ "bool": { "filter": [{ "term": { "kind": kind.as_str() } }] } });
-        let sort = json!([{ "name": "asc" }]);
+        let (query, sort) = of_kind(kind);
         let mut records: Vec<Record> = Vec::new();
         let mut after = None;
         // Ends: every round adds a page, or is the last.
@@ -124,6 +128,18 @@ impl Records {
             after = last;
         }
         Err(too_many(kind))
+    }
+
+    /// Lists a page of the records of a kind, ordered by name, after this one.
+    pub(super) async fn list_after(
+        &self,
+        kind: RecordKind,
+        after: Option<&RecordName>,
+        deadline: Instant,
+    ) -> Result<Vec<Record>, StoreError> {
+        let (query, sort) = of_kind(kind);
+        let page = self.0.ids(&query, &sort, after.map(|name| json!([name])), deadline).await?;
+        self.0.get_readable(&page.found, deadline).await
     }
 
     /// Closes the records to writes and waits until every write under way is decided.

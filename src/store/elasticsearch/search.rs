@@ -17,7 +17,7 @@ use super::tombstone;
 use super::unreadable::Unreadable;
 use super::write_id::RecentWrites;
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobState, Partition, QueueName};
+use crate::job::{JobId, JobState, LimitName, LimitScope, Partition, QueueName};
 use crate::query::fields::{Field, FieldType};
 use crate::query::{Direction, Filter, Search, Sort, SortKey, SortValue};
 use crate::store::{Place, StoreError, Versioned};
@@ -49,6 +49,15 @@ pub(super) fn query(filter: &Filter) -> Value {
         let there = json!({ "exists": { "field": field } });
         Some(if wanted? { there } else { json!({ "bool": { "must_not": there } }) })
     }
+    fn under(limits: &[LimitName]) -> Option<Value> {
+        let of_scope = |scope: LimitScope| {
+            let names: Vec<&str> =
+                limits.iter().filter(|limit| limit.scope == scope).map(|limit| limit.of.as_str()).collect();
+            (!names.is_empty()).then(|| json!({ "terms": { scope.field(): names } }))
+        };
+        let any: Vec<Value> = LimitScope::ALL.into_iter().filter_map(of_scope).collect();
+        (!any.is_empty()).then(|| json!({ "bool": { "should": any, "minimum_should_match": 1 } }))
+    }
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
@@ -57,6 +66,7 @@ pub(super) fn query(filter: &Filter) -> Value {
             .then(|| json!({ "bool": { "must_not": { "prefix": { "queue": QueueName::INTERNAL } } } })),
         terms("kind", &filter.kinds, |kind| kind.as_str()),
         terms("owner", &filter.owners, |owner| owner.as_str()),
+        exists("owner", filter.without_owner.then_some(false)),
         range("run_at", "lte", filter.run_at_most),
         range("run_at", "gt", filter.run_after),
         range("watch_at", "lte", filter.watch_at_most),
@@ -75,6 +85,11 @@ pub(super) fn query(filter: &Filter) -> Value {
         }),
         filter.worker_id.as_ref().map(|worker| json!({ "term": { "lease.worker_id": worker.as_str() } })),
         filter.request_id.as_ref().map(|request| json!({ "term": { "lease.request_id": request.as_str() } })),
+        under(&filter.under),
+        terms("ordering_key", &filter.in_line_of, |key| key.as_str()),
+        terms("ordering_key", &filter.not_in_line_of, |key| key.as_str())
+            .map(|left_out| json!({ "bool": { "must_not": left_out } })),
+        under(&filter.not_under).map(|left_out| json!({ "bool": { "must_not": left_out } })),
         // A condition that only live jobs satisfy requires a field that tombstones lack.
         (!filter.only_live()).then(|| json!({ "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } })),
     ];

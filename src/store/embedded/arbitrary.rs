@@ -11,13 +11,15 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, Body, BodyId, BodyRef, Due, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError,
-    JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight,
-    Owner, Priority, Progress, QueueName, RecordName, RequestId, RetryPolicy, Running, ScheduleId, State, WorkerId,
+    Actor, Attempt, Body, BodyId, BodyRef, Concurrency, ConcurrencyKey, Conditions, Due, EventName, Fence, Fingerprint,
+    History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat,
+    NoticeTarget, Ordered, OrderingKey, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
+    RecordName, RequestId, RetryPolicy, Running, ScheduleId, State, UniqueKey, WorkerId,
 };
 use crate::schedule::{
-    Action, ActionType, Course, DatesText, Definition, Method, MissedTimes, NotRun, NotRunRange, Overlap, PeriodText,
-    Schedule, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox, SchedulePause,
+    Action, ActionType, Course, DatesText, Definition, KeptOutcome, Method, MissedTimes, NotRun, NotRunRange, Outcome,
+    Overlap, PeriodText, Schedule, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox,
+    SchedulePause,
 };
 use crate::store::{Place, Record, RecordKey, RecordKind, StoredSchedule, Version, Versioned};
 
@@ -119,11 +121,13 @@ fn course() -> impl Strategy<Value = Course> {
     let range = range.prop_map(|(first, last, count, reason)| NotRunRange { first, last, count, reason });
     let ranges = prop::collection::vec(range, 0..3);
     let times = || (option::of(time()), option::of(time()));
-    (times(), ranges, any::<u32>(), any::<u32>(), times(), outbox()).prop_map(
-        |((next_due_at, last_due_at), not_run, errors, failures, (failing_since, missed_since), outbox)| Course {
-            next_due_at,
-            last_due_at,
+    let row = (any::<u32>(), any::<u32>());
+    (times(), ranges, prop::collection::vec(kept(), 0..3), row, times(), outbox()).prop_map(
+        |(due, not_run, kept, (errors, failures), (failing_since, missed_since), outbox)| Course {
+            next_due_at: due.0,
+            last_due_at: due.1,
             not_run,
+            kept,
             errors,
             failures,
             failing_since,
@@ -147,6 +151,20 @@ fn outbox() -> impl Strategy<Value = ScheduleOutbox> {
     );
     (prop::collection::vec(notice, 0..3), any::<u64>(), option::of(time()))
         .prop_map(|(notices, last_number, not_before)| ScheduleOutbox { notices, last_number, not_before })
+}
+
+fn kept() -> impl Strategy<Value = KeptOutcome> {
+    let flags = (any::<bool>(), any::<bool>());
+    (time(), select(&Outcome::ALL[..]), any::<Option<u64>>(), flags, any::<Option<String>>()).prop_map(
+        |(due_at, outcome, late_ms, (has_job, backfilled), message)| KeptOutcome {
+            due_at,
+            outcome,
+            late_ms,
+            has_job,
+            backfilled,
+            message,
+        },
+    )
 }
 
 /// Any job.
@@ -196,9 +214,9 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let resources = prop::collection::btree_map(".*", any::<u64>(), 0..4);
     let times = (any::<Option<Duration>>(), any::<Option<Duration>>(), any::<u32>());
     let retry = (any::<Duration>(), number(), any::<Duration>(), number());
-    let rest = (retry, any::<Option<u128>>(), oversight(), option::of(due()));
+    let rest = (retry, any::<Option<u128>>(), oversight(), option::of(due()), conditions());
     let spec = (named, labels, resources, times, rest).prop_map(
-        |(named, labels, resources, times, (retry, fingerprint, oversight, due))| JobSpec {
+        |(named, labels, resources, times, (retry, fingerprint, oversight, due, conditions))| JobSpec {
             queue: named.0,
             kind: named.1,
             priority: Priority::new(named.2).expect("within the bounds"),
@@ -211,11 +229,27 @@ fn spec() -> impl Strategy<Value = JobSpec> {
             resources,
             oversight,
             due: due.map(Box::new),
+            conditions: conditions.stored(),
             fingerprint: fingerprint.map(Fingerprint),
         },
     );
     // The stack of a test has no room for all that two jobs are made of.
     spec.boxed()
+}
+
+fn conditions() -> impl Strategy<Value = Conditions> {
+    let texts = ["gpu", "!gpu", "hw = fpga", "os not in (linux, \"a b\")", "build >= 42.5"];
+    let requires = prop::sample::subsequence(texts.to_vec(), 0..=texts.len());
+    let parsed = |texts: Vec<&str>| texts.into_iter().map(|text| text.parse().expect("a requirement")).collect();
+    let concurrency = option::of((name(ConcurrencyKey::new), 1..1_000_u32));
+    let unique = option::of(name(UniqueKey::new));
+    let ordering = option::of((name(OrderingKey::new), any::<u64>(), any::<u64>()));
+    (requires, concurrency, unique, ordering).prop_map(move |(texts, concurrency, unique, ordering)| Conditions {
+        requires: parsed(texts),
+        concurrency: concurrency.map(|(key, max)| Concurrency { key, max }),
+        unique,
+        ordering: ordering.map(|(key, seq, first)| Ordered { key, seq, first }),
+    })
 }
 
 fn due() -> impl Strategy<Value = Due> {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Corrupt;
 use super::stored::{self, StoredJob};
 use crate::clock::Timestamp;
-use crate::job::{Attempt, Body, Fence, History, HistoryEntry, Job, JobError, JobId, JobSpec, Notice, Running, State};
+use crate::job::{Attempt, Body, Fence, History, HistoryEntry, Job, JobError, JobId, Notice, Running, State};
 
 /// Which parts of a job a change has.
 #[derive(Clone, Copy, Default)]
@@ -65,8 +65,8 @@ pub(super) fn encode(before: Option<&Job>, after: &Job, buffer: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// Returns whether two specifications are the same, which nearly always is one that is shared.
-fn is_same(one: &Arc<JobSpec>, other: &Arc<JobSpec>) -> bool {
+/// Returns whether two parts of documents are the same, which nearly always is one that is shared.
+pub(super) fn is_same<T: PartialEq>(one: &Arc<T>, other: &Arc<T>) -> bool {
     Arc::ptr_eq(one, other) || one == other
 }
 

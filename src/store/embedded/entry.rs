@@ -9,6 +9,7 @@
 //!        | 4 record number:varint text | 5 record a record that was written, or removed
 //!        | 6 number:varint text         a schedule that was written, as JSON, which has its id
 //!        | 7 text                       the id of a schedule that was removed
+//!        | 8 text number:varint rest    a schedule that was written with the definition that it had
 //! job    = 0 uuid:16 | 1 text
 //! ```
 //!
@@ -24,6 +25,7 @@ use uuid::Uuid;
 use super::delta::{self, Delta};
 use super::error::Corrupt;
 use super::machine::{Change, Changes, Effects, Heads};
+use super::schedules::Rest;
 use super::{records, schedules, stored};
 use crate::job::{BodyId, JobId, Json, ScheduleId};
 use crate::schedule::Schedule;
@@ -38,6 +40,7 @@ const RECORD: u8 = 4;
 const RECORD_REMOVED: u8 = 5;
 const SCHEDULE: u8 = 6;
 const SCHEDULE_REMOVED: u8 = 7;
+const SCHEDULE_REST: u8 = 8;
 
 /// How the id of a job begins: one that is a UUID takes half the bytes.
 const UUID: u8 = 0;
@@ -83,9 +86,17 @@ pub(super) fn encode(effects: &Effects) -> Result<Vec<u8>, Corrupt> {
     for (id, change) in &effects.schedules {
         match &change.after {
             Some(after) => {
-                buffer.push(SCHEDULE);
-                let text = schedules::text(&after.schedule)?;
-                stored::append(&(last.wrapping_sub(after.version.seq_no), text.as_str()), buffer)?;
+                let number = last.wrapping_sub(after.version.seq_no);
+                match Rest::since(change.before.as_ref().map(|before| &*before.schedule), &after.schedule)? {
+                    Some(rest) => {
+                        buffer.push(SCHEDULE_REST);
+                        stored::append(&(id.as_str(), number, rest), buffer)?;
+                    }
+                    None => {
+                        buffer.push(SCHEDULE);
+                        stored::append(&(number, schedules::text(&after.schedule)?.as_str()), buffer)?;
+                    }
+                }
             }
             None => {
                 buffer.push(SCHEDULE_REMOVED);
@@ -129,6 +140,7 @@ enum Item {
     Record(RecordKey, u64, Json),
     RecordRemoved(RecordKey),
     Schedule(u64, Arc<Schedule>),
+    ScheduleRest(ScheduleId, u64, Rest),
     ScheduleRemoved(ScheduleId),
 }
 
@@ -194,6 +206,13 @@ impl Entry {
                     let before = schedule_before(&id)?;
                     schedules.insert(id, Change { before, after: Some(StoredSchedule { schedule, version }) });
                 }
+                Item::ScheduleRest(id, seq_no, rest) => {
+                    let before = schedule_before(&id)?;
+                    let missing = || format!("the schedule {id} that it changes does not exist");
+                    let schedule = rest.applied_to(&before.as_ref().ok_or_else(missing)?.schedule)?;
+                    let after = StoredSchedule { schedule: Arc::new(schedule), version: version(seq_no) };
+                    schedules.insert(id, Change { before, after: Some(after) });
+                }
                 Item::ScheduleRemoved(id) => {
                     let before = schedule_before(&id)?;
                     schedules.insert(id, Change { before, after: None });
@@ -231,6 +250,10 @@ impl Reader<'_> {
                 let (number, text): (u64, String) = self.read()?;
                 let schedule = schedules::parse(&text).map_err(|why| format!("a schedule: {why}"))?;
                 Item::Schedule(last.wrapping_sub(number), schedule)
+            }
+            SCHEDULE_REST => {
+                let (id, number, rest) = self.read()?;
+                Item::ScheduleRest(id, last.wrapping_sub(number), rest)
             }
             SCHEDULE_REMOVED => Item::ScheduleRemoved(self.read()?),
             other => return Err(format!("it has an item of the unknown kind {other}")),

@@ -2,7 +2,8 @@
 //!
 //! Every index is derived from `by_id`: a job is in `available` exactly while it is available, in `by_worker` and
 //! `by_request` exactly while it runs under such a lease, in `watched` while time alone can bring the monitor something
-//! to do with it. A job that has ended stays here until its notices have been handed on.
+//! to do with it, in `lines` while it names an ordering key and has not ended. A job that has ended stays here until
+//! its notices have been handed on.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,17 +15,15 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use itertools::Itertools;
 
+use super::available::{self, QueueJobs, in_dispatch_order};
+use super::by_owner::ByOwner;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, JobState, QueueName, RequestId, State, WorkerId};
-use crate::query::{Filter, SortKey};
-use crate::store::Versioned;
+use crate::job::{Job, JobId, JobState, OrderingKey, QueueName, RequestId, State, WorkerId};
+use crate::query::{Filter, Group, SortKey};
+use crate::store::{Head, Versioned};
 
 /// The finest difference between two times.
 const MOMENT: Duration = Duration::from_millis(1);
-
-/// A queue's available jobs: by priority, the most urgent first, and within one by due time and id. Two maps and not
-/// one, so that a search for what is due steps over the not yet due of a priority at once, however many they are.
-type QueueJobs = BTreeMap<Reverse<i8>, BTreeMap<(Timestamp, JobId), Versioned>>;
 
 /// The number of parts into which the live jobs are divided.
 const SHARDS: usize = 4_096;
@@ -72,14 +71,18 @@ impl ById {
 #[derive(Debug, Default)]
 pub(super) struct Live {
     by_id: ById,
-    available: HashMap<QueueName, QueueJobs>,
-    by_worker: HashMap<WorkerId, BTreeSet<JobId>>,
-    by_request: HashMap<RequestId, BTreeSet<JobId>>,
+    available: HashMap<QueueName, QueueJobs, RandomState>,
+    /// The same by owner, for the queues of which that is asked.
+    by_owner: ByOwner,
+    by_worker: HashMap<WorkerId, BTreeSet<JobId>, RandomState>,
+    by_request: HashMap<RequestId, BTreeSet<JobId>, RandomState>,
+    /// The jobs of each ordering key that have not ended, by their places.
+    lines: HashMap<OrderingKey, BTreeSet<(u64, JobId)>, RandomState>,
     /// The jobs that the monitor has to check, by the time of the check.
     watched: BTreeSet<(Timestamp, JobId)>,
     /// The jobs with notices to hand on; they include all live jobs that have ended.
     pending_notices: BTreeSet<JobId>,
-    counts: HashMap<(JobState, QueueName), u64>,
+    counts: HashMap<(JobState, QueueName), u64, RandomState>,
 }
 
 impl Live {
@@ -105,6 +108,17 @@ impl Live {
         Some(former)
     }
 
+    /// Returns the first job that has not ended of each of these lines.
+    pub(super) fn heads(&self, keys: &[OrderingKey]) -> Vec<Option<Head>> {
+        keys.iter().map(|key| self.head(key)).collect()
+    }
+
+    fn head(&self, key: &OrderingKey) -> Option<Head> {
+        let (seq, id) = self.lines.get(key)?.first()?;
+        let state = self.by_id.get(id)?.job.state.name();
+        Some(Head { job: id.clone(), seq: *seq, state })
+    }
+
     /// Returns how many live jobs there are by state and queue.
     pub(super) fn counts(&self) -> impl Iterator<Item = (JobState, &QueueName, u64)> {
         self.counts.iter().map(|((state, queue), count)| (*state, queue, *count))
@@ -128,6 +142,11 @@ impl Live {
         }
         if let Some(worker) = &filter.worker_id {
             return Some(by_ids(self.by_worker.get(worker)));
+        }
+        if !filter.in_line_of.is_empty() && filter.only_live() {
+            let lines = filter.in_line_of.iter().filter_map(|key| self.lines.get(key)).flatten();
+            let of_lines: Vec<&Versioned> = lines.filter_map(|(_, id)| self.by_id.get(id)).collect();
+            return Some(Box::new(of_lines.into_iter()));
         }
         let only = |wanted: fn(&JobState) -> bool| !filter.states.is_empty() && filter.states.iter().all(wanted);
         if only(|state| *state == JobState::Available) {
@@ -181,6 +200,23 @@ impl Live {
         queues.kmerge_by(|(one, _), (other, _)| one < other).map(|(_, head)| head)
     }
 
+    /// Returns whether the available jobs of a queue have an index by owner.
+    pub(super) fn has_by_owner(&self, queue: &QueueName) -> bool {
+        self.by_owner.has(queue)
+    }
+
+    /// Makes the index by owner of a queue's available jobs, unless it is there.
+    pub(super) fn index_by_owner(&mut self, queue: &QueueName) {
+        if !self.by_owner.has(queue) {
+            self.by_owner.make(queue, self.available.get(queue));
+        }
+    }
+
+    /// Counts the available jobs of a queue by owner that are due at `latest`; `None` without an index by owner.
+    pub(super) fn count_by_owner(&self, queue: &QueueName, latest: Option<Timestamp>) -> Option<Vec<Group>> {
+        self.by_owner.count(queue, latest)
+    }
+
     /// Returns the jobs that are watched up to `latest`, in the order of time, after `after`.
     pub(super) fn watched<'a>(
         &'a self,
@@ -195,7 +231,9 @@ impl Live {
     }
 
     fn queues<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a QueueJobs> + use<'a> {
-        let named: Vec<&QueueJobs> = if filter.queues.is_empty() {
+        let named: Vec<&QueueJobs> = if let Some(of_owners) = self.by_owner.of(filter) {
+            of_owners
+        } else if filter.queues.is_empty() {
             self.available.values().collect()
         } else {
             let distinct: BTreeSet<&QueueName> = filter.queues.iter().collect();
@@ -209,9 +247,8 @@ impl Live {
         *self.counts.entry((job.state.name(), job.spec.queue.clone())).or_default() += 1;
         match &job.state {
             State::Available => {
-                let queue = self.available.entry(job.spec.queue.clone()).or_default();
-                let due = queue.entry(Reverse(job.spec.priority.get())).or_default();
-                due.insert((job.run_at, job.id.clone()), head.clone());
+                available::insert(self.available.entry(job.spec.queue.clone()).or_default(), head);
+                self.by_owner.insert(head);
             }
             State::Running(running) => {
                 self.by_worker.entry(running.lease.worker_id.clone()).or_default().insert(job.id.clone());
@@ -220,6 +257,9 @@ impl Live {
                 }
             }
             State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
+        }
+        if let Some((key, place)) = place_in_line(job) {
+            self.lines.entry(key.clone()).or_default().insert(place);
         }
         if !job.outbox.is_empty() {
             self.pending_notices.insert(job.id.clone());
@@ -247,6 +287,9 @@ impl Live {
             }
             State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => {}
         }
+        if let Some((key, place)) = place_in_line(job) {
+            leave_set(&mut self.lines, key, &place);
+        }
         if !job.outbox.is_empty() {
             self.pending_notices.remove(&job.id);
         }
@@ -256,47 +299,27 @@ impl Live {
     }
 
     fn leave_queue(&mut self, job: &Job) {
-        let priority = Reverse(job.spec.priority.get());
+        self.by_owner.remove(job);
         let Some(queue) = self.available.get_mut(&job.spec.queue) else { return };
-        let Some(due) = queue.get_mut(&priority) else { return };
-        due.remove(&(job.run_at, job.id.clone()));
-        if due.is_empty() {
-            queue.remove(&priority);
-        }
+        available::remove(queue, job);
         if queue.is_empty() {
             self.available.remove(&job.spec.queue);
         }
     }
 }
 
-fn leave_set<K: Eq + Hash>(map: &mut HashMap<K, BTreeSet<JobId>>, key: &K, id: &JobId) {
-    let Some(ids) = map.get_mut(key) else { return };
-    ids.remove(id);
-    if ids.is_empty() {
-        map.remove(key);
-    }
+/// Returns the ordering key of a job that has not ended, and its place in the key's line.
+fn place_in_line(job: &Job) -> Option<(&OrderingKey, (u64, JobId))> {
+    let ordered = job.spec.ordering().filter(|_| !job.state.name().is_final())?;
+    Some((&ordered.key, (ordered.seq, job.id.clone())))
 }
 
-/// The position of an available job in the order of dispatch.
-type Position<'a> = (Reverse<i8>, &'a (Timestamp, JobId));
-
-/// Walks the available jobs of one queue that are due until `until` in dispatch order, after the given position. Of
-/// each priority it steps over the jobs that are not due yet at once.
-fn in_dispatch_order(
-    queue: &QueueJobs,
-    after: Option<(Reverse<i8>, (Timestamp, JobId))>,
-    until: Timestamp,
-) -> impl Iterator<Item = (Position<'_>, &Versioned)> {
-    let highest = after.as_ref().map_or(Bound::Unbounded, |(priority, _)| Bound::Included(*priority));
-    queue.range((highest, Bound::Unbounded)).flat_map(move |(priority, due)| {
-        let first = match &after {
-            Some((level, place)) if level == priority => Bound::Excluded(place),
-            _ => Bound::Unbounded,
-        };
-        due.range((first, Bound::Unbounded))
-            .take_while(move |((run_at, _), _)| *run_at <= until)
-            .map(|(place, head)| ((*priority, place), head))
-    })
+fn leave_set<K: Eq + Hash, T: Ord>(map: &mut HashMap<K, BTreeSet<T>, RandomState>, key: &K, element: &T) {
+    let Some(elements) = map.get_mut(key) else { return };
+    elements.remove(element);
+    if elements.is_empty() {
+        map.remove(key);
+    }
 }
 
 #[cfg(test)]

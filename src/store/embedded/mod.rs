@@ -33,9 +33,11 @@
 #[cfg(test)]
 mod arbitrary;
 mod audit;
+mod available;
 mod background;
 mod block;
 mod budget;
+mod by_owner;
 mod changed;
 mod checkpoint;
 mod column;
@@ -83,17 +85,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fjall::Snapshot;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{BodyRef, JobId, Json, ScheduleId};
+use crate::job::{BodyRef, JobId, Json, OrderingKey, QueueName, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
-    AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, ScheduleResult, ScheduleWrite,
-    Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
+    AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, ScheduleResult,
+    ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
 use audit::Audit;
 use budget::Budget;
@@ -107,7 +109,7 @@ use narrow::{Narrowed, NarrowedSchedules};
 use periodic::Periodic;
 use state::Published;
 pub use verify::{Verified, verify};
-use writer::{Queue, Writer};
+use writer::{Queue, Writer, answers};
 
 /// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,
 /// claimed, kept alive, finished), each time with its inline bodies, while a body of its own costs a second key, about
@@ -219,6 +221,20 @@ impl EmbeddedStore {
         Ok(found.into_iter().map(Option::flatten).collect())
     }
 
+    /// Makes the index by owner of a queue's available jobs, unless it is there. That goes over all of them, once.
+    async fn index_by_owner(&self, queue: Option<&QueueName>) -> Result<(), StoreError> {
+        let Some(queue) = queue else { return Ok(()) };
+        if self.in_memory(|engine| engine.published.read().live.has_by_owner(queue))? {
+            return Ok(());
+        }
+        let queue = queue.clone();
+        let index = move |engine: &Engine| {
+            engine.published.write().live.index_by_owner(&queue);
+            Ok(())
+        };
+        self.on_disk(&self.lookups, index).await
+    }
+
     /// Answers a query, within its time, when one of the places for such queries is free. `is_indexed` says whether the
     /// index of finished jobs answers it alone.
     async fn query<T: Send + 'static>(
@@ -271,21 +287,6 @@ fn closed() -> StoreError {
     StoreError::Unavailable("it is closed".to_owned())
 }
 
-fn writer_ended<T>() -> WriteError<T> {
-    WriteError::Unknown("the store's writer ended".to_owned())
-}
-
-/// Waits for the answers to writes that were handed to the writer, if they were.
-async fn answers<T>(
-    count: usize,
-    pushed: Result<oneshot::Receiver<Vec<WriteResult<T>>>, StoreError>,
-) -> Vec<WriteResult<T>> {
-    match pushed {
-        Ok(answers) => answers.await.unwrap_or_else(|_| (0..count).map(|_| Err(writer_ended())).collect()),
-        Err(refusal) => (0..count).map(|_| Err(refusal.clone().into())).collect(),
-    }
-}
-
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
@@ -323,6 +324,7 @@ impl Store for EmbeddedStore {
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
         let Some(wanted) = Narrowed::of(&search.filter) else { return Ok(Vec::new()) };
+        self.index_by_owner(by_owner::needed_for(&wanted.filter, search.sort)).await?;
         if scan::is_indexed(&wanted, search.sort) {
             let budget = Budget::of(self.query_time);
             return self.in_memory(|engine| scan::search(engine, &wanted, search, budget))?;
@@ -332,10 +334,18 @@ impl Store for EmbeddedStore {
         self.query(is_indexed, move |engine, budget| scan::search(engine, &wanted, &search, budget)).await
     }
 
+    async fn heads(&self, keys: &[OrderingKey]) -> Result<Vec<Option<Head>>, StoreError> {
+        self.in_memory(|engine| engine.published.read().live.heads(keys))
+    }
+
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         let Some(wanted) = Narrowed::of(filter) else { return Ok(scan::no_groups(by)) };
         if scan::is_counted(&wanted, by) {
             return self.in_memory(|engine| Ok(scan::kept_counts(engine, &wanted, by)))?;
+        }
+        if let Some(queue) = by_owner::counted_for(&wanted.filter, by) {
+            self.index_by_owner(Some(queue)).await?;
+            return self.in_memory(|engine| scan::count_by_owner(engine, queue, &wanted));
         }
         let by = by.to_vec();
         self.query(wanted.exact, move |engine, budget| scan::count(engine, &wanted, &by, budget)).await
@@ -346,16 +356,27 @@ impl Store for EmbeddedStore {
         self.query(false, move |engine, budget| stats::stats(engine, &request, budget)).await
     }
 
-    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
-        self.queue.push_record(write)?.await.unwrap_or_else(|_| Err(writer_ended()))
+    async fn write_records(&self, writes: Vec<RecordWrite>) -> Vec<WriteResult<Record>> {
+        let count = writes.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        answers(count, self.queue.push_records(writes)).await
     }
 
-    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.in_memory(|engine| Ok(engine.published.read().records.get(key)?.cloned()))?
+    async fn records_of(&self, keys: &[RecordKey]) -> Result<Vec<Option<Record>>, StoreError> {
+        self.in_memory(|engine| {
+            let published = engine.published.read();
+            keys.iter().map(|key| Ok(published.records.get(key)?.cloned())).collect()
+        })?
     }
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         self.in_memory(|engine| engine.published.read().records.of(kind))?
+    }
+
+    async fn records_after(&self, kind: RecordKind, after: Option<&RecordName>) -> Result<Vec<Record>, StoreError> {
+        self.in_memory(|engine| engine.published.read().records.after(kind, after))
     }
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {

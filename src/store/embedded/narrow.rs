@@ -67,7 +67,10 @@ impl Narrowed {
             // The query says nothing that the other parts do not say by now.
             narrowed.query = None;
         }
-        let exact = exact && ids.is_none();
+        // The columns have no keys.
+        let exact = exact && ids.is_none() && filter.under.is_empty() && filter.not_under.is_empty();
+        let exact = exact && filter.in_line_of.is_empty() && filter.not_in_line_of.is_empty();
+        let exact = exact && !filter.without_owner;
         Some(Self { filter: narrowed, ids, spans, exact })
     }
 

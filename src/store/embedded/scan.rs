@@ -14,7 +14,7 @@ use super::live::Shard;
 use super::narrow::Narrowed;
 use super::page::{Page, Sink};
 use super::state::{Published, View};
-use crate::job::JobState;
+use crate::job::{JobState, QueueName};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
@@ -81,6 +81,11 @@ pub(super) fn kept_counts(engine: &Engine, wanted: &Narrowed, by: &[GroupField])
     let mut groups = Groups::default();
     groups.add_counts(&engine.published.read(), &wanted.filter, by);
     groups.most_first(by)
+}
+
+/// Counts the due jobs of a queue by owner that has an index by owner, or had one until none of its jobs waited.
+pub(super) fn count_by_owner(engine: &Engine, queue: &QueueName, wanted: &Narrowed) -> Vec<Group> {
+    engine.published.read().live.count_by_owner(queue, wanted.filter.run_at_most).unwrap_or_default()
 }
 
 /// Counts jobs by group.

@@ -4,16 +4,22 @@
 //! schedule does not have are left out of its serde form, which only a format that names its fields can read. The text
 //! has the id as well, which must be that of the key.
 //!
+//! The log has one that was created or defined anew in the same way, and of any other all but its definition
+//! ([`Rest`]): a schedule goes on whenever it is due, and its definition may have the body of a call.
+//!
 //! The keys of each [`Index`] are in the order in which schedules are listed by it, and each has the schedule's id, so
 //! that no two schedules share one.
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use super::delta::is_same;
 use super::error::Corrupt;
 use super::stored::{decode_as, encode_as};
 use crate::clock::Timestamp;
 use crate::job::{Owner, ScheduleId};
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, SchedulePause};
 use crate::store::StoredSchedule;
 
 /// What schedules are found by.
@@ -92,6 +98,52 @@ pub(super) fn text(schedule: &Schedule) -> Result<String, Corrupt> {
 /// Why it is none.
 pub(super) fn parse(text: &str) -> Result<Arc<Schedule>, String> {
     serde_json::from_str(text).map(Arc::new).map_err(|error| error.to_string())
+}
+
+/// All of a schedule but its id and its definition. A field that is added to the schedule does not compile until it has
+/// its place here.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Rest {
+    revision: u64,
+    period_since: Timestamp,
+    paused: Option<SchedulePause>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    /// How far the schedule has come, as JSON for the same reason as the whole.
+    course: String,
+}
+
+impl Rest {
+    /// Returns what `after` has beside its definition, if that is the one that `before` has.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when it cannot be written.
+    pub(super) fn since(before: Option<&Schedule>, after: &Schedule) -> Result<Option<Self>, Corrupt> {
+        let Schedule { id, definition, revision, period_since, paused, created_at, updated_at, course } = after;
+        if before.is_none_or(|before| !is_same(&before.definition, definition)) {
+            return Ok(None);
+        }
+        let course = serde_json::to_string(course);
+        Ok(Some(Self {
+            revision: *revision,
+            period_since: *period_since,
+            paused: paused.clone(),
+            created_at: *created_at,
+            updated_at: *updated_at,
+            course: course.map_err(|error| Corrupt(format!("the schedule {id} cannot be written: {error}")))?,
+        }))
+    }
+
+    /// Returns the schedule with this and the definition that it had before.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(super) fn applied_to(self, before: &Schedule) -> Result<Schedule, String> {
+        let Self { revision, period_since, paused, created_at, updated_at, course } = self;
+        let course = serde_json::from_str(&course).map_err(|error| format!("the schedule {}: {error}", before.id))?;
+        let (id, definition) = (before.id.clone(), Arc::clone(&before.definition));
+        Ok(Schedule { id, definition, revision, period_since, paused, created_at, updated_at, course })
+    }
 }
 
 /// Writes `stored` over what `buffer` held.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use fjall::Snapshot;
@@ -18,7 +19,7 @@ use super::live::Live;
 use super::machine::Effects;
 use super::schedules::Index;
 use super::unflushed::{Cut, Flush, Unflushed};
-use crate::job::{BodyId, JobId, JobState, Json, QueueName, ScheduleId};
+use crate::job::{BodyId, JobId, JobState, Json, QueueName, RecordName, ScheduleId};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, StoredSchedule, Version, Versioned};
 
@@ -188,6 +189,9 @@ impl Published {
     }
 }
 
+/// How many records are listed at once where there may be any number.
+const RECORDS_PAGE: usize = 1_000;
+
 /// All records, by kind and name.
 #[derive(Debug, Default)]
 pub(super) struct Records {
@@ -224,9 +228,23 @@ impl Records {
         if let Some((_, why)) = self.unreadable.iter().find(|(key, _)| key.kind == kind) {
             return Err(StoreError::Corrupt(why.clone()));
         }
-        let found = self.readable.iter().filter(|(key, _)| key.kind == kind).map(|(_, record)| record.clone());
-        let found: Vec<Record> = found.take(MAX_RECORDS + 1).collect();
+        let found: Vec<Record> = self.from(kind, Bound::Unbounded).take(MAX_RECORDS + 1).cloned().collect();
         if found.len() > MAX_RECORDS { Err(too_many(kind)) } else { Ok(found) }
+    }
+
+    /// Returns a page of the readable records of a kind, by name.
+    pub(super) fn after(&self, kind: RecordKind, after: Option<&RecordName>) -> Vec<Record> {
+        let first = after.map_or(Bound::Unbounded, |after| Bound::Excluded(RecordKey::new(kind, after.clone())));
+        self.from(kind, first).take(RECORDS_PAGE).cloned().collect()
+    }
+
+    /// Returns the readable records of a kind from a bound on, by name.
+    fn from(&self, kind: RecordKind, first: Bound<RecordKey>) -> impl Iterator<Item = &Record> {
+        let first = match first {
+            Bound::Unbounded => Bound::Included(RecordKey::new(kind, RecordName::first())),
+            bound => bound,
+        };
+        self.readable.range((first, Bound::Unbounded)).take_while(move |(key, _)| key.kind == kind).map(|(_, one)| one)
     }
 }
 

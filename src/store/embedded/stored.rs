@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::error::Corrupt;
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, Due, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState, Kind, Notice, Oversight,
-    Owner, Priority, QueueName, RetryPolicy, State,
+    Attempt, Body, Concurrency, Conditions, Due, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState,
+    Kind, Notice, Ordered, Oversight, Owner, Priority, QueueName, Requirement, RetryPolicy, State, UniqueKey,
 };
 use crate::store::{Place, Version, Versioned};
 
 /// The format of what is stored. Another layout gets another number, so that the two are distinguished.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 4;
 
 /// Writes `head` over what `buffer` held.
 pub(super) fn encode(head: &Versioned, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
@@ -134,7 +134,32 @@ struct StoredSpec {
     resources: BTreeMap<String, u64>,
     oversight: Oversight,
     due: Option<Box<Due>>,
+    #[serde(serialize_with = "write_conditions", deserialize_with = "read_conditions")]
+    conditions: Option<Box<Conditions>>,
     fingerprint: Option<Fingerprint>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Conditions")]
+struct StoredConditions {
+    requires: Vec<Requirement>,
+    concurrency: Option<Concurrency>,
+    unique: Option<UniqueKey>,
+    ordering: Option<Ordered>,
+}
+
+fn write_conditions<S: Serializer>(conditions: &Option<Box<Conditions>>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Borrowed<'a>(#[serde(serialize_with = "StoredConditions::serialize")] &'a Conditions);
+
+    conditions.as_deref().map(Borrowed).serialize(serializer)
+}
+
+fn read_conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<Conditions>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Owned(#[serde(deserialize_with = "StoredConditions::deserialize")] Conditions);
+
+    Ok(Option::deserialize(deserializer)?.map(|Owned(conditions)| Box::new(conditions)))
 }
 
 fn shared_spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<JobSpec>, D::Error> {

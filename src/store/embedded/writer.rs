@@ -19,7 +19,9 @@ use super::flush::Flusher;
 use super::machine::{Batch, Command, Outcomes};
 use crate::job::Json;
 use crate::schedule::{DatesText, Definition};
-use crate::store::{Record, RecordWrite, ScheduleResult, ScheduleWrite, StoreError, Write, WriteResult};
+use crate::store::{
+    Record, RecordWrite, ScheduleWrite, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
+};
 
 /// The most writes that may wait.
 const WAITING_ITEMS: usize = 65_536;
@@ -51,21 +53,45 @@ pub(super) struct Request {
 
 /// The caller that waits for an answer.
 enum Caller {
-    Jobs { count: usize, answer: oneshot::Sender<Vec<WriteResult>> },
-    Record(oneshot::Sender<WriteResult<Record>>),
-    Schedules { count: usize, answer: oneshot::Sender<Vec<ScheduleResult>> },
+    Jobs(Answer<Versioned>),
+    Records(Answer<Record>),
+    Schedules(Answer<StoredSchedule>),
 }
 
-/// Sends each of `callers` its own of the outcomes. A caller may have gone; its answer is no use to anyone else then.
+/// The answer to the writes of one caller, which may have gone: it is no use to anyone else then.
+struct Answer<T> {
+    count: usize,
+    sender: oneshot::Sender<Vec<WriteResult<T>>>,
+}
+
+/// An answer that is waited for.
+type Awaited<T> = oneshot::Receiver<Vec<WriteResult<T>>>;
+
+impl<T> Answer<T> {
+    fn to(count: usize) -> (Self, Awaited<T>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self { count, sender }, receiver)
+    }
+
+    /// Sends the caller its own of the outcomes, which are the next.
+    fn send(self, outcomes: &mut impl Iterator<Item = WriteResult<T>>) {
+        drop(self.sender.send(outcomes.take(self.count).collect()));
+    }
+
+    fn fail(self, failure: &Failure<'_>) {
+        drop(self.sender.send((0..self.count).map(|_| failure.answer()).collect()));
+    }
+}
+
+/// Sends each of `callers` its own of the outcomes.
 fn answer(callers: Vec<Caller>, outcomes: Outcomes) {
     let Outcomes { jobs, records, schedules } = outcomes;
     let (mut jobs, mut records, mut schedules) = (jobs.into_iter(), records.into_iter(), schedules.into_iter());
     for caller in callers {
         match caller {
-            Caller::Jobs { count, answer } => drop(answer.send(jobs.by_ref().take(count).collect())),
-            // Without an outcome there would be nothing to send, and the caller would hear that it is unknown.
-            Caller::Record(answer) => drop(records.next().map(|outcome| answer.send(outcome))),
-            Caller::Schedules { count, answer } => drop(answer.send(schedules.by_ref().take(count).collect())),
+            Caller::Jobs(answer) => answer.send(&mut jobs),
+            Caller::Records(answer) => answer.send(&mut records),
+            Caller::Schedules(answer) => answer.send(&mut schedules),
         }
     }
 }
@@ -78,9 +104,9 @@ impl Caller {
     /// Answers every write of the caller with a failure.
     fn fail(self, failure: &Failure<'_>) {
         match self {
-            Self::Jobs { count, answer } => drop(answer.send((0..count).map(|_| failure.answer()).collect())),
-            Self::Record(answer) => drop(answer.send(failure.answer())),
-            Self::Schedules { count, answer } => drop(answer.send((0..count).map(|_| failure.answer()).collect())),
+            Self::Jobs(answer) => answer.fail(failure),
+            Self::Records(answer) => answer.fail(failure),
+            Self::Schedules(answer) => answer.fail(failure),
         }
     }
 }
@@ -126,40 +152,36 @@ impl Queue {
     /// # Errors
     /// [`StoreError`] when too much waits, or the queue is closed. A request that is too large for the bounds by itself
     /// is taken when nothing else waits: it could never be otherwise.
-    pub(super) fn push(&self, writes: Vec<Write>) -> Result<oneshot::Receiver<Vec<WriteResult>>, StoreError> {
-        let (bytes, count) = (writes.iter().map(bytes_of).sum(), writes.len());
+    pub(super) fn push(&self, writes: Vec<Write>) -> Result<Awaited<Versioned>, StoreError> {
+        let (bytes, (answer, awaited)) = (writes.iter().map(bytes_of).sum(), Answer::to(writes.len()));
         let has_new = writes.iter().any(|write| matches!(write, Write::Create { .. }));
-        let (answer, receiver) = oneshot::channel();
         let commands = writes.into_iter().map(Command::Job).collect();
-        self.put(Request { commands, bytes, caller: Caller::Jobs { count, answer } }, has_new)?;
-        Ok(receiver)
+        self.put(Request { commands, bytes, caller: Caller::Jobs(answer) }, has_new)?;
+        Ok(awaited)
     }
 
-    /// Puts a write of a record into the queue.
+    /// Puts writes of records into the queue.
     ///
     /// # Errors
     /// The errors of [`Queue::push`].
-    pub(super) fn push_record(&self, write: RecordWrite) -> Result<oneshot::Receiver<WriteResult<Record>>, StoreError> {
-        let bytes = HEAD_BYTES + write.body().map_or(0, Json::bytes);
-        let (answer, receiver) = oneshot::channel();
-        self.put(Request { commands: vec![Command::Record(write)], bytes, caller: Caller::Record(answer) }, false)?;
-        Ok(receiver)
+    pub(super) fn push_records(&self, writes: Vec<RecordWrite>) -> Result<Awaited<Record>, StoreError> {
+        let bytes = writes.iter().map(|write| HEAD_BYTES + write.body().map_or(0, Json::bytes)).sum();
+        let (answer, awaited) = Answer::to(writes.len());
+        let commands = writes.into_iter().map(Command::Record).collect();
+        self.put(Request { commands, bytes, caller: Caller::Records(answer) }, false)?;
+        Ok(awaited)
     }
 
     /// Puts writes of schedules into the queue. A new schedule is new work, as a new job is.
     ///
     /// # Errors
     /// The errors of [`Queue::push`].
-    pub(super) fn push_schedules(
-        &self,
-        writes: Vec<ScheduleWrite>,
-    ) -> Result<oneshot::Receiver<Vec<ScheduleResult>>, StoreError> {
-        let (bytes, count) = (writes.iter().map(bytes_of_schedule).sum(), writes.len());
+    pub(super) fn push_schedules(&self, writes: Vec<ScheduleWrite>) -> Result<Awaited<StoredSchedule>, StoreError> {
+        let (bytes, (answer, awaited)) = (writes.iter().map(bytes_of_schedule).sum(), Answer::to(writes.len()));
         let has_new = writes.iter().any(|write| matches!(write, ScheduleWrite::Create { .. }));
-        let (answer, receiver) = oneshot::channel();
         let commands = writes.into_iter().map(Command::Schedule).collect();
-        self.put(Request { commands, bytes, caller: Caller::Schedules { count, answer } }, has_new)?;
-        Ok(receiver)
+        self.put(Request { commands, bytes, caller: Caller::Schedules(answer) }, has_new)?;
+        Ok(awaited)
     }
 
     fn put(&self, request: Request, has_new: bool) -> Result<(), StoreError> {
@@ -415,6 +437,22 @@ fn bytes_of_schedule(write: &ScheduleWrite) -> usize {
     let url = action.url.as_ref().map_or(0, String::len);
     let excluded = exclude.len() * size_of::<DatesText>();
     HEAD_BYTES + bodies + url + action.headers.as_ref().map_or(0, texts) + texts(labels) + excluded
+}
+
+/// Returns the error of a write whose answer never came.
+pub(super) fn writer_ended<T>() -> WriteError<T> {
+    WriteError::Unknown("the store's writer ended".to_owned())
+}
+
+/// Waits for the answers to writes that were handed to the writer, if they were.
+pub(super) async fn answers<T>(
+    count: usize,
+    pushed: Result<oneshot::Receiver<Vec<WriteResult<T>>>, StoreError>,
+) -> Vec<WriteResult<T>> {
+    match pushed {
+        Ok(answers) => answers.await.unwrap_or_else(|_| (0..count).map(|_| Err(writer_ended())).collect()),
+        Err(refusal) => (0..count).map(|_| Err(refusal.clone().into())).collect(),
+    }
 }
 
 #[cfg(test)]

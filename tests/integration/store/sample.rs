@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, Claim, Due, EventName, Fence, Fingerprint, History, HistoryEntry, Job, JobError, JobId,
-    JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget, Orphan, OrphanPolicy, Oversight, Owner,
-    Priority, Progress, QueueName, RequestId, RetryPolicy, Running, ScheduleId, State, WorkerId,
+    Actor, Attempt, Body, Claim, Concurrency, ConcurrencyKey, Conditions, Due, EventName, Fence, Fingerprint, History,
+    HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget,
+    Ordered, OrderingKey, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId,
+    RetryPolicy, Running, ScheduleId, State, UniqueKey, WorkerId,
 };
 
 /// The time at which sample jobs are submitted.
@@ -203,6 +204,15 @@ pub(crate) fn full(name: &str, state: State) -> Job {
             }],
         },
         due: Some(due("nächtlich/7", -1)),
+        conditions: Conditions {
+            requires: ["gpu", "note not in (\"größe\", b)", "build >= 20261124110052001.5"]
+                .map(|text| text.parse().expect("a requirement"))
+                .to_vec(),
+            concurrency: Some(Concurrency { key: ConcurrencyKey::new("db-7").expect("a key"), max: 5 }),
+            unique: Some(UniqueKey::new("report-7").expect("a key")),
+            ordering: Some(Ordered { key: OrderingKey::new("account-7").expect("a key"), seq: 8, first: 7 }),
+        }
+        .stored(),
         fingerprint: Some(Fingerprint(u128::MAX - 1)),
     };
     Job {

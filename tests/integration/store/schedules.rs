@@ -7,8 +7,9 @@ use leasehold::clock::Timestamp;
 use leasehold::job::{Actor, Json, NoticeFormat, Owner, Partition, PartitionSet, ScheduleId};
 use leasehold::query::ScheduleFilter;
 use leasehold::schedule::{
-    Action, ActionType, Course, DatesText, Definition, Method, MissedTimes, NotRun, NotRunRange, Overlap, PeriodText,
-    Schedule, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox, SchedulePause,
+    Action, ActionType, Course, DatesText, Definition, KeptOutcome, Method, MissedTimes, NotRun, NotRunRange, Outcome,
+    Overlap, PeriodText, Schedule, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox,
+    SchedulePause,
 };
 use leasehold::store::{
     DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Version, WriteError,
@@ -118,10 +119,19 @@ fn full(name: &str, body: &str) -> Schedule {
         notify: vec![target],
     };
     let range = |reason| NotRunRange { first: at(-9), last: at(-7), count: 2, reason };
+    let kept = |late_ms, message: Option<&str>| KeptOutcome {
+        due_at: at(-7),
+        outcome: Outcome::Failed,
+        late_ms,
+        has_job: late_ms.is_some(),
+        backfilled: late_ms.is_none(),
+        message: message.map(str::to_owned),
+    };
     let course = Course {
         next_due_at: Some(at(7)),
         last_due_at: Some(at(-7)),
-        not_run: vec![range(NotRun::Missed), range(NotRun::Overlap)],
+        not_run: NotRun::ALL.map(range).to_vec(),
+        kept: vec![kept(Some(7), Some("\u{201e}ü\u{201c} \"a\"\n")), kept(None, None)],
         errors: 2,
         failures: 3,
         failing_since: Some(at(-8)),

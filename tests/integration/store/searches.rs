@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Claim, Job, JobError, JobSpec, JobState, Lease, Notice, Orphan, Partition, PartitionSet, Priority, Progress,
-    Running, State,
+    Claim, Conditions, Job, JobError, JobId, JobSpec, JobState, Lease, Notice, Ordered, OrderingKey, Orphan, Partition,
+    PartitionSet, Priority, Progress, Running, State,
 };
 use leasehold::query::{Direction, Filter, Query, Search, Sort, SortField, SortKey};
-use leasehold::store::Versioned;
+use leasehold::store::{Head, Versioned};
 
 use super::sample::{at, claimed, due, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
 use super::{Engine, create, create_all, replace};
@@ -19,6 +19,13 @@ const JOBS: i64 = 60;
 
 /// The queues of the assorted jobs, but for those of the system.
 const NAMES: [&str; 3] = ["alpha", "beta", "gamma / δ"];
+
+/// The ordering keys of the assorted jobs.
+const LINES: [&str; 2] = ["account-7", "account-8"];
+
+fn ordered(key: &str, seq: u64) -> Ordered {
+    Ordered { key: OrderingKey::new(key).expect("a key"), seq, first: seq }
+}
 
 /// Jobs in every state and several queues, kinds, owners and priorities, with many ties, and some times missing.
 pub(crate) fn assorted() -> Vec<Arc<Job>> {
@@ -30,6 +37,11 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
             priority: Priority::new([0, 100, -100, 0, 1][number as usize % 5]).expect("a priority"),
             labels: (number % 3 == 0).then(|| ("team".to_owned(), format!("t{}", number % 2))).into_iter().collect(),
             due: (number % 4 == 2).then(|| due(["nightly", "hourly"][number as usize / 4 % 2], number % 9)),
+            conditions: Conditions {
+                ordering: (number % 4 < 3).then(|| ordered(LINES[number as usize % 2], (number * 7 % 20) as u64)),
+                ..Conditions::default()
+            }
+            .stored(),
             expected_runtime: (number % 4 == 0).then(|| Duration::from_millis(number as u64 % 9)),
             ..plain_spec()
         };
@@ -125,6 +137,7 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     for names in [vec!["team-a"], vec!["team-a", "team-b"], vec!["team"]] {
         filters.push(Filter { owners: names.into_iter().map(owner).collect(), ..Filter::default() });
     }
+    filters.push(Filter { without_owner: true, ..Filter::default() });
     for latest in [at(-1), at(0), at(300), at(10_000), Timestamp::MAX] {
         filters.push(Filter { run_at_most: Some(latest), ..Filter::default() });
         filters.push(Filter { run_after: Some(latest), ..Filter::default() });
@@ -163,6 +176,17 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     for name in ["request-1", "request-2", "request"] {
         filters.push(Filter { request_id: Some(request(name)), ..Filter::default() });
     }
+    for limit in ["queue:alpha", "kind:render", "owner:team-a", "key:db-7", "key:db"] {
+        let limits = || vec![limit.parse().expect("a limit"), "key:none".parse().expect("a limit")];
+        filters.push(Filter { under: limits(), ..Filter::default() });
+        filters.push(Filter { not_under: limits(), ..Filter::default() });
+    }
+    for key in ["account-7", "account-8", "account"] {
+        let keys = || vec![OrderingKey::new(key).expect("a key"), OrderingKey::new("none").expect("a key")];
+        filters.push(Filter { in_line_of: keys(), ..Filter::default() });
+        filters.push(Filter { in_line_of: keys(), states: vec![JobState::Available], ..Filter::default() });
+        filters.push(Filter { not_in_line_of: keys(), ..Filter::default() });
+    }
     for wanted in [|number| number < 128, |number| number == 17, |_| false] {
         let set: PartitionSet = Partition::all().filter(|partition| wanted(partition.get())).collect();
         filters.push(Filter { available_in: Some(set), ..Filter::default() });
@@ -195,6 +219,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         queues: vec![queue("beta")],
         kinds: vec![kind("Render"), kind("render")],
         owners: vec![owner("team-a"), owner("team-b")],
+        without_owner: false,
         run_at_most: Some(at(700)),
         run_after: Some(at(-1)),
         watch_at_most: Some(at(401)),
@@ -207,6 +232,10 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         query: None,
         worker_id: Some(worker("worker-1")),
         request_id: Some(request("request-1")),
+        under: vec!["key:db-7".parse().expect("a limit"), "kind:render".parse().expect("a limit")],
+        not_under: vec!["owner:team-c".parse().expect("a limit")],
+        in_line_of: LINES.map(|key| ordered(key, 0).key).to_vec(),
+        not_in_line_of: vec![ordered(LINES[0], 0).key],
         without_system: true,
     };
     agree(engine, &jobs, &all(everything)).await;
@@ -219,7 +248,9 @@ pub(crate) async fn every_order_in_both_directions(engine: &impl Engine) {
     for sort in every_sort() {
         let watched = Filter { watch_at_most: Some(at(400)), ..Filter::default() };
         let old = Filter { finished_at_most: Some(at(19)), ..Filter::default() };
-        for filter in [Filter::default(), available.clone(), ended.clone(), watched, old] {
+        let of_team = Filter { queues: vec![queue("alpha")], owners: vec![owner("team-a")], ..available.clone() };
+        let of_nobody = Filter { owners: Vec::new(), without_owner: true, ..of_team.clone() };
+        for filter in [Filter::default(), available.clone(), ended.clone(), watched, old, of_team, of_nobody] {
             agree(engine, &jobs, &Search { sort, ..all(filter) }).await;
         }
     }
@@ -344,4 +375,34 @@ pub(crate) async fn a_search_sees_the_latest_version_only(engine: &impl Engine) 
     engine.settle().await;
     assert!(find(engine, &all(Filter { states: vec![JobState::Failed], ..Filter::default() })).await.is_empty());
     assert_eq!(ids(&find(engine, &all(Filter::default())).await), [id("a").to_string()]);
+}
+
+pub(crate) async fn the_head_of_a_line_is_its_first_job_that_has_not_ended(engine: &impl Engine) {
+    let jobs = assorted_in(engine).await;
+    let keys = [LINES[1], "none", LINES[0], LINES[1]].map(|key| ordered(key, 0).key);
+    let mut ended: Vec<Arc<Job>> = Vec::new();
+    // Ends, since each round ends the heads.
+    loop {
+        let head = |key: &OrderingKey| {
+            let is_live = |job: &&Arc<Job>| !job.state.name().is_final() && !ended.iter().any(|one| one.id == job.id);
+            let of_line = jobs.iter().filter(is_live).filter(|job| job.spec.ordering_key() == Some(key));
+            let seq = |job: &Arc<Job>| job.spec.ordering().expect("a place").seq;
+            let first = of_line.min_by_key(|job| (seq(job), job.id.clone()))?;
+            Some(Head { job: first.id.clone(), seq: seq(first), state: first.state.name() })
+        };
+        let expected: Vec<Option<Head>> = keys.iter().map(head).collect();
+        engine.settle().await;
+        assert_eq!(engine.store().heads(&keys).await.expect("searchable"), expected);
+        if expected.iter().all(Option::is_none) {
+            assert!(ended.len() > 20, "there are some of each line: {}", ended.len());
+            return;
+        }
+        let heads: Vec<JobId> = expected.into_iter().take(3).flatten().map(|head| head.job).collect();
+        for found in engine.store().get(&heads).await.expect("readable").into_iter().flatten() {
+            let state = State::Cancelled { finished_at: at(2_000) };
+            let end = Arc::new(Job { state, outbox: Vec::new(), ..Job::clone(&found.job) });
+            replace(engine, &end, found.version).await.expect("written");
+            ended.push(end);
+        }
+    }
 }

@@ -29,6 +29,13 @@ pub(in super::super) fn available(payload: Body) -> Job {
         retry: RetryPolicy::default(),
         resources: BTreeMap::from([("cpu_millis".to_owned(), u64::MAX)]),
         oversight: Oversight::default(),
+        conditions: Conditions {
+            requires: ["hw = fpga", "note != \"a b\""].map(|text| text.parse().expect("a requirement")).to_vec(),
+            concurrency: Some(Concurrency { key: ConcurrencyKey::new("db-7").expect("a key"), max: 5 }),
+            unique: Some(UniqueKey::new("report-7").expect("a key")),
+            ordering: Some(Ordered { key: OrderingKey::new("account-7").expect("a key"), seq: 8, first: 7 }),
+        }
+        .stored(),
         due: Some(Box::new(Due { schedule_id: name("nightly"), due_at: at(1_900_000_000_000) })),
         fingerprint: Some(Fingerprint(u128::MAX - 5)),
     };

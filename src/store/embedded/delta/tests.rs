@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::*;
-use crate::job::{Actor, Change, Claim, LeaseProof, WorkerId};
+use crate::job::{Actor, Change, Claim, JobSpec, LeaseProof, WorkerId};
 
 fn read_again(before: Option<&Job>, after: &Job) -> Result<Job, String> {
     let mut bytes = b"what is there".to_vec();

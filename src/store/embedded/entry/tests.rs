@@ -46,7 +46,7 @@ fn change() -> impl Strategy<Value = (Memory, Effects)> {
     use proptest::option::of;
     let job = (arbitrary::job(), of(arbitrary::job()), any::<bool>(), 0..100_u64);
     let record = (arbitrary::record(), of(arbitrary::record()), any::<bool>(), 0..100_u64);
-    let schedule = (arbitrary::schedule(), of(arbitrary::schedule()), any::<bool>(), 0..100_u64);
+    let schedule = (arbitrary::schedule(), of((arbitrary::schedule(), any::<bool>())), any::<bool>(), 0..100_u64);
     let body = (any::<u128>(), of(any::<String>()));
     let changes = (vec(job, 0..5), vec(record, 0..3), vec(schedule, 0..3), vec(body, 0..3));
     changes.prop_map(|(jobs, records, schedules, bodies)| {
@@ -75,12 +75,14 @@ fn change() -> impl Strategy<Value = (Memory, Effects)> {
         for (stored, after, is_new, back) in schedules {
             let id = stored.schedule.id.clone();
             memory.schedules.remove(&id);
+            let definition = stored.schedule.definition.clone();
             let before = (!is_new).then_some(stored);
             memory.schedules.extend(before.clone().map(|before| (id.clone(), before)));
             let version = Version { seq_no: LAST.seq_no - back, ..LAST };
-            let after = after.map(|after| {
-                let schedule = Arc::new(Schedule { id: id.clone(), ..(*after.schedule).clone() });
-                StoredSchedule { schedule, version }
+            let after = after.map(|(after, is_defined_anew)| {
+                let after = (*after.schedule).clone();
+                let definition = if is_defined_anew { after.definition.clone() } else { definition };
+                StoredSchedule { schedule: Arc::new(Schedule { id: id.clone(), definition, ..after }), version }
             });
             written.insert(id, Change { before, after });
         }
@@ -146,32 +148,77 @@ fn an_entry_that_begins_a_term_changes_nothing_else() {
 
 #[test]
 fn an_unknown_kind_of_item_is_reported() {
-    let bytes = [7, 100, 8];
-    assert_eq!(Entry::decode(&bytes).map(drop), Err("it has an item of the unknown kind 8".to_owned()));
+    let bytes = [7, 100, 9];
+    assert_eq!(Entry::decode(&bytes).map(drop), Err("it has an item of the unknown kind 9".to_owned()));
 }
 
-#[test]
-fn an_item_of_a_schedule_that_is_cut_short_or_is_none_is_reported() {
-    let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let stored = arbitrary::schedule().new_tree(&mut runner).expect("a schedule").current();
-    let id = stored.schedule.id.clone();
-    let effects = |after: Option<StoredSchedule>| Effects {
+/// What a batch makes of a schedule.
+fn of_schedule(before: Option<StoredSchedule>, after: Option<StoredSchedule>) -> Effects {
+    let id = before.as_ref().or(after.as_ref()).map(|stored| stored.schedule.id.clone());
+    Effects {
         heads: Changes::default(),
         left: BTreeSet::new(),
         bodies: BTreeMap::new(),
         records: Changes::default(),
-        schedules: [(id.clone(), Change { before: None, after })].into_iter().collect(),
+        schedules: id.map(|id| (id, Change { before, after })).into_iter().collect(),
         last: LAST,
-    };
-    let begin = encoded(&Effects { schedules: Changes::default(), ..effects(None) }).len();
-    for bytes in [encoded(&effects(Some(stored))), encoded(&effects(None))] {
+    }
+}
+
+fn a_schedule() -> StoredSchedule {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    arbitrary::schedule().new_tree(&mut runner).expect("a schedule").current()
+}
+
+#[test]
+fn an_item_of_a_schedule_that_is_cut_short_or_is_none_is_reported() {
+    let stored = a_schedule();
+    let begin = encoded(&of_schedule(None, None)).len();
+    let all = [
+        of_schedule(None, Some(stored.clone())),
+        of_schedule(Some(stored.clone()), Some(stored.clone())),
+        of_schedule(Some(stored.clone()), None),
+    ];
+    for bytes in all.map(|effects| encoded(&effects)) {
         for length in begin + 1..bytes.len() {
             assert!(Entry::decode(&bytes[..length]).is_err(), "{length} of {} bytes", bytes.len());
         }
     }
-    let mut bytes = encoded(&Effects { schedules: Changes::default(), ..effects(None) });
+    let mut bytes = encoded(&of_schedule(None, None));
     bytes.push(SCHEDULE);
     stored::append(&(0_u64, "{}"), &mut bytes).expect("writable");
     let refusal = Entry::decode(&bytes).map(drop).expect_err("it is no schedule");
     assert!(refusal.starts_with("a schedule: "), "{refusal}");
+
+    let goes_on = encoded(&of_schedule(Some(stored.clone()), Some(stored)));
+    let entry = Entry::decode(&goes_on).expect("readable");
+    let refusal = entry.effects(&Memory::default(), 0).map(drop).expect_err("there is no such schedule");
+    assert!(refusal.contains("does not exist"), "{refusal}");
+}
+
+#[test]
+fn a_schedule_that_goes_on_takes_as_many_bytes_whatever_its_definition_has() {
+    let text = |body: usize| {
+        serde_json::json!({
+            "id": "nightly-report", "revision": 3, "period_since": "2030-01-01T00:00:00Z",
+            "created_at": "2030-01-01T00:00:00Z", "updated_at": "2030-01-02T00:00:00Z",
+            "definition": {
+                "action": {"type": "http", "url": "https://example.org/run", "body": "x".repeat(body)},
+                "period": {"cron": "0 2 * * *", "time_zone": "Europe/Berlin"}, "margin_of_error_ms": 60_000,
+            },
+            "course": {"next_due_at": "2030-01-03T01:00:00Z", "last_due_at": "2030-01-02T01:00:00Z"},
+        })
+    };
+    let schedule = |body| serde_json::from_value::<Schedule>(text(body)).expect("a schedule");
+    let stored = |schedule| StoredSchedule { schedule: Arc::new(schedule), version: LAST };
+    let bytes = |body: usize| {
+        let before = schedule(body);
+        let mut after = before.clone();
+        (after.course.last_due_at, after.course.next_due_at) = (before.course.next_due_at, None);
+        let whole = encoded(&of_schedule(None, Some(stored(after.clone())))).len();
+        (encoded(&of_schedule(Some(stored(before)), Some(stored(after)))).len(), whole)
+    };
+    let ((small, small_whole), (large, large_whole)) = (bytes(10), bytes(200 << 10));
+    assert_eq!(small, large);
+    assert!(small < 150 && small_whole > 400 && large_whole > 200 << 10, "{small}, {small_whole} and {large_whole}");
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::*;
-use crate::job::JobSpec;
+use crate::job::{JobSpec, Owner};
 use crate::query::dispatch_key;
 use crate::store::{Place, Version};
 
@@ -61,6 +61,46 @@ proptest! {
     }
 
     #[test]
+    fn an_index_by_owner_has_what_all_jobs_have_whenever_it_was_made(
+        heads in heads(),
+        made_after in 0..40_usize,
+        owned_by in prop::collection::vec(0..3_u8, 40),
+        wanted in prop::collection::vec(0..3_u8, 1..3),
+        latest in option::of(0..5_i64),
+    ) {
+        let owner = |number: u8| (number > 0).then(|| Owner::new(format!("owner-{number}")).expect("a name"));
+        let owners: Vec<Owner> = wanted.iter().filter_map(|number| owner(*number)).collect();
+        let filter = Filter { without_owner: owners.is_empty(), owners, ..available(&[1], latest) };
+        let queue = filter.queues[0].clone();
+        let (mut plain, mut indexed) = (Live::default(), Live::default());
+        for (number, (mut head, by)) in heads.into_iter().zip(owned_by).enumerate() {
+            if number == made_after {
+                indexed.index_by_owner(&queue);
+            }
+            let spec = JobSpec { owner: owner(by), ..(*head.job.spec).clone() };
+            Arc::make_mut(&mut head.job).spec = Arc::new(spec);
+            plain.put(head.clone());
+            indexed.put(head);
+        }
+        indexed.index_by_owner(&queue);
+
+        let found = |live: &Live| {
+            let found = live.dispatch(&filter, None).filter(|head| filter.matches(&head.job));
+            found.map(|head| head.job.id.clone()).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(found(&plain), found(&indexed));
+        let all = Filter { owners: Vec::new(), without_owner: false, ..filter.clone() };
+        let mut counts: std::collections::BTreeMap<Option<String>, u64> = std::collections::BTreeMap::new();
+        for head in plain.dispatch(&all, None) {
+            *counts.entry(head.job.spec.owner.as_ref().map(ToString::to_string)).or_default() += 1;
+        }
+        let counted = indexed.count_by_owner(&queue, filter.run_at_most).expect("an index");
+        let counted: std::collections::BTreeMap<Option<String>, u64> =
+            counted.into_iter().map(|group| (group.values[0].clone(), group.count)).collect();
+        prop_assert_eq!(counted, counts);
+    }
+
+    #[test]
     fn what_is_taken_out_leaves_nothing_behind(heads in heads()) {
         let mut live = Live::default();
         for head in &heads {
@@ -73,6 +113,6 @@ proptest! {
         }
         prop_assert!(live.all().iter().all(|shard| shard.is_empty()));
         prop_assert!(live.available.is_empty() && live.counts.is_empty());
-        prop_assert!(live.by_worker.is_empty() && live.by_request.is_empty());
+        prop_assert!(live.by_worker.is_empty() && live.by_request.is_empty() && live.lines.is_empty());
     }
 }
