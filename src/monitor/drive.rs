@@ -99,6 +99,10 @@ impl Driver {
         } else if let Ok(report) = result {
             state.failures = 0;
             state.trouble.end();
+            // What one run had to leave does not wait for a whole period.
+            if report.unfinished {
+                state.next = None;
+            }
             self.show(scan, &report, now);
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! In reading order: [`config`], [`rules`] (the action that one job needs: a pure function of the job, the time and the
 //! rules), [`pages`] and [`scan`] (finding such jobs and acting on them, a bounded number at a time), [`retention`],
-//! [`archive`] and [`audit`] (the other scans), [`report`] (what a run did), [`leader`] (one of several monitors acts),
-//! [`timetable`] and [`drive`] (when scans run), [`trouble`] (logging failures that repeat).
+//! [`archive`] and [`audit`] (the other scans), [`keeper`] (what is noted of jobs before they are removed), [`report`]
+//! (what a run did), [`leader`] (one of several monitors acts), [`timetable`] and [`drive`] (when scans run),
+//! [`trouble`] (logging failures that repeat).
 //!
 //! Two properties keep it safe. Every job has the time of its next check
 //! ([`Job::watch_at`](crate::job::Job::watch_at)), so that a scan is one search by time. Every change is a conditional
@@ -14,6 +15,7 @@ mod archive;
 pub mod audit;
 pub mod config;
 mod drive;
+mod keeper;
 pub mod leader;
 mod pages;
 pub mod report;
@@ -31,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use audit::Auditor;
 pub use config::{MonitorConfig, Retention, Schedule};
+pub use keeper::Keeper;
 pub use report::Report;
 pub use rules::{Action, Rules, Suspicion, decide};
 pub use scan::{Scan, Scans};
@@ -52,7 +55,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts a monitor on the current tokio runtime. It competes for leadership, and scans while it leads.
+    /// Starts a monitor on the current tokio runtime. It competes for leadership, and scans while it leads. The keeper
+    /// is told of ended jobs before they are removed.
     ///
     /// # Errors
     /// [`TicksError`] when the configured schedule cannot be parsed.
@@ -61,10 +65,14 @@ impl Monitor {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         config: MonitorConfig,
+        keeper: Option<Arc<dyn Keeper>>,
     ) -> Result<Self, TicksError> {
         let leader = Leader::new(Arc::clone(&store), Arc::clone(&clock), config.term_on(&*store));
         let leadership = leader.leadership();
         let mut scans = Scans::new(manager, &config, store.is_exclusive());
+        if let Some(keeper) = keeper {
+            scans = scans.with_keeper(keeper);
+        }
         if config.audit_period.is_some() {
             let auditor = Auditor::new(Arc::clone(&store), config.skew(store.is_exclusive()));
             scans = scans.with_audit(auditor.beginning(config.audit_anew));

@@ -5,12 +5,14 @@
 //! continues where a run had to stop.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::audit::Auditor;
 use super::config::{MonitorConfig, Retention};
+use super::keeper::Keeper;
 use super::pages::{MayAct, Pages};
 use super::report::Report;
 use super::rules::{Action, Rules, Suspicion, decide};
@@ -77,6 +79,7 @@ pub struct Scans {
     pub(super) retention: Retention,
     pub(super) queue_retention: BTreeMap<QueueName, Duration>,
     pub(super) idempotency_window: Duration,
+    pub(super) keeper: Option<Arc<dyn Keeper>>,
     auditor: Option<Auditor>,
     /// The key after which the next run of a scan continues.
     resume: Mutex<HashMap<Scan, SortKey>>,
@@ -93,6 +96,7 @@ impl Scans {
             retention: config.retention,
             queue_retention: config.queue_retention.clone(),
             idempotency_window: config.idempotency_window,
+            keeper: None,
             auditor: None,
             resume: Mutex::default(),
         }

@@ -84,6 +84,18 @@ impl Cron {
         Some(self.day_after(from.date())?.and_time(self.time_from(NaiveTime::MIN)?))
     }
 
+    /// Returns how many times of an hour the expression names, if `time` is the first of them in its hour.
+    pub(super) fn in_hour_from(&self, time: NaiveTime) -> Option<u64> {
+        let is_first = self.minutes.first() == Some(&time.minute()) && self.seconds.first() == Some(&time.second());
+        is_first.then(|| (self.minutes.len() * self.seconds.len()) as u64)
+    }
+
+    /// Returns how many times of a day the expression names, if `time` is the first of them.
+    pub(super) fn in_day_from(&self, time: NaiveTime) -> Option<u64> {
+        let is_first = self.hours.first() == Some(&time.hour());
+        self.in_hour_from(time).filter(|_| is_first).map(|in_hour| in_hour * self.hours.len() as u64)
+    }
+
     fn time_from(&self, from: NaiveTime) -> Option<NaiveTime> {
         let (hour, minute, second) = (from.hour(), from.minute(), from.second());
         for &hour_named in self.hours.iter().filter(|named| **named >= hour) {

@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::count::count;
 use super::exclude::ExcludedDays;
 use super::notice::{ScheduleNotifyTarget, ScheduleOutbox};
+use super::outcome::KeptOutcome;
 use super::period::Period;
 use super::text::{DatesText, Fault, PeriodText};
 use crate::clock::Timestamp;
@@ -173,6 +175,20 @@ words! {
         Missed = "missed",
         /// An earlier one had not ended.
         Overlap = "overlap",
+        /// The schedule was paused.
+        Paused = "paused",
+    }
+}
+
+impl NotRun {
+    /// Returns the reason in words.
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::Missed => "it could not begin within the margin of error",
+            Self::Overlap => "an earlier one had not ended",
+            Self::Paused => "the schedule was paused",
+        }
     }
 }
 
@@ -200,6 +216,9 @@ pub struct Course {
     /// The due times that did not run, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRunRange>,
+    /// The outcomes of those of the last triggers that were removed, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptOutcome>,
     /// How many triggers in a row ended with an error of the user's.
     #[serde(default)]
     pub errors: u32,
@@ -302,6 +321,16 @@ impl Timetable {
         }
     }
 
+    /// Returns the first and the last time after `after` and up to `until` at which the schedule is due, and how many
+    /// such times there are; `None` when there are none.
+    #[must_use]
+    pub fn span(&self, after: Timestamp, until: Timestamp) -> Option<(Timestamp, Timestamp, u64)> {
+        let last = self.last_until(until, 1, after).pop()?;
+        let first = self.due_after(after).next()?;
+        let (before, last_time) = (Timestamp::from_millis(first.as_millis() - 1), last.minus(self.offset));
+        Some((first, last, count(&self.period, &self.excluded, before.minus(self.offset), last_time)))
+    }
+
     /// Returns whether the schedule is due at this very time.
     #[must_use]
     pub fn is_due_at(&self, time: Timestamp) -> bool {
@@ -320,6 +349,16 @@ impl Schedule {
     #[must_use]
     pub fn tag(&self) -> String {
         format!("{}-{}", self.created_at.as_millis(), self.revision)
+    }
+
+    /// Returns when the schedule is due.
+    ///
+    /// # Errors
+    /// Returns what cannot be read any more of a definition that could be read when it was stored.
+    pub fn timetable(&self) -> Result<Timetable, String> {
+        let mut faults = Vec::new();
+        let timetable = self.definition.timetable(&self.id, &mut faults);
+        timetable.ok_or_else(|| faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("; "))
     }
 
     /// Returns how late a trigger may start.
@@ -346,10 +385,16 @@ impl Schedule {
 }
 
 impl Course {
+    /// Returns the range of due times that did not run which this one is in.
+    #[must_use]
+    pub fn not_run_at(&self, due: Timestamp) -> Option<&NotRunRange> {
+        self.not_run.iter().find(|range| (range.first..=range.last).contains(&due))
+    }
+
     /// Returns whether it is known that this due time did not run.
     #[must_use]
     pub fn has_not_run(&self, due: Timestamp) -> bool {
-        self.not_run.iter().any(|range| (range.first..=range.last).contains(&due))
+        self.not_run_at(due).is_some()
     }
 
     /// Returns the latest due time that is known not to have run.

@@ -45,6 +45,19 @@ pub(super) fn first_moment(zone: Tz, time: NaiveDateTime) -> DateTime<Utc> {
     }
 }
 
+/// Returns the end of what began `since_start` before a moment and is `length` long, such as an hour; `None` when the
+/// clock of the zone is changed within it or at its beginning.
+pub(super) fn end_if_even(
+    zone: Tz,
+    moment: DateTime<Utc>,
+    since_start: TimeDelta,
+    length: TimeDelta,
+) -> Option<DateTime<Utc>> {
+    let start = moment - since_start;
+    let (end, own) = (start + length, offset(zone, moment));
+    (offset(zone, start - SECOND) == own && offset(zone, end - SECOND) == own).then_some(end)
+}
+
 fn once_for_each(cron: &Cron, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
     let mut time = shown(zone, after) + SECOND;
     // Passes over the times that are shown again: what the clock was put back by is their bound.

@@ -53,6 +53,11 @@ impl Every {
         Some(Self { millis, anchor })
     }
 
+    /// Returns how many moments there are from one of them up to `last`.
+    pub(super) fn count(self, first: Timestamp, last: Timestamp) -> u64 {
+        1 + u64::try_from((last.as_millis() - first.as_millis()) / self.millis).unwrap_or(0)
+    }
+
     /// Returns the first moment after `after`, in milliseconds since the epoch.
     fn next_after(self, after: Timestamp) -> i64 {
         let passed = (after.as_millis() - self.anchor.as_millis()).div_euclid(self.millis);
@@ -111,6 +116,7 @@ impl Iterator for FireTimes<'_> {
 
 impl FusedIterator for FireTimes<'_> {}
 
-fn utc(time: Timestamp) -> DateTime<Utc> {
+/// Returns a moment as the calendar's library has it.
+pub(super) fn utc(time: Timestamp) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(time.as_millis()).unwrap_or_default()
 }

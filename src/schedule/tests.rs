@@ -1,5 +1,7 @@
 mod enumeration;
 mod expressions;
+mod keeping;
+mod pauses;
 mod plans;
 mod troubles;
 

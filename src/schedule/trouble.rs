@@ -3,7 +3,7 @@
 //! A trouble is recorded in the schedule's course whether anybody wants to hear of it or not, so that its end is
 //! noticed as well. Each change is made to the schedule as it was read, for one conditional write.
 
-use super::definition::{NotRunRange, Schedule, SchedulePause};
+use super::definition::{NotRunRange, Schedule, SchedulePause, Timetable};
 use super::notice::{MissedTimes, ScheduleEventName, ScheduleNotice};
 use crate::clock::Timestamp;
 use crate::job::{Actor, words};
@@ -113,10 +113,13 @@ impl Schedule {
         self.announce(ScheduleEventName::SchedulePaused, occasion, Some(reason), None);
     }
 
-    /// Ends the pause of the schedule, which is due at `next_due_at` then.
-    pub fn resume(&mut self, next_due_at: Option<Timestamp>, occasion: &Occasion<'_>) {
+    /// Ends the pause of the schedule. What was due in the pause is not made up for, and added to what did not run.
+    pub fn resume(&mut self, timetable: &Timetable, occasion: &Occasion<'_>) {
+        if let Some(left_out) = self.left_out(timetable, occasion.at) {
+            self.course.add_not_run(left_out);
+        }
         let was_by_system = self.paused.take().is_some_and(|pause| is_by_system(&pause));
-        self.course.next_due_at = next_due_at;
+        self.course.next_due_at = timetable.due_after(occasion.at).next();
         (self.course.errors, self.course.failures) = (0, 0);
         self.revision += 1;
         // A pause that people make is no trouble, and its end is none's.

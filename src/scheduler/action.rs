@@ -54,7 +54,15 @@ impl Actions {
         let answer = manager.submit(&caller, vec![new]).await.into_iter().next();
         match answer {
             // The action may have been changed between two attempts, of which the first has made the job.
-            Some(Ok(_) | Err(ManagerError::SubmissionDiffers(_))) => Ok(End::Done { job_id: Some(id), message: None }),
+            Some(Ok(submitted)) => {
+                // Where the job has a unique key, it can be another one, which waits or runs.
+                Ok(End::Done { job_id: Some(submitted.job.versioned.job.id.clone()), message: None })
+            }
+            Some(Err(ManagerError::SubmissionDiffers(_))) => Ok(End::Done { job_id: Some(id), message: None }),
+            Some(Err(error @ ManagerError::Duplicate(_))) => {
+                // Nothing that the user has to mend: the job that there is to be at most once is there.
+                Ok(End::Done { job_id: None, message: Some(error.to_string()) })
+            }
             Some(Err(error @ ManagerError::Invalid { .. })) => {
                 Ok(End::Consumed { job_id: None, message: Some(error.to_string()) })
             }

@@ -150,14 +150,17 @@ struct ManySchedules {
 
 impl ManySchedules {
     /// Returns the write that changes a schedule; `None` where there is nothing to change any more.
-    fn decide(&self, current: &StoredSchedule, now: Timestamp) -> Option<ScheduleWrite> {
+    ///
+    /// # Errors
+    /// Why the schedule cannot be changed.
+    fn decide(&self, current: &StoredSchedule, now: Timestamp) -> Result<Option<ScheduleWrite>, ScheduleError> {
         if !self.selection.filter.matches(&current.schedule) {
-            return None;
+            return Ok(None);
         }
         match self.order.action {
-            ScheduleAction::Pause => paused(current, &self.order.caller, &self.order.reason, now),
+            ScheduleAction::Pause => Ok(paused(current, &self.order.caller, &self.order.reason, now)),
             ScheduleAction::Resume => self.schedules.resumed(current, &self.order.caller, now),
-            ScheduleAction::Remove => Some(removed(current)),
+            ScheduleAction::Remove => Ok(Some(removed(current))),
         }
     }
 
@@ -165,10 +168,17 @@ impl ManySchedules {
     async fn write_all(&self, mut open: Vec<(usize, StoredSchedule)>, fates: &mut [Fate<ScheduleError>]) {
         for _ in 0..TRIES {
             let now = self.schedules.clock.now();
-            let (indices, writes): (Vec<usize>, Vec<ScheduleWrite>) =
-                open.iter().filter_map(|(index, current)| Some((*index, self.decide(current, now)?))).unzip();
-            for (index, _) in std::mem::take(&mut open) {
+            let (mut indices, mut writes) = (Vec::new(), Vec::new());
+            for (index, current) in std::mem::take(&mut open) {
                 fates[index] = Fate::Skipped;
+                match self.decide(&current, now) {
+                    Ok(Some(write)) => {
+                        indices.push(index);
+                        writes.push(write);
+                    }
+                    Ok(None) => {}
+                    Err(error) => fates[index] = Fate::Failed(error),
+                }
             }
             if writes.is_empty() {
                 return;

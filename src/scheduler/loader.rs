@@ -242,13 +242,11 @@ impl Loaded {
     /// Plans a schedule that was found.
     fn of(found: StoredSchedule, now: Timestamp, until: Timestamp) -> Self {
         let schedule = &found.schedule;
-        let mut faults = Vec::new();
-        let then = match schedule.next_due().map(|_| schedule.definition.timetable(&schedule.id, &mut faults)) {
+        let then = match schedule.next_due().map(|_| schedule.timetable()) {
             None => Then::Stay,
-            Some(Some(timetable)) => Then::GoOn(plan(schedule, &timetable, now, until, MAX_TRIGGERS)),
-            Some(None) => {
-                let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
-                let reason = format!("it cannot be read any more: {}", why.join("; "));
+            Some(Ok(timetable)) => Then::GoOn(plan(schedule, &timetable, now, until, MAX_TRIGGERS)),
+            Some(Err(why)) => {
+                let reason = format!("it cannot be read any more: {why}");
                 tracing::error!(schedule = %schedule.id, reason, "a schedule is paused");
                 Then::Pause(reason)
             }

@@ -9,12 +9,14 @@
 //! 3. A worker within the process claims triggers when they are due and [`perform`]s them: it reads the schedule as it
 //!    is then, judges what became of earlier ones ([`overlap`]), and does the [`action`].
 //! 4. [`outcomes`] tells what has become of each due time, and a [`backfill`] makes up for those that were not
-//!    performed. [`troubles`] tells which schedules need somebody's care. What receivers are to be notified of is
-//!    written with the schedule, and handed on by the loader.
+//!    performed. When the monitor removes triggers by their age, [`keep`] notes the outcomes of each schedule's last
+//!    ones in the schedule. [`troubles`] tells which schedules need somebody's care. What receivers are to be notified
+//!    of is written with the schedule, and handed on by the loader.
 
 mod action;
 mod backfill;
 mod bulk;
+mod keep;
 mod lag;
 mod loader;
 mod outcomes;
@@ -34,13 +36,15 @@ use tokio_util::sync::CancellationToken;
 
 pub use backfill::{BackfillReport, MAX_DUE_TIMES, NewBackfill, StartedBackfill};
 pub use bulk::{ScheduleAction, ScheduleOrder, SchedulePreview, ScheduleReport, ScheduleSelection};
+pub use keep::OutcomeKeeper;
 pub use lag::SHARDS;
 pub use outcomes::{DueTime, DueTimes};
 pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
-pub use trigger::{Outcome, Performed, Trigger};
+pub use trigger::{Performed, Trigger};
 pub use troubles::MAX_NAMED;
 
 use crate::executor::{Hosts, HttpExecutor};
+pub use crate::schedule::Outcome;
 use crate::worker::in_process::SystemQueue;
 use crate::worker::{Handler, Stop, StopHandle};
 use action::Actions;

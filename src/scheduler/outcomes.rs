@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::backfill::MAX_DUE_TIMES;
-use super::trigger::{self, Outcome, Performed};
+use super::trigger::{self, BACKFILL_LABEL, Performed};
 use crate::clock::{Timestamp, millis};
 use crate::job::{Job, JobId, JobState, Json};
 use crate::manager::{Manager, ManagerError};
-use crate::schedule::{NotRun, Schedule, Timetable};
+use crate::schedule::{KeptOutcome, NotRun, Outcome, Schedule, Timetable};
 use crate::store::{Store, StoreError, Versioned};
 
 /// How many due times from before a schedule had its present period are looked at by one call.
@@ -21,7 +21,7 @@ pub struct DueTime {
     pub due_at: Timestamp,
     /// What has become of it.
     pub outcome: Outcome,
-    /// The trigger, which is a job in the queue `leasehold.triggers`; null when there is none.
+    /// The trigger, which is a job in the queue `leasehold.triggers`; null when there is none, or none any more.
     pub trigger_id: Option<JobId>,
     /// The job that the trigger has submitted; null when there is none.
     pub job_id: Option<JobId>,
@@ -43,6 +43,50 @@ pub(super) async fn performed(
     Ok(views.into_iter().map(|view| read(view.result)).collect())
 }
 
+impl DueTime {
+    /// Returns what has become of a trigger's due time, which a trigger that was performed says itself.
+    pub(super) fn of(trigger: &Job, due_at: Timestamp, performed: Option<Performed>) -> Self {
+        let outcome = performed.as_ref().map_or_else(|| outcome_of(trigger), |performed| performed.outcome);
+        let late_ms = performed.as_ref().map(|performed| performed.late_ms);
+        let (job_id, message) = performed.map_or((None, None), |performed| (performed.job_id, performed.message));
+        Self {
+            due_at,
+            outcome,
+            trigger_id: Some(trigger.id.clone()),
+            job_id,
+            late_ms: late_ms.or_else(|| trigger.started_at.map(|started| millis(started.since(due_at)))),
+            message,
+            backfilled: trigger.spec.labels.contains_key(BACKFILL_LABEL),
+        }
+    }
+
+    /// Returns what is kept of it when the trigger is removed.
+    pub(super) fn into_kept(self) -> KeptOutcome {
+        let Self { due_at, outcome, job_id, late_ms, message, backfilled, .. } = self;
+        KeptOutcome { due_at, outcome, late_ms, has_job: job_id.is_some(), backfilled, message }.shortened()
+    }
+
+    /// Returns what is known at `now` of a due time that has no trigger.
+    fn without_trigger(schedule: &Schedule, due_at: Timestamp, now: Timestamp) -> Self {
+        let course = &schedule.course;
+        let (trigger_id, job_id, late_ms, message, outcome) = (None, None, None, None, Outcome::Removed);
+        let unknown = Self { due_at, outcome, trigger_id, job_id, late_ms, message, backfilled: false };
+        if let Some(KeptOutcome { outcome, late_ms, has_job, backfilled, message, .. }) = course.kept_at(due_at) {
+            let id = if *backfilled { trigger::backfilled_job_id } else { trigger::job_id };
+            let job_id = has_job.then(|| id(&schedule.id, due_at));
+            let (outcome, late_ms, message, backfilled) = (*outcome, *late_ms, message.clone(), *backfilled);
+            return Self { outcome, job_id, late_ms, message, backfilled, ..unknown };
+        }
+        let in_pause = schedule.is_in_pause(due_at, now).then_some(NotRun::Paused);
+        if let Some(reason) = course.not_run_at(due_at).map(|range| range.reason).or(in_pause) {
+            let outcome = if reason == NotRun::Missed { Outcome::Missed } else { Outcome::Skipped };
+            return Self { outcome, message: Some(reason.why().to_owned()), ..unknown };
+        }
+        let is_to_come = course.next_due_at.is_some_and(|next| due_at >= next);
+        Self { outcome: if is_to_come { Outcome::Waiting } else { Outcome::Removed }, ..unknown }
+    }
+}
+
 /// Due times of a schedule, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueTimes {
@@ -52,20 +96,21 @@ pub struct DueTimes {
     pub next: Option<Timestamp>,
 }
 
-/// Returns the first `limit` due times of a schedule from `from` to `to`, in order, each with its outcome. Of those
-/// from before the schedule had its present period, those are listed that a backfill has run. The latest
+/// Returns the first `limit` due times of a schedule from `from` to `to`, in order, each with its outcome at `now`. Of
+/// those from before the schedule had its present period, those are listed that a backfill has run. The latest
 /// [`MAX_DUE_TIMES`] of them are looked at, [`LOOKED_AT`] with each call, so that it may return fewer than there are.
 pub(super) async fn due_times(
     stores: (&Manager, &dyn Store),
     (schedule, timetable): (&Schedule, &Timetable),
     (from, to): (Timestamp, Timestamp),
     limit: usize,
+    now: Timestamp,
 ) -> Result<DueTimes, ManagerError> {
     let (after, since) = (Timestamp::from_millis(from.as_millis() - 1), schedule.period_since);
     // What was due at the moment of the change was not due for this period.
     let before = timetable.last_until(since.min(to), MAX_DUE_TIMES, after.min(since));
     let looked_at = &before[..before.len().min(LOOKED_AT)];
-    let mut items = page_of(stores, schedule, looked_at).await?;
+    let mut items = page_of(stores, schedule, looked_at, now).await?;
     items.retain(|due_time| due_time.backfilled);
     let rest = items.get(limit).map(|first| first.due_at).or(before.get(LOOKED_AT).copied());
     items.truncate(limit);
@@ -74,83 +119,41 @@ pub(super) async fn due_times(
     }
     let mut due = timetable.due_after(after.max(since)).take_while(|due| *due <= to);
     let page: Vec<Timestamp> = due.by_ref().take(limit - items.len()).collect();
-    items.extend(page_of(stores, schedule, &page).await?);
+    items.extend(page_of(stores, schedule, &page, now).await?);
     Ok(DueTimes { items, next: due.next() })
 }
 
-/// Returns these due times of a schedule, each with its outcome.
+/// Returns these due times of a schedule, each with its outcome at `now`.
 async fn page_of(
     (manager, store): (&Manager, &dyn Store),
     schedule: &Schedule,
     due: &[Timestamp],
+    now: Timestamp,
 ) -> Result<Vec<DueTime>, ManagerError> {
     let ids_of = |due: &Timestamp| [trigger::id(&schedule.id, *due), trigger::backfilled_id(&schedule.id, *due)];
     let ids: Vec<JobId> = due.iter().flat_map(ids_of).collect();
     let found = known(store, &ids).await?;
     let mut ended = performed(manager, found.iter().flatten().cloned().collect()).await?.into_iter();
-    let mut found = found.into_iter().map(|found| {
-        let trigger = found?;
-        let performed = ended.next().flatten();
-        Some(Told { trigger, performed })
-    });
-    let mut next = || found.next().flatten();
-    let due_time = |due_at: &Timestamp| match (next(), next()) {
-        // What was performed when it was due was not backfilled, whatever a backfill has tried.
-        (Some(told), backfilled) if backfilled.is_none() || told.is_done() => told.due_time(*due_at, false),
-        (_, Some(told)) => told.due_time(*due_at, true),
-        (_, None) => DueTime {
-            due_at: *due_at,
-            outcome: without_trigger(schedule, *due_at),
-            trigger_id: None,
-            job_id: None,
-            late_ms: None,
-            message: None,
-            backfilled: false,
-        },
+    let mut found = found.into_iter().map(|found| Some((found?, ended.next().flatten())));
+    let mut next = |due_at: Timestamp| {
+        let (trigger, performed) = found.next().flatten()?;
+        Some(DueTime::of(&trigger.job, due_at, performed))
+    };
+    let due_time = |due_at: &Timestamp| {
+        let (when_due, backfilled) = (next(*due_at), next(*due_at));
+        let noted = DueTime::without_trigger(schedule, *due_at, now);
+        match when_due {
+            // What was performed when it was due was not backfilled, whatever a backfill has tried.
+            Some(when_due) if when_due.outcome.is_done() => when_due,
+            _ if noted.outcome.is_done() => noted,
+            when_due => backfilled.or(when_due).unwrap_or(noted),
+        }
     };
     Ok(due.iter().map(due_time).collect())
 }
 
-/// A trigger, with what has become of it if it has ended.
-struct Told {
-    trigger: Versioned,
-    performed: Option<Performed>,
-}
-
-impl Told {
-    fn is_done(&self) -> bool {
-        self.performed.as_ref().is_some_and(Performed::is_done)
-    }
-
-    fn due_time(self, due_at: Timestamp, backfilled: bool) -> DueTime {
-        let Self { trigger: Versioned { job, .. }, performed } = self;
-        let outcome = performed.as_ref().map_or_else(|| outcome_of(&job), |ended| ended.outcome);
-        let late = job.started_at.map(|started| millis(started.since(due_at)));
-        DueTime {
-            due_at,
-            outcome,
-            trigger_id: Some(job.id.clone()),
-            late_ms: performed.as_ref().map(|ended| ended.late_ms).or(late),
-            job_id: performed.as_ref().and_then(|ended| ended.job_id.clone()),
-            message: performed.and_then(|ended| ended.message),
-            backfilled,
-        }
-    }
-}
-
 async fn known(store: &dyn Store, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
     if ids.is_empty() { Ok(Vec::new()) } else { store.get(ids).await }
-}
-
-/// Returns what is known of a due time that has no trigger.
-fn without_trigger(schedule: &Schedule, due_at: Timestamp) -> Outcome {
-    let range = schedule.course.not_run.iter().find(|range| (range.first..=range.last).contains(&due_at));
-    match range.map(|range| range.reason) {
-        Some(NotRun::Missed) => Outcome::Missed,
-        Some(NotRun::Overlap) => Outcome::Skipped,
-        None if schedule.course.next_due_at.is_some_and(|next| due_at >= next) => Outcome::Waiting,
-        None => Outcome::Removed,
-    }
 }
 
 /// Returns what the state of a trigger without a result means.

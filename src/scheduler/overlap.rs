@@ -1,15 +1,16 @@
 //! Overlaps: what becomes of a trigger while an earlier one of its schedule has not ended.
 //!
-//! A trigger knows the one before it, and one that was skipped knows the one for whose sake it was. So what may still
-//! run is found in a few steps, without a search.
+//! A trigger knows the one before it, and one that was skipped knows the one for whose sake it was. The schedule knows
+//! which ones did not run, and what became of those that are not kept any more. So what may still run is found in a few
+//! steps, without a search, and for as long as it runs.
 
 use std::sync::Arc;
 
 use super::trigger::{self, Performed, Trigger};
 use crate::clock::Timestamp;
 use crate::job::{JobId, Json, ScheduleId};
-use crate::manager::{Caller, Manager, ManagerError};
-use crate::schedule::{Overlap, Schedule};
+use crate::manager::{Caller, JobView, Manager, ManagerError};
+use crate::schedule::{KeptOutcome, Overlap, Schedule};
 use crate::store::{Store, Versioned};
 
 /// How many triggers that were not performed are passed over to find the one before them.
@@ -48,11 +49,11 @@ impl Overlaps {
         if rule == Overlap::Allow {
             return Ok(Verdict::Go);
         }
-        let Some(unended) = self.unended(trigger).await? else { return Ok(Verdict::Go) };
+        let Some(unended) = self.unended(schedule, trigger).await? else { return Ok(Verdict::Go) };
         Ok(match rule {
             Overlap::Allow => Verdict::Go,
             Overlap::Skip => Verdict::Skip(unended.due_at),
-            Overlap::QueueOne if self.is_queued(&unended).await? => Verdict::Skip(unended.due_at),
+            Overlap::QueueOne if self.is_queued(schedule, &unended).await? => Verdict::Skip(unended.due_at),
             Overlap::QueueOne => Verdict::Wait(unended.id),
             Overlap::CancelPrevious => {
                 let caller = Caller::system("scheduler");
@@ -67,7 +68,7 @@ impl Overlaps {
     }
 
     /// Returns what has not ended of the triggers before this one. Those that were not performed are passed over.
-    async fn unended(&self, trigger: &Trigger) -> Result<Option<Unended>, ManagerError> {
+    async fn unended(&self, schedule: &Schedule, trigger: &Trigger) -> Result<Option<Unended>, ManagerError> {
         let mut before = trigger.previous;
         for _ in 0..MAX_PASSED_OVER {
             let Some(due_at) = before else { return Ok(None) };
@@ -75,15 +76,11 @@ impl Overlaps {
             if unended.is_some() {
                 return Ok(unended);
             }
-            let Some(ended) = ended else { return Ok(None) };
-            let view = self.manager.view(vec![ended]).await?.pop();
-            let (result, payload) = view.map_or((None, None), |view| (view.result, view.payload));
-            let performed = result.and_then(|result| serde_json::from_str::<Performed>(result.as_str()).ok());
-            before = match performed {
-                Some(performed) if performed.is_done() => None,
-                Some(Performed { behind: Some(behind), .. }) => Some(behind),
-                _ => payload.as_ref().and_then(read).and_then(|trigger| trigger.previous),
+            let view = match ended {
+                Some(ended) => self.manager.view(vec![ended]).await?.pop(),
+                None => None,
             };
+            before = before_ended(schedule, due_at, view);
         }
         Ok(None)
     }
@@ -103,15 +100,34 @@ impl Overlaps {
     }
 
     /// Returns whether an earlier trigger waits for a still earlier one.
-    async fn is_queued(&self, unended: &Unended) -> Result<bool, ManagerError> {
+    async fn is_queued(&self, schedule: &Schedule, unended: &Unended) -> Result<bool, ManagerError> {
         // One that has ended was performed, and its job runs.
         let waiting = unended.trigger.as_ref().filter(|found| !found.job.state.name().is_final());
         let Some(found) = waiting else { return Ok(false) };
         let payload = self.manager.view(vec![found.clone()]).await?.pop().and_then(|view| view.payload);
         match payload.as_ref().and_then(read) {
-            Some(trigger) => Ok(self.unended(&trigger).await?.is_some()),
+            Some(trigger) => Ok(self.unended(schedule, &trigger).await?.is_some()),
             None => Ok(false),
         }
+    }
+}
+
+/// Returns the due time before one whose trigger has ended at which something may have begun that goes on. Nothing has
+/// when the trigger itself was performed, since it was judged by the same rule.
+fn before_ended(schedule: &Schedule, due_at: Timestamp, trigger: Option<JobView>) -> Option<Timestamp> {
+    let course = &schedule.course;
+    let passed_over = || {
+        let timetable = course.has_not_run(due_at).then(|| schedule.timetable().ok()).flatten()?;
+        schedule.may_have_run_before(&timetable, due_at)
+    };
+    let Some(JobView { payload, result, .. }) = trigger else {
+        let is_done = course.kept_at(due_at).is_some_and(KeptOutcome::was_performed_when_due);
+        return if is_done { None } else { passed_over().or_else(|| course.kept_before(due_at)) };
+    };
+    match result.and_then(|result| serde_json::from_str::<Performed>(result.as_str()).ok()) {
+        Some(performed) if performed.outcome.is_done() => None,
+        Some(Performed { behind: Some(behind), .. }) => Some(behind),
+        _ => passed_over().or_else(|| payload.as_ref().and_then(read)?.previous),
     }
 }
 

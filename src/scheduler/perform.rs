@@ -11,13 +11,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::action::{Actions, End};
 use super::overlap::{Overlaps, Verdict};
-use super::trigger::{Outcome, Performed, Trigger};
+use super::trigger::{Performed, Trigger};
 use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp, millis};
 use crate::job::Json;
 use crate::manager::{Caller, Manager};
 use crate::notify::ScheduleNotifier;
-use crate::schedule::{ActionType, NotRun, NotRunRange, Occasion, SCHEDULER, Schedule, TriggerEnd};
+use crate::schedule::{ActionType, NotRun, NotRunRange, Occasion, Outcome, SCHEDULER, Schedule, TriggerEnd};
 use crate::store::{ScheduleWrite, Store, StoredSchedule, WriteError};
 use crate::worker::{Attempt, Handler, HandlerError};
 
@@ -25,7 +25,7 @@ use crate::worker::{Attempt, Handler, HandlerError};
 const LATE: Duration = Duration::from_secs(1);
 /// How often a change of a schedule's course is tried against changes by others.
 const TRIES: usize = 10;
-/// How long a trigger waits until it looks again for the end of the one before it.
+/// How long a trigger waits until it is judged again, such as for the end of the one before it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a trigger of a backfill waits when others have all places.
 const BUSY: Duration = Duration::from_secs(2);
@@ -118,7 +118,7 @@ impl Perform {
                 return Ok(Some(performed));
             }
             self.note_not_run(found, trigger.due_at, NotRun::Missed).await?;
-            return Ok(Some(Performed::not(Outcome::Missed, late, "it could not begin within the margin of error")));
+            return Ok(Some(Performed::not(Outcome::Missed, late, NotRun::Missed.why())));
         }
         match self.overlaps.judge(schedule, trigger).await.map_err(later)? {
             Verdict::Go => {}
@@ -128,7 +128,7 @@ impl Perform {
             }
             Verdict::Skip(behind) => {
                 self.note_not_run(found, trigger.due_at, NotRun::Overlap).await?;
-                let performed = Performed::not(Outcome::Skipped, late, "an earlier one had not ended");
+                let performed = Performed::not(Outcome::Skipped, late, NotRun::Overlap.why());
                 return Ok(Some(Performed { behind: Some(behind), ..performed }));
             }
         }
@@ -191,7 +191,9 @@ impl Perform {
                 None => break,
             }
         }
-        Err(HandlerError::retryable("contended", "the schedule was changed by others again and again"))
+        // This attempt has begun nothing: the trigger is judged again as it would have been now.
+        let why = "the schedule was changed by others again and again";
+        Err(HandlerError::postponed("contended", why, LOOK_AGAIN))
     }
 
     /// Takes note of a change that was written.
@@ -223,16 +225,17 @@ fn why_skipped(schedule: &Schedule, trigger: &Trigger) -> Option<&'static str> {
         return (!is_as_then).then_some("the schedule was changed after its backfill was asked for");
     }
     let is_foreseen = is_of_it && (*on_request || schedule.revision == *revision);
-    if schedule.paused.is_some() && !on_request {
-        return Some("the schedule is paused");
+    // A pause that is over by now holds for what was due in it.
+    let in_pause = |due| schedule.course.not_run_at(due).is_some_and(|range| range.reason == NotRun::Paused);
+    if !on_request && (schedule.paused.is_some() || (!is_foreseen && in_pause(*due_at))) {
+        return Some(NotRun::Paused.why());
     }
     let is_due = || !on_request && is_due(schedule, *due_at);
     (!is_foreseen && !is_due()).then_some("the schedule was changed, and is not due then any more")
 }
 
 fn is_due(schedule: &Schedule, at: Timestamp) -> bool {
-    let timetable = schedule.definition.timetable(&schedule.id, &mut Vec::new());
-    at > schedule.period_since && timetable.is_some_and(|timetable| timetable.is_due_at(at))
+    at > schedule.period_since && schedule.timetable().is_ok_and(|timetable| timetable.is_due_at(at))
 }
 
 fn later(error: impl std::fmt::Display) -> HandlerError {
@@ -280,8 +283,12 @@ mod tests {
         let other = Trigger { due_at: time("2030-01-04T02:30:00Z"), ..due.clone() };
         for trigger in [&due, &other] {
             assert_eq!(why_skipped(&schedule(), trigger), None, "it was foreseen");
-            assert_eq!(why_skipped(&paused(schedule()), trigger), Some("the schedule is paused"));
+            assert_eq!(why_skipped(&paused(schedule()), trigger), Some("the schedule was paused"));
         }
+        let mut paused_then = Schedule { revision: 5, ..schedule() };
+        let [first, last] = [due.due_at; 2];
+        paused_then.course.add_not_run(NotRunRange { first, last, count: 1, reason: NotRun::Paused });
+        assert_eq!(why_skipped(&paused_then, &due), Some("the schedule was paused"), "it was due in a pause");
         for now in [changed(schedule()), another()] {
             assert_eq!(why_skipped(&now, &due), None, "it is due all the same");
             assert!(why_skipped(&now, &other).is_some());

@@ -37,6 +37,9 @@ pub enum ScheduleError {
     /// The definition is wrong.
     #[error("the schedule is wrong")]
     Invalid(Vec<Fault>),
+    /// It is not known any more when the schedule is due, such as in a time zone that was given up. Holds why.
+    #[error("schedule {0} cannot be read any more, and has to be stored anew: {1}")]
+    Unreadable(ScheduleId, String),
     /// Others kept changing the schedule.
     #[error("the schedule was changed by others {TRIES} times in a row; try again")]
     Contended,
@@ -235,7 +238,7 @@ impl Schedules {
     /// # Errors
     /// [`ScheduleError`] says why it is not removed.
     pub async fn remove(&self, id: &ScheduleId, expected: Option<&str>) -> Result<(), ScheduleError> {
-        self.change(id, expected, |current| Some(removed(current))).await.map(drop)
+        self.change(id, expected, |current| Ok(Some(removed(current)))).await.map(drop)
     }
 
     /// Pauses a schedule: from now on none of its triggers begins.
@@ -248,10 +251,10 @@ impl Schedules {
         id: &ScheduleId,
         reason: String,
     ) -> Result<StoredSchedule, ScheduleError> {
-        self.change(id, None, |current| paused(current, caller, &reason, self.clock.now())).await
+        self.change(id, None, |current| Ok(paused(current, caller, &reason, self.clock.now()))).await
     }
 
-    /// Ends the pause of a schedule. What would have been due meanwhile is not made up for.
+    /// Ends the pause of a schedule. What would have been due meanwhile is not made up for, and kept as a range.
     ///
     /// # Errors
     /// [`ScheduleError`] says why it is not resumed.
@@ -259,15 +262,24 @@ impl Schedules {
         self.change(id, None, |current| self.resumed(current, caller, self.clock.now())).await
     }
 
-    /// Returns the write that ends the pause of a schedule; `None` when it is not paused, or its times cannot be read.
-    pub(super) fn resumed(&self, current: &StoredSchedule, by: &Caller, now: Timestamp) -> Option<ScheduleWrite> {
+    /// Returns the write that ends the pause of a schedule; `None` when it is not paused.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Unreadable`] when it is not known any more when the schedule is due.
+    pub(super) fn resumed(
+        &self,
+        current: &StoredSchedule,
+        by: &Caller,
+        now: Timestamp,
+    ) -> Result<Option<ScheduleWrite>, ScheduleError> {
         let mut schedule = (*current.schedule).clone();
-        schedule.paused.as_ref()?;
-        let definition = Arc::clone(&schedule.definition);
-        let next_due_at = definition.timetable(&schedule.id, &mut Vec::new())?.due_after(now).next();
-        let is_wanted = |event| self.notifier.is_wanted(&definition, event);
-        schedule.resume(next_due_at, &Occasion { at: now, by, is_wanted: &is_wanted });
-        Some(replacement(current, schedule))
+        if schedule.paused.is_none() {
+            return Ok(None);
+        }
+        let timetable = timetable(&schedule)?;
+        let is_wanted = |event| self.notifier.is_wanted(&current.schedule.definition, event);
+        schedule.resume(&timetable, &Occasion { at: now, by, is_wanted: &is_wanted });
+        Ok(Some(replacement(current, schedule)))
     }
 
     /// Makes a trigger of a schedule that is due at once, whatever its times are and though it is paused. Returns the
@@ -307,7 +319,7 @@ impl Schedules {
         let from = from.or_else(|| timetable.last_until(to, limit, schedule.period_since).first().copied());
         let from = from.unwrap_or(to);
         let stores = (&self.manager, &*self.store);
-        Ok(outcomes::due_times(stores, (&schedule, &timetable), (from, to), limit).await?)
+        Ok(outcomes::due_times(stores, (&schedule, &timetable), (from, to), limit, self.clock.now()).await?)
     }
 
     /// Returns the next `n` times at which a schedule is due.
@@ -329,14 +341,14 @@ impl Schedules {
         &self,
         id: &ScheduleId,
         expected: Option<&str>,
-        change: impl Fn(&StoredSchedule) -> Option<ScheduleWrite>,
+        change: impl Fn(&StoredSchedule) -> Result<Option<ScheduleWrite>, ScheduleError>,
     ) -> Result<StoredSchedule, ScheduleError> {
         let mut current = self.get(id).await?;
         for _ in 0..TRIES {
             if expected.is_some_and(|expected| expected != current.schedule.tag()) {
                 return Err(ScheduleError::Changed(id.clone()));
             }
-            let Some(write) = change(&current) else { return Ok(current) };
+            let Some(write) = change(&current)? else { return Ok(current) };
             let schedule = write.schedule().unwrap_or(&current.schedule).clone();
             match self.write(write).await {
                 Ok(version) => return Ok(StoredSchedule { schedule, version }),
@@ -421,8 +433,7 @@ impl Schedules {
 }
 
 pub(super) fn timetable(schedule: &Schedule) -> Result<Timetable, ScheduleError> {
-    let mut faults = Vec::new();
-    schedule.definition.timetable(&schedule.id, &mut faults).ok_or(ScheduleError::Invalid(faults))
+    schedule.timetable().map_err(|why| ScheduleError::Unreadable(schedule.id.clone(), why))
 }
 
 pub(super) fn failed(error: WriteError<StoredSchedule>) -> ScheduleError {

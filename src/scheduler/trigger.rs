@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::clock::Timestamp;
 use crate::job::{Due, JobId, JobSpec, Json, Kind, Priority, QueueName, RetryPolicy, ScheduleId};
 use crate::manager::NewJob;
-use crate::schedule::Schedule;
+use crate::schedule::{Outcome, Schedule};
 
 /// The name of the queue of triggers.
 pub const QUEUE: &str = "leasehold.triggers";
@@ -78,40 +78,6 @@ pub struct Performed {
     /// The due time of the earlier trigger for whose sake it was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<Timestamp>,
-}
-
-impl Performed {
-    /// Returns whether the action was performed.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        matches!(self.outcome, Outcome::Fired | Outcome::Late | Outcome::Consumed)
-    }
-}
-
-crate::job::words! {
-    /// What has become of a due time.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-    #[serde(rename_all = "snake_case")]
-    pub enum Outcome: "an outcome", "outcomes" {
-        /// It is not due yet, or waits for its turn.
-        Waiting = "waiting",
-        /// It is being performed.
-        Running = "running",
-        /// The action was performed.
-        Fired = "fired",
-        /// The action was performed, more than a second after the due time and within the margin of error.
-        Late = "late",
-        /// The receiver refused the call for a reason that is the user's to mend; it is not made again.
-        Consumed = "consumed",
-        /// The action was tried until the margin of error was over.
-        Failed = "failed",
-        /// It could not begin within the margin of error.
-        Missed = "missed",
-        /// It was not performed, since an earlier one had not ended or the schedule was paused, changed or removed.
-        Skipped = "skipped",
-        /// Its trigger is not kept any more.
-        Removed = "removed",
-    }
 }
 
 /// Returns the id of the trigger of a schedule that is due at this time.

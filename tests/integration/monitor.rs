@@ -17,7 +17,7 @@ use leasehold::job::{
     Refusal, RetryPolicy, WorkerId,
 };
 use leasehold::manager::{
-    Caller, ClaimRequest, Finish, Heartbeat, Manager, ManagerConfig, ManagerError, NewJob, Outcome,
+    Caller, ClaimOrder, ClaimRequest, Finish, Heartbeat, Manager, ManagerConfig, ManagerError, NewJob, Outcome,
 };
 use leasehold::monitor::{MonitorConfig, Report, Scan, Scans};
 use leasehold::store::{Store, Versioned};
@@ -133,8 +133,10 @@ fn claim(name: &str, max_jobs: usize) -> ClaimRequest {
         queues: vec![QueueName::new("q").expect("a name")],
         max_jobs,
         resources: Default::default(),
+        labels: Default::default(),
         wait: Duration::ZERO,
         lease: LEASE,
+        order: ClaimOrder::default(),
         request_id: None,
         repeated: false,
     }

@@ -1,7 +1,30 @@
 //! Schedules over each engine: jobs that are submitted and receivers on real sockets that are called. Time is the
 //! test's own.
 
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        mod embedded {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(super::Site::on(crate::engines::embedded().await)).await;
+            })*
+        }
+        mod elasticsearch {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(super::Site::on(crate::engines::elasticsearch().await)).await;
+            })*
+        }
+    };
+}
+
+mod answers;
+mod backfill;
 mod bulk;
+mod keeping;
+mod killed;
+mod overlaps;
+mod pauses;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,10 +50,10 @@ use crate::engines::Engine;
 use crate::interference::{InterferedEngine, Interference};
 use crate::notify::receiver::Receiver;
 
-mod killed;
-
 /// How far the clock goes on at a time.
 const STEP: Duration = Duration::from_millis(500);
+/// How far it goes on where a test says itself what time it is, and waits for what follows.
+const SHORT_STEP: Duration = Duration::from_millis(5);
 /// 2030-03-17T17:46:40Z
 const START: i64 = 1_900_000_000_000;
 
@@ -94,6 +117,23 @@ impl Site {
         }
         panic!("it never came to that: {found:#?}");
     }
+
+    /// Lets time pass until a time.
+    fn pass_until(&self, time: Timestamp) {
+        self.clock.advance(time.since(self.clock.now()));
+    }
+
+    /// Lets time go on until the triggers of a schedule are made up to a due time.
+    async fn until_made(&self, scheduler: &Running, id: &ScheduleId, due: Timestamp) {
+        for _ in 0..3_000 {
+            if scheduler.schedules().get(id).await.expect("it is there").schedule.course.last_due_at >= Some(due) {
+                return;
+            }
+            self.clock.advance(self.step);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the trigger of {id} at {due} is not made");
+    }
 }
 
 fn policy() -> TargetPolicy {
@@ -140,6 +180,10 @@ fn ended(outcome: Outcome) -> bool {
     !matches!(outcome, Outcome::Waiting | Outcome::Running)
 }
 
+fn has_ended(due: &DueTime) -> bool {
+    ended(due.outcome)
+}
+
 fn outcomes(found: &[DueTime]) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for due in found {
@@ -147,26 +191,6 @@ fn outcomes(found: &[DueTime]) -> BTreeMap<&'static str, usize> {
     }
     counts
 }
-
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::embedded().await)).await;
-            })*
-        }
-        mod elasticsearch {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::elasticsearch().await)).await;
-            })*
-        }
-    };
-}
-
-mod answers;
-mod backfill;
 
 cases! {
     a_job_is_submitted_once_for_every_due_time,
@@ -445,21 +469,30 @@ async fn two_schedulers_make_one_trigger_for_each_due_time(site: Site) {
     assert!(seen.len() >= 120 && seen.values().all(|count| *count == 1), "{seen:?}");
 }
 
-async fn a_schedule_that_cannot_be_read_any_more_is_paused(site: Site) {
-    let fields = json!({
-        "id": "lost-zone", "revision": 1, "period_since": "2030-01-01T00:00:00Z",
-        "created_at": "2030-01-01T00:00:00Z", "updated_at": "2030-01-01T00:00:00Z",
+/// Stores a schedule in a time zone that there is not any more.
+async fn put_unreadable(site: &Site, name: &str, is_paused: bool) -> ScheduleId {
+    let start = Timestamp::from_millis(START).to_rfc3339();
+    let mut fields = json!({
+        "id": name, "revision": 1, "period_since": start, "created_at": start, "updated_at": start,
         "definition": {
             "action": job_action(), "period": {"cron": "@hourly", "time_zone": "Mars/Olympus"},
             "margin_of_error_ms": 60_000,
         },
-        "course": {"next_due_at": Timestamp::from_millis(START).to_rfc3339()},
+        "course": {"next_due_at": start},
     });
+    if is_paused {
+        fields["paused"] = json!({"at": start, "by": "test"});
+    }
     let schedule = Arc::new(serde_json::from_value::<Schedule>(fields).expect("a schedule"));
     for written in site.engine.store().write_schedules(vec![ScheduleWrite::Create { schedule }]).await {
         written.expect("stored");
     }
     site.engine.settle().await;
+    id(name)
+}
+
+async fn a_schedule_that_cannot_be_read_any_more_is_paused(site: Site) {
+    put_unreadable(&site, "lost-zone", false).await;
     let scheduler = site.scheduler();
     let mut pause = None;
     for _ in 0..600 {

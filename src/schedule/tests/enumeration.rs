@@ -1,6 +1,6 @@
 //! Fire times are compared with an enumeration that knows nothing of how they are found: every second or minute of
 //! some days is looked at, and the rule for clock changes is put in other words, by the latest time that the clock has
-//! shown.
+//! shown. They are counted as well.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::schedule::count::count;
 
 /// An entry of a field's list.
 #[derive(Clone, Debug)]
@@ -188,6 +189,9 @@ fn compare(expression: &Expression, zone: &str, around: &str, start_minutes: i64
         .collect();
     let difference: Vec<_> = found.symmetric_difference(&expected).map(|at| Timestamp::from_millis(*at)).collect();
     assert!(difference.is_empty(), "{} in {zone} after {from}: {difference:?}", expression.text());
+    let (from, to) = (from.timestamp_millis(), to.timestamp_millis());
+    let counted = count(&period, &ExcludedDays::default(), Timestamp::from_millis(from), Timestamp::from_millis(to));
+    assert_eq!(counted, expected.len() as u64, "{} in {zone} after {from}", expression.text());
 }
 
 proptest! {

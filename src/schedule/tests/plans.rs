@@ -3,10 +3,10 @@ use std::sync::Arc;
 use super::*;
 use crate::job::{Actor, ScheduleId};
 
-const SECOND: i64 = 1_000;
-const HOUR: i64 = 3_600 * SECOND;
+pub(super) const SECOND: i64 = 1_000;
+pub(super) const HOUR: i64 = 3_600 * SECOND;
 
-fn at(millis: i64) -> Timestamp {
+pub(super) fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
@@ -30,7 +30,7 @@ pub(super) fn schedule(name: &str, fields: &str) -> Schedule {
     }
 }
 
-fn timetable(id: &ScheduleId, definition: &Definition) -> Timetable {
+pub(super) fn timetable(id: &ScheduleId, definition: &Definition) -> Timetable {
     let mut faults = Vec::new();
     definition.timetable(id, &mut faults).unwrap_or_else(|| panic!("{faults:?}"))
 }

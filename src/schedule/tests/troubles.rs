@@ -1,4 +1,4 @@
-use super::plans::schedule;
+use super::plans::{schedule, timetable};
 use super::*;
 use crate::job::Actor;
 use ScheduleEventName::{ScheduleFailing, ScheduleMissed, SchedulePaused, ScheduleRecovered, ScheduleResumed};
@@ -84,14 +84,19 @@ fn the_end_of_a_pause_is_told_of_where_its_beginning_was() {
     let person = Actor::system("somebody");
     let pause = SchedulePause { at: at(1), by: person.clone(), reason: String::new() };
     schedule.paused = Some(pause);
-    let occasion = Occasion { at: at(2), by: &person, is_wanted: &|_| true };
-    schedule.resume(Some(at(60)), &occasion);
+    let timetable = timetable(&schedule.id, &schedule.definition);
+    let occasion = |second| Occasion { at: at(second), by: &person, is_wanted: &|_| true };
+    schedule.resume(&timetable, &occasion(2));
     assert_eq!((events(&schedule), troubles(&schedule)), (vec![], vec![]), "what people do is no trouble");
+    assert_eq!((&schedule.course.not_run[..], schedule.course.next_due_at), (&[][..], Some(at(60))));
 
     change(&mut schedule, 3, true, |schedule, occasion| schedule.pause_by_system("why".to_owned(), occasion));
     assert_eq!((events(&schedule), troubles(&schedule)), (vec![SchedulePaused], vec![Trouble::Paused]));
-    schedule.resume(Some(at(60)), &occasion);
+    schedule.resume(&timetable, &occasion(130));
     assert_eq!((events(&schedule), troubles(&schedule)), (vec![SchedulePaused, ScheduleResumed], vec![]));
+    let left_out = NotRunRange { reason: NotRun::Paused, ..missed(60, 120, 2) };
+    assert_eq!((&schedule.course.not_run[..], schedule.course.next_due_at), (&[left_out][..], Some(at(180))));
+    assert_eq!(schedule.course.missed_since, None, "what a pause leaves out is not missed");
     assert_eq!(schedule.course.outbox.notices[1].actor, person);
 }
 

@@ -115,9 +115,9 @@ impl Backfill<'_> {
     async fn run_page(&mut self) -> Result<bool, HandlerError> {
         // Read before the triggers: what the loader has passed by then has its trigger, or gets none.
         let schedule = self.schedule().await?;
-        let Some(timetable) = schedule.definition.timetable(&schedule.id, &mut Vec::new()) else {
-            return Err(HandlerError::permanent("unreadable", "the schedule cannot be read any more"));
-        };
+        let unreadable =
+            |why| HandlerError::permanent("unreadable", format!("the schedule cannot be read any more: {why}"));
+        let timetable = schedule.timetable().map_err(unreadable)?;
         let after = Timestamp::from_millis(self.progress.next.as_millis() - 1);
         let page = timetable.due_after(after).take_while(|due| *due <= self.order.to).take(PAGE);
         let mut page: Vec<Timestamp> = page.collect();

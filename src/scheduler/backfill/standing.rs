@@ -4,8 +4,9 @@ use super::order::Fate;
 use crate::clock::Timestamp;
 use crate::job::{JobId, JobState, ScheduleId};
 use crate::manager::{Manager, ManagerError};
+use crate::schedule::Outcome;
 use crate::scheduler::outcomes;
-use crate::scheduler::trigger::{self, BACKFILL_LABEL, Outcome};
+use crate::scheduler::trigger::{self, BACKFILL_LABEL};
 use crate::store::{Store, Versioned};
 
 /// Where a due time stands.
@@ -52,6 +53,8 @@ struct Traces {
     backfilled: Option<Trace>,
     /// The job that it has submitted.
     backfilled_job: Option<Trace>,
+    /// Whether the schedule has kept of a trigger that was removed that it was performed.
+    was_performed: bool,
 }
 
 /// How many documents there may be of a due time.
@@ -70,6 +73,12 @@ pub(super) async fn standings(
     let of = [trigger::id, trigger::job_id, trigger::backfilled_id, trigger::backfilled_job_id];
     let ids: Vec<JobId> = due.iter().flat_map(|due| of.map(|id| id(schedule, *due))).collect();
     let mut found = store.get(&ids).await?;
+    // Read after the triggers: one that is gone by then was noted in its schedule before.
+    let current = store.schedules(std::slice::from_ref(schedule)).await?.pop().flatten();
+    let was_performed = |due: Timestamp| {
+        let kept = current.as_ref().and_then(|current| current.schedule.course.kept_at(due));
+        kept.is_some_and(|kept| kept.outcome.is_done())
+    };
     let is_trigger = |place: usize| place.is_multiple_of(TRACES) || place % TRACES == 2;
     let triggers =
         found.iter().enumerate().filter(|(place, _)| is_trigger(*place)).filter_map(|(_, found)| found.clone());
@@ -83,9 +92,14 @@ pub(super) async fn standings(
         Some(Trace { found, fate, is_own })
     });
     let mut next = || traces.next().flatten();
-    let standing =
-        |_: &Timestamp| Traces { trigger: next(), job: next(), backfilled: next(), backfilled_job: next() }.standing();
-    Ok(due.iter().map(standing).collect())
+    let mut traces_of = |due: &Timestamp| Traces {
+        trigger: next(),
+        job: next(),
+        backfilled: next(),
+        backfilled_job: next(),
+        was_performed: was_performed(*due),
+    };
+    Ok(due.iter().map(|due| traces_of(due).standing()).collect())
 }
 
 fn fate_of(outcome: Outcome) -> Option<Fate> {
@@ -124,7 +138,7 @@ impl Traces {
                 }
             }
             Self { backfilled: Some(trigger), .. } if trigger.is_own => trigger.standing(),
-            Self { job: Some(_), .. } => Standing::Already,
+            Self { job: Some(_), .. } | Self { was_performed: true, .. } => Standing::Already,
             Self { trigger: Some(trigger), .. } if !trigger.is_vain() => Standing::Already,
             Self { backfilled: Some(trigger), .. } if !trigger.is_vain() => Standing::Already,
             Self { backfilled, .. } => Standing::ToRun(backfilled.map(|trigger| Box::new(trigger.found))),
@@ -171,6 +185,10 @@ mod tests {
             let earlier = Traces { backfilled: trace("b", fate, false), ..Traces::default() };
             assert_eq!(earlier.standing(), Standing::Already, "{fate:?}");
         }
+        let kept = Traces { was_performed: true, ..Traces::default() };
+        assert_eq!(kept.clone().standing(), Standing::Already, "its trigger is not kept any more");
+        let in_vain = Traces { backfilled: trace("b", Some(Fate::Failed), false), ..kept };
+        assert_eq!(in_vain.standing(), Standing::Already);
         // A trigger whose process died after the submission has failed, and its job is there.
         for fate in [None, Some(Fate::Failed), Some(Fate::Performed)] {
             let vain = trace("t", Some(Fate::Failed), false);

@@ -202,7 +202,7 @@ fn quick() -> MonitorConfig {
 
 async fn start(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> (Manager, Monitor) {
     let manager = Manager::start(Arc::clone(store), Arc::clone(clock), ManagerConfig::default());
-    let monitor = Monitor::start(manager.clone(), Arc::clone(store), Arc::clone(clock), quick()).await;
+    let monitor = Monitor::start(manager.clone(), Arc::clone(store), Arc::clone(clock), quick(), None).await;
     (manager, monitor.expect("a good schedule"))
 }
 
@@ -246,6 +246,6 @@ async fn a_schedule_that_is_none_is_refused() {
     let scans = Schedule::Cron("every now and then".to_owned());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let config = MonitorConfig { scans, ..quick() };
-    let refused = Monitor::start(site.manager.clone(), Arc::clone(&site.store), clock, config).await;
+    let refused = Monitor::start(site.manager.clone(), Arc::clone(&site.store), clock, config, None).await;
     assert!(matches!(refused.err(), Some(TicksError::Cron(_))));
 }

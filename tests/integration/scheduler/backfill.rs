@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use leasehold::clock::{Clock as _, Timestamp};
 use leasehold::job::{Actor, JobId, JobState, Priority, QueueName, ScheduleId, WorkerId};
-use leasehold::manager::{ClaimRequest, Finish, Manager, Outcome as End};
+use leasehold::manager::{ClaimOrder, ClaimRequest, Finish, Manager, Outcome as End};
 use leasehold::scheduler::{
     BackfillReport, DueTime, NewBackfill, Outcome, ScheduleError, Schedules, StartedBackfill, trigger,
 };
@@ -17,7 +17,8 @@ use leasehold::store::{Versioned, Write};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Running, START, Site, ended, id, job_action, put};
+use super::keeping::{DAY, remove_triggers};
+use super::{Running, SHORT_STEP, START, Site, ended, has_ended, id, job_action, put};
 use crate::interference::{InterferedEngine, Interference};
 use crate::notify::receiver::Receiver;
 
@@ -25,6 +26,7 @@ cases! {
     due_times_from_before_a_schedule_are_run_once_and_so_many_at_once_as_is_wanted,
     a_call_that_failed_is_made_again_by_another_backfill_and_one_that_was_refused_is_not,
     what_was_performed_when_it_was_due_is_not_run_again,
+    what_is_known_to_be_performed_from_its_schedule_alone_is_not_run_again,
     a_backfill_goes_on_wherever_its_process_ended,
     a_pause_lets_a_backfill_go_on_and_a_change_or_a_removal_stops_it,
     a_backfill_that_is_cancelled_makes_no_more,
@@ -104,8 +106,10 @@ async fn work(manager: Manager, queue: String, most: usize) {
         queues: vec![QueueName::new(queue).expect("a name")],
         max_jobs: 1_000,
         resources: BTreeMap::new(),
+        labels: BTreeMap::new(),
         wait: Duration::from_millis(200),
         lease: Duration::from_secs(3_600),
+        order: ClaimOrder::default(),
         request_id: None,
         repeated: false,
     };
@@ -244,6 +248,46 @@ async fn what_was_performed_when_it_was_due_is_not_run_again(site: Site) {
         assert_eq!(due.backfilled, !was_performed, "{due:?}");
     }
     drop(worker);
+    scheduler.shutdown().await;
+}
+
+async fn what_is_known_to_be_performed_from_its_schedule_alone_is_not_run_again(site: Site) {
+    let site = Site { step: SHORT_STEP, ..site };
+    let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
+    let days = |days: u32| at(0).plus(DAY * days);
+    let action = json!({"type": "http", "url": receiver.url()});
+    let period = every(DAY.as_millis() as i64);
+    let fields = json!({"action": action, "period": period, "margin_of_error_ms": DAY.as_millis() as u64 / 2});
+    let schedule = put(&scheduler, "daily", fields).await;
+    let all = |count: usize| move |found: &[DueTime]| found.len() == count && found.iter().all(has_ended);
+    site.pass_until(days(1));
+    site.until(&scheduler, &schedule, all(1)).await;
+    scheduler.shutdown().await;
+    // Nobody is there on the second day.
+    site.pass_until(days(3));
+    let scheduler = site.scheduler();
+    let found = site.until(&scheduler, &schedule, all(3)).await;
+    assert_eq!(found[1].outcome, Outcome::Missed, "{found:#?}");
+    let ask = async || {
+        let new = NewBackfill { to: days(3), ..between(0, 0, 2) };
+        ask(scheduler.schedules(), &schedule, NewBackfill { from: days(1), ..new }).await
+    };
+    let report = site.report(&ask().await.id).await;
+    assert_eq!((report.due, report.already, report.performed), (3, 2, 1), "{report:?}");
+
+    site.pass_until(days(4).plus(DAY / 4));
+    let before = site.until(&scheduler, &schedule, all(4)).await;
+    let removed = remove_triggers(&site).await;
+    assert!(removed.fault.is_none(), "{removed:?}");
+    let after = site.due_times(&scheduler, &schedule, 0).await;
+    for (before, after) in before.iter().zip(&after).take(3) {
+        assert_eq!(*after, DueTime { trigger_id: None, ..before.clone() });
+    }
+    assert_eq!(after.iter().map(|due| due.backfilled).collect::<Vec<_>>(), [false, true, false, false]);
+    let calls = receiver.came().len();
+    let report = site.report(&ask().await.id).await;
+    assert_eq!((report.due, report.already), (3, 3), "{report:?}");
+    assert_eq!(receiver.came().len(), calls, "nothing is called again");
     scheduler.shutdown().await;
 }
 

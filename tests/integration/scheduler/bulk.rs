@@ -13,12 +13,15 @@ use leasehold::manager::{BULK_PAGE, BulkBounds, Manager, ManagerConfig};
 use leasehold::query::kql::{Expression, Zone};
 use leasehold::query::table::Table;
 use leasehold::query::{Query, ScheduleFilter};
-use leasehold::scheduler::{NewSchedule, ScheduleAction, ScheduleOrder, ScheduleReport, ScheduleSelection, Schedules};
+use leasehold::schedule::{NotRun, Schedule};
+use leasehold::scheduler::{
+    NewSchedule, ScheduleAction, ScheduleError, ScheduleOrder, ScheduleReport, ScheduleSelection, Schedules,
+};
 use leasehold::store::{ListSchedules, Refresh, ScheduleWrite, Store, StoredSchedule};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::engines::{self, Engine};
+use crate::engines::Engine;
 use crate::interference::{InterferedEngine, Interference};
 
 /// Counts refreshes and batches, and runs something before the next batch.
@@ -27,16 +30,15 @@ struct Watch {
     refreshes: AtomicUsize,
     batches: Mutex<Vec<usize>>,
     first: Mutex<Option<Vec<ScheduleWrite>>>,
-    store: Mutex<Option<Arc<dyn Store>>>,
     refused: Mutex<Vec<ScheduleId>>,
 }
 
 #[async_trait]
 impl Interference for Watch {
-    async fn before_write_of_schedules(&self, writes: &[ScheduleWrite]) {
+    async fn before_write_of_schedules(&self, store: &dyn Store, writes: &[ScheduleWrite]) {
         self.batches.lock().push(writes.len());
-        let (first, store) = (self.first.lock().take(), self.store.lock().clone());
-        if let Some((first, store)) = first.zip(store) {
+        let first = self.first.lock().take();
+        if let Some(first) = first {
             for answer in store.write_schedules(first).await {
                 answer.expect("nobody else has changed it yet");
             }
@@ -59,9 +61,8 @@ struct Site {
 }
 
 impl Site {
-    async fn on(engine: Box<dyn Engine>) -> Self {
+    fn on(engine: Box<dyn Engine>) -> Self {
         let watch = Arc::new(Watch::default());
-        *watch.store.lock() = Some(engine.store());
         let engine = InterferedEngine::around(engine, &watch);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let manager = Manager::start(engine.store(), Arc::clone(&clock), ManagerConfig::default());
@@ -216,6 +217,39 @@ async fn what_cannot_be_written_is_named_and_ends_the_call(site: Site) {
     assert_eq!(counts(&last), (1, 1, 0, 0), "the one that failed");
 }
 
+async fn one_that_cannot_be_read_any_more_is_named_and_stays_paused_while_the_others_go_on(site: Site) {
+    site.stored(4).await;
+    site.change(ScheduleAction::Pause, of("a"), usize::MAX).await;
+    let changed = |found: StoredSchedule, change: &dyn Fn(&mut Schedule)| {
+        let mut schedule = (*found.schedule).clone();
+        change(&mut schedule);
+        ScheduleWrite::Replace { schedule: Arc::new(schedule), expected: found.version }
+    };
+    let unreadable = changed(site.get("00000").await, &|schedule| {
+        let mut definition = (*schedule.definition).clone();
+        definition.period.time_zone = Some("Mars/Olympus".to_owned());
+        schedule.definition = Arc::new(definition);
+    });
+    // The pause of the other one began some days ago.
+    let since = SystemClock::default().now().minus(Duration::from_hours(72));
+    let long_paused = changed(site.get("00002").await, &|schedule| {
+        schedule.paused.iter_mut().for_each(|pause| pause.at = since);
+        schedule.period_since = since;
+    });
+    let written = site.engine.store().write_schedules(vec![unreadable, long_paused]).await;
+    assert!(written.iter().all(Result::is_ok));
+
+    let report = site.change(ScheduleAction::Resume, of("a"), usize::MAX).await;
+    assert_eq!((counts(&report), report.next), ((2, 1, 0, 1), None));
+    let [(name, ScheduleError::Unreadable(of, why))] = &report.failures[..] else { panic!("{:?}", report.failures) };
+    assert!(name == of && *name == id("00000") && why.contains("period.time_zone"), "{why}");
+    assert!(site.get("00000").await.schedule.paused.is_some());
+    let resumed = site.get("00002").await.schedule;
+    assert!(resumed.paused.is_none());
+    let left_out: Vec<(u64, NotRun)> = resumed.course.not_run.iter().map(|range| (range.count, range.reason)).collect();
+    assert_eq!(left_out, [(3, NotRun::Paused)], "one at every four o'clock of three days");
+}
+
 async fn schedules_are_selected_by_a_query_or_by_their_ids(site: Site) {
     site.stored(12).await;
     let expression = Expression::parse_about(Table::Schedules, "owner: b and not id: 0000*", Zone::default());
@@ -237,27 +271,11 @@ async fn schedules_are_selected_by_a_query_or_by_their_ids(site: Site) {
     assert_eq!((counts(&report), report.next), ((1, 1, 0, 0), None));
 }
 
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod on_embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(super::engines::embedded().await).await).await;
-            })*
-        }
-        mod on_elasticsearch {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(super::engines::elasticsearch().await).await).await;
-            })*
-        }
-    };
-}
-
 cases! {
     all_schedules_of_a_filter_are_changed_a_page_at_a_time_with_one_refresh_each,
     a_call_ends_at_its_bound_and_the_next_one_goes_on,
     what_others_change_meanwhile_is_decided_again_and_left_where_it_does_not_match,
     what_cannot_be_written_is_named_and_ends_the_call,
+    one_that_cannot_be_read_any_more_is_named_and_stays_paused_while_the_others_go_on,
     schedules_are_selected_by_a_query_or_by_their_ids,
 }

@@ -12,7 +12,7 @@ use leasehold::job::{Actor, QueueName, ScheduleId};
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::monitor::{MonitorConfig, Scan, Scans};
 use leasehold::scheduler::{DueTime, NewSchedule, Outcome, Schedules, trigger};
-use leasehold::store::{ScheduleWrite, Write};
+use leasehold::store::{ScheduleWrite, Store, Write};
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -103,7 +103,7 @@ impl Interference for Dying {
         self.pass(Step::of(writes), Side::After).await;
     }
 
-    async fn before_write_of_schedules(&self, writes: &[ScheduleWrite]) {
+    async fn before_write_of_schedules(&self, _: &dyn Store, writes: &[ScheduleWrite]) {
         self.pass(is_advance(writes).then_some(Step::Advance), Side::Before).await;
     }
 
