@@ -4,14 +4,19 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use foldhash::quality::RandomState;
 use tokio::sync::oneshot;
 
+use super::held::Held;
 use super::lane::{DispatchConfig, HORIZON, LANE_IDLE, Lane, WaiterId};
-use super::room::{Walk, Wish};
+use super::queue_turns::QueueTurns;
+use super::room::{Walk, Wish, meets};
 use super::shares::Members;
+use super::turns::{Rule, Turns};
 use crate::clock::Timestamp;
-use crate::job::{JobId, QueueName, State};
+use crate::job::{Job, JobId, QueueName, State};
 use crate::manager::claimant::Claimant;
+use crate::manager::request::ClaimOrder;
 use crate::query::SortKey;
 use crate::store::Versioned;
 
@@ -25,7 +30,7 @@ const UNASKED_LANES: usize = 1_000;
 
 /// The lanes and the waiting claims. `Handed` is the type that a waiting claim receives.
 pub(super) struct Board<Handed> {
-    pub(super) lanes: HashMap<QueueName, Lane>,
+    pub(super) lanes: HashMap<QueueName, Lane, RandomState>,
     pub(super) waiters: HashMap<WaiterId, Waiter<Handed>>,
     pub(super) next_waiter: u64,
     /// The waiting claims that are neither with the others nor gone, while jobs are being written for them.
@@ -33,9 +38,15 @@ pub(super) struct Board<Handed> {
     /// The managers that share the queues.
     pub(super) members: Arc<Members>,
     /// The candidates that claims are being written for.
-    pub(super) out: HashSet<JobId>,
+    pub(super) out: HashSet<JobId, RandomState>,
     /// The queues whose jobs are held back.
     pub(super) paused: HashSet<QueueName>,
+    /// Who is next in queues whose jobs do not go in the order of dispatch.
+    pub(super) rules: HashMap<QueueName, Rule>,
+    /// Whose turn it is among the queues of claims that take from theirs by weight.
+    pub(super) queue_turns: QueueTurns,
+    /// The jobs that limits hold, or that are not first in their lines.
+    pub(super) held: Held,
     /// When the background loop plans to wake up.
     pub(super) wake_at: Option<Timestamp>,
 }
@@ -55,16 +66,30 @@ impl<Handed> Waiter<Handed> {
     }
 }
 
+/// The most waiting claims that are asked whether a job of another manager's partition suits them.
+const ASKED: usize = 64;
+
+/// Returns whether the job suits a claim that waits for the queue of `lane`, as far as that is looked into; `true` if
+/// none waits.
+pub(super) fn may_suit<Handed>(lane: &Lane, waiters: &HashMap<WaiterId, Waiter<Handed>>, job: &Job) -> bool {
+    let suits = |waiter: &Waiter<Handed>| waiter.wish().suits(job, &waiter.claimant.request.resources);
+    let mut asked = lane.waiting.iter().take(ASKED).filter_map(|id| waiters.get(id));
+    lane.waiting.is_empty() || lane.waiting.len() > ASKED || asked.any(suits)
+}
+
 impl<Handed> Default for Board<Handed> {
     fn default() -> Self {
         Self {
-            lanes: HashMap::new(),
+            lanes: HashMap::default(),
             waiters: HashMap::new(),
             next_waiter: 0,
             reserved: HashSet::new(),
             members: Arc::default(),
-            out: HashSet::new(),
+            out: HashSet::default(),
             paused: HashSet::new(),
+            rules: HashMap::new(),
+            queue_turns: QueueTurns::default(),
+            held: Held::default(),
             wake_at: None,
         }
     }
@@ -72,7 +97,8 @@ impl<Handed> Default for Board<Handed> {
 
 impl<Handed> Board<Handed> {
     pub(super) fn lane(&mut self, queue: &QueueName) -> &mut Lane {
-        let shared = || Lane { shares: self.members.shares(queue), ..Lane::default() };
+        let turns = || Turns::by(self.rules.get(queue));
+        let shared = || Lane { shares: self.members.shares(queue), turns: turns(), ..Lane::default() };
         self.lanes.entry(queue.clone()).or_insert_with(shared)
     }
 
@@ -113,8 +139,10 @@ impl<Handed> Board<Handed> {
         let lane = self.lanes.get_mut(queue)?;
         let capacity = if lane.asked { config.capacity } else { config.capacity.min(UNASKED_CAPACITY) };
         if lane.shares.has(&candidate.job) {
+            // What is not due yet waits for its time first.
+            let candidate = if candidate.job.run_at <= now { self.held.keep(candidate)? } else { candidate };
             lane.add(candidate, now, capacity);
-        } else if lane.wants_at_once(&candidate.job, now) {
+        } else if lane.wants_at_once(&candidate.job, now) && may_suit(lane, &self.waiters, &candidate.job) {
             lane.add_foreign(candidate, now, capacity);
         } else if candidate.job.run_at < now.plus(HORIZON) {
             return Some(candidate);
@@ -122,81 +150,146 @@ impl<Handed> Board<Handed> {
         None
     }
 
-    /// Takes due candidates, the most urgent of all queues first. Skips at most `steps` candidates that do not fit,
-    /// and subtracts the skipped ones from `steps`.
+    /// Lets these rules say who is next, in exactly these queues. Returns whether that changes anything.
+    pub(super) fn set_rules(&mut self, rules: HashMap<QueueName, Rule>) -> bool {
+        if rules == self.rules {
+            return false;
+        }
+        self.rules = rules;
+        for (queue, lane) in &mut self.lanes {
+            lane.set_rule(self.rules.get(queue));
+        }
+        true
+    }
+
+    /// Takes due candidates, in the order of the wish. Skips at most `steps` candidates that ask for more
+    /// than is offered, and subtracts the skipped ones from `steps`.
+    ///
+    /// A worker without stated resources suits most jobs, so its claim takes the first candidate without a walk, until
+    /// one requires what the worker does not offer.
     pub(super) fn take(&mut self, wish: &Wish<'_>, now: Timestamp, steps: &mut usize) -> Vec<Versioned> {
         for queue in wish.queues {
             if let Some(lane) = self.lanes.get_mut(queue) {
                 lane.promote(now);
             }
         }
-        let granted = *steps;
-        let mut walk = Walk::of(wish, granted);
-        let allowed = walk.as_ref().map_or(0, Walk::steps_left);
+        let mut walk = (!wish.resources.is_empty()).then(|| Walk::of(wish, *steps));
         let mut taken: Vec<Versioned> = Vec::new();
         let mut bytes = 0;
         while taken.len() < wish.max_jobs {
             let picked = match &mut walk {
-                None => self.most_urgent(wish.queues).map(|queue| (queue, None)),
-                Some(walk) => self.most_urgent_fitting(wish.queues, walk).map(|(queue, key)| (queue, Some(key))),
+                None => self.next_queue(wish).map(|queue| (queue, None)),
+                Some(walk) => self.next_suiting(wish, walk).map(|(queue, key)| (queue, Some(key))),
             };
             let Some((queue, key)) = picked else { break };
             let Some(lane) = self.lanes.get_mut(queue) else { break };
-            let candidate = match &key {
-                None => lane.due.first_key_value().map(|(_, first)| first),
-                Some(key) => lane.due.get(key),
-            };
-            let Some(candidate) = candidate else { break };
-            bytes += candidate.job.payload.bytes();
-            if bytes > MAX_CLAIM_BYTES && !taken.is_empty() {
-                break;
+            let Some(candidate) = lane.at_or_next(key.as_ref()) else { break };
+            if walk.is_none() && !meets(wish.labels, &candidate.job) {
+                walk = Some(Walk::of(wish, *steps));
+                continue;
             }
-            if let Some(walk) = &mut walk {
-                walk.use_up(&candidate.job);
+            let holding = self.held.holder_of(&candidate.job);
+            if holding.is_none() {
+                bytes += candidate.job.payload.bytes();
+                if bytes > MAX_CLAIM_BYTES && !taken.is_empty() {
+                    break;
+                }
+                if let Some(walk) = &mut walk {
+                    walk.use_up(&candidate.job);
+                }
             }
-            let removed = match &key {
-                None => lane.due.pop_first().map(|(_, first)| first),
-                Some(key) => lane.due.remove(key),
-            };
-            let Some(candidate) = removed else { break };
-            lane.positions.remove(&candidate.job.id);
+            let Some(candidate) = lane.take_out(key.as_ref(), holding.is_none()) else { break };
+            if let Some(by) = holding {
+                self.held.hold(&by, candidate);
+                continue;
+            }
+            self.held.is_taken(&candidate.job);
+            if let Some(weights) = wish.order.weights() {
+                self.queue_turns.hand_out(weights, queue, now);
+            }
             self.out.insert(candidate.job.id.clone());
             taken.push(candidate);
         }
-        *steps = granted - allowed + walk.map_or(0, |walk| walk.steps_left());
+        *steps = steps.saturating_sub(walk.map_or(0, |walk| walk.steps));
         taken
     }
 
-    /// Returns the queue with the most urgent due candidate.
-    fn most_urgent<'q>(&self, queues: &'q [QueueName]) -> Option<&'q QueueName> {
-        let first = |queue: &QueueName| self.lanes.get(queue).and_then(|lane| lane.due.first_key_value());
-        queues
-            .iter()
-            .filter(|queue| !self.paused.contains(*queue) && first(queue).is_some())
-            .min_by(|a, b| first(a).map(|entry| entry.0).cmp(&first(b).map(|entry| entry.0)))
+    /// Returns the queue from which the claim takes next.
+    fn next_queue<'q>(&self, wish: &Wish<'q>) -> Option<&'q QueueName> {
+        let with_next = self.with_next(wish.queues).map(|(_, queue, first)| (queue, first));
+        let next = match wish.order {
+            ClaimOrder::Dispatch => with_next.min_by(|(_, a), (_, b)| a.cmp(b)),
+            ClaimOrder::Strict => with_next.into_iter().next(),
+            ClaimOrder::Weighted(weights) => {
+                with_next.min_by_key(|(queue, first)| (self.queue_turns.start(weights, queue), *first))
+            }
+        };
+        next.map(|(queue, _)| queue)
     }
 
-    /// Returns the most urgent due candidate of all queues that fits.
-    fn most_urgent_fitting<'q>(&self, queues: &'q [QueueName], walk: &mut Walk) -> Option<(&'q QueueName, SortKey)> {
-        let mut best: Option<(&QueueName, &SortKey)> = None;
-        for (index, queue) in queues.iter().enumerate().filter(|(_, queue)| !self.paused.contains(*queue)) {
-            let Some(lane) = self.lanes.get(queue) else { continue };
-            let from = walk.passed[index].clone().map_or(Bound::Unbounded, Bound::Excluded);
-            for (key, candidate) in lane.due.range((from, Bound::Unbounded)) {
-                if best.is_some_and(|(_, first)| first < key) {
-                    break;
+    /// Returns those of a claim's queues that have due candidates and are not held back: the places in the claim, the
+    /// names, and the keys of the next candidates.
+    fn with_next<'q>(&self, queues: &'q [QueueName]) -> impl Iterator<Item = (usize, &'q QueueName, &SortKey)> {
+        let is_open = |(_, queue): &(usize, &QueueName)| !self.paused.contains(*queue);
+        queues.iter().enumerate().filter(is_open).filter_map(|(index, queue)| {
+            let next = self.lanes.get(queue).and_then(Lane::next)?;
+            Some((index, queue, next))
+        })
+    }
+
+    /// Returns the next due candidate of the claim's queues that suits it.
+    fn next_suiting<'q>(&self, wish: &Wish<'q>, walk: &mut Walk<'_>) -> Option<(&'q QueueName, SortKey)> {
+        let with_next = self.with_next(wish.queues);
+        let queues = match wish.order {
+            ClaimOrder::Dispatch => {
+                let mut best: Option<(&QueueName, &SortKey)> = None;
+                for (index, queue, _) in with_next {
+                    let next = self.first_suiting(index, queue, best.map(|(_, first)| first), walk);
+                    best = best.into_iter().chain(next.map(|key| (queue, key))).min_by_key(|(_, key)| *key);
                 }
-                if walk.fits(&candidate.job) {
-                    best = Some((queue, key));
-                    break;
-                }
-                walk.passed[index] = Some(key.clone());
-                if !walk.step() {
-                    break;
-                }
+                return best.map(|(queue, key)| (queue, key.clone()));
+            }
+            ClaimOrder::Strict => with_next.collect(),
+            ClaimOrder::Weighted(weights) => {
+                let mut queues: Vec<_> = with_next.collect();
+                queues.sort_by_key(|(_, queue, first)| (self.queue_turns.start(weights, queue), *first));
+                queues
+            }
+        };
+        let mut suiting = queues.into_iter().filter_map(|(index, queue, _)| {
+            let key = self.first_suiting(index, queue, None, walk)?;
+            Some((queue, key.clone()))
+        });
+        suiting.next()
+    }
+
+    /// Returns the first due candidate of a queue that suits the claim, unless the key `before` comes first. `index` is
+    /// the place of the queue in the claim.
+    fn first_suiting(
+        &self,
+        index: usize,
+        queue: &QueueName,
+        before: Option<&SortKey>,
+        walk: &mut Walk<'_>,
+    ) -> Option<&SortKey> {
+        let lane = self.lanes.get(queue)?;
+        if let Some(turns) = &lane.turns {
+            return turns.next_suiting(&lane.due, index, walk);
+        }
+        let from = walk.passed[index].clone().map_or(Bound::Unbounded, Bound::Excluded);
+        for (key, candidate) in lane.due.range((from, Bound::Unbounded)) {
+            if before.is_some_and(|before| before < key) {
+                return None;
+            }
+            if walk.suits(&candidate.job) {
+                return Some(key);
+            }
+            walk.passed[index] = Some(key.clone());
+            if !walk.step() {
+                return None;
             }
         }
-        best.map(|(queue, key)| (queue, key.clone()))
+        None
     }
 
     /// Adds a waiting claim.
@@ -236,6 +329,12 @@ impl<Handed> Board<Handed> {
     /// Returns whether a search for the queue that was cut off is to go on before a claim has to wait for it.
     pub(super) fn is_to_go_on(&self, queue: &QueueName, config: &DispatchConfig) -> bool {
         !self.paused.contains(queue) && self.lanes.get(queue).is_some_and(|lane| lane.is_to_go_on(config))
+    }
+
+    /// Removes what no claim has asked for in a while.
+    pub(super) fn forget_idle(&mut self, now: Timestamp) {
+        self.lanes.retain(|_, lane| !lane.is_idle(now));
+        self.queue_turns.forget_idle(now);
     }
 
     pub(super) fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Dispatch;
+use super::board::{Board, may_suit};
 use super::lane::{Lane, PATIENCE};
 use super::shares::Members;
 use crate::clock::Timestamp;
@@ -101,9 +102,11 @@ impl Dispatch {
     ) -> Vec<Versioned> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        let lane = board.lane(queue);
+        let Board { lanes, waiters, .. } = &mut *board;
+        let Some(lane) = lanes.get(queue) else { return Vec::new() };
         found.retain(|hit| look.purpose == Purpose::Any || lane.lets_in(&hit.job, now));
         if look.purpose == Purpose::Help {
+            found.retain(|hit| may_suit(lane, waiters, &hit.job));
             let mut by_partition: BTreeMap<Partition, usize> = BTreeMap::new();
             found.iter().for_each(|hit| *by_partition.entry(hit.job.partition()).or_default() += 1);
             let mut largest: Vec<(Partition, usize)> = by_partition.into_iter().collect();
@@ -125,7 +128,7 @@ impl Dispatch {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         for candidate in found.into_iter().filter(fresh) {
-            if !board.out.contains(&candidate.job.id) {
+            if !board.out.contains(&candidate.job.id) && board.held.holder_of(&candidate.job).is_none() {
                 board.lane(queue).add_foreign(candidate, now, self.shared.config.capacity);
             }
         }
@@ -171,6 +174,7 @@ impl Dispatch {
     pub(crate) fn forget(&self) {
         let mut board = self.shared.board.lock();
         board.lanes.values_mut().for_each(Lane::forget);
+        board.held.forget();
         self.shared.sooner.notify_one();
     }
 

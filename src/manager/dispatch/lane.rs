@@ -8,7 +8,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::quality::RandomState;
+
 use super::shares::Shares;
+use super::turns::{Rule, Turns};
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, Partition};
 use crate::query::{Sort, SortKey};
@@ -26,6 +29,9 @@ pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// How long a search that was cut off is continued before it starts again with the most urgent jobs. A search engine
 /// still returns jobs that were claimed since, so continuing finds more, but misses jobs that others added.
 pub(super) const RESTART: Duration = Duration::from_secs(2);
+
+/// How often the owners of a fair queue's jobs are counted, in a store that other processes write to as well.
+const OWNERS_EVERY: Duration = Duration::from_secs(1);
 
 /// The most jobs that a search finds when it starts again before those ahead of it have come to their end: it is only
 /// to find those that others added.
@@ -69,8 +75,10 @@ pub(super) struct WaiterId(pub(super) u64);
 pub(super) struct Lane {
     pub(super) due: BTreeMap<SortKey, Versioned>,
     pub(super) later: BTreeMap<(Timestamp, JobId), Versioned>,
-    pub(super) positions: HashMap<JobId, Position>,
+    pub(super) positions: HashMap<JobId, Position, RandomState>,
     pub(super) waiting: BTreeSet<WaiterId>,
+    /// The due candidates by owner and place, if they do not go in the order of dispatch.
+    pub(super) turns: Option<Box<Turns>>,
     /// When the store was last searched for the most urgent jobs of this queue.
     pub(super) looked_up_at: Option<Timestamp>,
     /// The key after which that search was cut off.
@@ -130,18 +138,80 @@ impl Lane {
             return;
         }
         self.insert_due(candidate);
-        if self.due.len() > capacity
-            && let Some((_, dropped)) = self.due.pop_last()
-        {
+        if self.due.len() <= capacity {
+            return;
+        }
+        if let Some(turns) = self.turns.as_mut().filter(|turns| turns.is_fair()) {
+            // From now on each owner has an end of its own.
+            let is_whole = self.frontier.take().is_none();
+            if let Some(last) = turns.overflow(is_whole, capacity, now) {
+                self.remove(last.id());
+                self.incomplete = true;
+            }
+        } else if let Some((key, dropped)) = self.due.pop_last() {
             self.positions.remove(&dropped.job.id);
+            if let Some(turns) = &mut self.turns {
+                turns.remove(&dropped.job, &key, false);
+            }
             self.ends_at(self.due.last_key_value().map(|(key, _)| key.clone()));
         }
+    }
+
+    /// Returns whether no due jobs that come before this one are missing, of its owner if the owners take turns.
+    pub(super) fn admits(&self, job: &Job, key: &SortKey) -> bool {
+        let of_owner = self.turns.as_ref().and_then(|turns| turns.admits(&job.spec.owner, key));
+        of_owner.unwrap_or_else(|| self.frontier.as_ref().is_none_or(|frontier| key <= frontier))
+    }
+
+    /// Lets this rule say who is next, or none. Where that changes more than weights, the store is searched anew.
+    pub(super) fn set_rule(&mut self, rule: Option<&Rule>) {
+        match (&mut self.turns, rule) {
+            (None, None) => {}
+            (Some(turns), Some(rule)) if turns.order() == rule.order => turns.set_weights(Arc::clone(&rule.weights)),
+            (turns, rule) => {
+                *turns = Turns::by(rule);
+                self.forget();
+            }
+        }
+    }
+
+    /// Returns the key of the next due candidate.
+    pub(super) fn next(&self) -> Option<&SortKey> {
+        match &self.turns {
+            Some(turns) => turns.next(),
+            None => self.due.first_key_value().map(|(key, _)| key),
+        }
+    }
+
+    /// Returns the due candidate with this key, or the next one.
+    pub(super) fn at_or_next(&self, key: Option<&SortKey>) -> Option<&Versioned> {
+        match (key, &self.turns) {
+            (Some(key), _) => self.due.get(key),
+            (None, Some(turns)) => self.due.get(turns.next()?),
+            (None, None) => self.due.first_key_value().map(|(_, first)| first),
+        }
+    }
+
+    /// Takes out the due candidate with this key, or the next one. If it `is_handed_out`, its owner has had a turn.
+    pub(super) fn take_out(&mut self, key: Option<&SortKey>, is_handed_out: bool) -> Option<Versioned> {
+        let taken = match (&mut self.turns, key) {
+            (Some(turns), key) => {
+                let key = key.or_else(|| turns.next()).cloned()?;
+                let taken = self.due.remove(&key)?;
+                turns.remove(&taken.job, &key, is_handed_out);
+                taken
+            }
+            (None, Some(key)) => self.due.remove(key)?,
+            (None, None) => self.due.pop_first()?.1,
+        };
+        self.positions.remove(&taken.job.id);
+        Some(taken)
     }
 
     /// Adds a job of another's partition, unless due jobs that come before it may be missing.
     pub(super) fn add_foreign(&mut self, candidate: Versioned, now: Timestamp, capacity: usize) {
         let key = Sort::Dispatch.key(&candidate.job);
-        if self.frontier.as_ref().is_none_or(|frontier| key <= *frontier) {
+        if self.admits(&candidate.job, &key) {
             self.foreign.insert(candidate.job.id.clone());
             self.add(candidate, now, capacity);
         }
@@ -211,6 +281,9 @@ impl Lane {
     /// Drops all candidates, so that the store is to be searched for them anew.
     pub(super) fn forget(&mut self) {
         self.due.clear();
+        if let Some(turns) = &mut self.turns {
+            turns.forget();
+        }
         self.later.clear();
         self.positions.clear();
         self.foreign.clear();
@@ -221,6 +294,9 @@ impl Lane {
     fn unknown(&mut self) {
         (self.looked_up_at, self.looked_elsewhere) = (None, None);
         (self.resume, self.reached, self.frontier) = (None, None, None);
+        if let Some(turns) = &mut self.turns {
+            turns.unknown();
+        }
         self.known_until = Timestamp::MIN;
     }
 
@@ -238,6 +314,9 @@ impl Lane {
     /// Records that due jobs after `last` may be missing.
     pub(super) fn ends_at(&mut self, last: Option<SortKey>) {
         self.incomplete = true;
+        if let Some(turns) = &mut self.turns {
+            turns.may_miss_any();
+        }
         if let Some(last) = last
             && self.frontier.as_ref().is_none_or(|frontier| last < *frontier)
         {
@@ -245,11 +324,23 @@ impl Lane {
         }
     }
 
+    /// Records that a search for the jobs that are due between two times was cut off after one that is due at `last`.
+    pub(super) fn ends_later(&mut self, last: Option<Timestamp>, between: Option<(Timestamp, Timestamp)>) {
+        if let (Some(last), Some((after, _))) = (last, between) {
+            // The time advances by at least one moment, so that a moment with more jobs than a page does not stop the
+            // search. The jobs that are missed are found once they are due.
+            self.known_until = self.known_until.min(last.max(after.plus(MOMENT).plus(MOMENT)));
+        }
+    }
+
     pub(super) fn insert_due(&mut self, candidate: Versioned) {
         let key = Sort::Dispatch.key(&candidate.job);
-        if self.frontier.as_ref().is_some_and(|frontier| key > *frontier) {
+        if !self.admits(&candidate.job, &key) {
             self.incomplete = true;
             return;
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.insert(&candidate.job, &key);
         }
         self.positions.insert(candidate.job.id.clone(), Position::Due(key.clone()));
         self.due.insert(key, candidate);
@@ -265,7 +356,10 @@ impl Lane {
     pub(super) fn remove(&mut self, id: &JobId) {
         match self.positions.remove(id) {
             Some(Position::Due(key)) => {
-                self.due.remove(&key);
+                let removed = self.due.remove(&key);
+                if let (Some(turns), Some(removed)) = (&mut self.turns, removed) {
+                    turns.remove(&removed.job, &key, false);
+                }
             }
             Some(Position::Later(run_at)) => {
                 self.later.remove(&(run_at, id.clone()));
@@ -294,7 +388,9 @@ impl Lane {
             // Other processes write too: the lane is searched periodically, and at once only after a cut-off search.
             Some(interval) => {
                 let age = now.since(looked_up_at);
-                age >= RESTART.max(interval) || (low && (age >= interval || self.resume.is_some()))
+                let is_fair = self.turns.as_ref().is_some_and(|turns| turns.is_fair());
+                let restart = if is_fair { OWNERS_EVERY } else { RESTART };
+                age >= restart.max(interval) || (low && (age >= interval || self.may_go_on()))
             }
         };
         // Searches of a store that fails are as far apart as others.
@@ -302,14 +398,21 @@ impl Lane {
         wants_due || (!rests && self.needs_later(now, config))
     }
 
+    fn may_go_on(&self) -> bool {
+        self.resume.is_some() || self.turns.as_ref().is_some_and(|turns| turns.may_go_on())
+    }
+
     fn is_low(&self, config: &DispatchConfig) -> bool {
+        if let Some(is_low) = self.turns.as_ref().and_then(|turns| turns.is_low()) {
+            return is_low;
+        }
         self.due.len() < (config.capacity / LOW_WATER_PART).max(1)
     }
 
     /// Returns whether a search that was cut off is to go on before a claim has to wait for it: a search over a network
     /// takes as long as several claims.
     pub(super) fn is_to_go_on(&self, config: &DispatchConfig) -> bool {
-        config.poll_interval.is_some() && self.asked && self.resume.is_some() && self.is_low(config)
+        config.poll_interval.is_some() && self.asked && self.may_go_on() && self.is_low(config)
     }
 
     /// Returns whether any search of the store is due.

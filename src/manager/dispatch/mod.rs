@@ -10,12 +10,18 @@
 
 mod board;
 mod elsewhere;
+mod held;
 mod hinted;
+mod holding;
 mod lane;
+mod order;
+mod queue_turns;
 mod refill;
 mod reserve;
 mod room;
 mod shares;
+mod taking_turns;
+mod turns;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,12 +36,15 @@ use crate::manager::request::ManagerError;
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 use board::{Board, Waiter};
+pub(super) use held::MOST_HELD;
 pub(super) use lane::DispatchConfig;
 use lane::{HORIZON, Lane, MOMENT, RESTART, RESTART_PAGE, WaiterId};
+pub(super) use order::{Order, Unit};
 pub(super) use reserve::Reservation;
-pub(super) use room::{Resources, Wish, fits};
-use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING};
+pub(super) use room::{Resources, Wish, fits, meets};
+use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING, SameOffer};
 pub(super) use shares::{Member, Members};
+pub(super) use turns::Rule;
 
 /// The candidates and the waiting claims. It is cheap to clone, and all clones share one state.
 #[derive(Clone)]
@@ -119,6 +128,8 @@ pub(super) struct Lookup {
     pub(super) limit: usize,
     /// The partitions whose jobs are searched for; `None` for all.
     pub(super) partitions: Option<PartitionSet>,
+    /// Whether the owners take turns, so that those that have due jobs are to be counted first.
+    pub(super) is_fair: bool,
     /// The time from which on later jobs were not known before.
     known_until: Timestamp,
     /// How far searches had come before the latest of them started again with the most urgent jobs.
@@ -177,7 +188,7 @@ impl Dispatch {
         (left, Arc::clone(&board.members))
     }
 
-    /// Takes due candidates, the most urgent of all queues first.
+    /// Takes due candidates, in the order of the wish.
     pub(super) fn take(&self, wish: &Wish<'_>) -> Option<Offer> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
@@ -208,19 +219,6 @@ impl Dispatch {
         Err(WaitingClaim { id, dispatch: self.clone(), hand })
     }
 
-    /// Holds back the jobs of exactly these queues. Claims that wait for a queue that is no longer held back are served
-    /// at once.
-    pub(super) fn hold_back(&self, paused: HashSet<QueueName>) {
-        let now = self.shared.clock.now();
-        let mut board = self.shared.board.lock();
-        let former = std::mem::replace(&mut board.paused, paused);
-        let resumed: Vec<QueueName> = former.into_iter().filter(|queue| !board.paused.contains(queue)).collect();
-        for queue in &resumed {
-            self.serve(&mut board, queue, now);
-        }
-        self.wake_if_sooner(&mut board, &resumed, now);
-    }
-
     /// Records that a claim for this candidate was decided, so that it is no longer out. `still_available` is the
     /// current job if it can still be claimed.
     pub(super) fn settle(&self, id: &JobId, still_available: Option<Versioned>) {
@@ -238,8 +236,9 @@ impl Dispatch {
         }
         let mut board = self.shared.board.lock();
         for job in jobs {
-            // A candidate is either out or in its lane.
+            // A candidate is out, held, or in its lane.
             if !board.out.remove(&job.id)
+                && !board.held.remove(&job.id)
                 && let Some(lane) = board.lanes.get_mut(&job.spec.queue)
             {
                 lane.remove(&job.id);
@@ -252,7 +251,11 @@ impl Dispatch {
     pub(super) fn mark_incomplete(&self, queue: &QueueName) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        board.lane(queue).incomplete = true;
+        let lane = board.lane(queue);
+        lane.incomplete = true;
+        if let Some(turns) = &mut lane.turns {
+            turns.may_miss_some();
+        }
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
@@ -265,6 +268,12 @@ impl Dispatch {
             !board.paused.contains(queue) && board.lane(queue).needs_search(now, &self.shared.config)
         };
         queues.iter().filter(|queue| needs_lookup(queue)).collect()
+    }
+
+    /// Returns whether the store was ever searched for each of the queues, but for those that are held back.
+    pub(super) fn were_searched(&self, queues: &[QueueName]) -> bool {
+        let mut board = self.shared.board.lock();
+        queues.iter().all(|queue| board.paused.contains(queue) || board.lane(queue).looked_up_at.is_some())
     }
 
     /// Returns the lock under which the store is searched for `queue`.
@@ -284,6 +293,7 @@ impl Dispatch {
         }
         lane.incomplete = false;
         lane.frontier = None;
+        let is_fair = lane.turns.as_mut().is_some_and(|turns| turns.begin_look());
         let recent = lane.looked_up_at.is_some_and(|at| now.since(at) < RESTART);
         let cut_off_at = lane.resume.take().filter(|_| config.poll_interval.is_some());
         let reached = lane.reached.take();
@@ -303,7 +313,7 @@ impl Dispatch {
         let known_until = lane.known_until;
         lane.known_until = later.map_or(known_until, |(_, until)| until.plus(MOMENT));
         let partitions = Some(lane.shares.own).filter(|own| !own.is_full());
-        Some(Lookup { now, resume, later, limit, partitions, known_until, reached })
+        Some(Lookup { now, resume, later, limit, partitions, is_fair, known_until, reached })
     }
 
     /// Ends a search and adds its results, apart from those that `fresh` rejects as outdated.
@@ -337,10 +347,8 @@ impl Dispatch {
         if due_cut_off {
             lane.ends_at(lane.resume.clone());
         }
-        if let (Some(last), Some((after, _)), true) = (last_later, lookup.later, later_cut_off) {
-            // The time advances by at least one moment, so that a moment with more jobs than a page does not stop the
-            // search. The jobs that are missed are found once they are due.
-            lane.known_until = lane.known_until.min(last.max(after.plus(MOMENT).plus(MOMENT)));
+        if later_cut_off {
+            lane.ends_later(last_later, lookup.later);
         }
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
@@ -359,6 +367,9 @@ impl Dispatch {
         let lane = board.lane(queue);
         lane.incomplete = true;
         lane.resume = None;
+        if let Some(turns) = &mut lane.turns {
+            turns.fail_look();
+        }
         lane.looked_up_at = Some(now);
         lane.known_until = lane.known_until.min(lookup.known_until);
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
@@ -372,7 +383,7 @@ impl Dispatch {
         for queue in &waited_for {
             self.serve(&mut board, queue, now);
         }
-        board.lanes.retain(|_, lane| !lane.is_idle(now));
+        board.forget_idle(now);
         let config = &self.shared.config;
         let needs_search = |queue: &QueueName, lane: &Lane| match lane.waiting.is_empty() {
             true => board.is_to_go_on(queue, config),
@@ -421,15 +432,15 @@ impl Dispatch {
         (!candidates.is_empty()).then(|| Offer { candidates, dispatch: self.clone() })
     }
 
-    /// Hands due candidates of `queue` to the claims that have waited longest and whose resources suffice.
+    /// Hands due candidates of `queue` to the claims that have waited longest and offer what is asked for.
     fn serve(&self, board: &mut Board<Handed>, queue: &QueueName, now: Timestamp) {
         if board.paused.contains(queue) {
             return;
         }
         let mut passed = None;
         let mut steps = STEPS_PER_SERVING;
-        // Offered resources for which no candidate fits: a further claim with the same resources is skipped.
-        let mut in_vain: Vec<Resources> = Vec::new();
+        // Claims that no candidate suits: a further claim that offers the same is skipped.
+        let mut in_vain: HashSet<SameOffer> = HashSet::new();
         // The loop ends, since every turn serves or skips a claim.
         loop {
             let Some(lane) = board.lanes.get_mut(queue) else { return };
@@ -439,15 +450,13 @@ impl Dispatch {
             }
             let Some(id) = lane.waiting_after(passed) else { return };
             let Some(waiter) = board.waiters.remove(&id) else { return };
-            let resources = &waiter.claimant.request.resources;
-            let offer = match in_vain.contains(resources) {
+            let offered = SameOffer(Arc::clone(&waiter.claimant.request));
+            let offer = match in_vain.contains(&offered) {
                 true => None,
                 false => self.take_locked(board, &waiter.wish(), now, &mut steps),
             };
             let Some(offer) = offer else {
-                if !in_vain.contains(resources) {
-                    in_vain.push(resources.clone());
-                }
+                in_vain.insert(offered);
                 board.waiters.insert(id, waiter);
                 passed = Some(id);
                 steps = steps.saturating_sub(1);

@@ -6,13 +6,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use tracing::{debug, warn};
 
-use crate::job::{JobId, JobState, QueueName};
-use crate::query::{Direction, Filter, Search, Sort, SortField};
+use crate::job::{JobId, JobState, Owner, QueueName};
+use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
 use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::dispatch::elsewhere::LookElsewhere;
-use crate::manager::dispatch::{Dispatch, Lookup, LookupResult};
+use crate::manager::dispatch::taking_turns::FoundByOwner;
+use crate::manager::dispatch::{Dispatch, Lookup, LookupResult, Wish};
 
 /// The most queues that are searched for at once.
 const LOOKUPS_AT_ONCE: usize = 4;
@@ -23,6 +24,9 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// The wait of the background loop after a failed search.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// The most owners that are searched for at once.
+const SEARCHES_AT_ONCE: usize = 4;
 
 /// A search under way. It has failed when this is dropped before its end: by an error, or with the claim that made it,
 /// whose caller went away.
@@ -47,6 +51,16 @@ impl Drop for Unfinished<'_> {
 }
 
 impl Manager {
+    /// Returns whether a claim can be given what it is to have next: no queue of several must be passed over because it
+    /// was never searched. For one that goes by its queues, none must lack jobs.
+    pub(crate) fn is_known_for(&self, wish: &Wish<'_>) -> bool {
+        let dispatch = &self.shared.dispatch;
+        match wish.order.is_by_queue() {
+            true => dispatch.stale(wish.queues).is_empty(),
+            false => wish.queues.len() == 1 || dispatch.were_searched(wish.queues),
+        }
+    }
+
     /// Searches the store for those of `queues` whose lanes may lack due jobs.
     pub(crate) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
         for queue in self.shared.dispatch.stale(queues) {
@@ -74,6 +88,7 @@ impl Manager {
             run_at_most: Some(look.due_by),
             ..Filter::default()
         };
+        let filter = self.shared.dispatch.without_held(filter);
         let search = Search { filter, sort: look.sort, after: None, limit: look.limit };
         let found = self.shared.store.search(&search).await?;
         let found = self.shared.dispatch.may_go_first(queue, look, found);
@@ -114,6 +129,7 @@ impl Manager {
             available_in: lookup.partitions,
             ..Filter::default()
         };
+        let of_queue = self.shared.dispatch.without_held(of_queue);
         let due = Search {
             filter: Filter { run_at_most: Some(lookup.now), ..of_queue.clone() },
             sort: Sort::Dispatch,
@@ -121,9 +137,13 @@ impl Manager {
             limit: lookup.limit,
         };
         let mut found = LookupResult::default();
+        let mut by_owner = None;
         if !lookup.partitions.is_some_and(|own| own.is_empty()) {
-            found.due = self.shared.store.search(&due).await?;
-            self.read_again(queue, &found.due).await;
+            by_owner = if lookup.is_fair { self.look_by_owner(queue, &lookup, &due.filter).await? } else { None };
+            if by_owner.is_none() {
+                found.due = self.shared.store.search(&due).await?;
+                self.read_again(queue, &found.due).await;
+            }
             if let Some((after, until)) = lookup.later {
                 let filter = Filter { run_after: Some(after), run_at_most: Some(until), ..of_queue };
                 let sort = Sort::By(SortField::RunAt, Direction::Ascending);
@@ -132,8 +152,46 @@ impl Manager {
             }
         }
         unfinished.end();
-        self.shared.dispatch.end_lookup(queue, &lookup, found, |hit| self.up_to_date(hit));
+        let fresh = |hit: &Versioned| self.up_to_date(hit);
+        match by_owner {
+            Some(by_owner) => self.shared.dispatch.end_look_by_owner(queue, &lookup, by_owner, found.later, fresh),
+            None => self.shared.dispatch.end_lookup(queue, &lookup, found, fresh),
+        }
         Ok(())
+    }
+
+    /// Searches the store for the due jobs that `filter` selects owner by owner, if they are more than a search finds.
+    async fn look_by_owner(
+        &self,
+        queue: &QueueName,
+        lookup: &Lookup,
+        filter: &Filter,
+    ) -> Result<Option<FoundByOwner>, StoreError> {
+        let counted = Filter { not_under: Vec::new(), not_in_line_of: Vec::new(), ..filter.clone() };
+        let groups = self.shared.store.count(&counted, &[GroupField::Owner]).await?;
+        let waiting = groups.into_iter().map(owner_waiting).collect::<Result<Vec<_>, _>>()?;
+        let dispatch = &self.shared.dispatch;
+        let Some(searches) = dispatch.begin_look_by_owner(queue, lookup, &waiting) else { return Ok(None) };
+        let mut found = FoundByOwner { waiting, ends: Vec::new(), due: Vec::new() };
+        for some in searches.chunks(SEARCHES_AT_ONCE) {
+            let answers = some.iter().map(|search| async {
+                let filter = Filter {
+                    owners: search.owner.iter().cloned().collect(),
+                    without_owner: search.owner.is_none(),
+                    ..filter.clone()
+                };
+                let of_owner =
+                    Search { filter, sort: Sort::Dispatch, after: search.after.clone(), limit: search.limit };
+                self.shared.store.search(&of_owner).await
+            });
+            for (search, hits) in some.iter().zip(join_all(answers).await) {
+                let hits = hits?;
+                found.ends.push((search.owner.clone(), search.end_of(&hits)));
+                found.due.extend(hits);
+            }
+        }
+        self.read_again(queue, &found.due).await;
+        Ok(Some(found))
     }
 
     /// Returns whether a hit is at least as recent as the version that this manager knows.
@@ -174,4 +232,12 @@ impl Manager {
             }
         }
     }
+}
+
+/// Returns the owner that a group of jobs has, and how many jobs there are.
+fn owner_waiting(group: Group) -> Result<(Option<Owner>, usize), StoreError> {
+    let name = group.values.into_iter().next().flatten();
+    let owner = name.map(Owner::new).transpose();
+    let owner = owner.map_err(|_| StoreError::Corrupt("an owner without a valid name in a count".to_owned()))?;
+    Ok((owner, usize::try_from(group.count).unwrap_or(usize::MAX)))
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::board::{Board, MAX_CLAIM_BYTES, Waiter};
 use super::lane::{Lane, WaiterId};
-use super::room::{Resources, STEPS_PER_SERVING, fits, use_up};
+use super::room::{Resources, STEPS_PER_SERVING, use_up};
 use super::{Dispatch, Handed};
 use crate::clock::Timestamp;
-use crate::job::Job;
+use crate::job::{Job, QueueName};
 use crate::manager::claimant::{Claimant, Claimed};
 use crate::manager::request::ManagerError;
 use crate::query::Sort;
@@ -71,7 +71,8 @@ struct Chosen {
 
 impl Dispatch {
     /// Reserves claims that wait here for these new jobs, each with a number of its own: the most urgent job is for the
-    /// claim that has waited longest and has room for it. The claims wait no more until their reservation ends.
+    /// claim that has waited longest of those that offer what it asks for. The claims wait no more until their
+    /// reservation ends.
     pub(in crate::manager) fn reserve<'a>(
         &self,
         new: impl IntoIterator<Item = (usize, &'a Arc<Job>)>,
@@ -82,11 +83,14 @@ impl Dispatch {
         }
         let now = self.shared.clock.now();
         let mut waited_for: Vec<_> = new.into_iter().filter(|(_, job)| board.is_waited_for(job, now)).collect();
+        if board.is_for_others_to_say(&waited_for) {
+            return Vec::new();
+        }
         waited_for.sort_by_cached_key(|(_, job)| Sort::Dispatch.key(job));
         let mut chosen: BTreeMap<WaiterId, Chosen> = BTreeMap::new();
         let mut steps = STEPS_PER_SERVING;
         for (number, job) in waited_for {
-            board.choose(number, job, &mut chosen, &mut steps);
+            board.choose((number, job), now, &mut chosen, &mut steps);
         }
         let reservations = chosen.into_iter().filter_map(|(id, chosen)| {
             let waiter = board.take_waiter(id)?;
@@ -102,15 +106,42 @@ impl Board<Handed> {
     /// Returns whether a new job is one that claims wait for now, and that overtakes none that the store may have.
     fn is_waited_for(&self, job: &Job, now: Timestamp) -> bool {
         let queue = &job.spec.queue;
-        let is_next = |lane: &Lane| {
-            !lane.waiting.is_empty()
-                && lane.frontier.as_ref().is_none_or(|frontier| Sort::Dispatch.key(job) <= *frontier)
-        };
+        let is_next = |lane: &Lane| !lane.waiting.is_empty() && lane.admits(job, &Sort::Dispatch.key(job));
         job.run_at <= now && !self.paused.contains(queue) && self.lanes.get(queue).is_some_and(is_next)
     }
 
+    /// Returns whether it is not the order of dispatch which says what is next among these new jobs: shorter jobs go
+    /// first in one of their queues, or they are of several queues, and claims wait for any of them that go by the
+    /// queues. Such jobs are created first, so that each claim is given what is next.
+    fn is_for_others_to_say(&self, waited_for: &[(usize, &Arc<Job>)]) -> bool {
+        if waited_for.len() < 2 {
+            return false;
+        }
+        let mut queues: Vec<&QueueName> = waited_for.iter().map(|(_, job)| &job.spec.queue).collect();
+        // Most submissions are for one queue.
+        queues.dedup();
+        queues.sort_unstable();
+        queues.dedup();
+        let goes_by_length = |queue: &&QueueName| self.rules.get(*queue).is_some_and(|rule| rule.order.shortest_first);
+        if queues.iter().any(goes_by_length) {
+            return true;
+        }
+        if queues.len() < 2 {
+            return false;
+        }
+        let waiting = queues.into_iter().filter_map(|queue| self.lanes.get(queue)).flat_map(|lane| &lane.waiting);
+        let mut waiting = waiting.filter_map(|id| self.waiters.get(id));
+        waiting.any(|waiter| waiter.claimant.request.order.is_by_queue())
+    }
+
     /// Chooses a claim for a job.
-    fn choose(&mut self, number: usize, job: &Job, chosen: &mut BTreeMap<WaiterId, Chosen>, steps: &mut usize) {
+    fn choose(
+        &mut self,
+        (number, job): (usize, &Job),
+        now: Timestamp,
+        chosen: &mut BTreeMap<WaiterId, Chosen>,
+        steps: &mut usize,
+    ) {
         let Some(lane) = self.lanes.get(&job.spec.queue) else { return };
         let mut found = None;
         for id in &lane.waiting {
@@ -118,7 +149,7 @@ impl Board<Handed> {
             let offered = &waiter.claimant.request.resources;
             let room = chosen.get(id).map_or(offered, |chosen| &chosen.room);
             let bytes = chosen.get(id).map_or(0, |chosen| chosen.bytes) + job.payload.bytes();
-            if (offered.is_empty() || fits(room, job)) && (bytes <= MAX_CLAIM_BYTES || !chosen.contains_key(id)) {
+            if waiter.wish().suits(job, room) && (bytes <= MAX_CLAIM_BYTES || !chosen.contains_key(id)) {
                 found = Some((*id, waiter));
                 break;
             }
@@ -129,6 +160,12 @@ impl Board<Handed> {
         }
         let Some((id, waiter)) = found else { return };
         let request = Arc::clone(&waiter.claimant.request);
+        if let Some(turns) = self.lanes.get_mut(&job.spec.queue).and_then(|lane| lane.turns.as_mut()) {
+            turns.hand_out(job);
+        }
+        if let Some(weights) = request.order.weights() {
+            self.queue_turns.hand_out(weights, &job.spec.queue, now);
+        }
         let first = || Chosen { room: request.resources.clone(), bytes: 0, jobs: Vec::new() };
         let chosen = chosen.entry(id).or_insert_with(first);
         use_up(&mut chosen.room, job);

@@ -5,8 +5,8 @@ use super::board::MAX_CLAIM_BYTES;
 use super::lane::LANE_IDLE;
 use super::*;
 use crate::clock::ManualClock;
-use crate::job::{Actor, Body, BodyId, BodyRef, Job, JobSpec, Kind, Priority, WorkerId};
-use crate::manager::request::ClaimRequest;
+use crate::job::{Actor, Body, BodyId, BodyRef, Conditions, Job, JobSpec, Kind, Offers, Priority, WorkerId};
+use crate::manager::request::{ClaimOrder, ClaimRequest};
 use crate::store::{Place, Version};
 
 const START: i64 = 1_000_000;
@@ -58,19 +58,53 @@ impl Bench {
     }
 
     fn take_with(&self, names: &[&str], max_jobs: usize, offered: &[(&str, u64)]) -> Vec<String> {
-        let (queues, resources) = (queues(names), resources(offered));
-        let wish = Wish { queues: &queues, max_jobs, resources: &resources };
-        self.dispatch.take(&wish).map_or_else(Vec::new, |offer| ids(offer.take()))
+        self.take_offering(names, max_jobs, offered, &[])
     }
 
     fn wait_with(&self, names: &[&str], max_jobs: usize, offered: &[(&str, u64)]) -> WaitingClaim {
+        self.wait_offering(names, max_jobs, offered, &[])
+    }
+
+    fn take_offering(
+        &self,
+        names: &[&str],
+        max_jobs: usize,
+        offered: &[(&str, u64)],
+        labels: &[(&str, &str)],
+    ) -> Vec<String> {
+        let (queues, resources, labels) = (queues(names), resources(offered), offers(labels));
+        self.dispatch
+            .take(&wish(&queues, max_jobs, &resources, &labels))
+            .map_or_else(Vec::new, |offer| ids(offer.take()))
+    }
+
+    fn wait_offering(
+        &self,
+        names: &[&str],
+        max_jobs: usize,
+        offered: &[(&str, u64)],
+        labels: &[(&str, &str)],
+    ) -> WaitingClaim {
+        self.wait_in(ClaimOrder::Dispatch, names, max_jobs, offered, labels)
+    }
+
+    fn wait_in(
+        &self,
+        order: ClaimOrder,
+        names: &[&str],
+        max_jobs: usize,
+        offered: &[(&str, u64)],
+        labels: &[(&str, &str)],
+    ) -> WaitingClaim {
         let request = ClaimRequest {
             worker_id: WorkerId::system("worker"),
             queues: queues(names),
             max_jobs,
             resources: resources(offered),
+            labels: offers(labels),
             wait: Duration::from_secs(60),
             lease: Duration::from_secs(60),
+            order,
             request_id: None,
             repeated: false,
         };
@@ -83,12 +117,29 @@ impl Bench {
     }
 }
 
+/// A wish in the order of dispatch.
+fn wish<'a>(queues: &'a [QueueName], max_jobs: usize, resources: &'a Resources, labels: &'a Offers) -> Wish<'a> {
+    Wish { queues, max_jobs, resources, labels, order: &ClaimOrder::Dispatch }
+}
+
 fn queues(names: &[&str]) -> Vec<QueueName> {
     names.iter().map(|name| queue(name)).collect()
 }
 
 fn resources(named: &[(&str, u64)]) -> Resources {
     named.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
+}
+
+fn offers(named: &[(&str, &str)]) -> Offers {
+    named.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A job that requires this of a worker.
+fn requiring(mut job: Versioned, requirement: &str) -> Versioned {
+    let requires = vec![requirement.parse().expect("a requirement")];
+    let spec = &mut Arc::make_mut(&mut job.job).spec;
+    Arc::make_mut(spec).conditions = Conditions { requires, ..Conditions::default() }.stored();
+    job
 }
 
 /// A due job that needs this much memory.
@@ -150,7 +201,7 @@ fn an_offer_that_is_dropped_gives_its_jobs_back() {
     bench.know(&["a"]);
     bench.dispatch.add([job("a", "1", 0, 0), job("a", "2", 0, 0)]);
     let (queues, resources) = (queues(&["a"]), Resources::new());
-    drop(bench.dispatch.take(&Wish { queues: &queues, max_jobs: 2, resources: &resources }));
+    drop(bench.dispatch.take(&wish(&queues, 2, &resources, &Offers::new())));
     assert_eq!(bench.take(&["a"], 2), ["1", "2"]);
 }
 
@@ -441,18 +492,9 @@ fn later_jobs_that_there_was_no_room_for_are_searched_for_when_the_last_known_on
     assert_eq!(bench.dispatch.stale(std::slice::from_ref(&a)), [&a]);
 }
 
-#[test]
-fn jobs_of_a_queue_that_nobody_has_asked_for_are_kept_only_where_searches_lag() {
-    let [lags, own] = [Some(Duration::from_millis(500)), None].map(|interval| bench(4, interval));
-    for bench in [&lags, &own] {
-        bench.dispatch.add([job("a", "1", 0, 0)]);
-    }
-    assert_eq!(lags.take(&["a"], 1), ["1"]);
-    assert!(own.take(&["a"], 1).is_empty());
-    assert_eq!(own.dispatch.stale(&queues(&["a"])).len(), 1, "the first claim searches the store");
-}
-
 mod claims;
 mod elsewhere;
+mod queue_order;
 mod reserve;
 mod searches;
+mod turns;

@@ -21,7 +21,8 @@ fn what_one_claim_steps_over_is_not_stepped_over_by_those_that_are_served_with_i
     bench.dispatch.add((0..10).map(|number| needing("a", &format!("large-{number}"), 8)));
     let (queues, small, any) = (queues(&["a"]), resources(&[("memory", 4)]), Resources::new());
     let take = |mut steps: usize, resources: &Resources| {
-        let wish = Wish { queues: &queues, max_jobs: 9, resources };
+        let labels = Offers::new();
+        let wish = wish(&queues, 9, resources, &labels);
         let mut board = bench.dispatch.shared.board.lock();
         (board.take(&wish, Timestamp::from_millis(START), &mut steps).len(), steps)
     };
@@ -29,6 +30,74 @@ fn what_one_claim_steps_over_is_not_stepped_over_by_those_that_are_served_with_i
         assert_eq!(take(granted, &small), (0, granted - 10));
     }
     assert_eq!(take(4, &any), (9, 4), "who takes any job steps over none");
+}
+
+#[test]
+fn a_claim_is_given_only_jobs_whose_requirements_its_labels_meet() {
+    let fpga = |id: &str, priority| requiring(job("a", id, priority, 0), "hw = fpga");
+    let jobs = || [fpga("1", 9), job("a", "2", 5, 0), requiring(job("a", "3", 4, 0), "!hw"), fpga("4", 3)];
+    let known = || {
+        let bench = bench(100, None);
+        bench.know(&["a"]);
+        bench.dispatch.add(jobs());
+        bench
+    };
+    let bench = known();
+    assert_eq!(bench.take(&["a"], 9), ["2", "3"], "who offers nothing is given what requires nothing");
+    assert_eq!(bench.take_offering(&["a"], 9, &[], &[("hw", "gpu")]), Vec::<String>::new());
+    assert_eq!(bench.take_offering(&["a"], 9, &[], &[("hw", "fpga")]), ["1", "4"]);
+    let bench = known();
+    assert_eq!(bench.take_offering(&["a"], 9, &[("memory", 4)], &[("hw", "fpga")]), ["1", "2", "4"]);
+    assert_eq!(bench.take_offering(&["a"], 9, &[("memory", 4)], &[]), ["3"]);
+}
+
+#[test]
+fn a_worker_has_to_offer_both_the_labels_and_the_resources() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    bench.dispatch.add([requiring(needing("a", "1", 8), "hw = fpga")]);
+    assert!(bench.take_offering(&["a"], 9, &[("memory", 9)], &[("hw", "gpu")]).is_empty());
+    assert!(bench.take_offering(&["a"], 9, &[("memory", 7)], &[("hw", "fpga")]).is_empty());
+    assert_eq!(bench.take_offering(&["a"], 9, &[("memory", 9)], &[("hw", "fpga")]), ["1"]);
+}
+
+#[test]
+fn a_claim_that_states_nothing_counts_the_candidates_that_require_a_label_as_stepped_over() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    bench.dispatch.add((0..10).map(|number| requiring(job("a", &format!("fpga-{number}"), 1, 0), "hw = fpga")));
+    bench.dispatch.add((0..10).map(|number| job("a", &format!("any-{number}"), 0, 0)));
+    let (queues, resources, labels) = (queues(&["a"]), Resources::new(), Offers::new());
+    let take = |mut steps: usize| {
+        let wish = wish(&queues, 4, &resources, &labels);
+        let mut board = bench.dispatch.shared.board.lock();
+        (board.take(&wish, Timestamp::from_millis(START), &mut steps).len(), steps)
+    };
+    assert_eq!(take(5), (0, 0), "it goes no further than it may");
+    assert_eq!(take(100), (4, 90));
+    assert_eq!(take(100), (4, 90));
+}
+
+#[tokio::test]
+async fn waiting_claims_are_skipped_together_only_if_they_offer_the_same_labels() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let _in_vain =
+        [bench.wait(&["a"], 1), bench.wait(&["a"], 1), bench.wait_offering(&["a"], 1, &[], &[("hw", "gpu")])];
+    let mut fpga = bench.wait_offering(&["a"], 1, &[], &[("hw", "fpga")]);
+    bench.dispatch.add([requiring(job("a", "1", 0, 0), "hw = fpga")]);
+    assert_eq!(offered(&mut fpga).await, ["1"]);
+    assert_eq!(bench.dispatch.waiting(), 3);
+}
+
+#[tokio::test]
+async fn later_jobs_overtake_one_that_waits_for_the_worker_that_offers_its_label() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let mut waiting = bench.wait(&["a"], 1);
+    bench.dispatch.add([requiring(job("a", "first", 9, 0), "hw = fpga"), job("a", "second", 0, 0)]);
+    assert_eq!(offered(&mut waiting).await, ["second"]);
+    assert_eq!(bench.take_offering(&["a"], 1, &[], &[("hw", "fpga")]), ["first"]);
 }
 
 #[test]

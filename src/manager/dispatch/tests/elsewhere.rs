@@ -67,6 +67,26 @@ async fn what_is_written_here_is_handed_out_here_when_a_claim_waits_in_vain() {
     assert_eq!(name_of(&offered(&mut waiting).await[0]), "foreign");
 }
 
+#[tokio::test]
+async fn what_is_written_here_and_no_waiting_claim_meets_is_left_to_the_other() {
+    let bench = shared(&[]);
+    let _waiting = bench.wait_offering(&["a"], 1, &[], &[("hw", "gpu")]);
+    let foreign = |requirement| requiring(of_share(&bench, false, "foreign", 0, 0), requirement);
+    assert_eq!(bench.dispatch.add_written([foreign("hw = fpga")]).len(), 1);
+    assert!(bench.dispatch.add_written([foreign("hw = gpu")]).is_empty());
+}
+
+#[tokio::test]
+async fn others_are_helped_with_what_a_waiting_claim_meets() {
+    let bench = shared(&[]);
+    let _waiting = bench.wait(&["a"], 1);
+    let look = bench.dispatch.begin_look_elsewhere(&queue("a")).expect("a look is due");
+    let found = ["fpga", "any"].map(|name| of_share(&bench, false, name, 0, -1_000));
+    let [fpga, any] = found;
+    let found = bench.dispatch.may_go_first(&queue("a"), &look, vec![requiring(fpga, "hw = fpga"), any]);
+    assert_eq!(ids(found).iter().map(|id| name_of(id)).collect::<Vec<_>>(), ["any"]);
+}
+
 #[test]
 fn a_job_of_another_goes_first_when_it_is_more_urgent_or_has_waited_a_second_longer() {
     let bench = shared(&[("own", 0, 0)]);

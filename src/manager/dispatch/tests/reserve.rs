@@ -39,6 +39,16 @@ fn no_claim_is_reserved_for_a_job_that_it_could_not_be_given() {
 }
 
 #[test]
+fn a_new_job_is_for_a_claim_that_offers_what_it_requires() {
+    let bench = bench(100, None);
+    bench.know(&["a"]);
+    let _waiting = [bench.wait(&["a"], 9), bench.wait_offering(&["a"], 9, &[("memory", 4)], &[("hw", "fpga")])];
+    let fpga = |memory| requiring(needing("a", "fpga", memory), "hw = fpga");
+    assert!(bench.reserve(&[fpga(5), requiring(job("a", "gpu", 0, 0), "hw = gpu")]).1.is_empty());
+    assert_eq!(bench.reserve(&[fpga(3), job("a", "any", 0, 0)]).1, [vec![1], vec![0]]);
+}
+
+#[test]
 fn a_job_that_others_come_before_is_not_reserved_for() {
     let bench = bench(2, None);
     bench.know(&["a"]);

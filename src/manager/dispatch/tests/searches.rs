@@ -61,7 +61,7 @@ fn a_job_is_offered_in_the_latest_version_that_was_added() {
         written
     }));
     let (queues, resources) = (queues(&["a"]), Resources::new());
-    let offer = bench.dispatch.take(&Wish { queues: &queues, max_jobs: 9, resources: &resources });
+    let offer = bench.dispatch.take(&wish(&queues, 9, &resources, &Offers::new()));
     let taken: Vec<u64> = offer.expect("an offer").take().iter().map(|taken| taken.version.seq_no).collect();
     assert_eq!(taken, [3]);
 }
@@ -125,7 +125,7 @@ fn the_last_job_before_those_that_a_lane_dropped_can_be_given_back() {
     bench.know(&["a"]);
     bench.dispatch.add(due_at([-100, -90, -80]));
     let (queues, resources) = (queues(&["a"]), Resources::new());
-    drop(bench.dispatch.take(&Wish { queues: &queues, max_jobs: 2, resources: &resources }));
+    drop(bench.dispatch.take(&wish(&queues, 2, &resources, &Offers::new())));
     assert_eq!(bench.take(&["a"], 9), ["at-100", "at-90"]);
 }
 
@@ -325,4 +325,15 @@ fn a_queue_is_kept_while_claims_wait_for_it_and_for_a_time_after_the_last_claim(
     bench.dispatch.add(due_at([0]));
     let Some(Some(Handed::Offer(offer))) = waiting.handed().now_or_never() else { panic!("no offer") };
     assert_eq!(ids(offer.take()), ["at0"]);
+}
+
+#[test]
+fn jobs_of_a_queue_that_nobody_has_asked_for_are_kept_only_where_searches_lag() {
+    let [lags, own] = [Some(Duration::from_millis(500)), None].map(|interval| bench(4, interval));
+    for bench in [&lags, &own] {
+        bench.dispatch.add([job("a", "1", 0, 0)]);
+    }
+    assert_eq!(lags.take(&["a"], 1), ["1"]);
+    assert!(own.take(&["a"], 1).is_empty());
+    assert_eq!(own.dispatch.stale(&queues(&["a"])).len(), 1, "the first claim searches the store");
 }
