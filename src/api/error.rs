@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 
-use crate::job::Refusal;
+use crate::job::{Fence, JobId, Refusal};
 use crate::manager::ManagerError;
 use crate::store::StoreError;
 use crate::wire::{FieldError, Invalid, ItemError, Problem};
@@ -60,12 +60,14 @@ codes! {
     TooManySubscriptions CONFLICT "too_many_subscriptions" "There cannot be more subscriptions";
     NoSuchSchedule NOT_FOUND "schedule_not_found" "There is no such schedule";
     ScheduleDiffers CONFLICT "schedule_differs" "Another schedule is stored under this id";
+    ScheduleUnreadable CONFLICT "schedule_unreadable" "The schedule cannot be read any more";
     VersionDiffers PRECONDITION_FAILED "version_differs" "The schedule has changed since it was read";
     NoSuchWorker NOT_FOUND "no_such_worker" "Nothing is known of this worker";
     NoSuchRoute NOT_FOUND "no_such_route" "There is no such route";
     MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "The route does not take this method";
     BodyStalled REQUEST_TIMEOUT "body_stalled" "The body did not come in time";
     SubmissionDiffers CONFLICT "submission_differs" "Another job was submitted under this id or key";
+    DuplicateJob CONFLICT "duplicate_job" "Another job of the same unique key waits or runs";
     LeaseLost CONFLICT "lease_lost" "The lease is lost";
     NotAvailable CONFLICT "not_available" "The job does not wait to be claimed";
     NotDue CONFLICT "not_due" "The job is not due";
@@ -110,6 +112,15 @@ impl Code {
     }
 }
 
+/// What there is instead of what a request expected.
+#[derive(Clone, Debug)]
+enum Instead {
+    /// The job's current fence.
+    Fence(Fence),
+    /// Another job, which is in the way.
+    Job(JobId),
+}
+
 /// A refused call.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -118,8 +129,8 @@ pub(crate) struct ApiError {
     errors: Vec<FieldError>,
     /// The time after which the client may try again, in seconds.
     retry_after: Option<u64>,
-    /// The job's current fence, when the request expected another one.
-    fence: Option<u64>,
+    /// What there is instead of what the request expected.
+    instead: Option<Instead>,
     /// The cause for the log, which the answer does not contain.
     cause: Option<String>,
     /// Whether the log has the cause already, once for all calls.
@@ -130,7 +141,15 @@ impl ApiError {
     /// Creates a refusal of this kind.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after = (code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(LATER_SECONDS);
-        Self { code, detail: detail.into(), errors: Vec::new(), retry_after, fence: None, cause: None, is_known: false }
+        Self {
+            code,
+            detail: detail.into(),
+            errors: Vec::new(),
+            retry_after,
+            instead: None,
+            cause: None,
+            is_known: false,
+        }
     }
 
     /// Creates a refusal because of one field.
@@ -172,6 +191,11 @@ impl ApiError {
 
     /// Returns the problem for the answer's body.
     pub(crate) fn to_problem(&self, request_id: &str) -> Problem {
+        let (fence, job_id) = match &self.instead {
+            Some(Instead::Fence(fence)) => (Some(fence.get()), None),
+            Some(Instead::Job(id)) => (None, Some(id.as_str().to_owned())),
+            None => (None, None),
+        };
         Problem {
             kind: format!("urn:leasehold:problem:{}", self.code.as_str()),
             title: self.code.title().to_owned(),
@@ -179,7 +203,8 @@ impl ApiError {
             detail: self.detail.clone(),
             code: self.code.as_str().to_owned(),
             errors: self.errors.clone(),
-            fence: self.fence,
+            fence,
+            job_id,
             request_id: request_id.to_owned(),
         }
     }
@@ -237,12 +262,15 @@ impl From<ManagerError> for ApiError {
             ManagerError::NotFound(_) => Self::new(Code::NotFound, text),
             ManagerError::Invalid { field, message } => Self::field(field, message),
             ManagerError::SubmissionDiffers(_) => Self::new(Code::SubmissionDiffers, text),
+            ManagerError::Duplicate(other) => {
+                Self { instead: Some(Instead::Job(other)), ..Self::new(Code::DuplicateJob, text) }
+            }
             ManagerError::Refused(refusal) => {
                 let fence = match refusal {
-                    Refusal::FenceMoved(fence) | Refusal::LeaseLost { fence, .. } => Some(fence.get()),
+                    Refusal::FenceMoved(fence) | Refusal::LeaseLost { fence, .. } => Some(fence),
                     _ => None,
                 };
-                Self { fence, ..Self::new(Code::from(&refusal), text) }
+                Self { instead: fence.map(Instead::Fence), ..Self::new(Code::from(&refusal), text) }
             }
             ManagerError::Contended { .. } => Self::new(Code::Contended, text),
             ManagerError::Store(error) => Self::from(error),
@@ -300,7 +328,7 @@ impl From<&Refusal> for Code {
             Refusal::NotRunning(_) => Self::NotRunning,
             Refusal::FenceMoved(_) => Self::FenceMoved,
             Refusal::AlreadyFinal(_) => Self::AlreadyFinal,
-            Refusal::NotRetryable(_) => Self::NotRetryable,
+            Refusal::NotRetryable(_) | Refusal::NeverCreated => Self::NotRetryable,
             Refusal::NotYet => Self::NotYet,
         }
     }

@@ -6,19 +6,29 @@
 //! 1. [`request`] – what callers pass in and get back; [`claimant`] – who claims, and jobs on their way to them.
 //! 2. [`work`] – how jobs change: submit, claim, update, bulk changes.
 //! 3. [`dispatch`] – where jobs and waiting workers meet, and how candidates come back from the store.
-//! 4. [`members`] – the managers that share a store, and its jobs; [`hints`] – what they tell each other of them.
-//! 5. [`admin`] – queue settings, orphans, and what the monitor does.
-//! 6. [`observe`] – live events, workers, statistics, explanations.
-//! 7. [`read`] – one job, its end, lists, counts, queues.
+//! 4. [`limits`] – how many jobs of a queue, kind, owner or key run at once.
+//! 5. [`unique`] – of the jobs of a key, at most one waits or runs; [`sweep`] – records that nobody needs.
+//! 6. [`lines`] – the jobs of a key run one after another.
+//! 7. [`members`] – the managers that share a store, and its jobs; [`hints`] – what they tell each other of them.
+//! 8. [`admin`] – queue settings, orphans, and what the monitor does.
+//! 9. [`observe`] – live events, workers, statistics, explanations.
+//! 10. [`read`] – one job, its end, lists, counts, queues.
 
 mod admin;
+mod announced;
 mod claimant;
 mod dispatch;
 mod hints;
+mod limits;
+mod lines;
 mod members;
 mod observe;
 mod read;
+mod replay;
 pub mod request;
+mod sweep;
+mod turns;
+mod unique;
 mod work;
 
 use std::sync::Arc;
@@ -28,9 +38,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
-pub use admin::queue_settings::{Pause, QueueSettings};
+pub use admin::queue_settings::{Fairness, JobOrder, MAX_WEIGHT, MAX_WEIGHTS, Pause, QueueChange, QueueSettings};
 pub use claimant::Claimed;
 pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Outgoing};
+pub use limits::{LimitSettings, LimitState, NewLimit, Rate, SlotHolder, Urgent};
 pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 pub use observe::explain::{Explanation, Reason};
 pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
@@ -38,21 +49,27 @@ pub use observe::queues::Queue;
 pub use observe::survey::{Survey, SurveyState, SurveyedQueue};
 pub use observe::throughput::Throughput;
 pub use observe::workers::{Worker, WorkerStatuses};
+pub use replay::{RecordedJob, replay};
 pub use request::{
-    Caller, ClaimRequest, Finish, Heartbeat, HeartbeatAnswer, JobView, ManagerError, NewJob, Outcome, Submitted,
+    Caller, ClaimOrder, ClaimRequest, Duplicate, Finish, Heartbeat, HeartbeatAnswer, JobView, MAX_QUEUE_WEIGHT,
+    ManagerError, NewJob, OnDuplicate, Outcome, QueueOrder, QueueWeights, Submitted,
 };
 pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};
 pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};
 pub(crate) use work::in_pages::{BULK_SAMPLE, Fate, InPages};
 
 use crate::clock::{Clock, Offset, Timestamp};
+use crate::job::UniqueKey;
 use crate::store::Store;
 use admin::queue_settings::QueueSettingsCache;
 use dispatch::{Dispatch, DispatchConfig};
 use hints::Hints;
+use limits::{LimitSettingsCache, Limits};
+use lines::Lines;
 use members::Membership;
 use observe::Observations;
 use read::EndWatchers;
+use turns::KeyTurns;
 use work::Work;
 
 /// The manager's settings.
@@ -94,6 +111,10 @@ pub(crate) struct ManagerState {
     members: Membership,
     hints: Hints,
     queue_settings: QueueSettingsCache,
+    limits: Limits,
+    /// The turns of calls at unique keys.
+    unique: KeyTurns<UniqueKey>,
+    lines: Lines,
     observe: Observations,
     end_watchers: EndWatchers,
     /// Cancelled when the manager shuts down.
@@ -114,7 +135,12 @@ impl Manager {
             page: if exclusive { config.candidates_per_queue } else { REMOTE_PAGE },
             poll_interval: (!exclusive).then_some(config.poll_interval),
         };
+        let (limits, slot_requests) = Limits::new(LimitSettingsCache::new(Arc::clone(&store)));
+        let (lines, order_requests) = Lines::new();
         let shared = Arc::new(ManagerState {
+            lines,
+            limits,
+            unique: KeyTurns::default(),
             work: Work::new(!realtime),
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
             members: Membership::default(),
@@ -128,12 +154,18 @@ impl Manager {
             clock,
         });
         let manager = Self { shared };
-        let [filling, surveying, listing, meeting] = [(); 4].map(|()| manager.clone());
+        let [filling, surveying, listing, meeting, limiting, unique, ordering, lines, swept] =
+            [(); 9].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
         tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
         tasks.spawn(async move { listing.keep_queues_known().await });
         tasks.spawn(async move { meeting.keep_members_known().await });
+        tasks.spawn(limiting.keep_limits(slot_requests));
+        tasks.spawn(unique.keep_unique_keys());
+        tasks.spawn(ordering.keep_order(order_requests));
+        tasks.spawn(lines.keep_lines());
+        tasks.spawn(swept.sweep_lines());
         manager
     }
 

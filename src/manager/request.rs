@@ -1,6 +1,7 @@
 //! The manager's requests, answers and errors.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,8 @@ use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Fence, JobError, JobId, JobSpec, Json, Kind, Progress, QueueName, Refusal, RequestId, WorkerId,
+    Actor, Fence, JobError, JobId, JobSpec, Json, Kind, Offers, Progress, QueueName, Refusal, RequestId, WorkerId,
+    words,
 };
 use crate::store::record::RecordError;
 use crate::store::{StoreError, Versioned};
@@ -26,6 +28,8 @@ pub struct NewJob {
     pub run_at: Option<Timestamp>,
     /// The time at which the job expires if no worker has claimed it.
     pub expires_at: Option<Timestamp>,
+    /// What becomes of the submission while another job of its unique key waits or runs.
+    pub duplicate: Duplicate,
     /// The rest of the job's specification. The manager sets its fingerprint.
     pub spec: JobSpec,
 }
@@ -34,7 +38,8 @@ impl NewJob {
     /// Creates a job with this specification: due at once, without a payload, and with an id from the manager.
     #[must_use]
     pub const fn of(spec: JobSpec) -> Self {
-        Self { id: None, idempotency_key: None, payload: None, run_at: None, expires_at: None, spec }
+        let duplicate = Duplicate { on_duplicate: OnDuplicate::Refuse, longest_wait: None };
+        Self { id: None, idempotency_key: None, payload: None, run_at: None, expires_at: None, duplicate, spec }
     }
 
     /// Creates a job with defaults for everything but its queue and kind.
@@ -42,6 +47,31 @@ impl NewJob {
     pub fn new(queue: QueueName, kind: Kind) -> Self {
         Self::of(JobSpec::new(queue, kind))
     }
+}
+
+words! {
+    /// What becomes of a submission while another job of its unique key waits or runs.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OnDuplicate: "an answer to a duplicate", "answers" {
+        /// It is refused, and the refusal names the other job.
+        #[default]
+        Refuse = "refuse",
+        /// It is answered with the other job.
+        Existing = "existing",
+        /// The other job takes over its payload, and its times where it names them, if the job waits; a job that runs
+        /// is only answered with.
+        Replace = "replace",
+    }
+}
+
+/// What becomes of a submission while another job of its unique key waits or runs, and for how long it may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duplicate {
+    /// What becomes of it.
+    pub on_duplicate: OnDuplicate,
+    /// How long after its own submission a job that waits may be put off to by others; without end when `None`.
+    pub longest_wait: Option<Duration>,
 }
 
 /// A job with its payload and result, wherever they are stored.
@@ -60,7 +90,8 @@ pub struct JobView {
 pub struct Submitted {
     /// The job.
     pub job: JobView,
-    /// Whether this submission created the job; otherwise an earlier submission with the same key or id did.
+    /// Whether this submission created the job; otherwise an earlier submission with the same id, idempotency key or
+    /// unique key did.
     pub created: bool,
 }
 
@@ -76,15 +107,80 @@ pub struct ClaimRequest {
     /// The resources that the worker offers to these jobs together, by name. The claim takes no job that needs more. A
     /// resource that is not named is not offered; a worker that names none takes any job.
     pub resources: BTreeMap<String, u64>,
+    /// The labels that the worker offers. The claim takes no job whose requirements they do not meet; a worker that
+    /// offers none is given no job that requires one.
+    pub labels: Offers,
     /// How long the claim waits for a first job.
     pub wait: Duration,
     /// How long each lease lasts without a heartbeat.
     pub lease: Duration,
+    /// From which of the queues the claim takes next.
+    pub order: ClaimOrder,
     /// The worker's name for this claim. A repeated claim of the same name returns the same jobs and takes no others.
     pub request_id: Option<RequestId>,
     /// Whether the worker repeats a claim whose answer was lost. The manager then also finds, by a costlier search,
     /// jobs that another manager claimed for the first call a moment ago.
     pub repeated: bool,
+}
+
+words! {
+    /// From which of its queues a claim takes next.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum QueueOrder: "an order of queues", "orders" {
+        /// The most urgent job of all queues is next.
+        #[default]
+        Dispatch = "dispatch",
+        /// The queues come in the order in which they are named, each before the next.
+        Strict = "strict",
+        /// The queues take turns, by their weights.
+        Weighted = "weighted",
+    }
+}
+
+/// The weights of queues that take turns. A queue that is not named has the weight 1.
+pub type QueueWeights = BTreeMap<QueueName, u32>;
+
+/// The greatest weight that a queue can have in a claim.
+pub const MAX_QUEUE_WEIGHT: u32 = 1_000;
+
+/// From which of its queues a claim takes next, with all that it takes to decide that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClaimOrder {
+    /// The most urgent job of all queues is next.
+    #[default]
+    Dispatch,
+    /// The queues come in the order in which the claim names them: nothing is taken from one while a queue before it
+    /// has a job that suits.
+    Strict,
+    /// The queues take turns: one gives so many jobs for each of a queue of weight 1.
+    Weighted(Arc<QueueWeights>),
+}
+
+impl ClaimOrder {
+    /// Returns the word for the order.
+    #[must_use]
+    pub fn word(&self) -> QueueOrder {
+        match self {
+            Self::Dispatch => QueueOrder::Dispatch,
+            Self::Strict => QueueOrder::Strict,
+            Self::Weighted(_) => QueueOrder::Weighted,
+        }
+    }
+
+    /// Returns the weights of the queues, if they take turns.
+    #[must_use]
+    pub fn weights(&self) -> Option<&Arc<QueueWeights>> {
+        match self {
+            Self::Dispatch | Self::Strict => None,
+            Self::Weighted(weights) => Some(weights),
+        }
+    }
+
+    /// Returns whether the queue decides what is next before the jobs do.
+    pub(super) fn is_by_queue(&self) -> bool {
+        *self != Self::Dispatch
+    }
 }
 
 /// A heartbeat for one job.
@@ -164,6 +260,9 @@ pub enum ManagerError {
     /// Another job was submitted under this id or key.
     #[error("job {0} was submitted under the same id or key with another content")]
     SubmissionDiffers(JobId),
+    /// This job, which waits or runs, has the unique key that another one was to have.
+    #[error("job {0} has the same unique key and has not ended")]
+    Duplicate(JobId),
     /// The job's state does not allow the change.
     #[error(transparent)]
     Refused(#[from] Refusal),

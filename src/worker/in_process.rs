@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
 use super::{Handler, StopHandle, Worker, WorkerConfig};
-use crate::job::{Kind, QueueName, Refusal, WorkerId};
-use crate::manager::{ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError};
+use crate::job::{Kind, Offers, QueueName, Refusal, WorkerId};
+use crate::manager::{ClaimOrder, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError};
 
 /// The lease of a job in such a queue. The job may take longer, since the worker sends heartbeats; it waits this long
 /// when its process has died.
@@ -45,8 +45,10 @@ impl SystemQueue {
         let config = WorkerConfig {
             worker_id,
             queues: vec![QueueName::system(queue)],
+            order: ClaimOrder::default(),
             slots,
             resources: BTreeMap::new(),
+            labels: Offers::new(),
             lease: LEASE,
             wait: WAIT,
             drain_timeout: drain,
@@ -146,6 +148,7 @@ fn service_error(error: ManagerError) -> ServiceError {
         ManagerError::NotFound(_)
         | ManagerError::Invalid { .. }
         | ManagerError::SubmissionDiffers(_)
+        | ManagerError::Duplicate(_)
         | ManagerError::Refused(_) => ServiceError::Refused(error.to_string()),
     }
 }

@@ -41,8 +41,8 @@ use finishes::{Finishes, NextClaim, NextJobs};
 use roster::{EndingHandle, Roster};
 use slots::{SlotPool, Slots};
 
-use crate::job::{Kind, QueueName, RequestId, WorkerId};
-use crate::manager::{ClaimRequest, Finish, Outcome};
+use crate::job::{Kind, Offers, QueueName, RequestId, WorkerId};
+use crate::manager::{ClaimOrder, ClaimRequest, Finish, Outcome};
 
 /// How long the worker searches for the jobs of an abandoned claim before it leaves them to their leases.
 const RECOVERY: Duration = Duration::from_secs(5);
@@ -56,11 +56,15 @@ pub struct WorkerConfig {
     pub worker_id: WorkerId,
     /// The queues that the worker claims from; at least one.
     pub queues: Vec<QueueName>,
+    /// From which of its queues the worker claims next.
+    pub order: ClaimOrder,
     /// The most jobs that the worker runs at a time; at least one.
     pub slots: usize,
     /// The resources that the worker offers to all its running jobs together, by name. It claims no job that needs more
     /// than is free. Empty for a worker that takes any job.
     pub resources: BTreeMap<String, u64>,
+    /// The labels that the worker offers, by name. It claims no job whose requirements they do not meet.
+    pub labels: Offers,
     /// How long a lease lasts without a heartbeat.
     pub lease: Duration,
     /// How long one claim waits for a job.
@@ -182,8 +186,10 @@ impl RunningWorker {
             queues: config.queues.clone(),
             max_jobs: slots.count(),
             resources: slots.resources().clone(),
+            labels: config.labels.clone(),
             wait,
             lease: config.lease,
+            order: config.order.clone(),
             request_id: RequestId::new(uuid::Uuid::new_v4().simple().to_string()).ok(),
             repeated: false,
         }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, AdminRelease, JobId, JobSpec, JobState, Json, State, Then};
-use crate::manager::{Heartbeat, Manager, ManagerConfig, NewJob};
+use crate::manager::{ClaimOrder, Heartbeat, Manager, ManagerConfig, NewJob};
 use crate::store::Versioned;
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
@@ -61,8 +61,10 @@ fn config() -> WorkerConfig {
     WorkerConfig {
         worker_id: name("w"),
         queues: vec![name("q")],
+        order: ClaimOrder::default(),
         slots: 2,
         resources: BTreeMap::new(),
+        labels: BTreeMap::new(),
         // Short, so that heartbeats are soon sent.
         lease: Duration::from_millis(300),
         wait: DEADLINE,

@@ -1,8 +1,9 @@
-//! The settings of queues: whether a queue is paused, and the policy for its orphans.
+//! The settings of queues: whether a queue is paused, who is next in it, and the policy for its orphans.
 //!
 //! A queue's settings are a record of the store; a queue without one has the defaults. They are kept in memory
 //! ([`CachedRecords`]), since every claim needs them.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use tracing::warn;
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::job::{Actor, OrphanPolicy, QueueName, RecordName};
+use crate::job::{Actor, OrphanPolicy, Owner, QueueName, RecordName, words};
 use crate::manager::Manager;
+use crate::manager::dispatch::{Order, Rule, Unit};
 use crate::manager::request::{Caller, ManagerError};
 use crate::store::record::CachedRecords;
 use crate::store::{RecordKind, Store, StoreError};
@@ -33,7 +35,83 @@ pub struct QueueSettings {
     pub paused: Option<Pause>,
     /// What happens to orphans of the queue that have no orphan policy of their own.
     pub orphan_policy: Option<OrphanPolicy>,
+    /// Whose turn it is among the jobs of one priority.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fairness: Fairness,
+    /// How many jobs an owner is given for each of an owner without a weight, where owners take turns.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<Owner, u32>,
+    /// Which of the jobs of one priority is next.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub order: JobOrder,
 }
+
+words! {
+    /// Whose turn it is among the due jobs of one priority in a queue.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Fairness: "a kind of fairness", "kinds of fairness" {
+        /// The job that has been due longest, whoever owns it.
+        #[default]
+        None = "none",
+        /// The owners take turns, by their weights.
+        Owner = "owner",
+        /// The owners take turns, by their weights and by the time that their jobs are expected to run.
+        OwnerRuntime = "owner_runtime",
+    }
+}
+
+impl Fairness {
+    /// Returns what an owner's turn counts, if the owners take turns.
+    fn unit(self) -> Option<Unit> {
+        match self {
+            Self::None => None,
+            Self::Owner => Some(Unit::Job),
+            Self::OwnerRuntime => Some(Unit::Runtime),
+        }
+    }
+
+    /// Returns whether the owners take turns.
+    #[must_use]
+    pub fn takes_turns(self) -> bool {
+        self.unit().is_some()
+    }
+}
+
+words! {
+    /// Which of the due jobs of one priority is next, of one owner where the owners take turns.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum JobOrder: "an order of jobs", "orders" {
+        /// The job that has been due longest.
+        #[default]
+        Dispatch = "dispatch",
+        /// The job that is expected to run shortest, put off by how long others have been due.
+        Shortest = "shortest",
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A change of a queue's settings. What is `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueChange {
+    /// The policy for the queue's jobs that have none of their own; `Some(None)` stands for the installation's policy.
+    pub orphan_policy: Option<Option<OrphanPolicy>>,
+    /// Whose turn it is.
+    pub fairness: Option<Fairness>,
+    /// The weights of all owners that have one.
+    pub weights: Option<BTreeMap<Owner, u32>>,
+    /// Which job is next.
+    pub order: Option<JobOrder>,
+}
+
+/// The most owners of a queue that can have a weight.
+pub const MAX_WEIGHTS: usize = 100;
+/// The greatest weight that an owner can have.
+pub const MAX_WEIGHT: u32 = 1_000;
 
 /// The pause of a queue, during which none of its jobs is claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -48,7 +126,22 @@ pub struct Pause {
 
 impl QueueSettings {
     fn is_default(&self) -> bool {
-        *self == Self::default()
+        is_default(self)
+    }
+
+    fn changed(&self, change: &QueueChange) -> Self {
+        Self {
+            paused: self.paused.clone(),
+            orphan_policy: change.orphan_policy.unwrap_or(self.orphan_policy),
+            fairness: change.fairness.unwrap_or(self.fairness),
+            weights: change.weights.clone().unwrap_or_else(|| self.weights.clone()),
+            order: change.order.unwrap_or(self.order),
+        }
+    }
+
+    /// Returns the order in which the queue's jobs are handed out.
+    pub(in crate::manager) fn order(&self) -> Order {
+        Order { turns: self.fairness.unit(), shortest_first: self.order == JobOrder::Shortest }
     }
 
     /// Returns the settings with a pause that begins at `now`. A queue that is paused already keeps the time of its
@@ -120,7 +213,24 @@ impl Manager {
         queue: &QueueName,
         policy: Option<OrphanPolicy>,
     ) -> Result<QueueSettings, ManagerError> {
-        self.change_queue(queue, |settings| QueueSettings { orphan_policy: policy, ..settings.clone() }).await
+        self.set_up_queue(queue, &QueueChange { orphan_policy: Some(policy), ..QueueChange::default() }).await
+    }
+
+    /// Changes settings of a queue, and returns them all.
+    ///
+    /// # Errors
+    /// [`ManagerError::Invalid`] for weights that are none or too many; otherwise as for [`Manager::pause`].
+    pub async fn set_up_queue(&self, queue: &QueueName, change: &QueueChange) -> Result<QueueSettings, ManagerError> {
+        let invalid = |message| Err(ManagerError::Invalid { field: "weights", message });
+        if let Some(weights) = &change.weights {
+            if weights.len() > MAX_WEIGHTS {
+                return invalid(format!("at most {MAX_WEIGHTS} owners have a weight"));
+            }
+            if let Some((owner, _)) = weights.iter().find(|(_, weight)| !(1..=MAX_WEIGHT).contains(*weight)) {
+                return invalid(format!("the weight of `{owner}` must be between 1 and {MAX_WEIGHT}"));
+            }
+        }
+        self.change_queue(queue, |settings| settings.changed(change)).await
     }
 
     /// Returns the policy for a queue's orphans, as this manager knows it. It must be called after
@@ -142,15 +252,27 @@ impl Manager {
 
     async fn list_queues(&self) -> Result<(), StoreError> {
         self.shared.queue_settings.records.list().await?;
-        self.publish_paused();
+        self.shared.limits.list_settings().await?;
+        self.publish_settings();
         Ok(())
     }
 
-    /// Tells the dispatch which queues are paused.
-    fn publish_paused(&self) {
+    /// Tells the dispatch which queues are paused, and in which the jobs do not go in the order of dispatch.
+    fn publish_settings(&self) {
         self.shared.queue_settings.records.publish(|all| {
-            let paused = all.into_iter().filter(|(_, settings)| settings.paused.is_some());
-            self.shared.dispatch.hold_back(paused.filter_map(|(name, _)| QueueName::new(name.as_str()).ok()).collect());
+            let (mut paused, mut rules) = (HashSet::new(), HashMap::new());
+            for (name, settings) in all {
+                let Ok(queue) = QueueName::new(name.as_str()) else { continue };
+                let order = settings.order();
+                if order != Order::default() {
+                    rules.insert(queue.clone(), Rule { order, weights: Arc::new(settings.weights.clone()) });
+                }
+                if settings.paused.is_some() {
+                    paused.insert(queue);
+                }
+            }
+            self.shared.dispatch.go_by(rules);
+            self.shared.dispatch.hold_back(paused);
         });
     }
 
@@ -196,7 +318,7 @@ impl Manager {
             Ok((!after.is_default()).then_some(after))
         };
         let settings = records.change(&RecordName::from(queue), decide).await?;
-        self.publish_paused();
+        self.publish_settings();
         Ok(settings.map(|settings| (*settings).clone()).unwrap_or_default())
     }
 }

@@ -11,16 +11,22 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, JobState, Running, State};
+use crate::job::{Job, JobId, JobState, Requirement, Running, State};
 use crate::query::{Filter, Search, Sort};
 
 use crate::manager::Manager;
-use crate::manager::admin::queue_settings::QueueSettings;
+use crate::manager::admin::queue_settings::{JobOrder, QueueSettings};
+use crate::manager::dispatch::Order;
+use crate::manager::limits::{Reached, Why};
 use crate::manager::observe::workers::Claimants;
 use crate::manager::request::ManagerError;
+use crate::store::Head;
 
 /// The most jobs ahead of a job that are counted; the explanation says "at least" when there are more.
 pub(crate) const MAX_AHEAD: usize = 1_000;
+
+/// How many of the jobs that run under a limit are named.
+const MAX_RUNNING_SHOWN: usize = 10;
 
 /// Why a job does not run, or how it is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -29,7 +35,7 @@ pub struct Explanation {
     pub id: JobId,
     /// The state of the job.
     pub state: JobState,
-    /// Whether a worker with enough resources that claims now could get the job.
+    /// Whether a worker that offers what the job asks for, and claims now, could get the job.
     pub runnable: bool,
     /// The reasons, the most important first; at least one.
     pub reasons: Vec<Reason>,
@@ -43,9 +49,10 @@ pub struct Explanation {
 }))]
 pub struct Reason {
     /// A stable word for the reason. For a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
-    /// `queue_paused`, `no_worker_since_start`, `no_worker_lately`, `needs_more_than_offered`, `workers_busy`,
-    /// `jobs_ahead`, `start_deadline` or `next`. For a running job: `running`, `lease_expired`, `orphaned`, `overdue`,
-    /// `cancel_requested` or `time_limit`. For a job that has ended, its state.
+    /// `queue_paused`, `behind_in_line`, `limit_reached`, `kept_free_for_urgent`, `rate_reached`, `limit_paused`,
+    /// `no_worker_since_start`, `no_worker_lately`, `requirements_not_met`, `needs_more_than_offered`, `workers_busy`,
+    /// `jobs_ahead`, `fair_share`, `start_deadline` or `next`. For a running job: `running`, `lease_expired`,
+    /// `orphaned`, `overdue`, `cancel_requested` or `time_limit`. For a job that has ended, its state.
     pub code: String,
     /// The reason as a sentence.
     pub message: String,
@@ -64,8 +71,14 @@ pub(crate) struct Facts {
     pub(crate) listening_since: Timestamp,
     pub(crate) settings: QueueSettings,
     pub(crate) claimants: Claimants,
+    /// The job that comes before it in the line of its ordering key.
+    pub(crate) first_in_line: Option<Head>,
+    /// The limits that have no slot for it.
+    pub(crate) limits: Vec<Reached>,
     /// The number of due jobs in its queue that are ahead of it; [`MAX_AHEAD`] stands for that many or more.
     pub(crate) ahead: usize,
+    /// The number of those that have its owner, where owners take turns; [`MAX_AHEAD`] stands for that many or more.
+    pub(crate) ahead_of_owner: Option<usize>,
 }
 
 impl Manager {
@@ -79,12 +92,18 @@ impl Manager {
         let job = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?.job;
         let now = self.shared.clock.now();
         let waits = job.state == State::Available && job.run_at <= now;
+        let settings = self.shared.queue_settings.of(&job.spec.queue);
+        let take_turns = waits && settings.fairness.takes_turns();
+        let order = settings.order();
         let facts = Facts {
             now,
             listening_since: self.shared.observe.started_at,
-            settings: self.shared.queue_settings.of(&job.spec.queue),
+            settings,
             claimants: self.shared.observe.workers.claimants(&job, now),
-            ahead: if waits { self.jobs_ahead(&job, now).await? } else { 0 },
+            first_in_line: self.first_in_line(&job).await?,
+            limits: if waits { self.limits_reached(&job).await? } else { Vec::new() },
+            ahead: if waits { self.jobs_ahead(&job, order, now, false).await? } else { 0 },
+            ahead_of_owner: if take_turns { Some(self.jobs_ahead(&job, order, now, true).await?) } else { None },
             job,
         };
         Ok(explain(&facts))
@@ -92,17 +111,22 @@ impl Manager {
 }
 
 impl Manager {
-    async fn jobs_ahead(&self, job: &Job, now: Timestamp) -> Result<usize, ManagerError> {
+    /// Counts the due jobs of a job's queue that are ahead of it, of all or of its owner. Of a queue whose order is not
+    /// that of dispatch, the first [`MAX_AHEAD`] in that order are looked at.
+    async fn jobs_ahead(&self, job: &Job, order: Order, now: Timestamp, of_owner: bool) -> Result<usize, ManagerError> {
+        let owner = job.spec.owner.as_ref().filter(|_| of_owner);
         let filter = Filter {
             states: vec![JobState::Available],
             queues: vec![job.spec.queue.clone()],
+            owners: owner.into_iter().cloned().collect(),
+            without_owner: of_owner && owner.is_none(),
             run_at_most: Some(now),
             ..Filter::default()
         };
         let search = Search { filter, sort: Sort::Dispatch, after: None, limit: MAX_AHEAD };
-        let key = Sort::Dispatch.key(job);
+        let place = order.place_of(job);
         let first = self.shared.store.search(&search).await?;
-        let before = first.iter().filter(|found| Sort::Dispatch.key(&found.job) < key);
+        let before = first.iter().filter(|found| order.place_of(&found.job) < place);
         Ok(before.filter(|found| !self.shared.work.known.is_outdated(found)).count())
     }
 }
@@ -134,17 +158,21 @@ fn of_waiting(facts: &Facts) -> (bool, Vec<Reason>) {
     let (job, now) = (&facts.job, facts.now);
     let too_late = job.start_deadline().is_some_and(|deadline| deadline <= now);
     let is_due = job.run_at <= now;
-    let runnable = is_due && !too_late && facts.settings.paused.is_none();
-    let ahead = (is_due && facts.ahead > 0).then(|| of_ahead(facts));
-    let parts = [
-        too_late.then(|| of_missed_deadline(job)),
-        (!is_due).then(|| of_not_due(job, now)),
-        of_pause(facts),
-        of_workers(facts),
-        ahead,
-        (!too_late).then(|| of_deadline(job, now)).flatten(),
-    ];
-    let mut reasons: Vec<Reason> = parts.into_iter().flatten().collect();
+    let runnable = is_due
+        && !too_late
+        && facts.settings.paused.is_none()
+        && facts.first_in_line.is_none()
+        && facts.limits.is_empty();
+    let ahead = (is_due && facts.ahead > 0).then(|| match facts.ahead_of_owner {
+        Some(of_owner) => of_turns(facts, of_owner),
+        None => of_ahead(facts),
+    });
+    let parts = [too_late.then(|| of_missed_deadline(job)), (!is_due).then(|| of_not_due(job, now)), of_pause(facts)];
+    let rest = [of_workers(facts), ahead, (!too_late).then(|| of_deadline(job, now)).flatten()];
+    let line = facts.first_in_line.as_ref().and_then(|first| of_line(job, first));
+    let limits = line.into_iter().chain(facts.limits.iter().map(of_limit));
+    let mut reasons: Vec<Reason> =
+        parts.into_iter().flatten().chain(limits).chain(rest.into_iter().flatten()).collect();
     let holds = |reason: &Reason| reason.code != "start_deadline";
     if !reasons.iter().any(holds) {
         let queue = &job.spec.queue;
@@ -195,7 +223,55 @@ fn of_pause(facts: &Facts) -> Option<Reason> {
     Some(Reason::new("queue_paused", message, evidence))
 }
 
-/// Returns why no worker takes the job, or `None` when a worker with enough resources waits.
+fn of_line(job: &Job, first: &Head) -> Option<Reason> {
+    let (key, other) = (job.spec.ordering_key()?, &first.job);
+    let what = if first.state == JobState::Running { "runs" } else { "waits" };
+    let message = format!(
+        "The jobs of the ordering key `{key}` run one after another, and {other}, which {what}, comes before it."
+    );
+    Some(Reason::new("behind_in_line", message, json!({ "ordering_key": key, "job": other, "job_state": first.state })))
+}
+
+fn of_limit(reached: &Reached) -> Reason {
+    let limit = &reached.limit;
+    match &reached.why {
+        Why::Full(most, running) => {
+            let shown: Vec<&str> =
+                running.iter().take(MAX_RUNNING_SHOWN).map(|holder| holder.job_id.as_str()).collect();
+            let others = running.len().saturating_sub(shown.len());
+            let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+            let shown_as = shown.join(", ");
+            let message = format!("The limit `{limit}` lets {most} run at once, and so many do: {shown_as}{others}.");
+            let evidence = json!({ "limit": limit, "max_concurrent": most, "running": running.len(), "jobs": shown });
+            Reason::new("limit_reached", message, evidence)
+        }
+        Why::KeptFree(most, urgent, running) => {
+            let (places, least) = (urgent.places, urgent.min_priority.get());
+            let kept = if places == 1 { "1 place is".to_owned() } else { format!("{places} places are") };
+            let message = format!(
+                "The limit `{limit}` lets {most} run at once below the priority {least}, and so many do; {kept} kept \
+                 free for urgent work."
+            );
+            let shown: Vec<&str> =
+                running.iter().take(MAX_RUNNING_SHOWN).map(|holder| holder.job_id.as_str()).collect();
+            let evidence = json!({
+                "limit": limit, "urgent": urgent, "max_others": most, "running": running.len(), "jobs": shown,
+            });
+            Reason::new("kept_free_for_urgent", message, evidence)
+        }
+        Why::Spent(rate) => {
+            let (count, per) = (rate.count, in_words(Duration::from_millis(rate.per_ms)));
+            let message = format!("The limit `{limit}` lets {count} begin in {per}, and so many have.");
+            Reason::new("rate_reached", message, json!({ "limit": limit, "rate": rate }))
+        }
+        Why::Paused(until) => {
+            let message = format!("The limit `{limit}` lets none begin before {until}.");
+            Reason::new("limit_paused", message, json!({ "limit": limit, "until": until }))
+        }
+    }
+}
+
+/// Returns why no worker takes the job, or `None` when a worker waits that offers what the job asks for.
 fn of_workers(facts: &Facts) -> Option<Reason> {
     let (claimants, queue) = (&facts.claimants, &facts.job.spec.queue);
     let Some(last_at) = claimants.last_at else {
@@ -211,6 +287,9 @@ fn of_workers(facts: &Facts) -> Option<Reason> {
             format!("No worker has tried to claim jobs of the queue `{queue}` here since {last_at}, {ago} ago.");
         return Some(Reason::new("no_worker_lately", message, json!({ "queue": queue, "since": last_at })));
     }
+    if claimants.able == 0 {
+        return Some(of_requirements(facts));
+    }
     if claimants.with_room == 0 {
         return Some(of_needs(facts));
     }
@@ -222,6 +301,19 @@ fn of_workers(facts: &Facts) -> Option<Reason> {
         let evidence = json!({ "queue": queue, "workers": claimants.with_room, "last_claim_at": last_at });
         Reason::new("workers_busy", message, evidence)
     })
+}
+
+fn of_requirements(facts: &Facts) -> Reason {
+    let (required, unmet, queue) = (facts.job.spec.requires(), &facts.claimants.unmet, &facts.job.spec.queue);
+    let (what, named) = match unmet.is_empty() {
+        false => ("", unmet.as_slice()),
+        true => ("all that it requires: ", required),
+    };
+    let named: Vec<String> = named.iter().map(Requirement::to_string).collect();
+    let named = named.join("; ");
+    let message = format!("No worker that claims jobs of the queue `{queue}` offers {what}{named}.");
+    let evidence = json!({ "requires": required, "not_met": unmet, "workers": facts.claimants.lately });
+    Reason::new("requirements_not_met", message, evidence)
 }
 
 fn of_needs(facts: &Facts) -> Reason {
@@ -236,21 +328,44 @@ fn of_needs(facts: &Facts) -> Reason {
         false => short.join("; "),
         true => "more together than any one of them has free".to_owned(),
     };
-    let message = format!("It needs more than any worker that claims jobs of the queue `{queue}` offers: {what}.");
+    let able = if facts.job.spec.requires().is_empty() { "" } else { " and meets its requirements" };
+    let message =
+        format!("It needs more than any worker that claims jobs of the queue `{queue}`{able} offers: {what}.");
     let evidence = json!({ "needed": needed, "most_offered": offered, "workers": facts.claimants.lately });
     Reason::new("needs_more_than_offered", message, evidence)
 }
 
 fn of_ahead(facts: &Facts) -> Reason {
     let (ahead, queue) = (facts.ahead, &facts.job.spec.queue);
-    let is_more = ahead >= MAX_AHEAD;
-    let count = match (is_more, ahead) {
-        (true, _) => format!("At least {MAX_AHEAD} due jobs go"),
-        (false, 1) => "1 due job goes".to_owned(),
-        (false, _) => format!("{ahead} due jobs go"),
+    let where_shorter = match facts.settings.order {
+        JobOrder::Dispatch => "",
+        JobOrder::Shortest => ", where shorter jobs go first",
     };
-    let message = format!("{count} before it in the queue `{queue}`.");
-    Reason::new("jobs_ahead", message, json!({ "ahead": ahead, "at_least": is_more }))
+    let message = format!("{} before it in the queue `{queue}`{where_shorter}.", those_ahead(ahead, ""));
+    Reason::new("jobs_ahead", message, json!({ "ahead": ahead, "at_least": ahead >= MAX_AHEAD }))
+}
+
+/// Says that the queue's owners take turns, and how many jobs of its own owner a job waits for.
+fn of_turns(facts: &Facts, ahead: usize) -> Reason {
+    let (queue, owner) = (&facts.job.spec.queue, facts.job.spec.owner.as_ref());
+    let weight = owner.and_then(|owner| facts.settings.weights.get(owner)).copied().unwrap_or(1);
+    let whose = owner.map_or_else(|| " without an owner".to_owned(), |owner| format!(" of `{owner}`"));
+    let those = those_ahead(ahead, &whose);
+    let message = format!("{those} before it in the queue `{queue}`, whose owners take turns: others' go in between.");
+    let evidence = json!({
+        "queue": queue, "owner": owner, "weight": weight, "ahead_of_owner": ahead, "at_least": ahead >= MAX_AHEAD,
+    });
+    Reason::new("fair_share", message, evidence)
+}
+
+/// Says how many due jobs go; `whose` says of whom.
+fn those_ahead(ahead: usize, whose: &str) -> String {
+    match ahead {
+        0 => format!("No due job{whose} goes"),
+        1 => format!("1 due job{whose} goes"),
+        MAX_AHEAD.. => format!("At least {MAX_AHEAD} due jobs{whose} go"),
+        _ => format!("{ahead} due jobs{whose} go"),
+    }
 }
 
 fn of_running(facts: &Facts, running: &Running) -> Vec<Reason> {

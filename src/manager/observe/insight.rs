@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use foldhash::quality::RandomState;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
@@ -165,9 +166,9 @@ struct Slice {
     drift: Durations,
     run_time: Durations,
     tally: Tally,
-    kinds: HashMap<Kind, KindCounts>,
+    kinds: HashMap<Kind, KindCounts, RandomState>,
     other_kinds: KindCounts,
-    workers: HashSet<WorkerId>,
+    workers: HashSet<WorkerId, RandomState>,
 }
 
 impl Slice {

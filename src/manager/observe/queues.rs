@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::job::{JobState, OrphanPolicy, QueueName};
+use crate::job::{JobState, OrphanPolicy, Owner, QueueName};
 use crate::query::{Direction, Filter, GroupField, Search, Sort, SortField};
 use crate::store::StoreError;
 
 use super::throughput::{EndedInWindows, Throughput, throughput};
 use crate::manager::Manager;
-use crate::manager::admin::queue_settings::{Pause, QueueSettings};
+use crate::manager::admin::queue_settings::{Fairness, JobOrder, Pause, QueueSettings};
 use crate::manager::request::ManagerError;
 
 /// The most queues whose oldest jobs are searched for at once.
@@ -39,6 +39,16 @@ pub struct Queue {
     /// What happens to jobs of the queue whose lease expires, unless they have a policy themselves. The installation's
     /// policy applies when null.
     pub orphan_policy: Option<OrphanPolicy>,
+    /// Whose turn it is among the due jobs of one priority: `none` for the job that has been due longest, `owner` where
+    /// the owners take turns, `owner_runtime` where they do by the time that their jobs are expected to run.
+    pub fairness: Fairness,
+    /// The weights of owners, where owners take turns: how many jobs an owner is given for each of an owner that is not
+    /// named here.
+    #[schema(example = json!({ "team-a": 3 }))]
+    pub weights: BTreeMap<Owner, u32>,
+    /// Which of the due jobs of one priority is next, of one owner where owners take turns: `dispatch` for the job that
+    /// has been due longest, `shortest` for the one that is expected to run shortest, unless another has waited long.
+    pub order: JobOrder,
     /// The number of jobs of the queue in each state.
     #[schema(example = json!({
         "available": 12, "running": 3, "completed": 840, "failed": 1, "cancelled": 0, "expired": 0,
@@ -90,12 +100,15 @@ impl Manager {
         jobs: &JobCounts,
         ended: &HashMap<QueueName, EndedInWindows>,
     ) -> Result<Queue, ManagerError> {
-        let QueueSettings { paused, orphan_policy } = self.shared.queue_settings.of(name);
+        let QueueSettings { paused, orphan_policy, fairness, weights, order } = self.shared.queue_settings.of(name);
         Ok(Queue {
             name: name.clone(),
             paused: paused.is_some(),
             pause: paused,
             orphan_policy,
+            fairness,
+            weights,
+            order,
             jobs: jobs.clone(),
             oldest_waiting_since: self.oldest_waiting(name, jobs).await?,
             throughput: throughput(&ended.get(name).copied().unwrap_or_default()),

@@ -1,6 +1,6 @@
 //! The workers that claimed at this manager lately, and the leases in the store.
 //!
-//! Which queues a worker claims from and which resources it offers is known only to the manager it calls, in memory
+//! Which queues a worker claims from and what it offers is known only to the manager it calls, in memory
 //! and for a bounded number of workers. Which jobs it runs is in the store, for all managers.
 
 use std::collections::{BTreeMap, HashSet};
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, JobState, Lease, QueueName, WorkerId};
+use crate::job::{Job, JobId, JobState, Lease, OfferedLabels, Offers, QueueName, Requirement, WorkerId};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::recent::RecentMap;
 
 use crate::manager::Manager;
-use crate::manager::dispatch::{Resources, fits};
+use crate::manager::dispatch::{Resources, fits, meets};
 use crate::manager::request::{ClaimRequest, ManagerError};
 
 /// The number of workers that are remembered at least.
@@ -36,6 +36,7 @@ struct Sighting {
     last_claim_at: Option<Timestamp>,
     queues: Vec<QueueName>,
     resources: Resources,
+    labels: Offers,
     /// The number of the worker's claims that wait for a job now.
     waiting: u32,
 }
@@ -56,6 +57,9 @@ pub struct Worker {
     pub queues: Vec<QueueName>,
     /// The resources that the worker's latest claim offered; empty when the worker takes any job.
     pub resources: BTreeMap<String, u64>,
+    /// The labels that the worker's latest claim offered.
+    #[schema(value_type = OfferedLabels)]
+    pub labels: Offers,
     /// The number of jobs that the worker runs.
     pub running: u64,
     /// The time of the oldest among the latest heartbeats of the worker's jobs; null when it runs none.
@@ -74,6 +78,7 @@ impl Worker {
             waiting: false,
             queues: Vec::new(),
             resources: BTreeMap::new(),
+            labels: Offers::new(),
             running: 0,
             oldest_heartbeat_at: None,
             lease_expires_at: None,
@@ -84,7 +89,7 @@ impl Worker {
         self.last_seen_at = Some(sighting.last_seen_at);
         self.last_claim_at = sighting.last_claim_at;
         self.waiting = sighting.waiting > 0;
-        (self.queues, self.resources) = (sighting.queues, sighting.resources);
+        (self.queues, self.resources, self.labels) = (sighting.queues, sighting.resources, sighting.labels);
     }
 
     fn add_lease(&mut self, lease: &Lease) {
@@ -111,11 +116,15 @@ pub(crate) struct Claimants {
     pub(crate) last_at: Option<Timestamp>,
     /// The number of workers that have claimed within the last two minutes.
     pub(crate) lately: usize,
-    /// The number of those workers whose offered resources suffice for the job.
+    /// The number of those workers whose labels meet all that the job requires.
+    pub(crate) able: usize,
+    /// What the job requires that none of those workers offers.
+    pub(crate) unmet: Vec<Requirement>,
+    /// The number of able workers whose offered resources suffice for the job.
     pub(crate) with_room: usize,
-    /// The number of workers with enough resources that wait for a job now.
+    /// The number of able workers with enough resources that wait for a job now.
     pub(crate) waiting: usize,
-    /// For each resource that the job needs, the largest amount that any recent worker with stated resources offers.
+    /// For each resource that the job needs, the largest amount that any able worker with stated resources offers.
     pub(crate) most_offered: Resources,
 }
 
@@ -148,6 +157,7 @@ fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> 
         last_claim_at: None,
         queues: Vec::new(),
         resources: Resources::new(),
+        labels: Offers::new(),
         waiting: 0,
     });
     sighting.last_seen_at = sighting.last_seen_at.max(now);
@@ -170,6 +180,9 @@ impl Workers {
         if sighting.resources != request.resources {
             sighting.resources.clone_from(&request.resources);
         }
+        if sighting.labels != request.labels {
+            sighting.labels.clone_from(&request.labels);
+        }
     }
 
     /// Records that a worker's claim waits from now on.
@@ -190,7 +203,7 @@ impl Workers {
     /// Counts the workers that claim jobs from this job's queue.
     pub(crate) fn claimants(&self, job: &Job, now: Timestamp) -> Claimants {
         let sightings = self.sightings.lock();
-        let mut claimants = Claimants::default();
+        let mut claimants = Claimants { unmet: job.spec.requires().to_vec(), ..Claimants::default() };
         for (_, sighting) in sightings.iter().filter(|(_, sighting)| sighting.queues.contains(&job.spec.queue)) {
             let last_claim_at = if sighting.waiting > 0 { Some(now) } else { sighting.last_claim_at };
             claimants.last_at = claimants.last_at.max(last_claim_at);
@@ -198,6 +211,11 @@ impl Workers {
                 continue;
             }
             claimants.lately += 1;
+            claimants.unmet.retain(|requirement| !requirement.is_met_by(&sighting.labels));
+            if !meets(&sighting.labels, job) {
+                continue;
+            }
+            claimants.able += 1;
             if sighting.resources.is_empty() || fits(&sighting.resources, job) {
                 claimants.with_room += 1;
                 claimants.waiting += usize::from(sighting.waiting > 0);
@@ -303,7 +321,11 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::job::{Actor, Body, Conditions, JobSpec, Kind};
+    use crate::manager::request::ClaimOrder;
 
     fn worker(name: &str) -> WorkerId {
         WorkerId::new(name).expect("a name")
@@ -315,8 +337,10 @@ mod tests {
             queues: vec![QueueName::new("q").expect("a name")],
             max_jobs: 1,
             resources: Resources::new(),
+            labels: Offers::new(),
             wait: Duration::ZERO,
             lease: Duration::from_secs(1),
+            order: ClaimOrder::default(),
             request_id: None,
             repeated: false,
         }
@@ -334,6 +358,34 @@ mod tests {
         drop(waits);
         let seen = workers.of(&id, now).expect("seen");
         assert_eq!((seen.waiting, seen.last_seen_at), (0, then));
+    }
+
+    #[test]
+    fn only_workers_whose_labels_meet_what_a_job_requires_count_as_able() {
+        let workers = Workers::default();
+        let now = Timestamp::from_millis(1);
+        let offering = |name: &str, labels: &[(&str, &str)], gpus: u64| {
+            let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let resources = if gpus > 0 { [("gpus".to_owned(), gpus)].into() } else { Resources::new() };
+            workers.claims(&ClaimRequest { labels, resources, ..request(name) }, now);
+        };
+        offering("none", &[], 0);
+        offering("old", &[("hw", "fpga"), ("build", "41")], 8);
+        let requires: Vec<Requirement> =
+            ["hw = fpga", "build >= 42"].map(|text| text.parse().expect("a requirement")).to_vec();
+        let spec = JobSpec {
+            conditions: Conditions { requires: requires.clone(), ..Conditions::default() }.stored(),
+            resources: [("gpus".to_owned(), 2)].into(),
+            ..JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
+        };
+        let id = JobId::new("j").expect("an id");
+        let job = Job::submit(id, Arc::new(spec), Body::Empty, (now, None), &Actor::system("ann"), now);
+        let seen = workers.claimants(&job, now);
+        assert_eq!((seen.lately, seen.able, seen.with_room, seen.unmet), (2, 0, 0, requires[1..].to_vec()));
+        offering("new", &[("hw", "fpga"), ("build", "43")], 1);
+        let seen = workers.claimants(&job, now);
+        assert_eq!((seen.lately, seen.able, seen.with_room, seen.unmet), (3, 1, 0, Vec::new()));
+        assert_eq!(seen.most_offered["gpus"], 1, "that of the able one");
     }
 
     #[test]

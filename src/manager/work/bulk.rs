@@ -176,22 +176,46 @@ impl InPages for BulkChange {
         // Says for each job whether the latest decision was to write it.
         let wrote: Vec<AtomicBool> = ids.iter().map(|_| AtomicBool::new(false)).collect();
         let decide = |index: usize, job: &Job, now: Timestamp| {
-            let is_wanted = selection.filter.matches(job);
+            let is_wanted = selection.filter.matches(job) && !self.takes_keys(job);
             let decision = if is_wanted { order.action.decide(order, job, now)? } else { Change::Already };
             wrote[index].store(matches!(decision, Change::To(_)), Ordering::Relaxed);
             Ok(decision)
         };
         let results = manager.update_as_read(&ids, decide).await;
-        let fates = results.into_iter().zip(&wrote).map(|(result, wrote)| match result {
-            Ok(_) if wrote.load(Ordering::Relaxed) => Fate::Changed,
-            Ok(_) | Err(ManagerError::Refused(_) | ManagerError::NotFound(_)) => Fate::Skipped,
-            Err(error) => Fate::Failed(error),
-        });
-        fates.collect()
+        let mut fates = Vec::with_capacity(results.len());
+        for (result, wrote) in results.into_iter().zip(&wrote) {
+            fates.push(match result {
+                Ok(found) if self.takes_keys(&found.job) && selection.filter.matches(&found.job) => {
+                    self.retry_keyed(found).await
+                }
+                Ok(_) if wrote.load(Ordering::Relaxed) => Fate::Changed,
+                Ok(_) | Err(ManagerError::Refused(_) | ManagerError::NotFound(_)) => Fate::Skipped,
+                Err(error) => Fate::Failed(error),
+            });
+        }
+        fates
     }
 
     fn is_of_store(error: &ManagerError) -> bool {
         matches!(error, ManagerError::Store(_) | ManagerError::Unknown(_))
+    }
+}
+
+impl BulkChange {
+    /// Returns whether the job has to take its keys before it is changed.
+    fn takes_keys(&self, job: &Job) -> bool {
+        self.order.action == BulkAction::Retry && job.spec.is_keyed()
+    }
+
+    /// Retries a job with keys.
+    async fn retry_keyed(&self, found: Versioned) -> Fate<ManagerError> {
+        let BulkOrder { actor, reason, .. } = &self.order;
+        let retry = |job: &Job| job.retry(actor, Some(reason.clone()), self.manager.shared.clock.now());
+        match self.manager.return_keyed(found, retry).await {
+            Ok(_) => Fate::Changed,
+            Err(ManagerError::Refused(_) | ManagerError::NotFound(_) | ManagerError::Duplicate(_)) => Fate::Skipped,
+            Err(error) => Fate::Failed(error),
+        }
     }
 }
 

@@ -126,6 +126,11 @@ impl Manager {
         let dispatch = &self.shared.dispatch;
         let queues = &claimant.request.queues;
         let wish = Wish::of(&claimant.request);
+        if !self.is_known_for(&wish)
+            && let Err(error) = Box::pin(self.refresh_candidates(queues)).await
+        {
+            debug!(%error, "cannot search the queues of a claim; going by what is known of them");
+        }
         if let Some(offer) = dispatch.take(&wish) {
             return Ok(Some(Handed::Offer(offer)));
         }
@@ -237,9 +242,13 @@ impl Manager {
         candidates: Vec<Versioned>,
         request: &ClaimRequest,
     ) -> (Vec<Versioned>, Option<ManagerError>) {
+        let candidates = self.in_order(candidates).await;
+        let (candidates, slots) = self.within_limits(candidates).await;
         let decided = self.decide_claims(candidates, request);
         let results = self.write_in_task(decided.iter().map(DecidedClaim::write).collect()).await;
-        self.settle_claims(decided, results)
+        let (claimed, failure) = self.settle_claims(decided, results);
+        slots.settle(&claimed);
+        (claimed, failure)
     }
 
     /// Records the results of the writes of claims. Returns what [`Manager::claim_all`] does.

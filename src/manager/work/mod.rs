@@ -1,9 +1,10 @@
-//! How jobs change at their users' and workers' request: [`submit`] creates them, [`claim`] hands them to workers,
+//! How jobs change at their users' and workers' request: [`submit`] creates them, [`submit_keyed`] those of which only
+//! one may be live, or that stand in a line, [`claim`] hands them to workers,
 //! [`handover`] does both in one write, [`update`] is the one compare-and-swap loop for every later change, and
-//! [`bulk`] changes many at once, by the loop of [`in_pages`]; [`next`] ends an attempt and claims the next job. All of
-//! them go through [`write`], which also does what follows from an acknowledged write.
-//! [`named_claims`] are those that can be made again, [`known_versions`] spares the loop a read, and
-//! [`pending_notices`] tells the notifier which jobs to read.
+//! [`bulk`] changes many at once, by the loop of [`in_pages`]; [`next`] ends an attempt and claims the next job;
+//! [`return_keyed`] brings jobs with keys back from their ends. All of them go through [`write`], which also does what
+//! follows from an acknowledged write. [`named_claims`] are those that can be made again, [`known_versions`] spares the
+//! loop a read, and [`pending_notices`] tells the notifier which jobs to read.
 
 pub(super) mod bulk;
 pub(super) mod claim;
@@ -13,7 +14,9 @@ mod known_versions;
 mod named_claims;
 mod next;
 mod pending_notices;
+mod return_keyed;
 mod submit;
+mod submit_keyed;
 pub(super) mod update;
 pub(super) mod write;
 

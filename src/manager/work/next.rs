@@ -34,7 +34,12 @@ impl Manager {
         let mut admission = pin!(self.admit(next));
         let admitted = poll!(admission.as_mut());
         if let Poll::Ready(Ok(Admitted::New(claimant))) = &admitted
-            && let Some(offer) = self.shared.dispatch.take(&Wish::of(&claimant.request))
+            && let wish = Wish::of(&claimant.request)
+            && self.is_known_for(&wish)
+            && let Some(offer) = self.shared.dispatch.take(&wish)
+            // One that goes back at once: to find out who is first in a line would keep the ends waiting, and who ends
+            // now may be first.
+            && !offer.is_ordered()
         {
             // In a task of its own, so that a dropped call leaves nothing half done.
             let (manager, worker, caller, count) = (self.clone(), worker.clone(), claimant.clone(), finishes.len());
@@ -80,7 +85,8 @@ impl Manager {
             drop(offer);
             return (self.finish(worker, finishes).await, Ok(Claimed::none()));
         };
-        let decided = self.decide_claims(offer.take(), &claimant.request);
+        let (candidates, slots) = self.within_limits(offer.take()).await;
+        let decided = self.decide_claims(candidates, &claimant.request);
         let mut along = Along { writes: decided.iter().map(|claim| claim.write()).collect(), ..Along::default() };
         let results = self.finish_along(worker, finishes, &mut along).await;
         if !along.writes.is_empty() && !is_accepted(&results) {
@@ -89,6 +95,7 @@ impl Manager {
         }
         along.results.extend(self.write_in_task(along.writes).await);
         let (jobs, failure) = self.settle_claims(decided, along.results);
+        slots.settle(&jobs);
         if !is_accepted(&results) {
             self.give_back(worker, &jobs).await;
             return (results, Ok(Claimed::none()));

@@ -9,7 +9,7 @@ use crate::job::{Body, Fingerprint, Job, JobId, JobSpec, Json, NewBody};
 use crate::store::{Versioned, WriteError};
 
 use crate::manager::Manager;
-use crate::manager::request::{Caller, JobView, ManagerError, NewJob, Submitted};
+use crate::manager::request::{Caller, Duplicate, JobView, ManagerError, NewJob, Submitted};
 use crate::manager::work::handover::Handover;
 use crate::manager::work::write::JobWrite;
 
@@ -17,15 +17,34 @@ use crate::manager::work::write::JobWrite;
 const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);
 
 /// A submission as a job.
-struct Prepared {
-    job: Arc<Job>,
-    payload: Option<Json>,
+pub(super) struct Prepared {
+    pub(super) job: Arc<Job>,
+    pub(super) payload: Option<Json>,
+    /// The payload's body, if it is stored apart.
+    pub(super) body: Option<NewBody>,
     /// Whether this call generated the id, so that a document under it can only be this very job.
-    own_id: bool,
+    pub(super) own_id: bool,
     /// The place of its write among those of the call.
     place: usize,
     /// The rule that the submission breaks. Such a job is not written.
-    refusal: Option<ManagerError>,
+    pub(super) refusal: Option<ManagerError>,
+    /// What stands under the job's id for one that was never created, and is written over.
+    pub(super) over: Option<Versioned>,
+    /// The times that the client named: when the job is due, and its start deadline.
+    pub(super) times: (Option<Timestamp>, Option<Timestamp>),
+    /// What becomes of it while another job of its unique key waits or runs.
+    pub(super) duplicate: Duplicate,
+}
+
+impl Prepared {
+    /// Returns the write of the job.
+    fn write(&self) -> JobWrite {
+        let bodies = self.body.iter().cloned().collect();
+        match &self.over {
+            Some(over) => JobWrite::replace(over.clone(), Arc::clone(&self.job), bodies),
+            None => JobWrite::create(Arc::clone(&self.job), bodies),
+        }
+    }
 }
 
 impl Manager {
@@ -34,26 +53,33 @@ impl Manager {
     pub async fn submit(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Submitted, ManagerError>> {
         let now = self.shared.clock.now();
         let inline_limit = self.shared.store.inline_limit();
-        let new = jobs.into_iter().map(|job| prepare(caller, job, inline_limit, now));
-        let (mut prepared, bodies): (Vec<Prepared>, Vec<Option<NewBody>>) = new.unzip();
+        let mut prepared: Vec<Prepared> = jobs.into_iter().map(|job| prepare(caller, job, inline_limit, now)).collect();
+        if prepared.iter().any(|ready| ready.job.spec.is_keyed()) {
+            return self.submit_keyed(caller, prepared).await;
+        }
+        let results = self.create(&mut prepared, now).await;
+        let mut submitted = Vec::with_capacity(prepared.len());
+        for (ready, result) in prepared.into_iter().zip(results) {
+            submitted.push(self.answer(ready, result).await);
+        }
+        submitted
+    }
+
+    /// Writes the jobs that break no rule, and hands them to the calls that wait for them. Returns, in the same order,
+    /// the results of the writes; `None` for a job that is not written.
+    pub(super) async fn create(
+        &self,
+        prepared: &mut [Prepared],
+        now: Timestamp,
+    ) -> Vec<Option<Result<Versioned, WriteError>>> {
         for (place, ready) in prepared.iter_mut().filter(|ready| ready.refusal.is_none()).enumerate() {
             ready.place = place;
         }
-        let handovers = self.claim_for_waiting(&mut prepared, now);
-        let written = prepared.iter().zip(bodies).filter(|(ready, _)| ready.refusal.is_none());
-        let writes = written.map(|(ready, body)| JobWrite::create(Arc::clone(&ready.job), body.into_iter().collect()));
-        let mut results = self.write_and_hand_over(writes.collect(), handovers).await.into_iter();
-        let mut submitted = Vec::with_capacity(prepared.len());
-        for mut ready in prepared {
-            submitted.push(match ready.refusal.take() {
-                Some(refusal) => self.refuse(ready, refusal).await,
-                None => {
-                    let no_answer = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
-                    self.answer(ready, results.next().unwrap_or_else(no_answer)).await
-                }
-            });
-        }
-        submitted
+        let handovers = self.claim_for_waiting(prepared, now);
+        let writes = prepared.iter().filter(|ready| ready.refusal.is_none()).map(Prepared::write).collect();
+        let mut results = self.write_and_hand_over(writes, handovers).await.into_iter();
+        let mut next = || results.next().unwrap_or_else(|| Err(WriteError::Unknown("the store gave no answer".into())));
+        prepared.iter().map(|ready| ready.refusal.is_none().then(&mut next)).collect()
     }
 
     /// Claims those of the new jobs for which calls wait here.
@@ -62,7 +88,14 @@ impl Manager {
     /// before it is created. A worker is not kept from other jobs for that long.
     fn claim_for_waiting(&self, prepared: &mut [Prepared], now: Timestamp) -> Vec<Handover> {
         let is_exclusive = self.shared.store.is_exclusive();
-        let is_fit = |(_, ready): &(usize, &Prepared)| ready.refusal.is_none() && (ready.own_id || is_exclusive);
+        // A job under a limit has to have its slots before it is claimed, and one in a line has to be the first.
+        let is_fit = |(_, ready): &(usize, &Prepared)| {
+            let is_new = ready.refusal.is_none() && ready.over.is_none();
+            is_new
+                && (ready.own_id || is_exclusive)
+                && !self.is_limited(&ready.job)
+                && ready.job.spec.ordering().is_none()
+        };
         let fit = prepared.iter().enumerate().filter(is_fit);
         let mut handovers = self.handovers(fit.map(|(number, ready)| (number, &ready.job)));
         for handover in &mut handovers {
@@ -84,13 +117,21 @@ impl Manager {
         }
         let found = self.shared.store.get(std::slice::from_ref(&ready.job.id)).await?;
         match found.into_iter().flatten().next() {
-            Some(existing) => self.answer_existing(ready, existing).await,
-            None => Err(refusal),
+            Some(existing) if !existing.job.is_never_created() => self.answer_existing(ready, existing).await,
+            _ => Err(refusal),
         }
     }
 
-    async fn answer(&self, ready: Prepared, result: Result<Versioned, WriteError>) -> Result<Submitted, ManagerError> {
-        match result {
+    /// Answers a submission after the write of its job, if it was to be written.
+    pub(super) async fn answer(
+        &self,
+        mut ready: Prepared,
+        result: Option<Result<Versioned, WriteError>>,
+    ) -> Result<Submitted, ManagerError> {
+        if let Some(refusal) = ready.refusal.take() {
+            return self.refuse(ready, refusal).await;
+        }
+        match result.unwrap_or_else(|| Err(WriteError::Unknown("the store gave no answer".to_owned()))) {
             Ok(versioned) => {
                 Ok(Submitted { job: JobView { versioned, payload: ready.payload, result: None }, created: true })
             }
@@ -104,7 +145,11 @@ impl Manager {
     }
 
     /// Answers with the job that exists under the submission's id, if the submission is the one that made it.
-    async fn answer_existing(&self, ready: Prepared, existing: Versioned) -> Result<Submitted, ManagerError> {
+    pub(super) async fn answer_existing(
+        &self,
+        ready: Prepared,
+        existing: Versioned,
+    ) -> Result<Submitted, ManagerError> {
         self.shared.work.known.learn(&existing);
         let same =
             existing.job.spec.fingerprint.is_some() && existing.job.spec.fingerprint == ready.job.spec.fingerprint;
@@ -134,7 +179,7 @@ fn refusal(new: &NewJob, now: Timestamp) -> Option<ManagerError> {
     None
 }
 
-fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, now: Timestamp) -> (Prepared, Option<NewBody>) {
+fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, now: Timestamp) -> Prepared {
     let refusal = refusal(&new, now);
     let repeatable = new.id.is_some() || new.idempotency_key.is_some();
     let fingerprint = repeatable.then(|| Fingerprint::of(&new.spec, new.payload.as_ref(), new.run_at, new.expires_at));
@@ -148,7 +193,17 @@ fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, now: Timestamp) ->
     let spec = JobSpec { fingerprint, ..new.spec };
     let run_at = new.run_at.unwrap_or(now);
     let job = Job::submit(id, spec.shared(), payload, (run_at, new.expires_at), caller, now);
-    (Prepared { job: Arc::new(job), payload: new.payload, own_id, place: 0, refusal }, body)
+    Prepared {
+        job: Arc::new(job),
+        payload: new.payload,
+        body,
+        own_id,
+        place: 0,
+        refusal,
+        over: None,
+        times: (new.run_at, new.expires_at),
+        duplicate: new.duplicate,
+    }
 }
 
 /// Returns the id that is derived from a client's idempotency key. Each client has its own keys.

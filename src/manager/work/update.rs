@@ -253,10 +253,20 @@ impl Manager {
     /// Retries a failed, cancelled or expired job.
     ///
     /// # Errors
-    /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`].
+    /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`], [`Refusal::NeverCreated`]; [`ManagerError::Duplicate`]
+    /// when another job of its unique key waits or runs.
     pub async fn retry(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
         let retry = |job: &Job, now| job.retry(caller, reason.clone(), now);
-        self.update_one(id, |job, now| Ok(Change::To(Box::new(retry(job, now)?)))).await
+        let decide = |job: &Job, now| match job.spec.is_keyed() {
+            // It takes its keys first, and is left alone for now.
+            true => Ok(Change::Already),
+            false => Ok(Change::To(Box::new(retry(job, now)?))),
+        };
+        let found = self.update_one(id, decide).await?;
+        match found.job.spec.is_keyed() {
+            true => self.return_keyed(found, |job| retry(job, self.shared.clock.now())).await,
+            false => Ok(found),
+        }
     }
 
     /// Ends a running job's lease without its worker.

@@ -63,6 +63,12 @@ impl Manager {
         self.in_task(count, async move { manager.write_in_task(writes).await }).await
     }
 
+    /// Applies one conditional write of a job, as [`Manager::write`] does.
+    pub(crate) async fn write_one(&self, write: JobWrite) -> Result<Versioned, WriteError> {
+        let unanswered = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
+        self.write(vec![write]).await.pop().unwrap_or_else(unanswered)
+    }
+
     /// Runs this many writes in a task that the shutdown waits for, and returns their results.
     pub(super) async fn in_task(
         &self,
@@ -103,8 +109,10 @@ impl Manager {
     ///    finds it in the feed, and a job's submission is published before its claim.
     /// 3. The writes are counted.
     /// 4. The notifier and the calls that wait for a job's end are woken.
-    /// 5. The dispatch, here or at the manager that is told of the job, comes last, since it causes the next write of
-    ///    the same job, whose effects must not overtake the effects of this one.
+    /// 5. The slots of jobs that have ended are free, for the claims that come next.
+    /// 6. The dispatch, with the lines of jobs that have ended, here or at the manager that is told of the job, comes
+    ///    last, since it causes the next write of the same job, whose effects must not overtake the effects of this
+    ///    one.
     fn follow_up(&self, writes: &[Acknowledged]) {
         for write in writes {
             match (&write.before, &write.after) {
@@ -123,7 +131,17 @@ impl Manager {
                 self.shared.end_watchers.wake(&job.id);
             }
         }
+        for Acknowledged { before, after } in writes {
+            if let Some(before) = before {
+                self.note_slots(before, after.as_ref().map(|after| &*after.job));
+            }
+        }
         self.shared.dispatch.remove(writes.iter().filter_map(Acknowledged::no_longer_available));
+        for Acknowledged { before, after } in writes {
+            if let Some(before) = before {
+                self.note_line(before, after.as_ref().map(|after| &*after.job));
+            }
+        }
         self.hand_out(writes.iter().filter_map(Acknowledged::now_available).cloned());
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::manager::ManagerError;
+use crate::manager::{ClaimOrder, ManagerError};
 use crate::worker::in_process::delivered;
 
 /// What happens to a call that ends attempts.
@@ -210,8 +210,10 @@ async fn jobs_of_an_unanswered_call_are_not_forgotten_when_its_ends_do_not_count
         queues: vec![name("q")],
         max_jobs: 1,
         resources: BTreeMap::new(),
+        labels: BTreeMap::new(),
         wait: Duration::ZERO,
         lease: DEADLINE,
+        order: ClaimOrder::default(),
         request_id: None,
         repeated: false,
     };

@@ -1,6 +1,13 @@
+use std::collections::BTreeMap;
+
 use super::*;
-use crate::job::{Actor, Body, Claim, Failure, JobError, JobSpec, Kind, LeaseProof, QueueName, RetryPolicy, WorkerId};
-use crate::manager::admin::queue_settings::Pause;
+use crate::job::{
+    Actor, Body, Claim, Conditions, Failure, Fence, JobError, JobId, JobSpec, Kind, LeaseProof, LimitName, Ordered,
+    OrderingKey, Owner, Priority, QueueName, RetryPolicy, WorkerId,
+};
+use crate::manager::admin::queue_settings::{Fairness, Pause};
+use crate::manager::limits::{SlotHolder, Urgent, Why};
+use crate::store::Head;
 
 /// 2030-01-01T00:00:00Z.
 const START: i64 = 1_893_456_000_000;
@@ -44,9 +51,20 @@ fn failed(job: &Job, now: i64) -> Job {
 
 /// A worker waits that has room for anything.
 fn facts(job: Job, now: i64) -> Facts {
-    let claimants = Claimants { last_at: Some(at(now)), lately: 1, with_room: 1, waiting: 1, ..Claimants::default() };
+    let claimants =
+        Claimants { last_at: Some(at(now)), lately: 1, able: 1, with_room: 1, waiting: 1, ..Claimants::default() };
     let settings = QueueSettings::default();
-    Facts { job: Arc::new(job), now: at(now), listening_since: at(-100), settings, claimants, ahead: 0 }
+    Facts {
+        job: Arc::new(job),
+        now: at(now),
+        listening_since: at(-100),
+        settings,
+        claimants,
+        first_in_line: None,
+        limits: Vec::new(),
+        ahead: 0,
+        ahead_of_owner: None,
+    }
 }
 
 fn needing(memory: u64) -> Job {
@@ -86,11 +104,85 @@ fn a_job_between_two_attempts_says_how_the_last_one_failed() {
 #[test]
 fn a_paused_queue_is_named_with_who_since_when_and_why() {
     let pause = Pause { since: at(2), by: Actor::system("ann"), reason: Some("the printer burns".to_owned()) };
-    let settings = QueueSettings { paused: Some(pause), orphan_policy: None };
+    let settings = QueueSettings { paused: Some(pause), ..QueueSettings::default() };
     let facts = Facts { settings, ..facts(submitted(spec(), 0, None), 5) };
     assert!(!explain(&facts).runnable);
     let expected = "The queue `q` is paused by ann since 2030-01-01T00:00:02.000Z: the printer burns.";
     assert_eq!(said(&facts), [expected]);
+}
+
+#[test]
+fn a_limit_without_a_slot_is_named_with_the_jobs_that_run() {
+    let running = |count: u64| -> Vec<SlotHolder> {
+        let holder = |number| SlotHolder {
+            job_id: JobId::new(format!("j{number}")).expect("an id"),
+            fence: Fence::new(1),
+            max_concurrent: None,
+            priority: Priority::default(),
+        };
+        (1..=count).map(holder).collect()
+    };
+    let limit: LimitName = "key:db".parse().expect("a limit");
+    let reached = |most: u32| Reached { limit: limit.clone(), why: Why::Full(most, running(most.into())) };
+    let facts = |most| Facts { limits: vec![reached(most)], ..facts(submitted(spec(), 0, None), 5) };
+    assert!(!explain(&facts(2)).runnable);
+    assert_eq!(said(&facts(2))[0], "The limit `key:db` lets 2 run at once, and so many do: j1, j2.");
+    let many = &said(&facts(12))[0];
+    assert!(many.ends_with("and so many do: j1, j2, j3, j4, j5, j6, j7, j8, j9, j10 and 2 more."), "{many}");
+    let reason = explain(&facts(1)).reasons.remove(0);
+    let evidence = json!({ "limit": "key:db", "max_concurrent": 1, "running": 1, "jobs": ["j1"] });
+    assert_eq!((reason.code.as_str(), Value::Object(reason.evidence)), ("limit_reached", evidence));
+}
+
+#[test]
+fn a_job_that_comes_after_another_one_in_a_line_names_it_and_the_key() {
+    let ordering = Some(Ordered { key: OrderingKey::new("account-7").expect("a key"), seq: 2, first: 2 });
+    let conditions = Conditions { ordering, ..Conditions::default() }.stored();
+    let job = submitted(JobSpec { conditions, ..spec() }, 0, None);
+    let first = |state| Some(Head { job: JobId::new("j1").expect("an id"), seq: 1, state });
+    let facts = |state| Facts { first_in_line: first(state), ..facts(job.clone(), 5) };
+    for (state, what) in [(JobState::Running, "runs"), (JobState::Available, "waits")] {
+        assert!(!explain(&facts(state)).runnable);
+        let expected = format!(
+            "The jobs of the ordering key `account-7` run one after another, and j1, which {what}, comes before it."
+        );
+        assert_eq!(said(&facts(state)), [expected]);
+    }
+    let reason = explain(&facts(JobState::Running)).reasons.remove(0);
+    let evidence = json!({ "ordering_key": "account-7", "job": "j1", "job_state": "running" });
+    assert_eq!((reason.code.as_str(), Value::Object(reason.evidence)), ("behind_in_line", evidence));
+}
+
+#[test]
+fn where_shorter_jobs_go_first_those_ahead_are_said_to() {
+    let settings = QueueSettings { order: JobOrder::Shortest, ..QueueSettings::default() };
+    let facts = Facts { settings, ahead: 3, ..facts(submitted(spec(), 0, None), 5) };
+    let expected = "3 due jobs go before it in the queue `q`, where shorter jobs go first.";
+    assert!(said(&facts).iter().any(|said| said == expected), "{:?}", said(&facts));
+}
+
+#[test]
+fn places_that_are_kept_free_for_urgent_work_are_named() {
+    let urgent = Urgent { places: 2, min_priority: Priority::new(50).expect("a priority") };
+    let limit: LimitName = "queue:q".parse().expect("a limit");
+    let running = vec![SlotHolder {
+        job_id: JobId::new("j1").expect("an id"),
+        fence: Fence::new(1),
+        max_concurrent: None,
+        priority: Priority::default(),
+    }];
+    let limits = vec![Reached { limit, why: Why::KeptFree(1, urgent, running) }];
+    let facts = Facts { limits, ..facts(submitted(spec(), 0, None), 5) };
+    assert_eq!(
+        said(&facts)[0],
+        "The limit `queue:q` lets 1 run at once below the priority 50, and so many do; 2 places are kept free for \
+         urgent work."
+    );
+    let reason = explain(&facts).reasons.remove(0);
+    let evidence = json!({
+        "limit": "queue:q", "urgent": {"places": 2, "min_priority": 50}, "max_others": 1, "running": 1, "jobs": ["j1"],
+    });
+    assert_eq!((reason.code.as_str(), Value::Object(reason.evidence)), ("kept_free_for_urgent", evidence));
 }
 
 #[test]
@@ -108,7 +200,7 @@ fn a_queue_that_nobody_asks_for_is_told_from_one_that_nobody_asks_for_any_more()
 #[test]
 fn a_job_that_is_too_large_for_every_worker_says_what_the_largest_offers() {
     let most_offered = [("memory_mib".to_owned(), 2048)].into();
-    let claimants = Claimants { last_at: Some(at(5)), lately: 3, with_room: 0, waiting: 0, most_offered };
+    let claimants = Claimants { last_at: Some(at(5)), lately: 3, able: 3, most_offered, ..Claimants::default() };
     let facts = Facts { claimants, ..facts(needing(4096), 5) };
     let expected = "It needs more than any worker that claims jobs of the queue `q` offers: 4096 of memory_mib, \
                     where the most that any offers is 2048.";
@@ -116,8 +208,30 @@ fn a_job_that_is_too_large_for_every_worker_says_what_the_largest_offers() {
 }
 
 #[test]
+fn a_job_says_which_of_its_requirements_no_worker_meets() {
+    let texts = ["hw = fpga", "os in (linux, darwin)", "!gpu"];
+    let requires = texts.map(|text| text.parse().expect("a requirement")).to_vec();
+    let conditions = Conditions { requires: requires.clone(), ..Conditions::default() }.stored();
+    let job = submitted(JobSpec { conditions, resources: [("gpus".to_owned(), 2)].into(), ..spec() }, 0, None);
+    let of = |claimants| Facts { claimants, ..facts(job.clone(), 5) };
+    let none = Claimants { last_at: Some(at(5)), lately: 3, ..Claimants::default() };
+    let unmet = of(Claimants { unmet: requires[..2].to_vec(), ..none.clone() });
+    let expected = "No worker that claims jobs of the queue `q` offers hw = fpga; os in (linux, darwin).";
+    assert_eq!(said(&unmet), [expected]);
+    let reason = explain(&unmet).reasons.remove(0);
+    let evidence = json!({ "requires": texts, "not_met": texts[..2], "workers": 3 });
+    assert_eq!((reason.code.as_str(), Value::Object(reason.evidence)), ("requirements_not_met", evidence));
+    let expected = "No worker that claims jobs of the queue `q` offers all that it requires: hw = fpga; \
+                    os in (linux, darwin); !gpu.";
+    assert_eq!(said(&of(none.clone())), [expected]);
+    let expected = "It needs more than any worker that claims jobs of the queue `q` and meets its requirements offers: \
+                    2 of gpus, where the most that any offers is 0.";
+    assert_eq!(said(&of(Claimants { able: 1, ..none })), [expected]);
+}
+
+#[test]
 fn a_job_whose_workers_have_their_hands_full_says_so_and_how_many_go_before_it() {
-    let claimants = Claimants { last_at: Some(at(5)), lately: 2, with_room: 2, ..Claimants::default() };
+    let claimants = Claimants { last_at: Some(at(5)), lately: 2, able: 2, with_room: 2, ..Claimants::default() };
     let busy = Facts { claimants, ahead: 12, ..facts(submitted(spec(), 0, None), 5) };
     assert!(explain(&busy).runnable);
     let expected = [
@@ -186,4 +300,26 @@ fn durations_are_told_in_their_two_largest_units() {
     {
         assert_eq!(in_words(Duration::from_millis(millis)), words);
     }
+}
+
+#[test]
+fn in_a_queue_whose_owners_take_turns_only_the_owners_own_jobs_go_before_it() {
+    let of_team = JobSpec { owner: Some(Owner::new("team-a").expect("a name")), ..spec() };
+    let weights = BTreeMap::from([(Owner::new("team-a").expect("a name"), 3)]);
+    let settings = QueueSettings { fairness: Fairness::Owner, weights, ..QueueSettings::default() };
+    let ahead =
+        Facts { settings, ahead: 700, ahead_of_owner: Some(2), ..facts(submitted(of_team.clone(), 0, None), 5) };
+    let turns = explain(&ahead).reasons.pop().expect("a reason");
+    assert_eq!(
+        (turns.code.as_str(), turns.message.as_str()),
+        (
+            "fair_share",
+            "2 due jobs of `team-a` go before it in the queue `q`, whose owners take turns: others' go in between."
+        )
+    );
+    assert_eq!((&turns.evidence["ahead_of_owner"], &turns.evidence["weight"]), (&json!(2), &json!(3)));
+    let nobodys = Facts { job: Arc::new(submitted(spec(), 0, None)), ahead_of_owner: Some(0), ..ahead };
+    let turns = explain(&nobodys).reasons.pop().expect("a reason");
+    assert!(turns.message.starts_with("No due job without an owner goes before it"), "{}", turns.message);
+    assert_eq!(turns.evidence["weight"], json!(1));
 }

@@ -1,0 +1,299 @@
+//! The slots under random interleavings of managers: a model of the store and of what managers do, request by request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::job::{Body, Change, Claim, JobSpec, Kind, LeaseProof, QueueName, WorkerId};
+use crate::store::Place;
+
+const JOBS: usize = 5;
+const MANAGERS: usize = 3;
+
+fn version(seq_no: u64) -> Version {
+    Version { place: Place::Main, primary_term: 1, seq_no }
+}
+
+fn limit() -> LimitName {
+    "key:db".parse().expect("a limit")
+}
+
+fn job(id: &str) -> Job {
+    of_priority(id, 0)
+}
+
+fn of_priority(id: &str, priority: i64) -> Job {
+    let priority = Priority::new(priority).expect("a priority");
+    let spec = JobSpec { priority, ..JobSpec::new(QueueName::system("q"), Kind::system("k")) };
+    let at = Timestamp::from_millis(1);
+    Job::submit(
+        JobId::new(id).expect("an id"),
+        Arc::new(spec),
+        Body::Empty,
+        (at, None),
+        &crate::job::Actor::system("a"),
+        at,
+    )
+}
+
+fn claimed(job: &Job) -> Option<Job> {
+    let claim = Claim {
+        worker_id: WorkerId::system("w"),
+        request_id: None,
+        term: Duration::from_secs(60),
+        margin: Duration::ZERO,
+    };
+    job.claim(&claim, Timestamp::from_millis(2)).ok()
+}
+
+fn released(job: &Job) -> Option<Job> {
+    let proof = LeaseProof { worker_id: WorkerId::system("w"), fence: job.fence };
+    match job.release(&proof, "again", Timestamp::from_millis(3)) {
+        Ok(Change::To(job)) => Some(*job),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_slot_is_over_unless_its_job_runs_under_its_fence_or_may_come_to() {
+    let waiting = job("a");
+    let holder = Holder::of_next_claim(&waiting, None);
+    assert_eq!(holder.evidence(Some(&waiting)), Evidence::MayBeClaimed);
+    let running = claimed(&waiting).expect("claimed");
+    assert_eq!(holder.evidence(Some(&running)), Evidence::Runs);
+    let again = released(&running).expect("released");
+    assert_eq!(holder.evidence(Some(&again)), Evidence::Over);
+    assert_eq!(Holder::of_next_claim(&again, None).evidence(Some(&running)), Evidence::Over);
+    assert_eq!(holder.evidence(None), Evidence::Over);
+}
+
+#[test]
+fn the_smallest_number_that_any_says_counts_unless_one_is_set() {
+    let mut slots = Slots::default();
+    slots.take(&job("a"), Some(5));
+    slots.take(&job("b"), Some(3));
+    assert_eq!(slots.room(&job("c"), None, Some(9)), 1);
+    assert_eq!(slots.room(&job("c"), None, Some(2)), 0);
+    assert_eq!(slots.room(&job("c"), Some(9), Some(2)), 7);
+    assert_eq!(slots.room(&job("b"), None, Some(3)), 2, "its own slot is not in its way");
+    assert_eq!(slots.room(&job("c"), None, None), 1);
+}
+
+#[test]
+fn what_is_known_of_a_slot_is_kept_for_the_same_document_and_only_ends_for_a_later_one() {
+    let mut slots = Slots::default();
+    for id in ["a", "b", "c"] {
+        slots.take(&job(id), None);
+    }
+    let document = slots.document(&limit()).expect("slots");
+    slots.wrote(&document.holders, Some(version(1)));
+    let fence = Fence::new(1);
+    let [a, b, c] = ["a", "b", "c"].map(|id| JobId::new(id).expect("an id"));
+    slots.settle(&a, fence, Fate::Runs);
+    assert!(slots.learn(&b, fence, Fate::Gone));
+    slots.settle(&b, fence, Fate::Runs);
+    assert!(!slots.learn(&b, fence, Fate::Runs) && !slots.learn(&b, fence, Fate::Gone), "an end is not taken back");
+    assert_eq!(slots.taken(), 2);
+    slots.take_over(Some((document.clone(), version(1))));
+    assert_eq!(slots.taken(), 2, "it is the same document");
+    slots.take_over(Some((document, version(2))));
+    let fates: Vec<Fate> = slots.slots.iter().map(|slot| slot.fate).collect();
+    assert_eq!(fates, [Fate::Runs, Fate::Unknown, Fate::Claiming]);
+    assert!(slots.is_claiming() && slots.slots[2].holder.job == c);
+}
+
+#[test]
+fn a_slot_says_the_priority_of_its_job_and_the_places_for_urgent_ones_are_not_the_others() {
+    let urgent = |places| Urgent { places, min_priority: Priority::new(50).expect("a priority") };
+    let mut slots = Slots::default();
+    slots.take(&of_priority("a", 49), None);
+    slots.take(&of_priority("b", 50), None);
+    slots.take(&job("c"), None);
+    assert_eq!(slots.room_of_others(&job("d"), urgent(2), 3), 1);
+    assert_eq!(slots.room_of_others(&job("c"), urgent(2), 3), 2, "its own slot is not in its way");
+    let text = serde_json::to_string(&slots.document(&limit()).expect("slots")).expect("JSON");
+    assert!(text.contains(r#"{"job":"a","fence":1,"priority":49}"#), "{text}");
+    assert!(text.contains(r#"{"job":"c","fence":1}"#), "the usual one is not written: {text}");
+    let document: SlotDocument = serde_json::from_str(&text).expect("a document");
+    slots.take_over(Some((document, version(1))));
+    assert_eq!(slots.room_of_others(&job("d"), urgent(1), 2), 0);
+    slots.add_running([Holder::of_running(&of_priority("e", 99)), Holder::of_running(&of_priority("f", -1))]);
+    assert_eq!(slots.room_of_others(&job("d"), urgent(1), 4), 1);
+}
+
+/// A step of one manager, or of the world.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Reads a job and the document, and takes a slot if there is one.
+    Take(usize, usize),
+    /// Makes the claim for which it has taken a slot, under the version of the job that it knew then.
+    Claim(usize, usize),
+    /// Gives a claim up that it was to make.
+    Forget(usize, usize),
+    /// Looks at a slot as it knows the document, and writes the job again where a claim may be under way.
+    Look(usize, usize),
+    /// A job's run ends.
+    End(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (manager, job) = (0..MANAGERS, 0..JOBS);
+    let of_manager = (manager, job.clone());
+    let step = prop_oneof![
+        4 => of_manager.clone().prop_map(|(manager, job)| Step::Take(manager, job)),
+        4 => of_manager.clone().prop_map(|(manager, job)| Step::Claim(manager, job)),
+        1 => of_manager.clone().prop_map(|(manager, job)| Step::Forget(manager, job)),
+        4 => of_manager.prop_map(|(manager, job)| Step::Look(manager, job)),
+        3 => job.prop_map(Step::End),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+/// The store: each job and the document with their versions.
+struct World {
+    jobs: Vec<(Job, u64)>,
+    document: Option<(SlotDocument, Version)>,
+    writes: u64,
+}
+
+impl World {
+    fn write_job(&mut self, number: usize, job: Job) {
+        self.writes += 1;
+        self.jobs[number] = (job, self.writes);
+    }
+
+    fn running(&self) -> usize {
+        self.jobs.iter().filter(|(job, _)| matches!(job.state, State::Running(_))).count()
+    }
+
+    /// Returns how many of the jobs run that are not urgent.
+    fn others(&self, urgent: Urgent) -> usize {
+        let runs = |job: &Job| matches!(job.state, State::Running(_)) && !urgent.is(job.spec.priority);
+        self.jobs.iter().filter(|(job, _)| runs(job)).count()
+    }
+}
+
+/// A manager: what it knows of the document, and the claims that it is to make, each with the job as it was read.
+#[derive(Default)]
+struct Known {
+    slots: Slots,
+    to_claim: Vec<Option<(Job, u64)>>,
+}
+
+impl Known {
+    /// Returns for how many more jobs there is room, if `job` is the next and its limit keeps places free.
+    fn room(&self, job: &Job, most: u32, urgent: Option<Urgent>) -> usize {
+        let others = urgent.filter(|urgent| !urgent.is(job.spec.priority));
+        let others = others.map(|urgent| self.slots.room_of_others(job, urgent, urgent.most_others(most)));
+        self.slots.room(job, Some(most), None).min(others.unwrap_or(usize::MAX))
+    }
+
+    fn take(&mut self, world: &mut World, number: usize, most: u32, urgent: Option<Urgent>) {
+        if self.to_claim[number].is_some() {
+            return;
+        }
+        // The job is known before the document is written.
+        let (job, seen) = world.jobs[number].clone();
+        if job.state != State::Available || self.room(&job, most, urgent) == 0 {
+            self.slots.take_over(world.document.clone());
+            return;
+        }
+        self.slots.take(&job, None);
+        if self.slots.version != world.document.as_ref().map(|(_, version)| *version) {
+            self.slots.take_over(world.document.clone());
+            return;
+        }
+        world.writes += 1;
+        let document = self.slots.document(&limit()).expect("at least its own");
+        self.slots.wrote(&document.holders, Some(version(world.writes)));
+        world.document = Some((document, version(world.writes)));
+        self.to_claim[number] = Some((job, seen));
+    }
+
+    fn claim(&mut self, world: &mut World, number: usize) {
+        let Some((job, seen)) = self.to_claim[number].take() else { return };
+        let is_written = world.jobs[number].1 == seen;
+        if is_written {
+            world.write_job(number, claimed(&job).expect("it was available"));
+        }
+        self.slots.settle(&job.id, job.fence.next(), if is_written { Fate::Runs } else { Fate::Unknown });
+    }
+
+    fn look(&mut self, world: &mut World, number: usize) {
+        let id = world.jobs[number].0.id.clone();
+        let is_open = |slot: &&Slot| slot.holder.job == id && !matches!(slot.fate, Fate::Claiming | Fate::Gone);
+        let open: Vec<Holder> = self.slots.slots.iter().filter(is_open).map(|slot| slot.holder.clone()).collect();
+        for holder in open {
+            let job = world.jobs[number].0.clone();
+            let fate = match holder.evidence(Some(&job)) {
+                Evidence::Runs => Fate::Runs,
+                Evidence::Over => Fate::Gone,
+                Evidence::MayBeClaimed => {
+                    world.write_job(number, job);
+                    Fate::Gone
+                }
+            };
+            self.slots.learn(&holder.job, holder.fence, fate);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_more_jobs_run_than_the_limit_lets_however_managers_interleave(
+        steps in steps(), most in 1_u32..4, places in 0_u32..3,
+    ) {
+        let min_priority = Priority::new(1).expect("a priority");
+        let urgent = (1..most).contains(&places).then_some(Urgent { places, min_priority });
+        // Two of the five are urgent.
+        let priority = |number: usize| i64::from(number >= 3);
+        let jobs = (0..JOBS).map(|number| (of_priority(&format!("j{number}"), priority(number)), 0)).collect();
+        let mut world = World { jobs, document: None, writes: 0 };
+        let known = || Known { to_claim: vec![None; JOBS], ..Known::default() };
+        let mut managers: Vec<Known> = (0..MANAGERS).map(|_| known()).collect();
+        for step in steps {
+            match step {
+                Step::Take(manager, number) => managers[manager].take(&mut world, number, most, urgent),
+                Step::Claim(manager, number) => managers[manager].claim(&mut world, number),
+                Step::Forget(manager, number) => {
+                    if let Some((job, _)) = managers[manager].to_claim[number].take() {
+                        managers[manager].slots.settle(&job.id, job.fence.next(), Fate::Unknown);
+                    }
+                }
+                Step::Look(manager, number) => managers[manager].look(&mut world, number),
+                Step::End(number) => {
+                    if let Some(job) = released(&world.jobs[number].0) {
+                        world.write_job(number, job);
+                    }
+                }
+            }
+            prop_assert!(world.running() <= most as usize, "{} run after {step:?}", world.running());
+            if let Some(urgent) = urgent {
+                let others = world.others(urgent);
+                prop_assert!(others <= urgent.most_others(most) as usize, "{others} others run after {step:?}");
+            }
+        }
+        // What nobody claims comes free: a manager that looks at every slot has the whole limit.
+        let last = &mut managers[0];
+        last.slots.take_over(world.document.clone());
+        for slot in &mut last.slots.slots {
+            if slot.fate == Fate::Claiming {
+                slot.fate = Fate::Unknown;
+            }
+        }
+        (0..JOBS).for_each(|number| last.look(&mut world, number));
+        prop_assert_eq!(last.slots.taken(), world.running());
+        // Urgent jobs may use all places, and the others have those that are not kept free.
+        let new = |priority| of_priority("new", priority);
+        prop_assert_eq!(last.room(&new(9), most, urgent), most as usize - world.running());
+        if let Some(urgent) = urgent {
+            let of_others = urgent.most_others(most) as usize - world.others(urgent);
+            prop_assert_eq!(last.room(&new(0), most, Some(urgent)), of_others.min(most as usize - world.running()));
+        }
+    }
+}
