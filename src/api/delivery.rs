@@ -19,25 +19,39 @@ use serde::ser::Serializer;
 
 use super::call::Answer;
 use super::error::ApiError;
-use super::json::{to_bytes, with_body};
+use super::json::{to_long_bytes, with_body};
+use crate::job::Json;
 use crate::manager::{Claimed, JobView, ManagerError};
 use crate::wire::job::JobAnswer;
 use crate::wire::{CompletionItem, ItemError};
 
+/// About how many bytes a claimed job takes in an answer, apart from its payload.
+const JOB_BYTES: usize = 1_536;
+
+/// About how many bytes an item for the end of an attempt takes in an answer.
+const ITEM_BYTES: usize = 128;
+
 /// Returns the answer to a claim.
 pub(crate) fn deliver(claimed: Claimed) -> Answer {
-    let text = to_bytes(&ClaimOut { jobs: claimed.jobs(), error: None })?;
+    let out = ClaimOut { jobs: claimed.jobs(), error: None };
+    let text = to_long_bytes(&out, out.about_bytes())?;
     Ok(answer(text, claimed))
 }
 
 /// Returns the answer to the end of an attempt and the claim of the next jobs.
 pub(crate) fn deliver_with_job(job: JobAnswer<'_>, claimed: Result<Claimed, ManagerError>) -> Answer {
-    deliver_next(claimed, |next| to_bytes(&EndOut { job, next }))
+    deliver_next(claimed, |next| {
+        let about = JOB_BYTES + next.about_bytes();
+        to_long_bytes(&EndOut { job, next }, about)
+    })
 }
 
 /// Returns the answer to the ends of many attempts and the claim of the next jobs.
 pub(crate) fn deliver_with_items(items: &[CompletionItem], claimed: Result<Claimed, ManagerError>) -> Answer {
-    deliver_next(claimed, |next| to_bytes(&EndsOut { items, next }))
+    deliver_next(claimed, |next| {
+        let about = ITEM_BYTES * items.len() + next.about_bytes();
+        to_long_bytes(&EndsOut { items, next }, about)
+    })
 }
 
 /// Returns an answer with the claimed jobs, or with why there are none: the call was done all the same, apart from its
@@ -64,6 +78,12 @@ struct ClaimOut<'a> {
     #[serde(serialize_with = "jobs_out")]
     jobs: &'a [JobView],
     error: Option<ItemError>,
+}
+
+impl ClaimOut<'_> {
+    fn about_bytes(&self) -> usize {
+        self.jobs.iter().map(|view| JOB_BYTES + view.payload.as_ref().map_or(0, Json::bytes)).sum()
+    }
 }
 
 #[derive(Serialize)]

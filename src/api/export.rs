@@ -1,27 +1,18 @@
 //! Exports: any number of jobs, one a line, in constant memory.
 //!
-//! A task of its own reads page after page and hands pieces over as the client takes them. Few of them read at once,
-//! and one whose client takes nothing keeps no other from reading; for long, it loses its place. An export that cannot
-//! be brought to its end breaks its connection off: an answer that ends as it should is whole.
+//! Page after page is read and handed over as the client takes it ([`super::pieces`]). Few of them read at once, and
+//! one whose client takes nothing keeps no other from reading; for long, it loses its place.
 
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
-use axum::response::Response;
 use bytes::Bytes;
-use futures::stream;
-use http::header::CONTENT_TYPE;
-use http::{HeaderName, HeaderValue, StatusCode};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
-use tracing::{debug, warn};
+use tokio::sync::Semaphore;
 
 use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::lists::{FILTER, FilterParams, filter, parse};
+use super::pieces::{self, NDJSON, Source};
 use super::trim::Fields;
 use crate::job::Body as JobBody;
 use crate::manager::Manager;
@@ -34,11 +25,6 @@ use crate::wire::selected::SelectedJob;
 const PAGE: usize = 200;
 /// The most bytes of separately stored bodies that are read together, unless one job has more.
 const BODY_BYTES: u64 = 1 << 20;
-/// The longest time for which a client may read nothing.
-const STALLED_AFTER: Duration = Duration::from_secs(60);
-/// Tells proxies not to buffer the answer.
-const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
-const NDJSON: &str = "application/x-ndjson";
 
 /// Exports all matching jobs, one per line, each as `GET /v1/jobs/{id}` returns it.
 ///
@@ -71,59 +57,7 @@ pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {
     let mut export = Export { manager, readers, search, fields, page: Vec::new().into_iter(), done: false };
     // The first page is read before the answer begins, so that a refusal still has a status.
     export.turn().await?;
-    Ok(answer(export, place))
-}
-
-fn answer(export: Export, place: OwnedSemaphorePermit) -> Response {
-    let (pieces, taken) = mpsc::channel(1);
-    tokio::spawn(hand_over(export, pieces, place));
-    let body = stream::try_unfold(taken, |mut taken| async move {
-        match taken.recv().await {
-            Some(Piece::Lines(lines)) => Ok(Some((lines, taken))),
-            Some(Piece::End) => Ok(None),
-            // The stream must not end cleanly: half an export must not look like a whole one.
-            None => Err(io::Error::other("the export was broken off")),
-        }
-    });
-    let mut response = Response::new(Body::from_stream(body));
-    *response.status_mut() = StatusCode::OK;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    response.headers_mut().insert(UNBUFFERED, HeaderValue::from_static("no"));
-    response
-}
-
-enum Piece {
-    Lines(Bytes),
-    End,
-}
-
-/// Sends pieces until the last one, until a failure, or until the client is gone.
-async fn hand_over(mut export: Export, pieces: mpsc::Sender<Piece>, _place: OwnedSemaphorePermit) {
-    // Bounded by the number of jobs: each turn sends some of them.
-    loop {
-        let piece = match export.next().await {
-            Ok(Some(lines)) => Piece::Lines(lines),
-            Ok(None) => Piece::End,
-            Err(error) => {
-                let cause = error.cause().unwrap_or_else(|| error.detail());
-                warn!(code = error.code().as_str(), cause, "an export was broken off");
-                return;
-            }
-        };
-        let is_last = matches!(piece, Piece::End);
-        match timeout(STALLED_AFTER, pieces.send(piece)).await {
-            Ok(Ok(())) if is_last => return,
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => {
-                debug!("a client left its export");
-                return;
-            }
-            Err(_) => {
-                warn!(seconds = STALLED_AFTER.as_secs(), "an export was broken off: its client took nothing");
-                return;
-            }
-        }
-    }
+    Ok(pieces::answer(export, NDJSON, 1, place))
 }
 
 /// An export that is running.
@@ -139,8 +73,9 @@ struct Export {
     done: bool,
 }
 
-impl Export {
-    /// Returns the next lines; `None` after the last.
+impl Source for Export {
+    const NAME: &'static str = "an export";
+
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let readers = Arc::clone(&self.readers);
         // The semaphore is never closed.
@@ -159,7 +94,9 @@ impl Export {
         }
         Ok(Some(Bytes::from(lines)))
     }
+}
 
+impl Export {
     /// Reads the next page.
     async fn turn(&mut self) -> Result<(), ApiError> {
         let page = self.manager.search(&self.search).await?;

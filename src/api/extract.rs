@@ -19,12 +19,12 @@ use tokio::time::{Instant, timeout_at};
 use super::App;
 use super::error::{ApiError, Code};
 use crate::job::strict::{self, Strict};
-use crate::job::{InvalidName, JobId, QueueName, ScheduleId, WorkerId};
+use crate::job::{ConcurrencyKey, InvalidName, JobId, LimitName, LimitScope, QueueName, ScheduleId, WorkerId};
 use crate::wire::Invalid;
 
 /// The longest body of a call about one job, in bytes. It is well above the limit of a payload or result, so that one
 /// that is a little too long is still read and named in the refusal.
-const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
 /// The longest body of a bulk call, in bytes.
 const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
 
@@ -75,7 +75,7 @@ pub(super) async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &
 }
 
 /// Refuses a body that is compressed: it is read as it comes.
-fn refuse_compression(parts: &Parts) -> Result<(), ApiError> {
+pub(super) fn refuse_compression(parts: &Parts) -> Result<(), ApiError> {
     let codings = parts.headers.get_all(CONTENT_ENCODING).iter().map(|value| value.to_str().unwrap_or("unreadable"));
     match codings.flat_map(|value| value.split(',')).map(str::trim).find(|coding| !is_identity(coding)) {
         None => Ok(()),
@@ -95,7 +95,7 @@ fn media_type(parts: &Parts) -> Option<&str> {
     Some(parts.headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim())
 }
 
-fn expect_media_type(parts: &Parts, wanted: &'static str) -> Result<(), ApiError> {
+pub(super) fn expect_media_type(parts: &Parts, wanted: &'static str) -> Result<(), ApiError> {
     let given = media_type(parts);
     if given.is_some_and(|given| given.eq_ignore_ascii_case(wanted)) {
         return Ok(());
@@ -198,6 +198,9 @@ pub(crate) struct SchedulePath(pub(crate) ScheduleId);
 /// The queue's name in a path.
 pub(crate) struct QueuePath(pub(crate) QueueName);
 
+/// The limit that the scope and the name in a path are of.
+pub(crate) struct LimitPath(pub(crate) LimitName);
+
 /// The worker's name in a path.
 pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
@@ -222,6 +225,20 @@ impl FromRequestParts<App> for QueuePath {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         name_in_path("name", parts, app).await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for LimitPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let Path((scope, name)) = Path::<(String, String)>::from_request_parts(parts, app)
+            .await
+            .map_err(|rejection| ApiError::field("name", rejection.body_text()))?;
+        let scope: LimitScope = scope.parse().map_err(|error: String| ApiError::field("scope", error))?;
+        let of: ConcurrencyKey =
+            name.parse().map_err(|error: InvalidName| ApiError::field("name", error.to_string()))?;
+        Ok(Self(LimitName::new(scope, of)))
     }
 }
 

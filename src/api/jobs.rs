@@ -32,14 +32,16 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 /// Submits a job.
 ///
-/// Under a client's `id`, or with an `Idempotency-Key` header, the same request again returns the first job. A job that
-/// a worker waits for is running already when the call is answered.
+/// Under a client's `id`, or with an `Idempotency-Key` header, the same request again returns the first job. Of the
+/// jobs of one `unique_key` at most one waits or runs. A job that a worker waits for is running already when the call
+/// is answered.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
     params(("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "The client's key for this submission")),
     responses(
         (status = 201, description = "Submitted", body = Job, headers(("Location" = String, description = "The job"))),
-        (status = 200, description = "Submitted before; the job as it is now", body = Job),
-        (status = 409, description = "`submission_differs`"),
+        (status = 200, body = Job,
+            description = "Submitted before, or answered with the job of its unique key; the job as it is now"),
+        (status = 409, description = "`submission_differs` or `duplicate_job`"),
         (status = 413, description = "`payload_too_large` or `body_too_large`"),
     ))]
 pub(crate) async fn submit(call: Call<Submit>, headers: HeaderMap, JsonBody(mut job): JsonBody<SubmitJob>) -> Answer {
@@ -209,7 +211,7 @@ pub(crate) async fn cancel(
     params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
-        (status = 409, description = "`not_retryable`"),
+        (status = 409, description = "`not_retryable` or `duplicate_job`"),
     ))]
 pub(crate) async fn retry(
     call: Call<Submit>,

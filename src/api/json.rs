@@ -10,10 +10,20 @@ use serde::Serialize;
 use super::call::Answer;
 use super::error::{ApiError, Code};
 
+/// The room that is allocated for an answer at first, in bytes: most are short.
+const SHORT: usize = 128;
+
 /// Returns the JSON text of an answer. It fails only for types that have no JSON form.
 pub(crate) fn to_bytes(value: &impl Serialize) -> Result<Bytes, ApiError> {
-    serde_json::to_vec(value)
-        .map(Bytes::from)
+    to_long_bytes(value, SHORT)
+}
+
+/// Returns the JSON text of an answer of about this many bytes. They are allocated at once: a text that grows is copied
+/// each time it outgrows its room.
+pub(crate) fn to_long_bytes(value: &impl Serialize, about: usize) -> Result<Bytes, ApiError> {
+    let mut text = Vec::with_capacity(about);
+    serde_json::to_writer(&mut text, value)
+        .map(|()| Bytes::from(text))
         .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be written: {error}")))
 }
 

@@ -2,12 +2,12 @@
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
 //! roles), `app` (what the handlers share), `call` and `extract` (what a handler takes out of a request), the handlers
-//! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `workers`, `admin`, `schedules`, `schedule_bulk`,
-//! `backfill`,
-//! `subscriptions`, `events`, `system`, `cluster`), `delivery` (claimed jobs on their way out), `trim` (answers with
-//! selected fields), `observe` (what surrounds every call), `places` and `connection` (how many connections there are,
-//! and when each ends), and [`serve`] (how they are accepted, and how the server ends). The requests and answers
-//! themselves are in [`crate::wire`].
+//! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `limits`, `workers`, `admin`, `schedules`,
+//! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
+//! (bodies of any length), `pieces` (answers of any length), `delivery` (claimed jobs on their way out), `trim`
+//! (answers with selected fields), `observe` (what surrounds every call), `places` and `connection` (how many
+//! connections there are, and when each ends), and [`serve`] (how they are accepted, and how the server ends). The
+//! requests and answers themselves are in [`crate::wire`].
 //!
 //! The handlers decide nothing: they check the request, call the manager and write its answer.
 
@@ -27,15 +27,19 @@ mod fields;
 mod items;
 mod jobs;
 mod json;
+mod limits;
+mod line_stream;
 mod lists;
 pub mod metrics;
 mod observe;
 mod openapi;
+mod pieces;
 mod places;
 mod queue_metrics;
 mod queues;
 mod routes;
 mod schedule_bulk;
+mod schedule_lines;
 mod schedule_metrics;
 mod schedules;
 mod serve;

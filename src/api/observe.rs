@@ -28,7 +28,7 @@ const MAX_HEADER_BYTES: usize = 32 * 1024;
 /// The paths of probes.
 const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 /// The paths of calls that may wait for long.
-const CALLS_THAT_WAIT: [&str; 3] = ["/v1/claims", "/v1/events", "/v1/jobs/export"];
+const CALLS_THAT_WAIT: [&str; 4] = ["/v1/claims", "/v1/events", "/v1/jobs/export", "/v1/schedules/bulk"];
 /// The name, in metrics and the log, of the route of requests without a route.
 const NO_ROUTE: &str = "none";
 

@@ -27,6 +27,7 @@ pub(crate) fn base() -> OpenApi {
         ("jobs", "Jobs: submission, search, statistics"),
         ("work", "Workers: claims, heartbeats, completions"),
         ("queues", "Queues and workers"),
+        ("limits", "Limits: how many jobs run at once"),
         ("schedules", "Schedules: when they fire"),
         ("notifications", "Subscriptions to events"),
         ("admin", "Administration: orphans and bulk changes"),

@@ -60,6 +60,9 @@ pub(crate) async fn resume_queue(
 }
 
 /// Changes a queue's settings.
+///
+/// Every server on the same store knows of the change within a second. Where the owners take turns, each server lets
+/// them do so over the jobs that it hands out.
 #[utoipa::path(patch, path = "/v1/queues/{name}", tag = "queues", request_body = ChangeQueue,
     params(("name" = QueueName, Path, description = "The queue's name")),
     responses((status = 200, description = "The queue after the call", body = Queue)))]
@@ -68,7 +71,7 @@ pub(crate) async fn change_queue(
     QueuePath(name): QueuePath,
     JsonBody(change): JsonBody<ChangeQueue>,
 ) -> Answer {
-    call.app.manager.set_orphan_policy(&name, change.orphan_policy).await?;
+    call.app.manager.set_up_queue(&name, &change.into_change()?).await?;
     show(&call.app, &name).await
 }
 

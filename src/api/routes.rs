@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, backfill, cluster, events, export, fields, jobs, lists, openapi, queues, schedule_bulk, schedules,
-    stats, subscriptions, system, work, workers,
+    App, admin, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, queues, schedule_bulk,
+    schedule_lines, schedules, stats, subscriptions, system, work, workers,
 };
 use crate::peers::HINTS_PATH;
 
@@ -41,11 +41,13 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(queues::queue, queues::change_queue))
         .routes(routes!(queues::pause_queue))
         .routes(routes!(queues::resume_queue))
+        .routes(routes!(limits::limits))
+        .routes(routes!(limits::limit, limits::set_limit, limits::remove_limit))
         .routes(routes!(workers::workers))
         .routes(routes!(workers::worker))
         .routes(routes!(schedules::preview))
         .routes(routes!(schedules::create, schedules::list))
-        .routes(routes!(schedules::put_many))
+        .routes(routes!(schedule_lines::put_many))
         .routes(routes!(schedule_bulk::pause))
         .routes(routes!(schedule_bulk::resume))
         .routes(routes!(schedule_bulk::remove))

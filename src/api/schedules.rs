@@ -8,9 +8,7 @@ use super::App;
 use super::access::Role;
 use super::call::{Answer, Call, Read, Submit};
 use super::error::{ApiError, Code};
-use super::extract::{JsonBody, Lines, OptionalJsonBody, Query, SchedulePath, parse};
-use super::items::{in_order, sort_out};
-use super::jobs::refused_item;
+use super::extract::{JsonBody, OptionalJsonBody, Query, SchedulePath};
 use super::json::{json, ok};
 use super::lists::{kql, limit, parse as parse_value};
 use crate::clock::Timestamp;
@@ -20,11 +18,8 @@ use crate::query::table::Table;
 use crate::schedule;
 use crate::scheduler::{DueTime, DueTimes, NewSchedule, ScheduleError, Schedules, Stored};
 use crate::store::ListSchedules;
-use crate::wire::check::MAX_SUBMITTED_JOBS;
-use crate::wire::schedules::{MAX_FIRE_TIMES, PutScheduleLines};
-use crate::wire::{
-    BulkAnswer, ChangeReason, FireTimes, Invalid, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule, SubmitItem,
-};
+use crate::wire::schedules::MAX_FIRE_TIMES;
+use crate::wire::{ChangeReason, FireTimes, Invalid, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule};
 
 /// The number of fire times of a schedule that are returned by default.
 const DEFAULT_FIRE_TIMES: u64 = 10;
@@ -55,32 +50,6 @@ pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedu
     let new = new_schedule(new, None)?;
     let (found, stored) = schedules(&call.app)?.put(&call.caller, new, false, None).await?;
     answer(status(stored), &found.schedule)
-}
-
-/// Stores many schedules at once, one per line.
-///
-/// Each line is a schedule of its own: a refused one does not affect the others. One that is there is written over, so
-/// that the call can be repeated. A call has at most 10,000 lines; a longer list is sent in several.
-#[utoipa::path(post, path = "/v1/schedules/bulk", operation_id = "put_schedules", tag = "schedules",
-    request_body(content = PutScheduleLines, content_type = "application/x-ndjson",
-        description = "One schedule per line"),
-    responses(
-        (status = 200, description = "An item for each line, in order", body = BulkAnswer<SubmitItem>),
-        (status = 413, description = "`body_too_large`"),
-    ))]
-pub(crate) async fn put_many(call: Call<Submit>, lines: Lines) -> Answer {
-    let schedules = schedules(&call.app)?;
-    if lines.iter().nth(MAX_SUBMITTED_JOBS).is_some() {
-        return Err(ApiError::field("", format!("a call stores at most {MAX_SUBMITTED_JOBS} schedules")));
-    }
-    let (new, refused) = sort_out(lines.iter().map(|line| new_schedule(parse(line)?, None)));
-    drop(lines);
-    let answers = schedules.put_many(&call.caller, new).await;
-    let items = in_order(refused, answers).map(|answer| match answer {
-        Ok((id, stored)) => SubmitItem { status: status(stored).as_u16(), id: Some(id.into()), error: None },
-        Err(error) => refused_item(error),
-    });
-    ok(&BulkAnswer { items: items.collect() })
 }
 
 /// Lists schedules, by id.
@@ -199,7 +168,10 @@ pub(crate) async fn pause(
 /// What would have been due meanwhile is not made up for.
 #[utoipa::path(post, path = "/v1/schedules/{id}/resume", operation_id = "resume_schedule", tag = "schedules",
     params(("id" = ScheduleId, Path, description = "The schedule's id")),
-    responses((status = 200, description = "The schedule", body = Schedule)))]
+    responses(
+        (status = 200, description = "The schedule", body = Schedule),
+        (status = 409, description = "`schedule_unreadable`: it is not known any more when it is due"),
+    ))]
 pub(crate) async fn resume(call: Call<Submit>, SchedulePath(id): SchedulePath) -> Answer {
     answer(StatusCode::OK, &schedules(&call.app)?.resume(&call.caller, &id).await?.schedule)
 }
@@ -233,8 +205,8 @@ pub(crate) async fn next(call: Call<Read>, SchedulePath(id): SchedulePath, query
 /// Lists the due times of a schedule, each with what has become of it.
 ///
 /// They are in order, since the schedule has its present period; from before that, those are listed that a backfill has
-/// run. A page may have fewer than `limit` although there is another one. A due time whose trigger is not kept any more
-/// is `removed`.
+/// run. A page may have fewer than `limit` although there is another one. The outcomes of the last ten triggers of a
+/// schedule are known for good; an older one whose trigger is not kept any more is `removed`.
 #[utoipa::path(get, path = "/v1/schedules/{id}/triggers", operation_id = "triggers_of_schedule", tag = "schedules",
     params(
         ("id" = ScheduleId, Path, description = "The schedule's id"),
@@ -266,7 +238,7 @@ pub(super) fn schedules(app: &App) -> Result<&Schedules, ApiError> {
 }
 
 /// Checks a schedule that is to be stored, under the id of the path if there is one.
-fn new_schedule(new: PutSchedule, id: Option<ScheduleId>) -> Result<NewSchedule, ApiError> {
+pub(super) fn new_schedule(new: PutSchedule, id: Option<ScheduleId>) -> Result<NewSchedule, ApiError> {
     let paused = new.paused.unwrap_or(false);
     let (named, definition) = new.into_definition()?;
     if id.is_some() && named.is_some() && named != id {
@@ -288,7 +260,7 @@ fn expected(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 }
 
 /// Returns the status of an answer about a schedule that was stored.
-fn status(stored: Stored) -> StatusCode {
+pub(super) fn status(stored: Stored) -> StatusCode {
     if stored == Stored::Created { StatusCode::CREATED } else { StatusCode::OK }
 }
 
@@ -312,6 +284,7 @@ impl From<ScheduleError> for ApiError {
             ScheduleError::NotFound(_) => Self::new(Code::NoSuchSchedule, text),
             ScheduleError::Differs(_) => Self::new(Code::ScheduleDiffers, text),
             ScheduleError::Changed(_) => Self::new(Code::VersionDiffers, text),
+            ScheduleError::Unreadable(..) => Self::new(Code::ScheduleUnreadable, text),
             ScheduleError::Contended => Self::new(Code::Contended, text),
             ScheduleError::Manager(error) => Self::from(error),
             ScheduleError::Invalid(faults) => {

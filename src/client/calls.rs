@@ -9,13 +9,14 @@ use reqwest::Response;
 use super::error::ClientError;
 use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
 use super::transport::{Call, Client, Repeat};
-use crate::job::{JobId, Json};
+use crate::job::{JobId, Json, LimitName};
+use crate::manager::LimitState;
 use crate::wire::{
     AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
     CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription, FieldList,
     FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext, OrphanedJob,
-    Page, Queue, ReleaseJob, ServerHealth, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription, WorkerJobs,
-    WorkerList,
+    Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription,
+    WorkerJobs, WorkerList,
 };
 
 /// How long the server works on a bulk change before it answers with a cursor, including the page that it is
@@ -336,6 +337,40 @@ impl Client {
     /// See [`ClientError`].
     pub async fn queue(&self, name: &str) -> Result<Queue, ClientError> {
         self.get(&["v1", "queues", name]).await
+    }
+
+    /// Lists the limits that are set, each with the jobs that run under it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn limits(&self) -> Result<Page<LimitState>, ClientError> {
+        self.get(&["v1", "limits"]).await
+    }
+
+    /// Returns a limit with the jobs that run under it, whether it is set or only named by jobs.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn limit(&self, limit: &LimitName) -> Result<LimitState, ClientError> {
+        self.get(&["v1", "limits", limit.scope.as_str(), limit.of.as_str()]).await
+    }
+
+    /// Sets how many jobs of a queue, kind, owner or key run at once, or begin in a time.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn set_limit(&self, limit: &LimitName, set: &SetLimit) -> Result<LimitState, ClientError> {
+        let segments = ["v1", "limits", limit.scope.as_str(), limit.of.as_str()];
+        self.send(self.call(Method::PUT, &segments, Repeat::Safe).json(set)?).await
+    }
+
+    /// Takes a limit away.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn remove_limit(&self, limit: &LimitName) -> Result<(), ClientError> {
+        let segments = ["v1", "limits", limit.scope.as_str(), limit.of.as_str()];
+        self.send_raw(self.call(Method::DELETE, &segments, Repeat::Safe)).await.map(drop)
     }
 
     /// Pauses a queue and returns it as it then is.

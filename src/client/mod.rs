@@ -47,5 +47,5 @@ pub use error::ClientError;
 pub(crate) use error::innermost_cause;
 pub use events::{EventMessage, EventQuery};
 pub use queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
-pub use schedules::{DueTimeQuery, ScheduleQuery};
+pub use schedules::{DueTimeQuery, ScheduleQuery, StoredSchedules};
 pub use transport::Client;

@@ -1,11 +1,17 @@
 //! The calls about schedules.
 
-use bytes::Bytes;
-use http::Method;
+use std::convert::Infallible;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method};
+use reqwest::{Body, Response};
 
 use super::calls::QUERIES_TAKE;
 use super::error::ClientError;
 use super::transport::{Call, Client, Repeat};
+use crate::job::strict;
 use crate::scheduler::DueTime;
 use crate::wire::{
     BackfillSchedule, BulkAnswer, BulkReport, BulkScheduleChange, ChangeReason, FireTimes, MadeTrigger, Page,
@@ -67,7 +73,8 @@ impl Client {
         self.send(self.schedule_call(Method::PUT, &[id]).json(new)?).await
     }
 
-    /// Stores up to 10,000 schedules, each written over the one that there is; the answers come in order.
+    /// Stores schedules, each written over the one that there is; the answers come in order. For as many that one body
+    /// would be too long, there is [`Client::store_schedules`].
     ///
     /// # Errors
     /// See [`ClientError`], for the call as a whole.
@@ -75,6 +82,24 @@ impl Client {
         let call = self.schedule_call(Method::POST, &["bulk"]);
         let call = call.body(lines.into(), "application/x-ndjson");
         Ok(self.send::<BulkAnswer<SubmitItem>>(call).await?.items)
+    }
+
+    /// Stores any number of schedules, each written over the one that there is. `lines` is a body with one per line,
+    /// which is sent while the answers are read; a line may be split between two of its parts. The call is not
+    /// repeated: whoever makes it again goes on with the line after the last answer.
+    ///
+    /// # Errors
+    /// See [`ClientError`], when the answer does not begin.
+    pub async fn store_schedules(
+        &self,
+        lines: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<StoredSchedules, ClientError> {
+        let ndjson = HeaderValue::from_static("application/x-ndjson");
+        let call = self.call(Method::POST, &["v1", "schedules", "bulk"], Repeat::Unsafe);
+        let call = call.header(CONTENT_TYPE, ndjson.clone()).header(ACCEPT, ndjson);
+        let body = Body::wrap_stream(lines.map(Ok::<_, Infallible>));
+        let answer = self.open_with(&call, Some(body)).await?;
+        Ok(StoredSchedules { answer, begun: BytesMut::new() })
     }
 
     /// Lists schedules, by id.
@@ -197,5 +222,38 @@ impl Client {
     /// Begins a call that may be repeated, below the schedules.
     fn schedule_call(&self, method: Method, below: &[&str]) -> Call {
         self.call(method, &[&["v1", "schedules"], below].concat(), Repeat::Safe)
+    }
+}
+
+/// The answers to schedules that are stored as a stream.
+#[derive(Debug)]
+pub struct StoredSchedules {
+    answer: Response,
+    /// The beginning of the next answers.
+    begun: BytesMut,
+}
+
+impl StoredSchedules {
+    /// Returns the next answers, in the order of the lines; `None` when all lines are answered. What was answered is
+    /// stored or refused, also if there is an error then.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: the call broke off, and nothing is known of the other lines.
+    pub async fn next(&mut self) -> Result<Option<Vec<SubmitItem>>, ClientError> {
+        // Ends: each turn takes a part of the answer.
+        loop {
+            let end = self.begun.iter().rposition(|byte| *byte == b'\n');
+            if let Some(end) = end {
+                let lines = self.begun.split_to(end + 1);
+                let lines = lines[..].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+                let items = lines.map(strict::from_slice).collect::<Result<_, serde_json::Error>>();
+                let status = self.answer.status().as_u16();
+                return items.map(Some).map_err(|error| ClientError::Decode { status, message: error.to_string() });
+            }
+            match self.answer.chunk().await? {
+                Some(bytes) => self.begun.extend_from_slice(&bytes),
+                None => return Ok(None),
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use reqwest::{RequestBuilder, Response, Url};
+use reqwest::{Body, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -164,7 +164,18 @@ impl Client {
 
     /// Sends the call once and returns the answer when its head has arrived. Its body has no time limit.
     pub(super) async fn open(&self, call: &Call) -> Result<Response, ClientError> {
-        let head = tokio::time::timeout(call.timeout, self.request(call).send()).await;
+        self.open_with(call, None).await
+    }
+
+    /// Sends the call once with this body, which may be a stream, and returns the answer when its head has arrived. The
+    /// rest of the body is sent meanwhile.
+    pub(super) async fn open_with(&self, call: &Call, body: Option<Body>) -> Result<Response, ClientError> {
+        let request = self.request(call);
+        let request = match body {
+            Some(body) => request.body(body),
+            None => request,
+        };
+        let head = tokio::time::timeout(call.timeout, request.send()).await;
         let answer = head.map_err(|_| ClientError::Timeout("the answer did not begin".to_owned()))??;
         if answer.status().is_success() {
             return Ok(answer);

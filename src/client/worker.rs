@@ -1,5 +1,6 @@
 //! A server over HTTP as the service of a worker.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,7 +9,7 @@ use http::StatusCode;
 use crate::client::{Client, ClientError};
 use crate::clock::millis;
 use crate::job::{Fence, InvalidName, JobId, Kind, QueueName, WorkerId};
-use crate::manager::{ClaimRequest, Finish, Heartbeat, Outcome};
+use crate::manager::{ClaimOrder, ClaimRequest, Finish, Heartbeat, Outcome, QueueOrder};
 use crate::wire;
 use crate::worker::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
 
@@ -72,26 +73,41 @@ async fn claim(
     max_jobs: usize,
     wait: Duration,
 ) -> Result<Vec<ClaimedJob>, ServiceError> {
+    let (queue_order, queue_weights) = queue_order(&request.order);
     let call = wire::ClaimJobs {
         worker_id: request.worker_id.as_str().to_owned(),
         queues: request.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
         max_jobs: Some(max_jobs as u64),
         resources: request.resources.clone(),
+        labels: request.labels.clone(),
         wait_ms: Some(millis(wait)),
         lease_ms: Some(millis(request.lease)),
+        queue_order,
+        queue_weights,
         request_id: request.request_id.as_ref().map(|id| id.as_str().to_owned()),
         repeated: request.repeated,
     };
     claimed_jobs(client.claim(&call).await.map_err(service_error)?.jobs)
 }
 
+/// Returns the order in which a claim takes from its queues as it travels: the default is not named.
+fn queue_order(order: &ClaimOrder) -> (Option<QueueOrder>, BTreeMap<String, u64>) {
+    let word = Some(order.word()).filter(|word| *word != QueueOrder::default());
+    let weights = order.weights().into_iter().flat_map(|weights| weights.iter());
+    (word, weights.map(|(queue, weight)| (queue.as_str().to_owned(), u64::from(*weight))).collect())
+}
+
 fn claim_next(request: &ClaimRequest) -> wire::ClaimNext {
+    let (queue_order, queue_weights) = queue_order(&request.order);
     wire::ClaimNext {
         queues: request.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
         max_jobs: Some(request.max_jobs as u64),
         resources: request.resources.clone(),
+        labels: request.labels.clone(),
         wait_ms: Some(millis(request.wait)),
         lease_ms: Some(millis(request.lease)),
+        queue_order,
+        queue_weights,
         request_id: request.request_id.as_ref().map_or_else(String::new, |id| id.as_str().to_owned()),
         repeated: request.repeated,
     }

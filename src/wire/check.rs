@@ -13,7 +13,10 @@ use utoipa::ToSchema;
 use super::NotifyTarget;
 use crate::clock::Timestamp;
 use crate::executor::TargetUrl;
-use crate::job::{EventName, InvalidName, Json, LabelName, MAX_RESOURCE_NAME, QueueName, is_resource_name};
+use crate::job::{
+    Concurrency, EventName, InvalidName, Json, LabelName, MAX_CONCURRENT, MAX_OFFERED, MAX_OFFERED_NAME,
+    MAX_OFFERED_VALUE, MAX_RESOURCE_NAME, QueueName, Requirement, is_offered_name, is_offered_value, is_resource_name,
+};
 use crate::schedule::Fault;
 
 /// The longest payload or result, in bytes of its JSON text.
@@ -24,6 +27,8 @@ pub const MAX_BODY_DEPTH: usize = 100;
 pub const MAX_LABELS: usize = 64;
 /// The longest label value, in bytes.
 pub const MAX_LABEL_BYTES: usize = 1024;
+/// The most requirements of a job.
+pub const MAX_REQUIREMENTS: usize = 16;
 /// The most named resources of a job.
 pub const MAX_RESOURCES: usize = 32;
 /// The longest reason or progress message, in bytes.
@@ -276,6 +281,47 @@ impl Checks {
                 self.fault(format!("resources.{name}"), format!("must be at most {}, not {amount}", i64::MAX));
             }
         }
+    }
+
+    /// Checks the labels that a worker offers: how many, and each name and value.
+    pub(crate) fn offered(&mut self, labels: &BTreeMap<String, String>) {
+        self.count("labels", labels.len(), MAX_OFFERED);
+        for (name, value) in labels.iter().take(MAX_OFFERED) {
+            if !is_offered_name(name) {
+                let rule = format!("must have 1 to {MAX_OFFERED_NAME} letters (a-z, A-Z), digits, `_`, `-` or `.`");
+                self.fault("labels", format!("the name {name:?} {rule}"));
+            }
+            if !is_offered_value(value) {
+                let rule = format!("must have at most {MAX_OFFERED_VALUE} bytes and no control character");
+                self.fault(format!("labels.{name}"), rule);
+            }
+        }
+    }
+
+    /// Checks a key of which only so many jobs run at once, and their number.
+    pub(crate) fn concurrency(&mut self, key: Option<&str>, given: Option<u64>) -> Option<Concurrency> {
+        let max = self.within("max_concurrent", given.unwrap_or(1), 1..=u64::from(MAX_CONCURRENT));
+        let Some(key) = key else {
+            if given.is_some() {
+                self.fault("max_concurrent", "needs a `concurrency_key`: it is the number of that key's jobs");
+            }
+            return None;
+        };
+        let key = self.name("concurrency_key", key)?;
+        Some(Concurrency { key, max: u32::try_from(max).unwrap_or(u32::MAX) })
+    }
+
+    /// Checks what a job requires: how many, and each by itself.
+    pub(crate) fn requires(&mut self, texts: &[String]) -> Vec<Requirement> {
+        self.count("requires", texts.len(), MAX_REQUIREMENTS);
+        let mut requires = Vec::with_capacity(texts.len().min(MAX_REQUIREMENTS));
+        for (index, text) in texts.iter().take(MAX_REQUIREMENTS).enumerate() {
+            match text.parse::<Requirement>() {
+                Ok(requirement) => requires.push(requirement),
+                Err(error) => self.fault(format!("requires[{index}]"), error.to_string()),
+            }
+        }
+        requires
     }
 
     /// Checks that a list is not longer than allowed.

@@ -1,16 +1,17 @@
 //! Claims, by themselves and beside the ends of attempts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::bulk::{CompletionItem, ItemError};
 use super::check::{Checks, Invalid, LEASE_MS, MAX_CLAIMED_JOBS, MAX_CLAIMED_QUEUES, MAX_WAIT_MS};
-use super::described::{Resources, UserQueue};
+use super::described::{QueueWeights, Resources, UserQueue};
 use super::job::Job;
-use crate::job::{QueueName, RequestId, WorkerId};
-use crate::manager;
+use crate::job::{OfferedLabels, QueueName, RequestId, WorkerId};
+use crate::manager::{self, ClaimOrder, MAX_QUEUE_WEIGHT, QueueOrder};
 
 /// The default length of a lease, in milliseconds.
 pub const DEFAULT_LEASE_MS: u64 = 60_000;
@@ -41,12 +42,35 @@ pub struct ClaimJobs {
     )]
     #[schema(value_type = Resources, example = json!({"memory_mib": 4096}))]
     pub resources: BTreeMap<String, u64>,
+    /// The labels that the worker offers, by name; at most 64. Jobs whose `requires` they do not meet are not claimed.
+    /// A name has 1 to 64 letters, digits, `_`, `-` or `.`, and a value at most 128 bytes.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
+    #[schema(value_type = OfferedLabels, example = json!({"hw": "fpga", "build": "43"}))]
+    pub labels: BTreeMap<String, String>,
     /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
     #[schema(minimum = 0, maximum = 60_000)]
     pub wait_ms: Option<u64>,
     /// How long each lease lasts without a heartbeat, from 100 to 86,400,000 milliseconds. 60,000 by default.
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_ms: Option<u64>,
+    /// From which of the queues the call claims next: `dispatch` for the most urgent job of all, which is the default;
+    /// `strict` for the queues in the order in which they are named, each before the next; `weighted` to let the queues
+    /// take turns.
+    #[schema(nullable = false)]
+    pub queue_order: Option<QueueOrder>,
+    /// The weights of queues that take turns: one gives so many jobs, from 1 to 1,000, for each of a queue that is not
+    /// named here.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
+    #[schema(value_type = QueueWeights, example = json!({"reports": 3}))]
+    pub queue_weights: BTreeMap<String, u64>,
     /// The worker's name for this call, another one for each. The same call again returns those jobs of the first
     /// answer that the worker still holds, so that a lost answer loses no time, and takes no others.
     #[schema(value_type = Option<RequestId>)]
@@ -70,9 +94,11 @@ impl ClaimJobs {
         }
         checks.count("queues", self.queues.len(), MAX_CLAIMED_QUEUES);
         let named = self.queues.iter().take(MAX_CLAIMED_QUEUES).enumerate();
-        let queues: BTreeSet<QueueName> =
-            named.filter_map(|(index, name)| checks.queue(&format!("queues[{index}]"), name)).collect();
+        let named: Vec<Option<QueueName>> =
+            named.map(|(index, name)| checks.queue(&format!("queues[{index}]"), name)).collect();
+        let (queues, order) = checks.queue_order(named, self.queue_order.unwrap_or_default(), &self.queue_weights);
         checks.resources(&self.resources);
+        checks.offered(&self.labels);
         let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(1), 1..=MAX_CLAIMED_JOBS);
         let wait = checks.millis("wait_ms", self.wait_ms.unwrap_or(0), 0..=MAX_WAIT_MS);
         let lease = checks.millis("lease_ms", self.lease_ms.unwrap_or(DEFAULT_LEASE_MS), LEASE_MS);
@@ -80,11 +106,13 @@ impl ClaimJobs {
         let worker_id = checks.finish(worker_id)?;
         Ok(manager::ClaimRequest {
             worker_id,
-            queues: queues.into_iter().collect(),
+            queues,
             max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
             resources: self.resources,
+            labels: self.labels,
             wait,
             lease,
+            order,
             request_id,
             repeated: self.repeated,
         })
@@ -123,12 +151,35 @@ pub struct ClaimNext {
     )]
     #[schema(value_type = Resources, example = json!({"memory_mib": 4096}))]
     pub resources: BTreeMap<String, u64>,
+    /// The labels that the worker offers, by name; at most 64. Jobs whose `requires` they do not meet are not claimed.
+    /// A name has 1 to 64 letters, digits, `_`, `-` or `.`, and a value at most 128 bytes.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
+    #[schema(value_type = OfferedLabels, example = json!({"hw": "fpga", "build": "43"}))]
+    pub labels: BTreeMap<String, String>,
     /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
     #[schema(minimum = 0, maximum = 60_000)]
     pub wait_ms: Option<u64>,
     /// How long each lease lasts without a heartbeat, from 100 to 86,400,000 milliseconds. 60,000 by default.
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_ms: Option<u64>,
+    /// From which of the queues the call claims next: `dispatch` for the most urgent job of all, which is the default;
+    /// `strict` for the queues in the order in which they are named, each before the next; `weighted` to let the queues
+    /// take turns.
+    #[schema(nullable = false)]
+    pub queue_order: Option<QueueOrder>,
+    /// The weights of queues that take turns: one gives so many jobs, from 1 to 1,000, for each of a queue that is not
+    /// named here.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize"
+    )]
+    #[schema(value_type = QueueWeights, example = json!({"reports": 3}))]
+    pub queue_weights: BTreeMap<String, u64>,
     /// The worker's name for this claim, another one for each: the same call again, after a lost answer, gets the same
     /// answer.
     #[schema(value_type = RequestId)]
@@ -140,6 +191,51 @@ pub struct ClaimNext {
 }
 
 impl Checks {
+    /// Checks from which of its queues a claim takes next. Returns the queues, each once, and the order. `named` are
+    /// the names as they were given; `None` stands for one that is wrong.
+    fn queue_order(
+        &mut self,
+        named: Vec<Option<QueueName>>,
+        order: QueueOrder,
+        weights: &BTreeMap<String, u64>,
+    ) -> (Vec<QueueName>, ClaimOrder) {
+        let mut queues: Vec<QueueName> = Vec::with_capacity(named.len());
+        for (index, queue) in named.into_iter().enumerate().filter_map(|(index, queue)| Some((index, queue?))) {
+            if !queues.contains(&queue) {
+                queues.push(queue);
+            } else if order != QueueOrder::Dispatch {
+                self.fault(format!("queues[{index}]"), format!("`{queue}` is named before, and has one place only"));
+            }
+        }
+        if order != QueueOrder::Weighted && !weights.is_empty() {
+            self.fault("queue_weights", "needs `queue_order` to be `weighted`");
+        }
+        let order = match order {
+            QueueOrder::Dispatch => {
+                queues.sort();
+                ClaimOrder::Dispatch
+            }
+            QueueOrder::Strict => ClaimOrder::Strict,
+            QueueOrder::Weighted => ClaimOrder::Weighted(Arc::new(self.queue_weights(&queues, weights))),
+        };
+        (queues, order)
+    }
+
+    /// Checks the weights of a claim's queues, and returns one for each.
+    fn queue_weights(&mut self, queues: &[QueueName], weights: &BTreeMap<String, u64>) -> manager::QueueWeights {
+        self.count("queue_weights", weights.len(), MAX_CLAIMED_QUEUES);
+        for (name, weight) in weights.iter().take(MAX_CLAIMED_QUEUES) {
+            let field = format!("queue_weights.{name}");
+            self.within(&field, *weight, 1..=u64::from(MAX_QUEUE_WEIGHT));
+            if !queues.iter().any(|queue| queue.as_str() == name) {
+                self.fault(field, "is none of the `queues` of the claim");
+            }
+        }
+        let weight = |queue: &QueueName| weights.get(queue.as_str()).copied().unwrap_or(1);
+        let narrow = |weight: u64| u32::try_from(weight).unwrap_or(MAX_QUEUE_WEIGHT);
+        queues.iter().map(|queue| (queue.clone(), narrow(weight(queue)))).collect()
+    }
+
     /// Checks the claim that a call makes beside ends. A bad name of the worker is a fault of the call itself.
     pub(super) fn next(&mut self, next: Option<ClaimNext>, worker_id: &str) -> Option<manager::ClaimRequest> {
         let next = next?;
@@ -148,8 +244,11 @@ impl Checks {
             queues: next.queues,
             max_jobs: next.max_jobs,
             resources: next.resources,
+            labels: next.labels,
             wait_ms: next.wait_ms,
             lease_ms: next.lease_ms,
+            queue_order: next.queue_order,
+            queue_weights: next.queue_weights,
             request_id: Some(next.request_id),
             repeated: next.repeated,
         };

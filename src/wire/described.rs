@@ -8,9 +8,10 @@ use utoipa::openapi::{ArrayBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, Sche
 use utoipa::{PartialSchema, ToSchema};
 
 use super::check::{
-    MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, MAX_SUBMITTED_JOBS, RESERVED_IDS, RESERVED_SCHEDULE_IDS,
+    MAX_CLAIMED_QUEUES, MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, RESERVED_IDS, RESERVED_SCHEDULE_IDS,
 };
-use crate::job::{JobId, LabelName, MAX_RESOURCE_NAME, QueueName, RESOURCE_NAME_PATTERN, ScheduleId};
+use crate::job::{JobId, LabelName, MAX_RESOURCE_NAME, Owner, QueueName, RESOURCE_NAME_PATTERN, ScheduleId};
+use crate::manager::{MAX_QUEUE_WEIGHT, MAX_WEIGHT, MAX_WEIGHTS};
 
 /// The schema of a type.
 pub(crate) type Described = RefOr<Schema>;
@@ -35,10 +36,10 @@ fn except<T: ToSchema>(description: &str, not: Value) -> Described {
     AllOfBuilder::new().description(Some(description)).item(reference::<T>()).item(others).into()
 }
 
-/// Returns the schema of a bulk body with one `T` per line.
-pub(crate) fn lines<T: ToSchema>(description: &str) -> Described {
+/// Returns the schema of a bulk body with one `T` per line, of which there may be `most`.
+pub(crate) fn lines<T: ToSchema>(description: &str, most: Option<usize>) -> Described {
     let lines = ArrayBuilder::new().description(Some(description)).items(reference::<T>());
-    lines.max_items(Some(MAX_SUBMITTED_JOBS)).into()
+    lines.max_items(most).into()
 }
 
 /// An id that a client may choose for a job.
@@ -129,3 +130,43 @@ impl PartialSchema for Resources {
 }
 
 impl ToSchema for Resources {}
+
+/// Returns the schema of weights by name.
+fn weights(description: &str, most: usize, names: Described, greatest: u32) -> Described {
+    let names = match names {
+        RefOr::T(names) => names,
+        RefOr::Ref(_) => Schema::default(),
+    };
+    let values = ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+        .minimum(Some(1))
+        .maximum(Some(greatest));
+    by_name(description, most, names, values)
+}
+
+/// The weights of the owners of a queue's jobs.
+pub(crate) struct OwnerWeights;
+
+impl PartialSchema for OwnerWeights {
+    fn schema() -> Described {
+        weights("Weights of owners by name.", MAX_WEIGHTS, Owner::schema(), MAX_WEIGHT)
+    }
+}
+
+impl ToSchema for OwnerWeights {}
+
+/// The weights of the queues of a claim.
+pub(crate) struct QueueWeights;
+
+impl PartialSchema for QueueWeights {
+    fn schema() -> Described {
+        weights("Weights of queues by name.", MAX_CLAIMED_QUEUES, UserQueue::schema(), MAX_QUEUE_WEIGHT)
+    }
+}
+
+impl ToSchema for QueueWeights {
+    fn schemas(components: &mut Components) {
+        add::<QueueName>(components);
+    }
+}

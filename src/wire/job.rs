@@ -11,7 +11,10 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::described::{Labels, Resources};
 use crate::clock::{Timestamp, millis};
-use crate::job::{self, Body, JobId, Json, Kind, OrphanPolicy, Owner, QueueName, ScheduleId, State, WorkerId};
+use crate::job::{
+    self, Body, ConcurrencyKey, JobId, Json, Kind, OrderingKey, OrphanPolicy, Owner, QueueName, Requirement,
+    ScheduleId, State, UniqueKey, WorkerId,
+};
 pub use crate::job::{HistoryEntry, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy};
 use crate::manager::JobView;
 use crate::store::Versioned;
@@ -67,6 +70,23 @@ pub struct JobAnswer<'a> {
     /// The resources that the job needs, by name.
     #[schema(value_type = Resources)]
     pub resources: Cow<'a, BTreeMap<String, u64>>,
+    /// What the job requires of the labels that a worker offers, each in its normal form.
+    #[schema(value_type = Vec<Requirement>)]
+    pub requires: Cow<'a, [Requirement]>,
+    /// The key of which only so many jobs run at once.
+    #[schema(value_type = Option<ConcurrencyKey>)]
+    pub concurrency_key: Option<Cow<'a, str>>,
+    /// The most jobs of the key that run at once, unless a limit is set for the key.
+    pub max_concurrent: Option<u32>,
+    /// The key of which at most one job waits or runs.
+    #[schema(value_type = Option<UniqueKey>)]
+    pub unique_key: Option<Cow<'a, str>>,
+    /// The key whose jobs run one after another.
+    #[schema(value_type = Option<OrderingKey>)]
+    pub ordering_key: Option<Cow<'a, str>>,
+    /// The job's place in the line of its ordering key: it begins once all jobs with smaller ones have ended. It is
+    /// another one after each retry on request.
+    pub order_seq: Option<u64>,
     /// What happens when the job's lease expires. The queue's policy applies when null.
     pub orphan_policy: Option<OrphanPolicy>,
     /// The receivers of notifications about the job.
@@ -221,6 +241,12 @@ impl<'a> From<&'a Versioned> for JobAnswer<'a> {
             fence: job.fence.get(),
             retry: spec.retry,
             resources: Cow::Borrowed(&spec.resources),
+            requires: Cow::Borrowed(spec.requires()),
+            concurrency_key: spec.concurrency().map(|concurrency| concurrency.key.as_str().into()),
+            max_concurrent: spec.concurrency().map(|concurrency| concurrency.max),
+            unique_key: spec.unique().map(|key| key.as_str().into()),
+            ordering_key: spec.ordering_key().map(|key| key.as_str().into()),
+            order_seq: spec.ordering().map(|ordering| ordering.seq),
             orphan_policy: spec.oversight.orphan_policy,
             notify: Cow::Borrowed(&spec.oversight.notify),
             lease: running.map(|running| Lease::new(&running.lease, job.fence)),

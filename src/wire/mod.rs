@@ -17,6 +17,7 @@ pub mod event;
 pub mod fields;
 pub mod health;
 pub mod job;
+pub mod limits;
 pub mod lists;
 pub mod problem;
 pub mod queues;
@@ -32,8 +33,8 @@ pub mod workers;
 
 pub use crate::job::Then;
 pub use crate::manager::{
-    Explanation, HeartbeatAnswer, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob, Pause, Queue, Reason, Survey,
-    Throughput, Worker,
+    Explanation, Fairness, HeartbeatAnswer, JobOrder, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob, Pause,
+    Queue, QueueOrder, Reason, Survey, Throughput, Worker,
 };
 pub use admin::{BulkChange, BulkFilter};
 pub use backfill::{BackfillSchedule, StartedBackfill};
@@ -50,6 +51,7 @@ pub use job::{
     HistoryEntry, Job, JobAnswer, JobBody, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy,
     Version,
 };
+pub use limits::{SetLimit, SetRate, SetUrgent};
 pub use lists::{CountAnswer, CountGroup, Health, Page};
 pub use problem::Problem;
 pub use queues::ChangeQueue;

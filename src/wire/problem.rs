@@ -31,6 +31,10 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = 3)]
     pub fence: Option<u64>,
+    /// The job that holds the unique key, when it is in the way of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]
+    pub job_id: Option<String>,
     /// The id of the request, as in the `x-request-id` header and in the server's log.
     #[serde(default)]
     #[schema(example = "0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5")]

@@ -408,7 +408,7 @@ pub(crate) struct PutScheduleLines;
 
 impl PartialSchema for PutScheduleLines {
     fn schema() -> Described {
-        lines::<PutSchedule>("One schedule per line, each as JSON (newline-delimited JSON).")
+        lines::<PutSchedule>("One schedule per line, each as JSON (newline-delimited JSON).", None)
     }
 }
 

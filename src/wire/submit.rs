@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::NotifyTarget;
-use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, RESERVED_IDS};
+use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, MAX_SUBMITTED_JOBS, RESERVED_IDS};
 use super::described::{Components, Described, Labels, NewJobId, Resources, UserQueue, add, lines};
-use crate::job::{self, IdempotencyKey, JobSpec, Json, Kind, OrphanPolicy, Oversight, Owner, Priority};
-use crate::manager::NewJob;
+use crate::job::{
+    self, ConcurrencyKey, Conditions, IdempotencyKey, JobSpec, Json, Kind, Ordered, OrderingKey, OrphanPolicy,
+    Oversight, Owner, Priority, Requirement, UniqueKey,
+};
+use crate::manager::{Duplicate, NewJob, OnDuplicate};
 
 /// A job to be submitted. Only `queue` and `kind` are required.
 #[serde_with::skip_serializing_none]
@@ -78,6 +81,36 @@ pub struct SubmitJob {
     )]
     #[schema(value_type = Resources)]
     pub resources: BTreeMap<String, u64>,
+    /// What the job requires of the labels that a worker offers, at most 16: `hw = fpga`, `hw != fpga`,
+    /// `os in (linux, darwin)`, `os not in (linux)`, `build >= 42` (and `>`, `<=`, `<`, which compare decimal numbers),
+    /// `gpu` (it is offered) and `!gpu` (it is not). Only workers that meet all of them are given the job. A value has
+    /// at most 128 bytes, and stands in double quotes unless it is of letters, digits, `_`, `-`, `.`, `/` and `:`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Requirement>, max_items = 16, example = json!(["hw = fpga", "build >= 42"]))]
+    pub requires: Vec<String>,
+    /// A key of which only `max_concurrent` jobs run at once, over all queues and servers: the name of a database, a
+    /// customer or a device. Any number of keys can be named; none has to be made known before.
+    #[schema(value_type = Option<ConcurrencyKey>)]
+    pub concurrency_key: Option<String>,
+    /// The most jobs of the key that run at once, from 1 to 1,000; 1 by default. Of jobs that say different numbers,
+    /// the smallest of those that run counts. A limit that is set for the key counts instead.
+    #[schema(minimum = 1, maximum = 1_000)]
+    pub max_concurrent: Option<u64>,
+    /// A key of which at most one job waits or runs at a time, over all queues and servers: the name of a report, or of
+    /// what is being recomputed. Once that job has ended, the next one of the key is taken.
+    #[schema(value_type = Option<UniqueKey>)]
+    pub unique_key: Option<String>,
+    /// What becomes of this submission while another job of its `unique_key` waits or runs; `refuse` by default.
+    pub on_duplicate: Option<OnDuplicate>,
+    /// With `"on_duplicate": "replace"`: how long the waiting job may be put off by later submissions, in milliseconds
+    /// since it was submitted itself; without end by default, at most a year.
+    #[schema(minimum = 0, maximum = 31_622_400_000_u64)]
+    pub longest_wait_ms: Option<u64>,
+    /// A key whose jobs run one after another, over all queues and servers, in the order in which their submissions
+    /// were accepted: the name of an account or a device. The next begins once the one before has ended, however it
+    /// ended.
+    #[schema(value_type = Option<OrderingKey>)]
+    pub ordering_key: Option<String>,
     /// What happens when the job's lease expires. The queue's policy applies by default.
     pub orphan_policy: Option<OrphanPolicy>,
     /// The receivers of notifications about the job; at most 10.
@@ -131,7 +164,14 @@ impl SubmitJob {
         checks.body("payload", self.payload.as_ref());
         checks.labels(&self.labels);
         checks.resources(&self.resources);
+        let conditions = Conditions {
+            requires: checks.requires(&self.requires),
+            concurrency: checks.concurrency(self.concurrency_key.as_deref(), self.max_concurrent),
+            unique: checks.optional_name("unique_key", self.unique_key.as_deref()),
+            ordering: checks.optional_name("ordering_key", self.ordering_key.as_deref()).map(Ordered::without_place),
+        };
         checks.notify("notify", &self.notify);
+        let duplicate = self.duplicate(&mut checks);
         let run_at = checks.time("run_at", self.run_at.as_deref());
         let expires_at = checks.time("expires_at", self.expires_at.as_deref());
         let mut runtime =
@@ -148,6 +188,7 @@ impl SubmitJob {
             payload: self.payload,
             run_at,
             expires_at,
+            duplicate,
             spec: JobSpec {
                 priority,
                 owner,
@@ -158,9 +199,27 @@ impl SubmitJob {
                 retry,
                 resources: self.resources,
                 oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify },
+                conditions: conditions.stored(),
                 ..JobSpec::new(queue, kind)
             },
         })
+    }
+}
+
+impl SubmitJob {
+    /// Checks what is to be done about another job of the unique key.
+    fn duplicate(&self, checks: &mut Checks) -> Duplicate {
+        let on_duplicate = self.on_duplicate.unwrap_or_default();
+        if self.on_duplicate.is_some() && self.unique_key.is_none() {
+            checks.fault("on_duplicate", "needs a `unique_key`: it is about another job of that key");
+        }
+        if self.longest_wait_ms.is_some() && on_duplicate != OnDuplicate::Replace {
+            checks
+                .fault("longest_wait_ms", "needs `\"on_duplicate\": \"replace\"`: it bounds how long a job is put off");
+        }
+        let longest_wait =
+            self.longest_wait_ms.map(|longest| checks.millis("longest_wait_ms", longest, 0..=MAX_RUNTIME_MS));
+        Duplicate { on_duplicate, longest_wait }
     }
 }
 
@@ -187,7 +246,7 @@ pub(crate) struct SubmitLines;
 
 impl PartialSchema for SubmitLines {
     fn schema() -> Described {
-        lines::<SubmitJob>("One job per line, each as JSON (newline-delimited JSON).")
+        lines::<SubmitJob>("One job per line, each as JSON (newline-delimited JSON).", Some(MAX_SUBMITTED_JOBS))
     }
 }
 

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::job::{
-    Actor, Attempt, EventName, Fence, JobId, JobSpec, Kind, NoticeFormat, NoticeTarget, Owner, Priority, QueueName,
-    RequestId, WorkerId,
+    Actor, Attempt, EventName, Fence, JobId, JobSpec, Kind, NoticeFormat, NoticeTarget, OrderingKey, Owner, Priority,
+    QueueName, RequestId, WorkerId,
 };
 use crate::store;
 
@@ -31,6 +31,13 @@ fn full() -> Versioned {
             }],
         },
         due: Some(Box::new(job::Due { schedule_id: ScheduleId::new("nightly").expect("name"), due_at: at(4) })),
+        conditions: job::Conditions {
+            requires: vec!["hw = fpga".parse().expect("a requirement")],
+            concurrency: Some(job::Concurrency { key: ConcurrencyKey::new("db-7").expect("key"), max: 5 }),
+            unique: Some(UniqueKey::new("report-7").expect("key")),
+            ordering: Some(job::Ordered { key: OrderingKey::new("account-7").expect("key"), seq: 8, first: 7 }),
+        }
+        .stored(),
         fingerprint: None,
     };
     let id = JobId::new("a/b").expect("name");
