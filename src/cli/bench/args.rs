@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use crate::cli::duration;
 use crate::cli::engine::StoreKind;
 use crate::cli::failure::Failure;
+use crate::job::MAX_CONCURRENT;
 
 const EXAMPLES: &str = "\
 Exits with 1 when a job was lost or handed out twice.
@@ -20,15 +21,18 @@ Examples:
   leasehold bench --scenario query --jobs 1000000 --live 100000
   leasehold bench --scenario claims --store elasticsearch
   leasehold bench --scenario schedules --jobs 10000 --rate 2500
+  leasehold bench --scenario schedules --jobs 2500 --rate 2500 --trigger-retention 20s --duration 2m
   leasehold bench --store elasticsearch
   leasehold bench --scenario scaling --elasticsearch-url http://10.0.0.7:9200 --naive
   leasehold bench --scenario scaling --elasticsearch-home elasticsearch-9.2.4 --nodes 1,3 --output results
   leasehold bench --scenario model --managers 16,64
+  leasehold bench --scenario replay --order dispatch --order owner --order shortest
+  leasehold bench --scenario replay --file night.jsonl --workers 32 --order owner --weight team-a=3
   leasehold bench --server http://10.0.0.5:7400 --token lh_…
   leasehold bench --scenario latency --server http://10.0.0.5:7400 --submit-to http://10.0.0.6:7400 --rate 50";
 
 /// Measure a server: its throughput, its latencies, its recovery after a worker's death, its queries, or how several
-/// servers share one index
+/// servers share one index; or replay a load under other orders
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
@@ -46,8 +50,8 @@ pub(crate) struct BenchArgs {
     /// Use this data directory, filled first when it is empty, instead of a temporary one (query)
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     pub(super) data_dir: Option<PathBuf>,
-    /// How many workers run, of all managers together [default: 32 for lives, 2000 for latency, 16 for scaling; model:
-    /// 8 for each manager]
+    /// How many workers run, of all managers together [default: 32 for lives, 2000 for latency, 16 for scaling, 8 for
+    /// replay; model: 8 for each manager]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) workers: Option<u16>,
     /// How many jobs a worker claims with one call (lives, scaling, model)
@@ -92,6 +96,16 @@ pub(crate) struct BenchArgs {
     /// Let the server perform one trigger at a time (schedules)
     #[arg(long, conflicts_with = "server")]
     pub(super) without_concurrency: bool,
+    /// Keep ended triggers for this long only, so that they are removed during the measurement (schedules)
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "server")]
+    pub(super) trigger_retention: Option<Duration>,
+    /// Let the jobs name so many keys in turn, of each of which only so many run at once (lives)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) keys: Option<u32>,
+    /// How many jobs of a key run at once (lives)
+    #[arg(long, value_name = "N", default_value_t = 50,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONCURRENT)))]
+    pub(super) max_concurrent: u32,
     /// Let the workers claim their next jobs in the call that completes the last ones (lives)
     #[arg(long)]
     pub(super) next: bool,
@@ -105,6 +119,15 @@ pub(crate) struct BenchArgs {
     /// Write the results, a plot and how they were obtained to this directory (scaling)
     #[arg(long, value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
+    /// Replay this load, a job on each line, instead of an invented one (replay)
+    #[arg(long, value_name = "FILE")]
+    pub(super) file: Option<PathBuf>,
+    /// Let the jobs go in this order; may be given several times [default: dispatch and owner] (replay)
+    #[arg(long = "order", value_name = "ORDER", value_enum, value_delimiter = ',')]
+    pub(super) orders: Vec<ReplayOrder>,
+    /// Give an owner so many jobs for each of an owner without a weight, where owners take turns (replay)
+    #[arg(long = "weight", value_name = "OWNER=NUMBER", value_parser = crate::cli::queue::weight)]
+    pub(super) weights: Vec<(String, u64)>,
     /// What chance decides follows from this number (model)
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
@@ -159,19 +182,24 @@ impl BenchArgs {
 
     /// Refuses settings that the scenario or the store does not have: something else than expected would be measured.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        use Scenario::{Latency, Lives, Model, Scaling, Schedules};
+        use Scenario::{Latency, Lives, Model, Replay, Scaling, Schedules};
         let given = [
             ("--managers", !self.managers.is_empty(), &[Scaling, Model][..]),
             ("--naive", self.naive, &[Scaling]),
             ("--ceiling", self.ceiling, &[Scaling]),
             ("--whole-lives", self.whole_lives, &[Scaling]),
             ("--next", self.next, &[Lives]),
+            ("--keys", self.keys.is_some(), &[Lives]),
             ("--spike", self.spike, &[Schedules]),
             ("--without-batches", self.without_batches, &[Schedules]),
             ("--without-concurrency", self.without_concurrency, &[Schedules]),
+            ("--trigger-retention", self.trigger_retention.is_some(), &[Schedules]),
             ("--elasticsearch-home", self.elasticsearch_home.is_some(), &[Scaling]),
             ("--output", self.output.is_some(), &[Scaling]),
             ("--submit-to", self.submit_to.is_some(), &[Latency]),
+            ("--file", self.file.is_some(), &[Replay]),
+            ("--order", !self.orders.is_empty(), &[Replay]),
+            ("--weight", !self.weights.is_empty(), &[Replay]),
         ];
         let misplaced = given.iter().find(|(_, given, scenarios)| *given && !scenarios.contains(&self.scenario));
         if let Some((flag, ..)) = misplaced {
@@ -246,6 +274,21 @@ pub(crate) enum Scenario {
     Scaling,
     /// A simulation of the same, for more servers and nodes than this machine has room for
     Model,
+    /// A recorded load in the order that a queue's settings say, in a time of its own: how long jobs wait, by owner
+    Replay,
+}
+
+/// An order that a load can be replayed under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReplayOrder {
+    /// The job that has been due longest is next
+    Dispatch,
+    /// The owners take turns
+    Owner,
+    /// The owners take turns by their jobs' expected runtimes
+    OwnerRuntime,
+    /// Shorter jobs go first, unless others have waited long
+    Shortest,
 }
 
 impl Scenario {
@@ -256,8 +299,9 @@ impl Scenario {
     }
 }
 
-/// Returns a job as one line of JSON. Its payload holds its number and is of about the size asked for.
-pub(super) fn job_line(queue: &str, number: u32, payload_bytes: u32) -> String {
+/// Returns a job as one line of JSON. Its payload holds its number and is of about the size asked for; `more` are
+/// further fields.
+pub(super) fn job_line(queue: &str, number: u32, payload_bytes: u32, more: &str) -> String {
     let padding = "x".repeat(usize::try_from(payload_bytes.saturating_sub(16)).unwrap_or_default());
-    format!("{{\"queue\":\"{queue}\",\"kind\":\"bench\",\"payload\":{{\"n\":{number},\"p\":\"{padding}\"}}}}\n")
+    format!("{{\"queue\":\"{queue}\",\"kind\":\"bench\",{more}\"payload\":{{\"n\":{number},\"p\":\"{padding}\"}}}}\n")
 }

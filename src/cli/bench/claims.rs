@@ -18,7 +18,7 @@ use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 use crate::clock::{Clock, SystemClock};
 use crate::job::{Kind, QueueName, WorkerId};
-use crate::manager::{Caller, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
+use crate::manager::{Caller, ClaimOrder, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
 use crate::query::{Filter, Search, Sort};
 use crate::store::{Refresh, Store, Versioned, Write};
 
@@ -197,8 +197,10 @@ async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versio
         queues,
         max_jobs: BATCH,
         resources: std::collections::BTreeMap::new(),
+        labels: std::collections::BTreeMap::new(),
         wait: WAIT,
         lease: LEASE,
+        order: ClaimOrder::default(),
         request_id: None,
         repeated: false,
     };

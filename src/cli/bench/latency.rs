@@ -143,7 +143,7 @@ async fn submit(args: &BenchArgs, target: &Target, flow: &Flow) -> Result<(), Fa
     loop {
         flow.due_count.acquire().await.map_err(Failure::failed)?.forget();
         let Some(number) = flow.due.borrow_mut().pop_front() else { return Ok(()) };
-        let body = Bytes::from(job_line(&target.queue, number, args.payload_bytes));
+        let body = Bytes::from(job_line(&target.queue, number, args.payload_bytes, ""));
         target.submit(body).await?;
         let mut board = flow.board.borrow_mut();
         if let Some(due_at) = board.sent_at[number as usize] {

@@ -77,7 +77,8 @@ impl Flow {
         let step = u32::from(args.submit_batch);
         let body = |batch| {
             let (first, end) = (batch * step, jobs.min((batch + 1) * step));
-            let lines: String = (first..end).map(|number| job_line(queue, number, args.payload_bytes)).collect();
+            let line = |number| job_line(queue, number, args.payload_bytes, &key_of(args, number));
+            let lines: String = (first..end).map(line).collect();
             Body { first, end, lines: Bytes::from(lines) }
         };
         let bodies: Vec<Body> = (0..jobs.div_ceil(step)).map(body).collect();
@@ -90,6 +91,13 @@ impl Flow {
             bodies: RefCell::new(bodies.into_iter()),
         })
     }
+}
+
+/// Returns the fields of a job that name its key, if it has one.
+fn key_of(args: &BenchArgs, number: u32) -> String {
+    let of =
+        |keys: u32| format!("\"concurrency_key\":\"k{}\",\"max_concurrent\":{},", number % keys, args.max_concurrent);
+    args.keys.map(of).unwrap_or_default()
 }
 
 async fn submit(target: &Target, flow: &Flow) -> Result<(), Failure> {

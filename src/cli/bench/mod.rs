@@ -2,7 +2,7 @@
 //!
 //! In reading order: `args`, this file, `target` (the server), `calls` (how it is called),
 //! `scoreboard` and `report` (what is noted and printed), and the scenarios `lives`, `latency`, `recovery`, `query`,
-//! `claims`, `schedules`, `scaling` and `model`.
+//! `claims`, `schedules`, `scaling`, `model` and `replay`.
 //!
 //! The server is a process of its own, so that what is measured is what a user gets: this program on a free port with
 //! a fresh data directory, or any server that is named. The driver shares the machine with it and so is kept lean:
@@ -16,6 +16,7 @@ mod lives;
 mod model;
 mod query;
 mod recovery;
+mod replay;
 mod report;
 mod scaling;
 mod schedules;
@@ -35,8 +36,10 @@ use target::Target;
 /// Runs the scenario, on one thread: the server needs the other cores.
 pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     args.check()?;
-    if args.scenario == Scenario::Model {
-        return model::run(&args);
+    match args.scenario {
+        Scenario::Model => return model::run(&args),
+        Scenario::Replay => return replay::run(&args),
+        _ => {}
     }
     limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -65,7 +68,7 @@ async fn measure(args: &BenchArgs) -> Result<(), Failure> {
         Scenario::Claims => claims::run(args).await,
         Scenario::Scaling => scaling::run(args).await,
         Scenario::Schedules => schedules::run(args).await,
-        Scenario::Model => Ok(()),
+        Scenario::Model | Scenario::Replay => Ok(()),
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Every schedule is due at the same distance, so that the wanted rate follows from their number. With a spread each
 //! has its own place in that distance, and the calls come as a level stream; without one all are due at once.
+//!
+//! With `--trigger-retention` the triggers are removed meanwhile, and each second says how many ended ones are left:
+//! their number stays level when their removal keeps up.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -15,7 +18,7 @@ use tokio::time::Instant;
 
 use super::args::BenchArgs;
 use super::report::Latencies;
-use super::target::Target;
+use super::target::{Target, counter};
 use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 use crate::client::JobQuery;
@@ -37,6 +40,8 @@ const BEFORE: Duration = Duration::from_secs(12);
 const BATCH: u32 = 5_000;
 /// The margin of error of the schedules, in milliseconds: what is late is to be seen, and not missed.
 const MARGIN_MS: u64 = 600_000;
+/// How often ended triggers are counted.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// The width of the plot, in characters.
 const COLUMNS: u64 = 60;
 
@@ -51,6 +56,8 @@ struct Book {
     late: Latencies,
     keys: HashSet<String>,
     repeated: u64,
+    /// How many ended triggers there were in each second.
+    ended: BTreeMap<i64, u64>,
 }
 
 impl Book {
@@ -65,8 +72,12 @@ impl Book {
             self.repeated += 1;
             return;
         }
-        *self.seconds.entry(now.since(self.since).as_millis() as i64 / 1_000).or_insert(0) += 1;
+        *self.seconds.entry(self.second(now)).or_insert(0) += 1;
         self.late.record(now.since(due_at));
+    }
+
+    fn second(&self, now: Timestamp) -> i64 {
+        now.since(self.since).as_millis() as i64 / 1_000
     }
 }
 
@@ -105,9 +116,11 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
         late: Latencies::new("due to call")?,
         keys: HashSet::new(),
         repeated: 0,
+        ended: BTreeMap::new(),
     }));
     let local = tokio::task::LocalSet::new();
     let receiving = receive(listener, Rc::clone(&book), clock);
+    let watching = watch_ended(&target, &book, args.trigger_retention.is_some());
     let mut expected = 0;
     for number in 0..schedules {
         expected += due_between(schedule(number), since, until)?;
@@ -123,22 +136,17 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
         .run_until(async {
             tokio::select! {
                 failed = receiving => failed,
+                failed = watching => failed,
                 () = waiting => Ok(()),
             }
         })
         .await?;
-    let triggers = JobQuery {
-        queues: vec![trigger::QUEUE.to_owned()],
-        states: vec![JobState::Completed],
-        kql: Some(format!(
-            "schedule_id: {}-* and due_at >= \"{}\" and due_at < \"{}\"",
-            target.queue,
-            since.to_rfc3339(),
-            until.to_rfc3339()
-        )),
-        ..JobQuery::default()
+    // Those that were removed meanwhile cannot be counted.
+    let triggers = match args.trigger_retention {
+        Some(_) => None,
+        None => Some(target.count_until(&performed(&target, since, until), expected).await?),
     };
-    let triggers = target.count_until(&triggers, expected).await?;
+    let removed = counter(&target.client.metrics().await?, "leasehold_retention_removed_total");
     target.stop().await;
     let book = book.borrow();
     report(
@@ -149,16 +157,47 @@ pub(super) async fn run(args: &BenchArgs) -> Result<(), Failure> {
             ("stored in", format!("{:.1} s", stored_in.as_secs_f64())),
             ("due a second", format!("{:.0}", f64::from(schedules) * 1_000.0 / every_ms as f64)),
             ("due times", expected.to_string()),
-            ("triggers in the store", triggers.to_string()),
+            ("triggers in the store", triggers.map_or_else(|| "not counted".to_owned(), |count| count.to_string())),
             ("calls", book.keys.len().to_string()),
             ("calls repeated", book.repeated.to_string()),
             ("calls a second", format!("{:.0}", calls_a_second(&book))),
+            ("triggers removed", format!("{removed:.0}")),
         ],
     )?;
     let called = book.keys.len() as u64;
+    let triggers = triggers.unwrap_or(expected);
     match called == expected && triggers == expected {
         true => Ok(()),
         false => Err(Failure::Failed(format!("{expected} due times had {triggers} triggers and {called} calls"))),
+    }
+}
+
+/// Selects the triggers that were performed of due times from one time until before another.
+fn performed(target: &Target, since: Timestamp, until: Timestamp) -> JobQuery {
+    let (since, until) = (since.to_rfc3339(), until.to_rfc3339());
+    JobQuery {
+        queues: vec![trigger::QUEUE.to_owned()],
+        states: vec![JobState::Completed],
+        kql: Some(format!("schedule_id: {}-* and due_at >= \"{since}\" and due_at < \"{until}\"", target.queue)),
+        ..JobQuery::default()
+    }
+}
+
+/// Counts the triggers that have ended and are not removed, time and again.
+async fn watch_ended(target: &Target, book: &RefCell<Book>, is_wanted: bool) -> Result<(), Failure> {
+    let clock = SystemClock::default();
+    let states = JobState::ALL.into_iter().filter(|state| state.is_final()).collect();
+    let jobs = JobQuery { queues: vec![trigger::QUEUE.to_owned()], states, ..JobQuery::default() };
+    let mut next = tokio::time::interval(COUNT_EVERY);
+    loop {
+        next.tick().await;
+        let now = clock.now();
+        if is_wanted && now >= book.borrow().since {
+            let ended = target.count_of(jobs.clone()).await?;
+            let mut book = book.borrow_mut();
+            let second = book.second(now);
+            book.ended.insert(second, ended);
+        }
     }
 }
 
@@ -220,6 +259,7 @@ fn report(args: &BenchArgs, book: &Book, facts: &[(&str, String)]) -> Result<(),
         let facts: BTreeMap<&str, &String> = facts.iter().map(|(name, value)| (*name, value)).collect();
         return print_json(&json!({
             "scenario": "schedules", "facts": facts, "late": book.late.as_json(), "calls_by_second": book.seconds,
+            "ended_triggers_by_second": book.ended,
         }));
     }
     print(&facts_table("schedules", facts.iter().map(|(name, value)| (*name, value.clone()))))?;
@@ -229,7 +269,8 @@ fn report(args: &BenchArgs, book: &Book, facts: &[(&str, String)]) -> Result<(),
     let most = book.seconds.values().copied().max().unwrap_or(1);
     let rows = book.seconds.iter().map(|(second, calls)| {
         let bar = "█".repeat(usize::try_from(calls * COLUMNS / most).unwrap_or_default());
-        vec![second.to_string(), calls.to_string(), bar]
+        let ended = book.ended.get(second).map(u64::to_string).unwrap_or_default();
+        vec![second.to_string(), calls.to_string(), ended, bar]
     });
-    print(&table(&["second", "calls", ""], rows))
+    print(&table(&["second", "calls", "ended triggers", ""], rows))
 }

@@ -68,6 +68,10 @@ impl Target {
                 options.extend(["--clock-skew-ms", "0", "--allow-private-targets"].map(OsString::from));
                 options.extend(args.without_batches.then(|| "--trigger-page=1".into()));
                 options.extend(args.without_concurrency.then(|| "--trigger-slots=1".into()));
+                if let Some(kept) = args.trigger_retention {
+                    let kept = format!("{}ms", kept.as_millis());
+                    options.extend(["--retention-period-ms", "1000", "--trigger-retention", &kept].map(OsString::from));
+                }
                 let (url, started) = start(&options, data).await?;
                 (url, format!("a server on this machine, {} store", args.store().as_str()), Some(started))
             }
@@ -136,7 +140,8 @@ impl Target {
         JobQuery { queues: vec![self.queue.clone()], states: states.to_vec(), ..JobQuery::default() }
     }
 
-    async fn count_of(&self, jobs: JobQuery) -> Result<u64, Failure> {
+    /// Counts jobs as a search shows them.
+    pub(super) async fn count_of(&self, jobs: JobQuery) -> Result<u64, Failure> {
         Ok(self.client.count(&CountQuery { jobs, by: Vec::new() }).await?.total)
     }
 
@@ -219,5 +224,23 @@ async fn start(options: &[OsString], data: TempDir) -> Result<(String, Started),
         (Ok(Ok(_)), Some(url)) => Ok((url.to_owned(), Started { server, _output: output, _data: data })),
         (Err(_), _) => Err(failed("the server was not ready in time")),
         _ => Err(failed("the server did not start; its message is above")),
+    }
+}
+
+/// Returns the value of a series in Prometheus' text format.
+pub(super) fn counter(metrics: &str, series: &str) -> f64 {
+    let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+    value.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_read_by_its_whole_name() {
+        let metrics = "# HELP a A.\na_total_more 7\na_total{operation=\"claim\"} 3\na_total{operation=\"update\"} 4\n";
+        assert_eq!(counter(metrics, "a_total{operation=\"claim\"}"), 3.0);
+        assert_eq!(counter(metrics, "a_total"), 0.0);
     }
 }

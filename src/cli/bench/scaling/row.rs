@@ -4,7 +4,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
 use crate::cli::bench::report::Report;
-use crate::cli::bench::target::Target;
+use crate::cli::bench::target::{Target, counter};
 use crate::cli::failure::Failure;
 
 /// How many parts of a second `/proc` counts processor time in, on every machine that Linux runs on today.
@@ -115,12 +115,6 @@ impl Counters {
     }
 }
 
-/// Returns the value of a series in Prometheus' text format.
-fn counter(metrics: &str, series: &str) -> f64 {
-    let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
-    value.unwrap_or_default()
-}
-
 /// Returns the processor time of a process so far.
 fn processor_seconds(process: u32) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -139,13 +133,6 @@ pub(super) fn own_processor_seconds() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_counter_is_read_by_its_whole_name() {
-        let metrics = "# HELP a A.\na_total_more 7\na_total{operation=\"claim\"} 3\na_total{operation=\"update\"} 4\n";
-        assert_eq!(counter(metrics, "a_total{operation=\"claim\"}"), 3.0);
-        assert_eq!(counter(metrics, "a_total"), 0.0);
-    }
 
     #[test]
     fn the_processor_time_of_a_process_is_what_the_system_says_about_it() {
