@@ -49,6 +49,10 @@ fn describe(job: &Job) -> String {
     }
     let labels: Vec<String> = job.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     page.option("labels", (!labels.is_empty()).then(|| labels.join(", ")).as_deref());
+    let requires: Vec<String> = job.requires.iter().map(ToString::to_string).collect();
+    page.option("requires", (!requires.is_empty()).then(|| requires.join("; ")).as_deref());
+    page.option("unique key", job.unique_key.as_deref());
+    page.option("ordering key", job.ordering_key.as_deref());
     page.option("schedule", job.schedule_id.as_deref());
     page.time("due", job.due_at);
     page.line("created", &job.created_at.to_rfc3339());

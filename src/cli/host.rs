@@ -27,7 +27,7 @@ use crate::clock::{Clock, ComparedClock, SystemClock};
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
 use crate::peers::Teller;
-use crate::scheduler::{Scheduler, SchedulerConfig, Schedules};
+use crate::scheduler::{OutcomeKeeper, Scheduler, SchedulerConfig, Schedules};
 use crate::store::Store;
 use crate::store::time::keep_compared;
 use crate::worker::{Stop, StopListener};
@@ -192,7 +192,8 @@ impl Host {
         let monitor = match duties.oversees {
             false => None,
             true => {
-                let started = Monitor::start(manager.clone(), store, clock, self.oversight).await;
+                let keeper = Arc::new(OutcomeKeeper::new(manager.clone(), Arc::clone(&store)));
+                let started = Monitor::start(manager.clone(), store, clock, self.oversight, Some(keeper)).await;
                 Some(started.map_err(|error| Failure::Usage(error.to_string()))?)
             }
         };

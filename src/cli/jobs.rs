@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::failure::Failure;
 use crate::job::{Json, OrphanPolicy, strict};
+use crate::manager::OnDuplicate;
 use crate::wire::{NotifyTarget, RetryOptions, SubmitJob};
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
@@ -83,6 +84,14 @@ struct Line {
     retry: Option<RetryOptions>,
     #[serde(default, deserialize_with = "serde_with::rust::maps_duplicate_key_is_error::deserialize")]
     resources: BTreeMap<String, u64>,
+    #[serde(default)]
+    requires: Vec<String>,
+    concurrency_key: Option<String>,
+    max_concurrent: Option<u64>,
+    unique_key: Option<String>,
+    on_duplicate: Option<OnDuplicate>,
+    longest_wait_ms: Option<u64>,
+    ordering_key: Option<String>,
     orphan_policy: Option<OrphanPolicy>,
     #[serde(default)]
     notify: Vec<NotifyTarget>,
@@ -183,6 +192,13 @@ impl Line {
             max_attempts: self.max_attempts,
             retry: self.retry,
             resources: self.resources,
+            requires: self.requires,
+            concurrency_key: self.concurrency_key,
+            max_concurrent: self.max_concurrent,
+            unique_key: self.unique_key,
+            on_duplicate: self.on_duplicate,
+            longest_wait_ms: self.longest_wait_ms,
+            ordering_key: self.ordering_key,
             orphan_policy: self.orphan_policy,
             notify: self.notify,
         })

@@ -22,6 +22,7 @@ mod get;
 mod host;
 mod jobs;
 mod kibana;
+mod limit;
 mod limits;
 mod list;
 mod log;
@@ -105,6 +106,7 @@ enum Command {
     Subscription(subscription::SubscriptionArgs),
     Explain(explain::ExplainArgs),
     Queue(queue::QueueArgs),
+    Limit(limit::LimitArgs),
     Workers(workers::WorkersArgs),
     Schedule(schedule::ScheduleArgs),
     Top(top::TopArgs),
@@ -175,6 +177,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Release(args) => block_on(change::release(args, settings)),
         Command::Subscription(args) => block_on(subscription::run(args, settings)),
         Command::Explain(args) => block_on(explain::run(args, settings)),
+        Command::Limit(args) => block_on(limit::run(args, settings)),
         Command::Queue(args) => block_on(queue::run(args, settings)),
         Command::Workers(args) => block_on(workers::run(args, settings)),
         Command::Schedule(args) => block_on(schedule::run(args, settings)),

@@ -1,6 +1,6 @@
 //! `leasehold queue`: the statistics and settings of queues.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::failure::Failure;
 use super::output::{Fit, Page, clean, shorten, table_to};
@@ -8,8 +8,8 @@ use super::server::ClientArgs;
 use super::settings::Settings;
 use super::statistics::{age, failing, per_minute};
 use crate::clock::{Clock as _, SystemClock, Timestamp};
-use crate::job::OrphanPolicy;
-use crate::wire::{ChangeQueue, JobState, Queue};
+use crate::job::{OrphanPolicy, Owner};
+use crate::wire::{ChangeQueue, Fairness, JobOrder, JobState, Queue};
 
 /// How many characters of a reason are shown in a table.
 const REASON_CHARACTERS: usize = 40;
@@ -20,7 +20,9 @@ const REASON_CHARACTERS: usize = 40;
 Examples:
   leasehold queue list
   leasehold queue pause reports --reason 'the printer burns'
-  leasehold queue resume reports")]
+  leasehold queue resume reports
+  leasehold queue set reports --fairness owner --weight team-a=3
+  leasehold queue set reports --order shortest")]
 pub(super) struct QueueArgs {
     #[command(subcommand)]
     action: Action,
@@ -36,7 +38,7 @@ enum Action {
     Pause(PauseArgs),
     /// Resume a paused queue
     Resume(OneArgs),
-    /// Set what happens to a queue's jobs whose lease expires
+    /// Set whether a queue's owners take turns, which job is next, and what happens to its jobs whose lease expires
     Set(SetArgs),
 }
 
@@ -59,12 +61,43 @@ struct PauseArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("settings").required(true).multiple(true))]
 struct SetArgs {
     #[command(flatten)]
     one: OneArgs,
     /// What happens to the queue's jobs whose lease expires, unless they have a policy of their own
-    #[arg(long, value_enum)]
-    orphan_policy: Policy,
+    #[arg(long, value_enum, group = "settings")]
+    orphan_policy: Option<Policy>,
+    /// Whose turn it is among the due jobs of one priority: `none` for the job that has been due longest, `owner` to
+    /// let the owners take turns, `owner_runtime` to let them take turns by their jobs' expected runtimes
+    #[arg(long, group = "settings")]
+    fairness: Option<Fairness>,
+    /// Which of the due jobs of one priority is next: `dispatch` for the one that has been due longest, `shortest` for
+    /// the one that is expected to run shortest, unless another has waited long
+    #[arg(long, group = "settings")]
+    order: Option<JobOrder>,
+    /// Give an owner so many jobs for each of an owner without a weight, where owners take turns; replaces all weights
+    #[arg(long = "weight", value_name = "OWNER=NUMBER", value_parser = weight, group = "settings")]
+    weights: Vec<(String, u64)>,
+    /// Remove all weights
+    #[arg(long, group = "settings", conflicts_with = "weights")]
+    no_weights: bool,
+}
+
+/// Parses the weight of one owner or queue, `name=number`.
+pub(super) fn weight(text: &str) -> Result<(String, u64), String> {
+    let parts = text.rsplit_once('=').ok_or("must be a name and a number, as in `team-a=3`")?;
+    let number = parts.1.parse().map_err(|_| format!("`{}` is not a number", parts.1))?;
+    Ok((parts.0.to_owned(), number))
+}
+
+impl SetArgs {
+    fn into_change(self) -> (OneArgs, ChangeQueue) {
+        let has_weights = self.no_weights || !self.weights.is_empty();
+        let weights = has_weights.then(|| self.weights.into_iter().collect());
+        let orphan_policy = self.orphan_policy.map(Into::into);
+        (self.one, ChangeQueue { orphan_policy, fairness: self.fairness, weights, order: self.order })
+    }
 }
 
 /// What happens to a job whose lease expires.
@@ -96,8 +129,8 @@ pub(super) async fn run(args: QueueArgs, settings: Settings) -> Result<(), Failu
         Action::Resume(OneArgs { queue, answer }) => {
             answer.print(&answer.connect(&settings.client)?.resume_queue(&queue).await?, summary)
         }
-        Action::Set(SetArgs { one: OneArgs { queue, answer }, orphan_policy }) => {
-            let change = ChangeQueue { orphan_policy: orphan_policy.into() };
+        Action::Set(set) => {
+            let (OneArgs { queue, answer }, change) = set.into_change();
             answer.print(&answer.connect(&settings.client)?.change_queue(&queue, &change).await?, summary)
         }
     }
@@ -118,7 +151,29 @@ impl From<Policy> for Option<OrphanPolicy> {
 fn summary(queue: &Queue) -> String {
     let stands = if queue.paused { "paused" } else { "not paused" };
     let rule = queue.orphan_policy.map(|policy| format!(", orphans: {}", policy.as_str())).unwrap_or_default();
-    format!("{}: {stands}{rule}", clean(queue.name.as_str()))
+    let order = order(queue).map(|order| format!(", {order}")).unwrap_or_default();
+    format!("{}: {stands}{rule}{order}", clean(queue.name.as_str()))
+}
+
+/// Says in which order a queue's jobs go; `None` for the usual one.
+fn order(queue: &Queue) -> Option<String> {
+    let turns = match queue.fairness {
+        Fairness::None => None,
+        Fairness::Owner => Some(format!("owners take turns{}", weights(queue))),
+        Fairness::OwnerRuntime => Some(format!("owners take turns by expected runtime{}", weights(queue))),
+    };
+    let shorter = (queue.order == JobOrder::Shortest).then(|| "shorter jobs go first".to_owned());
+    let said: Vec<String> = turns.into_iter().chain(shorter).collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// Formats the weights of a queue's owners.
+fn weights(queue: &Queue) -> String {
+    let weight = |(owner, weight): (&Owner, &u32)| format!("{} {weight}", clean(owner.as_str()));
+    match queue.weights.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", queue.weights.iter().map(weight).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 /// Formats the queues as a table.
@@ -153,6 +208,9 @@ fn describe(queue: &Queue) -> String {
     });
     page.line("paused", pause.as_deref().unwrap_or("no"));
     page.line("orphans", queue.orphan_policy.map_or("as the monitor is set up", OrphanPolicy::as_str));
+    if let Some(order) = order(queue) {
+        page.line("order", &order);
+    }
     for (state, count) in &queue.jobs {
         page.line(state.as_str(), &count.to_string());
     }

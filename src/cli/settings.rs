@@ -41,6 +41,7 @@ use super::server::ServerArgs;
 use super::size::SizeSetting;
 use crate::api::access::Token;
 use crate::job::strict::Strict;
+use crate::manager::QueueOrder;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
 /// The least that a query may be given: in less, none could be answered.
@@ -91,6 +92,14 @@ pub(super) struct WorkerSettings {
     /// Claim jobs from this queue (repeatable) [default: default]
     #[arg(long = "queue", value_name = "QUEUE", value_delimiter = ',')]
     pub(super) queues: Option<Vec<String>>,
+    /// From which queue to claim next: `dispatch` for the most urgent job of all, `strict` for the queues as they are
+    /// named, each before the next, or `weighted` to let them take turns [default: dispatch]
+    #[arg(long, value_name = "ORDER")]
+    pub(super) queue_order: Option<QueueOrder>,
+    /// How many jobs a queue that takes turns gives for each of a queue without a weight (repeatable)
+    #[arg(long = "queue-weight", value_name = "QUEUE=N", value_delimiter = ',', value_parser = super::queue::weight)]
+    #[serde(skip)]
+    pub(super) weights: Vec<(String, u64)>,
     /// How many jobs run at the same time [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) slots: Option<u16>,
@@ -99,6 +108,10 @@ pub(super) struct WorkerSettings {
     #[arg(long = "resource", value_name = "NAME=AMOUNT", value_delimiter = ',', value_parser = resource)]
     #[serde(skip)]
     pub(super) offers: Vec<(String, u64)>,
+    /// Offer this label; jobs whose requirements the labels do not meet are not claimed (repeatable)
+    #[arg(long = "label", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = super::submit::label)]
+    #[serde(skip)]
+    pub(super) labels: Vec<(String, String)>,
     /// The worker's name, which no other worker may have [default: made from the host's name and a random number]
     #[arg(long, value_name = "NAME")]
     pub(super) worker_id: Option<String>,
@@ -112,7 +125,12 @@ pub(super) struct WorkerSettings {
     #[arg(long, value_name = "DURATION")]
     pub(super) grace: Option<DurationSetting>,
     #[arg(skip)]
+    pub(super) queue_weights: Option<BTreeMap<String, u64>>,
+    #[arg(skip)]
     pub(super) resources: Option<BTreeMap<String, u64>>,
+    #[arg(skip)]
+    #[serde(rename = "labels")]
+    pub(super) offered_labels: Option<BTreeMap<String, String>>,
 }
 
 impl Settings {

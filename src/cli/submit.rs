@@ -13,6 +13,7 @@ use super::settings::Settings;
 use super::{duration, jobs};
 use crate::client::Client;
 use crate::clock::millis;
+use crate::manager::OnDuplicate;
 use crate::wire::SubmitJob;
 
 /// How many jobs one call submits.
@@ -31,12 +32,16 @@ Examples:
   leasehold submit -- convert in.png out.webp
   leasehold submit --queue reports --label month=2030-01 -- make report
   leasehold submit --kind render --payload '{\"scene\": 7}'
+  leasehold submit --requires 'hw = fpga' --requires 'build >= 42' -- flash image.bit
+  leasehold submit --unique-key report-7 --on-duplicate existing -- make report
+  leasehold submit --ordering-key account-7 -- post booking.json
   leasehold submit --file jobs.jsonl")]
 pub(super) struct SubmitArgs {
     /// Submit the jobs of this file, one JSON object per line; `-` for standard input
     #[arg(long, short, value_name = "FILE",
-          conflicts_with_all = ["command", "payload", "id", "queue", "kind", "priority", "owner", "labels", "timeout",
-                                "max_attempts", "run_at"])]
+          conflicts_with_all = ["command", "payload", "id", "queue", "kind", "priority", "owner", "labels", "requires",
+                                "concurrency_key", "unique_key", "ordering_key", "timeout", "max_attempts",
+                                "run_at"])]
     file: Option<PathBuf>,
     /// The queue of the job [default: default]
     #[arg(long)]
@@ -59,6 +64,29 @@ pub(super) struct SubmitArgs {
     /// A label to find the job by (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
+    /// What a worker must offer to be given the job: 'hw = fpga', 'os in (linux, darwin)', 'build >= 42', 'gpu' or
+    /// '!gpu' (repeatable)
+    #[arg(long, value_name = "REQUIREMENT")]
+    requires: Vec<String>,
+    /// A key of which only so many jobs run at once, over all queues
+    #[arg(long, value_name = "KEY")]
+    concurrency_key: Option<String>,
+    /// The most jobs of the key that run at once [default: 1]
+    #[arg(long, value_name = "N", requires = "concurrency_key")]
+    max_concurrent: Option<u64>,
+    /// A key of which at most one job waits or runs, over all queues
+    #[arg(long, value_name = "KEY")]
+    unique_key: Option<String>,
+    /// What becomes of the submission while another job of the unique key waits or runs: refuse, existing (answer
+    /// with that job) or replace (give that job the new payload, while it waits) [default: refuse]
+    #[arg(long, value_name = "ANSWER", requires = "unique_key")]
+    on_duplicate: Option<OnDuplicate>,
+    /// How long after its submission a waiting job may be put off to by later ones that replace it [default: no end]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "on_duplicate")]
+    longest_wait: Option<Duration>,
+    /// A key whose jobs run one after another, over all queues, in the order of their submission
+    #[arg(long, value_name = "KEY")]
+    ordering_key: Option<String>,
     /// The time limit of each attempt [default: none]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
@@ -101,6 +129,13 @@ fn one(args: SubmitArgs) -> Result<SubmitJob, Failure> {
         priority: args.priority,
         owner: args.owner,
         labels: args.labels.into_iter().collect(),
+        requires: args.requires,
+        concurrency_key: args.concurrency_key,
+        max_concurrent: args.max_concurrent,
+        unique_key: args.unique_key,
+        on_duplicate: args.on_duplicate,
+        longest_wait_ms: args.longest_wait.map(millis),
+        ordering_key: args.ordering_key,
         run_at: args.run_at,
         timeout_ms: args.timeout.map(millis),
         max_attempts: args.max_attempts,

@@ -186,7 +186,10 @@ fn jobs(view: &View) -> impl Iterator<Item = Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+
     use crate::job::QueueName;
+    use crate::wire::{Fairness, JobOrder};
 
     fn queue(number: usize) -> Queue {
         Queue {
@@ -194,6 +197,9 @@ mod tests {
             paused: false,
             pause: None,
             orphan_policy: None,
+            fairness: Fairness::None,
+            weights: BTreeMap::new(),
+            order: JobOrder::Dispatch,
             jobs: [(JobState::Available, 7)].into(),
             oldest_waiting_since: Some(Timestamp::from_millis(0)),
             throughput: Vec::new(),

@@ -12,7 +12,9 @@ use super::server::ServerArgs;
 use super::settings::{Settings, WorkerSettings};
 use super::signals::Signals;
 use super::{duration::DurationSetting, jobs};
-use crate::job::{QueueName, WorkerId};
+use crate::job::{Offers, QueueName, WorkerId};
+use crate::manager::{ClaimOrder, QueueOrder};
+use crate::wire::ClaimJobs;
 use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
 
@@ -38,7 +40,10 @@ this user can. Give the token in LEASEHOLD_TOKEN: all users of a machine can rea
 
 Examples:
   leasehold worker --queue reports --slots 8
+  leasehold worker --queue urgent,reports --queue-order strict
+  leasehold worker --queue reports,mail --queue-order weighted --queue-weight reports=3
   leasehold worker --resource memory_mib=4096 --resource gpus=1
+  leasehold worker --label hw=fpga --label build=43
   leasehold worker --server https://jobs.example --token lh_… --queue a";
 
 /// Run shell jobs of a server
@@ -77,22 +82,47 @@ fn config(args: WorkerSettings, file: WorkerSettings) -> Result<WorkerConfig, Fa
     let wrong = |what: &str, error: crate::job::InvalidName| Failure::Usage(format!("the {what} {error}"));
     let worker_id = args.worker_id.or(file.worker_id).unwrap_or_else(random_name);
     let queues = args.queues.or(file.queues).unwrap_or_else(|| vec![jobs::DEFAULT_QUEUE.to_owned()]);
+    let weights = match args.weights.is_empty() {
+        true => file.queue_weights.unwrap_or_default(),
+        false => args.weights.into_iter().collect(),
+    };
+    let order = order(&queues, args.queue_order.or(file.queue_order), weights)?;
     let queues: Result<Vec<QueueName>, _> = queues.iter().map(QueueName::new).collect();
     let resources: BTreeMap<String, u64> = match args.offers.is_empty() {
         true => file.resources.unwrap_or_default(),
         false => args.offers.into_iter().collect(),
     };
+    let labels: Offers = match args.labels.is_empty() {
+        true => file.offered_labels.unwrap_or_default(),
+        false => args.labels.into_iter().collect(),
+    };
     let setting = |flag: Option<DurationSetting>, file, default| flag.or(file).map_or(default, |setting| setting.0);
     Ok(WorkerConfig {
         worker_id: WorkerId::new(worker_id).map_err(|error| wrong("worker's name", error))?,
         queues: queues.map_err(|error| wrong("queue's name", error))?,
+        order,
         slots: args.slots.or(file.slots).map_or(DEFAULT_SLOTS, usize::from).max(1),
         resources,
+        labels,
         lease: setting(args.lease, file.lease, DEFAULT_LEASE),
         wait: WAIT,
         drain_timeout: setting(args.drain_timeout, file.drain_timeout, DEFAULT_DRAIN),
         grace: setting(args.grace, file.grace, DEFAULT_GRACE) + REAP,
     })
+}
+
+/// Returns the order in which the worker takes from these queues, which the server would refuse if it were wrong.
+fn order(
+    queues: &[String],
+    queue_order: Option<QueueOrder>,
+    queue_weights: BTreeMap<String, u64>,
+) -> Result<ClaimOrder, Failure> {
+    if queue_order.is_none() && queue_weights.is_empty() {
+        return Ok(ClaimOrder::default());
+    }
+    let (worker_id, queues) = ("worker".to_owned(), queues.to_vec());
+    let claim = ClaimJobs { worker_id, queues, queue_order, queue_weights, ..ClaimJobs::default() };
+    Ok(claim.into_claim().map_err(|invalid| Failure::Usage(invalid.to_string()))?.order)
 }
 
 fn random_name() -> String {

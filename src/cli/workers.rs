@@ -31,7 +31,9 @@ pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Fai
 /// Formats the workers as a table.
 pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
     let rows = workers.iter().map(|worker| {
-        let offers: Vec<String> = worker.resources.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+        let resources = worker.resources.iter().map(|(name, amount)| format!("{name}={amount}"));
+        let labels = worker.labels.iter().map(|(name, value)| format!("{name}={value}"));
+        let offers: Vec<String> = resources.chain(labels).collect();
         let until = worker.lease_expires_at.map(|at| match at > now {
             true => super::duration::show(at.since(now)),
             false => format!("over since {}", super::duration::show(now.since(at))),

@@ -53,7 +53,8 @@ pub(crate) struct OversightArgs {
     /// 30d]
     #[arg(long, value_name = "AGES", value_parser = ages)]
     retention: Option<Ages>,
-    /// How long the triggers of schedules are kept after their end, where that is shorter [default: 1d]
+    /// How long the triggers of schedules are kept after their end, where that is shorter; the outcomes of the last ten
+    /// of each schedule are kept beyond that [default: 1d]
     #[arg(long, value_name = "DURATION")]
     trigger_retention: Option<DurationSetting>,
     /// How often older ones are removed, in milliseconds [default: 600000]

@@ -29,8 +29,8 @@ use super::signals::Signals;
 use super::worker::REAP;
 use super::{duration, jobs};
 use crate::clock::{Timestamp, millis};
-use crate::job::{Change, Job, JobError, JobId, JobState, QueueName, WorkerId};
-use crate::manager::Manager;
+use crate::job::{Change, Job, JobError, JobId, JobState, Offers, QueueName, WorkerId};
+use crate::manager::{ClaimOrder, Manager};
 use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
 use source::{Defaults, Planned, Source};
@@ -175,8 +175,10 @@ async fn work(
         let config = WorkerConfig {
             worker_id: WorkerId::new(format!("run:{}", std::process::id())).map_err(Failure::failed)?,
             queues: queues.into_iter().cloned().collect(),
+            order: ClaimOrder::default(),
             slots: args.slots.map_or(cores, usize::from),
             resources: std::collections::BTreeMap::new(),
+            labels: Offers::new(),
             lease: LEASE,
             wait: WAIT,
             drain_timeout: args.drain_timeout,

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::each::{self, Template};
 use crate::cli::failure::Failure;
 use crate::cli::jobs::{self, JobLine};
-use crate::job::{JobId, Json};
+use crate::job::{JobId, Json, Offers};
 use crate::manager::NewJob;
 use crate::wire::SubmitJob;
 use crate::worker::shell;
@@ -98,6 +98,12 @@ impl Source {
                 return Err(wrong(line, format!("only `shell` jobs can be run here, and this one is a `{kind}`")));
             }
             let job = job.into_new_job().map_err(|invalid| wrong(line, invalid.to_string()))?;
+            if let Some(unmet) = job.spec.requires().iter().find(|requirement| !requirement.is_met_by(&Offers::new())) {
+                return Err(wrong(line, format!("a run offers no labels, and this job requires `{unmet}`")));
+            }
+            if job.spec.unique().is_some() {
+                return Err(wrong(line, "a run has each job once, and this one has a `unique_key`".to_owned()));
+            }
             let Some(id) = job.id.clone() else { continue };
             match ids.entry(id.clone()) {
                 Entry::Occupied(first) => {
@@ -184,11 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn an_id_twice_or_a_kind_nobody_here_can_run_is_refused() {
+    fn an_id_twice_or_a_job_nobody_here_can_run_is_refused() {
         let twice = "{\"id\": \"x\", \"command\": \"a\"}\n{\"id\": \"x\", \"command\": \"b\"}";
-        for (text, word) in
-            [(twice, "standard input:2: the id x is that of line 1"), ("{\"kind\": \"render\"}", "only `shell`")]
-        {
+        let unique = "{\"command\": \"a\", \"unique_key\": \"b\"}";
+        let labelled = "{\"command\": \"a\", \"requires\": [\"!gpu\", \"hw=fpga\"]}";
+        for (text, word) in [
+            (twice, "standard input:2: the id x is that of line 1"),
+            ("{\"kind\": \"render\"}", "only `shell`"),
+            (unique, "standard input:1: a run has each job once"),
+            (labelled, "standard input:1: a run offers no labels, and this job requires `hw = fpga`"),
+        ] {
             match Source::Input(text.to_owned()).plan(DEFAULTS) {
                 Err(Failure::Usage(said)) => assert!(said.contains(word), "{said}"),
                 other => panic!("taken: {other:?}"),

@@ -1,27 +1,22 @@
 //! `leasehold schedule add`: stores a schedule, or many.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::Args;
 
+use super::upload;
 use crate::cli::duration::DurationSetting;
-use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::jobs::{self, read_text};
-use crate::cli::output::{complain, print, print_json};
+use crate::cli::failure::Failure;
+use crate::cli::jobs;
 use crate::cli::server::ClientArgs;
 use crate::cli::settings::Settings;
 use crate::cli::submit::label;
-use crate::client::Client;
 use crate::clock::{Timestamp, millis};
 use crate::job::Json;
 use crate::schedule::{Action, ActionType, Method, Overlap};
-use crate::wire::{Period, PutSchedule, Schedule, SubmitItem, SubmitJob};
-
-/// How many schedules one call stores.
-const BATCH: usize = 1_000;
-/// How many refusals are printed one by one.
-const MAX_SHOWN: usize = 20;
+use crate::wire::{Period, PutSchedule, Schedule, SubmitJob};
 
 /// Store a schedule: a command, a job or an HTTP call, and when it is due
 ///
@@ -41,9 +36,13 @@ pub(super) struct AddArgs {
     /// The cron expression
     #[arg(required_unless_present_any = ["every", "at", "file"], conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
-    /// Store the schedules of this file, one JSON object per line, over those that there are; `-` for standard input
+    /// Store the schedules of this file, one JSON object per line, over those that there are; `-` for standard input.
+    /// There may be any number. A schedule without an id is given one that follows from its line
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["id", "cron", "every", "at", "call", "command"])]
     file: Option<PathBuf>,
+    /// Begin with this line of the file, where an earlier command ended
+    #[arg(long, value_name = "N", requires = "file", conflicts_with = "id")]
+    from_line: Option<NonZeroUsize>,
     /// Take the times of the expression in this time zone [default: UTC]
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
@@ -106,7 +105,8 @@ pub(super) struct AddArgs {
 pub(super) async fn run(mut args: AddArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
     if let Some(file) = args.file.take() {
-        return put_file(&client, &file, args.answer.json).await;
+        let from_line = args.from_line.map_or(1, NonZeroUsize::get);
+        return upload::put_file(&client, &file, from_line, args.answer.json).await;
     }
     let replaces = args.replace;
     let (id, new) = one(&mut args)?;
@@ -160,40 +160,4 @@ fn action(args: &mut AddArgs) -> Result<Action, Failure> {
     let queue = args.queue.take().unwrap_or_else(|| jobs::DEFAULT_QUEUE.to_owned());
     let job = SubmitJob { payload, owner: args.owner.clone(), ..SubmitJob::new(queue, kind) };
     Ok(Action { job: Some(Json::of(&job)?), ..Action::of(ActionType::Job) })
-}
-
-async fn put_file(client: &Client, file: &Path, json: bool) -> Result<(), Failure> {
-    let name = file.display().to_string();
-    let text = read_text(file)?;
-    let lines: Vec<(usize, &str)> = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).collect();
-    let mut refused = 0;
-    for batch in lines.chunks(BATCH) {
-        let body = batch.iter().map(|(_, line)| *line).collect::<Vec<_>>().join("\n");
-        let items = client.put_schedules(body).await?;
-        for ((index, _), item) in batch.iter().zip(&items) {
-            refused += report(&format!("{name}:{}", index + 1), item, json, refused)?;
-        }
-    }
-    match refused {
-        0 => Ok(()),
-        refused => {
-            complain(&format!("{refused} of {} schedules were refused", lines.len()));
-            Err(Failure::Reported(ExitStatus::Failed))
-        }
-    }
-}
-
-/// Prints what became of one schedule of many; returns how many were refused, 0 or 1.
-pub(super) fn report(place: &str, item: &SubmitItem, json: bool, refused: usize) -> Result<usize, Failure> {
-    match &item.error {
-        _ if json => print_json(item)?,
-        None => print(item.id.as_deref().unwrap_or_default())?,
-        Some(_) => {}
-    }
-    let Some(error) = &item.error else { return Ok(0) };
-    if refused < MAX_SHOWN {
-        let field = error.field.as_ref().map(|field| format!("{field}: ")).unwrap_or_default();
-        complain(&format!("{place}: {field}{} ({})", error.message, error.code));
-    }
-    Ok(1)
 }

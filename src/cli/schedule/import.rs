@@ -10,8 +10,8 @@ use clap::Args;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::add::report as report_item;
 use super::local::local;
+use super::upload::report as report_item;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::jobs::DEFAULT_QUEUE;
 use crate::cli::output::{clean, print, print_json, shorten, table};

@@ -1,5 +1,5 @@
-//! `leasehold schedule`: schedules of a server ([`add`], [`manage`], [`change`], [`backfill`]), when schedules fire
-//! ([`next`]), and what a crontab says ([`import`]).
+//! `leasehold schedule`: schedules of a server ([`add`] and [`upload`], [`manage`], [`change`], [`backfill`]), when
+//! schedules fire ([`next`]), and what a crontab says ([`import`]).
 
 mod add;
 mod backfill;
@@ -8,6 +8,7 @@ mod import;
 mod local;
 mod manage;
 mod next;
+mod upload;
 
 use clap::{Args, Subcommand};
 
