@@ -6,6 +6,7 @@ mod events;
 mod migrate;
 mod peers;
 mod queues;
+mod replay;
 mod scaling;
 mod schedules;
 mod settings;

@@ -5,6 +5,8 @@ mod duplicates;
 mod faults;
 mod kill;
 mod later_version;
+mod limits;
+mod lines;
 mod notifications;
 mod out_of_order;
 mod outage;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold::clock::Timestamp;
-use leasehold::job::{BodyRef, JobId, Json, ScheduleId};
+use leasehold::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use leasehold::query::stats::{Stats, StatsRequest};
 use leasehold::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use leasehold::store::{
-    Archived, AuditEntry, DueSchedules, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
+    Archived, AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
     ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
 use tokio_util::sync::CancellationToken;
@@ -30,8 +30,8 @@ pub(crate) trait Interference: Send + Sync + 'static {
     /// Comes after a write of jobs, before its caller hears of it.
     async fn after_write(&self, _: &[Write]) {}
 
-    /// Comes before a write of schedules.
-    async fn before_write_of_schedules(&self, _: &[ScheduleWrite]) {}
+    /// Comes before a write of schedules, and may use the store itself.
+    async fn before_write_of_schedules(&self, _: &dyn Store, _: &[ScheduleWrite]) {}
 
     /// Comes after a write of schedules, before its caller hears of it.
     async fn after_write_of_schedules(&self, _: &[ScheduleWrite]) {}
@@ -41,10 +41,18 @@ pub(crate) trait Interference: Send + Sync + 'static {
         false
     }
 
+    /// Whether this schedule cannot be read.
+    fn spoils_schedule(&self, _: &ScheduleId) -> bool {
+        false
+    }
+
     /// Whether this write of a schedule is refused instead of done.
     fn refuses_schedule(&self, _: &ScheduleWrite) -> bool {
         false
     }
+
+    /// Comes before and after each read and write of jobs, and of the records that decide on them.
+    async fn between(&self) {}
 
     /// Comes before a refresh.
     fn before_refresh(&self, _: Refresh<'_>) {}
@@ -98,6 +106,11 @@ impl Engine for InterferedEngine {
     }
 }
 
+/// Returns whether records of this kind decide which jobs may be written.
+fn is_decisive(kind: RecordKind) -> bool {
+    matches!(kind, RecordKind::Slots | RecordKind::Unique | RecordKind::Line)
+}
+
 /// Returns which writes are refused, and the others.
 fn sort_out<W>(writes: Vec<W>, refuses: impl Fn(&W) -> bool) -> (Vec<bool>, Vec<W>) {
     let refused: Vec<bool> = writes.iter().map(refuses).collect();
@@ -119,14 +132,19 @@ impl<I: Interference> Store for Interfered<I> {
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
         self.interference.before_call().await;
         self.interference.before_write(&writes).await;
+        self.interference.between().await;
         let (refused, done) = sort_out(writes.clone(), |write| self.interference.refuses(write));
         let results = self.store.write(done).await;
+        self.interference.between().await;
         self.interference.after_write(&writes).await;
         answers(refused, results)
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
-        self.store.get(ids).await
+        self.interference.between().await;
+        let found = self.store.get(ids).await;
+        self.interference.between().await;
+        found
     }
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
@@ -139,6 +157,13 @@ impl<I: Interference> Store for Interfered<I> {
         self.store.search(search).await
     }
 
+    async fn heads(&self, keys: &[OrderingKey]) -> Result<Vec<Option<Head>>, StoreError> {
+        self.interference.between().await;
+        let heads = self.store.heads(keys).await;
+        self.interference.between().await;
+        heads
+    }
+
     async fn count(&self, filter: &Filter, by: &[GroupField]) -> Result<Vec<Group>, StoreError> {
         self.store.count(filter, by).await
     }
@@ -147,15 +172,32 @@ impl<I: Interference> Store for Interfered<I> {
         self.store.stats(request).await
     }
 
-    async fn write_record(&self, write: RecordWrite) -> WriteResult<Record> {
+    async fn write_records(&self, writes: Vec<RecordWrite>) -> Vec<WriteResult<Record>> {
         self.interference.before_call().await;
-        let result = self.store.write_record(write).await;
+        let is_held_up = writes.iter().any(|write| is_decisive(write.key().kind));
+        if is_held_up {
+            self.interference.between().await;
+        }
+        let results = self.store.write_records(writes).await;
+        if is_held_up {
+            self.interference.between().await;
+        }
         self.interference.record_is_written();
-        result
+        results
     }
 
-    async fn record(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.store.record(key).await
+    async fn records_of(&self, keys: &[RecordKey]) -> Result<Vec<Option<Record>>, StoreError> {
+        if !keys.iter().any(|key| is_decisive(key.kind)) {
+            return self.store.records_of(keys).await;
+        }
+        self.interference.between().await;
+        let records = self.store.records_of(keys).await;
+        self.interference.between().await;
+        records
+    }
+
+    async fn records_after(&self, kind: RecordKind, after: Option<&RecordName>) -> Result<Vec<Record>, StoreError> {
+        self.store.records_after(kind, after).await
     }
 
     async fn records(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
@@ -164,7 +206,7 @@ impl<I: Interference> Store for Interfered<I> {
 
     async fn write_schedules(&self, writes: Vec<ScheduleWrite>) -> Vec<ScheduleResult> {
         self.interference.before_call().await;
-        self.interference.before_write_of_schedules(&writes).await;
+        self.interference.before_write_of_schedules(&*self.store, &writes).await;
         let (refused, done) = sort_out(writes.clone(), |write| self.interference.refuses_schedule(write));
         let results = self.store.write_schedules(done).await;
         self.interference.after_write_of_schedules(&writes).await;
@@ -173,7 +215,10 @@ impl<I: Interference> Store for Interfered<I> {
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
         self.interference.before_call().await;
-        self.store.schedules(ids).await
+        match ids.iter().find(|id| self.interference.spoils_schedule(id)) {
+            Some(id) => Err(StoreError::Unreadable { what: format!("the schedule `{id}`"), why: "a test".to_owned() }),
+            None => self.store.schedules(ids).await,
+        }
     }
 
     async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {

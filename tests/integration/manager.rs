@@ -12,7 +12,8 @@ use leasehold::job::{
     RequestId, State, Then, WorkerId,
 };
 use leasehold::manager::{
-    Caller, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerConfig, ManagerError, NewJob, Outcome,
+    Caller, ClaimOrder, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerConfig, ManagerError,
+    NewJob, Outcome,
 };
 use leasehold::store::{Store, Versioned};
 
@@ -23,11 +24,14 @@ use events::{
     a_filter_lets_through_what_it_names, a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
     every_transition_is_told_once_and_in_order, what_happened_since_a_time_is_told_before_what_happens,
 };
+use limits::*;
+use lines::*;
 use named_claims::{
     a_named_claim_finds_its_jobs_again, a_named_claim_finds_its_jobs_again_at_another_manager,
     a_named_claim_made_anew_supersedes_the_one_that_waits, a_named_claim_that_is_delivered_again_has_its_whole_lease,
     a_named_claim_that_was_answered_with_none_takes_none, a_named_claim_whose_jobs_have_ended_takes_no_others,
 };
+use unique::*;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -128,8 +132,10 @@ fn claim(max_jobs: usize) -> ClaimRequest {
         queues: vec![queue()],
         max_jobs,
         resources: BTreeMap::new(),
+        labels: BTreeMap::new(),
         wait: Duration::ZERO,
         lease: LEASE,
+        order: ClaimOrder::default(),
         request_id: None,
         repeated: false,
     }
@@ -238,6 +244,38 @@ cases! {
     a_feed_goes_on_at_another_manager_with_what_the_store_has,
     what_happened_since_a_time_is_told_before_what_happens,
     a_filter_lets_through_what_it_names,
+    no_more_jobs_of_a_key_run_than_it_says,
+    the_smallest_number_of_those_that_run_counts,
+    jobs_that_a_limit_holds_do_not_hold_others_up,
+    a_limit_that_is_set_counts_what_runs_and_wins_over_the_jobs,
+    urgent_jobs_have_the_places_that_are_kept_free_for_them,
+    an_urgent_job_is_found_behind_more_held_jobs_than_are_kept,
+    jobs_that_ran_before_places_were_kept_free_count_by_their_priority,
+    a_slot_whose_claim_never_came_is_given_away_and_the_claim_is_refused,
+    a_released_job_leaves_its_slot,
+    a_rate_lets_no_more_jobs_begin_than_its_burst_and_the_time,
+    a_key_that_is_paused_begins_nothing_before_its_time,
+    a_second_job_of_a_unique_key_is_refused_until_the_first_has_ended,
+    a_second_job_of_a_unique_key_is_answered_with_the_first_if_it_asks_for_that,
+    a_waiting_job_takes_over_the_input_of_a_later_one_and_is_put_off_no_longer_than_it_may,
+    jobs_of_one_call_and_one_unique_key_meet_the_first_of_them,
+    a_job_returns_only_if_no_other_has_its_unique_key,
+    a_repeated_submission_comes_before_what_holds_its_unique_key,
+    a_key_is_taken_from_a_job_that_was_not_created_and_its_late_creation_meets_a_conflict,
+    a_key_is_taken_from_a_job_that_was_to_return_and_its_late_return_meets_a_conflict,
+    a_job_with_a_unique_key_is_handed_to_a_worker_that_waits,
+    jobs_of_a_key_run_one_after_another_in_the_order_of_their_submission,
+    a_job_that_waits_for_its_time_or_its_retry_keeps_those_behind_it_waiting,
+    every_end_lets_the_next_job_of_a_key_go_on,
+    the_end_of_a_waiting_job_lets_none_overtake_the_one_that_runs,
+    a_job_that_returns_from_its_end_goes_to_the_end_of_its_line,
+    many_jobs_of_one_call_and_one_key_keep_their_order_and_hold_no_others_up,
+    a_repeated_submission_takes_no_second_place,
+    a_waiting_worker_is_given_the_next_job_of_a_key_once_the_one_before_has_ended,
+    it_is_explained_which_job_comes_before_one_in_its_line,
+    a_place_is_not_waited_for_whose_job_was_not_created_and_its_late_creation_meets_a_conflict,
+    a_place_is_not_waited_for_whose_job_was_to_return_and_its_late_return_meets_a_conflict,
+    of_one_call_a_later_job_waits_until_the_earlier_ones_are_created_or_given_up,
 }
 
 async fn a_job_is_submitted_claimed_and_completed(site: Site) {
@@ -555,8 +593,13 @@ mod admin;
 mod capacity;
 mod claims;
 mod events;
+mod fairness;
 mod handover;
+mod limits;
+mod lines;
 mod named_claims;
 mod next;
+mod queue_order;
 mod queues;
 mod sharing;
+mod unique;

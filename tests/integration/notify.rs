@@ -72,8 +72,10 @@ impl Site {
             queues: vec![job.spec.queue],
             max_jobs: 1,
             resources: Default::default(),
+            labels: Default::default(),
             wait: Duration::from_secs(30),
             lease: Duration::from_secs(60),
+            order: leasehold::manager::ClaimOrder::default(),
             request_id: None,
             repeated: false,
         };

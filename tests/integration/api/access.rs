@@ -24,7 +24,8 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 59] = [
+const CALLS: [(&str, Option<Role>); 63] = [
+    ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
     ("GET /livez", None),
@@ -42,6 +43,8 @@ const CALLS: [(&str, Option<Role>); 59] = [
     ("GET /v1/jobs/stats", Some(Role::Read)),
     ("GET /v1/jobs/{id}", Some(Role::Read)),
     ("GET /v1/jobs/{id}/explain", Some(Role::Read)),
+    ("GET /v1/limits", Some(Role::Read)),
+    ("GET /v1/limits/{scope}/{name}", Some(Role::Read)),
     ("GET /v1/queues", Some(Role::Read)),
     ("GET /v1/queues/{name}", Some(Role::Read)),
     ("GET /v1/schedules", Some(Role::Read)),
@@ -83,6 +86,7 @@ const CALLS: [(&str, Option<Role>); 59] = [
     ("POST /v1/subscriptions", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/enable", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/secret", Some(Role::Admin)),
+    ("PUT /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("PUT /v1/schedules/{id}", Some(Role::Submit)),
 ];
 

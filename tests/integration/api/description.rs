@@ -44,6 +44,7 @@ fn it_lists_exactly_the_calls_there_are() {
     let calls: BTreeSet<String> =
         operations(&document).into_iter().map(|(method, path, _)| format!("{method} {path}")).collect();
     let expected = [
+        "DELETE /v1/limits/{scope}/{name}",
         "DELETE /v1/schedules/{id}",
         "DELETE /v1/subscriptions/{id}",
         "GET /livez",
@@ -61,6 +62,8 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /v1/jobs/stats",
         "GET /v1/jobs/{id}",
         "GET /v1/jobs/{id}/explain",
+        "GET /v1/limits",
+        "GET /v1/limits/{scope}/{name}",
         "GET /v1/queues",
         "GET /v1/queues/{name}",
         "GET /v1/schedules",
@@ -102,6 +105,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/subscriptions",
         "POST /v1/subscriptions/{id}/enable",
         "POST /v1/subscriptions/{id}/secret",
+        "PUT /v1/limits/{scope}/{name}",
         "PUT /v1/schedules/{id}",
     ];
     assert_eq!(calls.iter().map(String::as_str).collect::<Vec<_>>(), expected);

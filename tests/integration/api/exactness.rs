@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
+use leasehold::manager::{Fairness, JobOrder, OnDuplicate, QueueOrder};
 use leasehold::notify::SubscribableEvent;
 use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap, ScheduleEventName};
 use leasehold::scheduler::Outcome;
@@ -154,6 +155,9 @@ const PLACES: &[Place] = &[
         SubmitJob { labels: [(text, String::new())].into(), ..named() }.into_new_job().is_ok()
     }),
     ("Resources/propertyNames", |text| SubmitJob { resources: [(text, 1)].into(), ..named() }.into_new_job().is_ok()),
+    ("OfferedLabels/propertyNames", |text| {
+        ClaimJobs { labels: [(text, String::new())].into(), ..claim() }.into_claim().is_ok()
+    }),
     ("ClaimJobs/properties/worker_id", |text| ClaimJobs { worker_id: text, ..claim() }.into_claim().is_ok()),
     ("ClaimJobs/properties/queues/items", |text| ClaimJobs { queues: vec![text], ..claim() }.into_claim().is_ok()),
     ("ClaimJobs/properties/request_id", |text| ClaimJobs { request_id: Some(text), ..claim() }.into_claim().is_ok()),
@@ -238,16 +242,20 @@ fn it_lists_the_words_of_every_enum() {
     let expected: BTreeMap<&str, Value> = [
         ("ActionType", all(&ActionType::ALL)),
         ("EventName", all(&EventName::ALL)),
+        ("Fairness", all(&Fairness::ALL)),
         ("HealthStatus", all(&[HealthStatus::Ok, HealthStatus::Warn, HealthStatus::Error])),
+        ("JobOrder", all(&JobOrder::ALL)),
         ("JobState", all(&JobState::ALL)),
         ("Method", all(&Method::ALL)),
         ("NotRun", all(&NotRun::ALL)),
         ("NoticeFormat", all(&NoticeFormat::ALL)),
         ("NotifiableEvent", all(&EventName::NOTIFIABLE)),
+        ("OnDuplicate", all(&OnDuplicate::ALL)),
         ("OrphanAction", all(&OrphanAction::ALL)),
         ("OrphanPolicy", all(&OrphanPolicy::ALL)),
         ("Outcome", all(&Outcome::ALL)),
         ("Overlap", all(&Overlap::ALL)),
+        ("QueueOrder", all(&QueueOrder::ALL)),
         ("ScheduleEventName", all(&ScheduleEventName::ALL)),
         ("SubscribableEvent", all(&SubscribableEvent::all().collect::<Vec<_>>())),
         ("Then", all(&[Then::Requeue, Then::Fail, Then::Cancel])),
@@ -298,7 +306,7 @@ fn every_field_of_the_same_name_is_of_the_same_type() {
         ("owners", &["Owner"]),
         ("worker_id", &["WorkerId"]),
         ("actor", &["Actor"]),
-        ("labels", &["Labels"]),
+        ("labels", &["Labels", "OfferedLabels"]),
         ("notify", &["NotifyTarget", "ScheduleNotifyTarget"]),
     ];
     let document = document();

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::client::JobQuery;
 use leasehold::clock::{ManualClock, Timestamp};
+use leasehold::manager::OnDuplicate;
 use leasehold::wire::{
     AdminRelease, ClaimJobs, ClaimNext, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob, HeartbeatJobs, Job,
     JobAndNext, JobError, JobState, LeaseBeat, Progress, ReleaseJob, RetryOptions, SubmitJob, Then,
@@ -117,6 +119,42 @@ async fn a_submission_again_gives_the_first_job_and_another_under_its_key_is_ref
     assert_eq!(client.job("nightly/2030 01").await.expect("the job").kind, "k");
     let other = SubmitJob { kind: "other".to_owned(), ..named };
     assert_eq!(client.submit(&other).await.expect_err("refused").code(), Some("submission_differs"));
+}
+
+#[tokio::test]
+async fn a_second_job_of_a_unique_key_is_told_of_the_first() {
+    let server = Server::start().await;
+    let client = server.client();
+    let unique = SubmitJob { unique_key: Some("report 7".to_owned()), ..SubmitJob::new("q", "k") };
+    let first = client.submit(&unique).await.expect("submitted");
+    assert_eq!(first.unique_key.as_deref(), Some("report 7"));
+    let refused = problem(post(&server, "/v1/jobs", &unique).await).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "duplicate_job"));
+    assert_eq!(refused.job_id.as_deref(), Some(&*first.id));
+
+    let existing = SubmitJob { on_duplicate: Some(OnDuplicate::Existing), ..unique.clone() };
+    let answer = post(&server, "/v1/jobs", &existing).await;
+    assert_eq!((answer.status().as_u16(), value(answer).await["id"].as_str()), (200, Some(&*first.id)));
+    let replace = SubmitJob {
+        on_duplicate: Some(OnDuplicate::Replace),
+        payload: Some(json("[2]")),
+        longest_wait_ms: Some(1_000),
+        ..unique.clone()
+    };
+    assert_eq!(client.submit(&replace).await.expect("replaced").id, first.id);
+    assert_eq!(client.job(&first.id).await.expect("the job").payload.as_json(), Some(&json("[2]")));
+    let items = client.submit_bulk(&[unique.clone(), existing, unique.clone()]).await.expect("answered");
+    assert_eq!(items.iter().map(|item| item.status).collect::<Vec<_>>(), [409, 200, 409]);
+    let error = items[0].error.as_ref().expect("refused");
+    assert!(error.code == "duplicate_job" && error.message.contains(&*first.id), "{error:?}");
+
+    let found =
+        client.jobs(&JobQuery { kql: Some("unique_key: \"report 7\"".to_owned()), ..JobQuery::default() }).await;
+    assert_eq!(found.expect("a page").items.len(), 1);
+    client.cancel(&first.id, None).await.expect("cancelled");
+    let second = client.submit(&unique).await.expect("the first has ended");
+    let refused = problem(post(&server, &format!("/v1/jobs/{}/retry", first.id), &serde_json::json!({})).await).await;
+    assert_eq!((refused.code.as_str(), refused.job_id.as_deref()), ("duplicate_job", Some(&*second.id)));
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! Queues held back, workers seen, and why a job does not run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold::api::access::{Access, Role, Token, token_hash};
+use leasehold::client::JobQuery;
 use leasehold::job::{Actor, OrphanPolicy};
-use leasehold::wire::{ChangeQueue, ClaimJobs, CompleteJob, HeartbeatJob, JobState, SubmitJob};
+use leasehold::wire::{ChangeQueue, ClaimJobs, ClaimNext, CompleteJob, HeartbeatJob, JobState, SubmitJob};
 use serde_json::json;
 
 use super::server::{Server, Setup, WORKER, claim, eventually, problem, value};
@@ -52,7 +53,7 @@ async fn only_administrators_set_anything_for_a_queue() {
     let tokens = [Role::Read, Role::Submit, Role::Work, Role::Admin].map(token).to_vec();
     let access = Access::new(tokens).expect("tokens");
     let server = Server::start_with(Setup { access, ..Setup::default() }).await;
-    let change = ChangeQueue { orphan_policy: Some(OrphanPolicy::Flag) };
+    let change = ChangeQueue { orphan_policy: Some(Some(OrphanPolicy::Flag)), ..ChangeQueue::default() };
     for role in ["read", "submit", "work"] {
         let client = server.client_with(Some(&format!("secret-{role}")));
         let refused = [
@@ -87,6 +88,43 @@ async fn a_change_that_names_no_rule_is_refused_and_null_removes_it() {
     assert_eq!((&set["name"], &set["orphan_policy"]), (&json!("a/b"), &json!("fail")));
     let removed = value(change(r#"{"orphan_policy": null}"#).await.expect("an answer")).await;
     assert!(removed["orphan_policy"].is_null());
+}
+
+#[tokio::test]
+async fn a_queues_owners_take_turns_by_weights_within_bounds_until_that_is_ended() {
+    let server = Server::start().await;
+    let http = reqwest::Client::new();
+    let change = |body: &serde_json::Value| http.patch(server.url("/v1/queues/q")).json(body).send();
+    for (wrong, field) in [
+        (json!({"weights": {"a": 0}}), "weights.a"),
+        (json!({"weights": {"a": 1_001, "b": 3}}), "weights.a"),
+        (json!({"weights": {" a": 1}}), "weights. a"),
+        (json!({"weights": (0..101).map(|number| (number.to_string(), 1)).collect::<BTreeMap<_, _>>()}), "weights"),
+        (json!({"fairness": "kind"}), "fairness"),
+        (json!({"order": "longest"}), "order"),
+        (json!({"fairness": "owner", "weight": {}}), "weight"),
+    ] {
+        let refused = problem(change(&wrong).await.expect("an answer")).await;
+        assert_eq!((refused.status, refused.errors[0].field.as_str()), (422, field), "{wrong}");
+    }
+    let set = value(change(&json!({"fairness": "owner", "weights": {"b": 1_000}})).await.expect("an answer")).await;
+    assert_eq!((&set["fairness"], &set["weights"]), (&json!("owner"), &json!({"b": 1_000})));
+    let client = server.client();
+    for owner in ["a", "a", "a", "b"] {
+        let job = SubmitJob { owner: Some(owner.to_owned()), ..SubmitJob::new("q", "k") };
+        client.submit(&job).await.expect("submitted");
+    }
+    let jobs = client.claim(&ClaimJobs { max_jobs: Some(2), ..claim("q") }).await.expect("an answer").jobs;
+    let owners: Vec<Option<String>> = jobs.into_iter().map(|job| job.owner.map(|owner| owner.to_string())).collect();
+    assert_eq!(owners, [Some("a".to_owned()), Some("b".to_owned())]);
+    let set = value(change(&json!({"orphan_policy": "fail"})).await.expect("an answer")).await;
+    assert_eq!((&set["fairness"], &set["orphan_policy"]), (&json!("owner"), &json!("fail")), "what is not named stays");
+    let shortest = json!({"fairness": "owner_runtime", "order": "shortest"});
+    let set = value(change(&shortest).await.expect("an answer")).await;
+    assert_eq!((&set["fairness"], &set["order"]), (&json!("owner_runtime"), &json!("shortest")));
+    let ended =
+        value(change(&json!({"fairness": "none", "weights": {}, "order": "dispatch"})).await.expect("an answer")).await;
+    assert_eq!((&ended["fairness"], &ended["weights"]), (&json!("none"), &json!({})));
 }
 
 #[tokio::test]
@@ -158,6 +196,50 @@ async fn workers_show_what_they_ask_for_offer_and_run() {
     assert!(page["next_cursor"].is_string());
     let unknown = problem(reqwest::get(server.url("/v1/workers/nobody")).await.expect("an answer")).await;
     assert_eq!((unknown.status, unknown.code.as_str()), (404, "no_such_worker"));
+}
+
+#[tokio::test]
+async fn a_job_is_given_to_the_worker_that_offers_what_it_requires_and_later_ones_overtake_it() {
+    let server = Server::start().await;
+    let client = server.client();
+    let requires = ["hw=fpga", "os in (linux,darwin)", "build>=042", "!broken"].map(str::to_owned).to_vec();
+    let picky = SubmitJob { id: Some("picky".to_owned()), requires, ..SubmitJob::new("q", "k") };
+    let picky = client.submit(&picky).await.expect("submitted");
+    let normal = json!(["hw = fpga", "os in (linux, darwin)", "build >= 42", "!broken"]);
+    assert_eq!(json!(picky.requires), normal);
+    let again = SubmitJob {
+        id: Some("picky".to_owned()),
+        requires: picky.requires.iter().map(ToString::to_string).collect(),
+        ..SubmitJob::new("q", "k")
+    };
+    assert_eq!(client.submit(&again).await.expect("the same submission").version, picky.version);
+    let later = client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+
+    let ids = |jobs: &[leasehold::wire::Job]| jobs.iter().map(|job| job.id.to_string()).collect::<Vec<_>>();
+    let all = ClaimJobs { max_jobs: Some(9), ..claim("q") };
+    let overtaken = client.claim(&all).await.expect("an answer").jobs;
+    assert_eq!(ids(&overtaken), [&*later.id], "who offers nothing is given what requires nothing");
+    let why = client.explain(&picky.id).await.expect("explained");
+    assert_eq!((why.runnable, codes(&why)), (true, vec!["requirements_not_met"]));
+    assert!(why.reasons[0].message.contains("offers hw = fpga; os in (linux, darwin); build >= 42."), "{why:?}");
+
+    let offered = [("hw", "fpga"), ("os", "linux"), ("build", "43")];
+    let labels: BTreeMap<String, String> = offered.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let broken = [("broken".to_owned(), String::new())].into_iter().chain(labels.clone()).collect();
+    assert!(client.claim(&ClaimJobs { labels: broken, ..all.clone() }).await.expect("an answer").jobs.is_empty());
+    let next = ClaimNext {
+        queues: vec!["q".to_owned()],
+        request_id: "next".to_owned(),
+        labels: labels.clone(),
+        ..ClaimNext::default()
+    };
+    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: 1, result: None, next: Some(next) };
+    let url = server.url(&format!("/v1/jobs/{}/complete", later.id));
+    let ended = value(reqwest::Client::new().post(url).json(&done).send().await.expect("an answer")).await;
+    assert_eq!((&ended["next"]["jobs"][0]["id"], &ended["next"]["jobs"][0]["requires"]), (&json!("picky"), &normal));
+    assert_eq!(client.worker(WORKER).await.expect("known").worker.labels, labels);
+    let found = client.jobs(&JobQuery { kql: Some("requires: \"hw = fpga\"".to_owned()), ..JobQuery::default() }).await;
+    assert_eq!(ids(&found.expect("a page").items), ["picky"]);
 }
 
 #[tokio::test]

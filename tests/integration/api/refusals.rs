@@ -94,15 +94,17 @@ async fn submissions_that_are_no_json() {
     .await;
 }
 
+/// Returns this many members of an object, each with this value.
+fn many(count: usize, value: &str) -> String {
+    (0..count).map(|number| format!("\"l{number}\": {value}")).collect::<Vec<_>>().join(", ")
+}
+
 #[tokio::test]
 async fn submissions_with_wrong_fields() {
     let jobs = "/v1/jobs";
     let wrong = |what, rest: &str, field| post(what, jobs, job(rest)).field(field);
     let deep = format!("\"payload\": {}{}", "[".repeat(101), "]".repeat(101));
     let bomb = format!("\"payload\": {}{}", "[".repeat(250_000), "]".repeat(250_000));
-    let many = |count: usize, value: &str| {
-        (0..count).map(|number| format!("\"l{number}\": {value}")).collect::<Vec<_>>().join(", ")
-    };
     all_are_refused(vec![
         post("no queue", jobs, r#"{"kind": "k"}"#).field("queue"),
         post("a queue that is a number", jobs, r#"{"queue": 1, "kind": "k"}"#).field("queue"),
@@ -131,6 +133,10 @@ async fn submissions_with_wrong_fields() {
         wrong("a time without a zone", r#""run_at": "2030-01-01T00:00:00""#, "run_at"),
         wrong("a time that is a number", r#""run_at": 0"#, "run_at"),
         wrong("no attempts", r#""max_attempts": 0"#, "max_attempts"),
+        wrong("a limit of none", r#""concurrency_key": "db", "max_concurrent": 0"#, "max_concurrent"),
+        wrong("a limit of too many", r#""concurrency_key": "db", "max_concurrent": 1001"#, "max_concurrent"),
+        wrong("a limit of no key", r#""max_concurrent": 1"#, "max_concurrent"),
+        wrong("a key of 10 KiB", &format!(r#""concurrency_key": "{}""#, "k".repeat(10_240)), "concurrency_key"),
         wrong("attempts without end", r#""max_attempts": 1001"#, "max_attempts"),
         wrong("a timeout of nothing", r#""timeout_ms": 0"#, "timeout_ms"),
         wrong("a negative timeout", r#""timeout_ms": -1"#, "timeout_ms"),
@@ -144,6 +150,24 @@ async fn submissions_with_wrong_fields() {
         wrong("a label of 1,025 bytes", &format!(r#""labels": {{"a": "{}"}}"#, "x".repeat(1025)), "labels.a"),
         wrong("65 labels", &format!(r#""labels": {{{}}}"#, many(65, "\"x\"")), "labels"),
         wrong("33 resources", &format!(r#""resources": {{{}}}"#, many(33, "1")), "resources"),
+        wrong("17 requirements", &format!(r#""requires": [{}]"#, ["\"a\""; 17].join(",")), "requires"),
+        wrong("a requirement without a value", r#""requires": ["a", "!b", "hw ="]"#, "requires[2]"),
+        wrong("a requirement in words", r#""requires": ["hw is fpga"]"#, "requires[0]"),
+        wrong("a requirement that compares words", r#""requires": ["build >= new"]"#, "requires[0]"),
+        wrong("a requirement of 257 bytes", &format!(r#""requires": ["a{}"]"#, " ".repeat(256)), "requires[0]"),
+        wrong("a requirement that is a number", r#""requires": [1]"#, "requires[0]"),
+        wrong("requirements by name", r#""requires": {"hw": "fpga"}"#, "requires"),
+        wrong("a unique key of 10 KiB", &format!(r#""unique_key": "{}""#, "x".repeat(10 << 10)), "unique_key"),
+        wrong("an empty unique key", r#""unique_key": """#, "unique_key"),
+        wrong("an ordering key of 10 KiB", &format!(r#""ordering_key": "{}""#, "x".repeat(10 << 10)), "ordering_key"),
+        wrong("an empty ordering key", r#""ordering_key": """#, "ordering_key"),
+        wrong("an answer to duplicates of no key", r#""on_duplicate": "existing""#, "on_duplicate"),
+        wrong("an unknown answer to duplicates", r#""unique_key": "a", "on_duplicate": "drop""#, "on_duplicate"),
+        wrong(
+            "a longest wait of a job that is not put off",
+            r#""unique_key": "a", "longest_wait_ms": 1"#,
+            "longest_wait_ms",
+        ),
         wrong(
             "an event of schedules",
             r#""notify": [{"url": "https://example.org/", "events": ["schedule_missed"]}]"#,
@@ -233,6 +257,33 @@ async fn calls_about_leases_with_wrong_fields() {
 }
 
 #[tokio::test]
+async fn orders_of_queues_that_are_none() {
+    let claim = |rest: &str| format!(r#"{{"worker_id": "w", "queues": ["q", "r"], {rest}}}"#);
+    let wrong = |what, rest: &str, field| post(what, "/v1/claims", claim(rest)).field(field);
+    let weighted = |weights: &str| format!(r#""queue_order": "weighted", "queue_weights": {weights}"#);
+    let next = |rest: &str| {
+        let next = format!(r#"{{"queues": ["q"], "request_id": "r", {rest}}}"#);
+        format!(r#"{{"worker_id": "w", "fence": 1, "next": {next}}}"#)
+    };
+    let twice = |order: &str| format!(r#"{{"worker_id": "w", "queues": ["q", "r", "q"], "queue_order": "{order}"}}"#);
+    all_are_refused(vec![
+        wrong("an order that is none", r#""queue_order": "fair""#, "queue_order"),
+        wrong("a weight of nothing", &weighted(r#"{"q": 0}"#), "queue_weights.q"),
+        wrong("a weight of too much", &weighted(r#"{"q": 1001}"#), "queue_weights.q"),
+        wrong("a weight that is a text", &weighted(r#"{"q": "3"}"#), "queue_weights.q"),
+        wrong("a weight of a queue that is not named", &weighted(r#"{"s": 3}"#), "queue_weights.s"),
+        wrong("a weight twice", &weighted(r#"{"q": 3, "q": 4}"#), "queue_weights"),
+        wrong("weights in no order", r#""queue_weights": {"q": 3}"#, "queue_weights"),
+        wrong("weights in another order", r#""queue_order": "strict", "queue_weights": {"q": 3}"#, "queue_weights"),
+        post("a queue twice, one before the other", "/v1/claims", twice("strict")).field("queues[2]"),
+        post("a queue twice, in turns", "/v1/claims", twice("weighted")).field("queues[2]"),
+        post("a next claim's weight", "/v1/jobs/j/complete", next(&weighted(r#"{"q": 0}"#)))
+            .field("next.queue_weights.q"),
+    ])
+    .await;
+}
+
+#[tokio::test]
 async fn arrays_are_no_objects() {
     let values = r#"[null,null,"q","k",null,null,null,{},null,null,null,null,null,null,{},null,[]]"#;
     let wrong = |what, rest: &str, field| post(what, "/v1/jobs", job(rest)).field(field);
@@ -253,6 +304,29 @@ async fn arrays_are_no_objects() {
 }
 
 #[tokio::test]
+async fn labels_that_no_worker_may_offer_are_refused() {
+    let claim = |labels: &str| format!(r#"{{"worker_id": "w", "queues": ["q"], "labels": {labels}}}"#);
+    let wrong = |what, labels: &str, field| post(what, "/v1/claims", claim(labels)).field(field);
+    let long = "x".repeat(129);
+    let next = |labels: &str| {
+        let next = format!(r#"{{"queues": ["q"], "request_id": "r", "labels": {labels}}}"#);
+        format!(r#"{{"worker_id": "w", "fence": 1, "next": {next}}}"#)
+    };
+    all_are_refused(vec![
+        wrong("65 labels", &format!("{{{}}}", many(65, "\"x\"")), "labels"),
+        wrong("1,000 labels", &format!("{{{}}}", many(1_000, "\"x\"")), "labels"),
+        wrong("a label with a space", r#"{"a b": "x"}"#, "labels"),
+        wrong("a label without a name", r#"{"": "x"}"#, "labels"),
+        wrong("a label of 65 letters", &format!(r#"{{"{}": "x"}}"#, "n".repeat(65)), "labels"),
+        wrong("a value of 129 bytes", &format!(r#"{{"hw": "{long}"}}"#), "labels.hw"),
+        wrong("a value with a line break", r#"{"hw": "a\nb"}"#, "labels.hw"),
+        wrong("a value that is a number", r#"{"build": 43}"#, "labels.build"),
+        post("a next claim's label", "/v1/jobs/j/complete", next(r#"{"a b": "x"}"#)).field("next.labels"),
+    ])
+    .await;
+}
+
+#[tokio::test]
 async fn names_that_come_twice_are_not_silently_one() {
     let wrong = |what, rest: &str, field| post(what, "/v1/jobs", job(rest)).field(field);
     all_are_refused(vec![
@@ -264,6 +338,8 @@ async fn names_that_come_twice_are_not_silently_one() {
             r#"{"worker_id": "w", "queues": ["q"], "resources": {"gpus": 1, "gpus": 1}}"#,
         )
         .field("resources"),
+        post("a label twice", "/v1/claims", r#"{"worker_id": "w", "queues": ["q"], "labels": {"a": "1", "a": "1"}}"#)
+            .field("labels"),
     ])
     .await;
 }
@@ -324,6 +400,35 @@ async fn queries_and_paths_that_lead_nowhere() {
             .gives(415, "unsupported_media_type"),
         post("a job of no type", "/v1/jobs", job("\"id\": \"a\"")).typed(None).gives(415, "unsupported_media_type"),
         post("many jobs as one", "/v1/jobs/bulk", "[]").gives(415, "unsupported_media_type"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn limits_that_are_none() {
+    let put = |what, body: &str| Case { method: Method::PUT, ..post(what, "/v1/limits/key/db", body) };
+    let urgent = |most: u32, places: u32, least: i32| {
+        format!(r#"{{"max_concurrent": {most}, "urgent": {{"places": {places}, "min_priority": {least}}}}}"#)
+    };
+    all_are_refused(vec![
+        put("a limit of nothing", "{}").field("max_concurrent"),
+        put("a limit of 0", r#"{"max_concurrent": 0}"#).field("max_concurrent"),
+        put("a limit beyond what one can be", r#"{"max_concurrent": 1001}"#).field("max_concurrent"),
+        put("a rate without a period", r#"{"rate": {"count": 5}}"#).field("rate.per_ms"),
+        put("a rate of none", r#"{"rate": {"count": 0, "per_ms": 1000}}"#),
+        put("a rate in no time", r#"{"rate": {"count": 5, "per_ms": 0}}"#).field("rate.per_ms"),
+        put("a rate in two days", r#"{"rate": {"count": 5, "per_ms": 172800000}}"#).field("rate.per_ms"),
+        put("a burst of none", r#"{"rate": {"count": 5, "per_ms": 1000, "burst": 0}}"#).field("rate.burst"),
+        put("no places for urgent jobs", &urgent(10, 0, 50)).field("urgent.places"),
+        put("all places for urgent jobs", &urgent(10, 10, 50)).field("urgent.places"),
+        put("a priority that all jobs have", &urgent(10, 2, -100)).field("urgent.min_priority"),
+        put("a priority that none has", &urgent(10, 2, 101)).field("urgent.min_priority"),
+        put("urgent jobs of any priority", r#"{"max_concurrent": 9, "urgent": {"places": 2}}"#)
+            .field("urgent.min_priority"),
+        put("places of none", r#"{"rate": {"count": 5, "per_ms": 1000}, "urgent": {"places": 2, "min_priority": 1}}"#)
+            .field("urgent"),
+        put("a pause until no time", r#"{"paused_until": "tomorrow"}"#).field("paused_until"),
+        Case { path: "/v1/limits/place/db", ..put("a scope that is none", r#"{"max_concurrent": 1}"#) }.field("scope"),
     ])
     .await;
 }

@@ -1,11 +1,14 @@
 //! Schedules over HTTP: when they fire, how they are stored, listed and changed.
 
 mod bulk;
+mod stream;
 
 use std::sync::Arc;
 
 use leasehold::client::ScheduleQuery;
 use leasehold::clock::{ManualClock, Timestamp};
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use leasehold::store::{ScheduleWrite, Store};
 use leasehold::wire::{ExcludedDates, Period, PreviewSchedule};
 use serde_json::{Value, json};
 
@@ -353,4 +356,29 @@ async fn a_mistake_in_a_query_for_schedules_is_shown_with_its_place_and_the_clos
         assert_eq!((refused.status, refused.errors[0].field.as_str()), (422, field), "{query}");
         assert!(refused.errors[0].message.contains(said), "{query}: {}", refused.errors[0].message);
     }
+}
+
+#[tokio::test]
+async fn a_schedule_that_cannot_be_read_any_more_is_not_resumed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
+    let store: Arc<dyn Store> = Arc::new(store);
+    let at = "2030-01-01T00:00:00Z";
+    let schedule = json!({
+        "id": "lost-zone", "revision": 1, "period_since": at, "created_at": at, "updated_at": at,
+        "paused": {"at": at, "by": "test"},
+        "definition": {
+            "action": call_to("http://127.0.0.1:1/"), "period": {"cron": "@hourly", "time_zone": "Mars/Olympus"},
+            "margin_of_error_ms": 60_000,
+        },
+    });
+    let schedule = Arc::new(serde_json::from_value(schedule).expect("a schedule"));
+    assert!(store.write_schedules(vec![ScheduleWrite::Create { schedule }]).await.iter().all(Result::is_ok));
+    let server = Server::start_with(Setup { store: Some(store), ..Setup::default() }).await;
+    let refused = send(&server, reqwest::Method::POST, "/v1/schedules/lost-zone/resume", &Value::Null).await;
+    let refused = problem(refused).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "schedule_unreadable"));
+    assert!(refused.detail.contains("period.time_zone"), "{}", refused.detail);
+    let shown = reqwest::get(server.url("/v1/schedules/lost-zone")).await.expect("an answer");
+    assert!(value(shown).await["paused"].is_object());
 }

@@ -32,6 +32,17 @@ fn a_queue_is_paused_explained_and_resumed() {
     assert!(said.contains("It was completed at"), "{said}");
     let set = bed.run(&["queue", "set", "default", "--orphan-policy", "flag"]).expect(0).stdout();
     assert_eq!(set.trim(), "default: not paused, orphans: flag");
+    let turns = ["queue", "set", "default", "--fairness", "owner", "--weight", "team-a=3", "--weight", "b=2"];
+    let set = bed.run(&turns).expect(0).stdout();
+    assert!(set.contains("owners take turns (b 2, team-a 3)"), "{set}");
+    let shown = bed.run(&["queue", "show", "default"]).expect(0).stdout();
+    assert!(shown.contains("owners take turns (b 2, team-a 3)") && shown.contains("flag"), "{shown}");
+    let shortest = ["queue", "set", "default", "--fairness", "owner_runtime", "--no-weights", "--order", "shortest"];
+    let said = bed.run(&shortest).expect(0).stdout();
+    assert!(said.contains("owners take turns by expected runtime, shorter jobs go first"), "{said}");
+    bed.run(&["queue", "set", "default", "--order", "longest"]).expect(2);
+    bed.run(&["queue", "set", "default", "--weight", "team-a"]).expect(2);
+    bed.run(&["queue", "set", "default"]).expect(2);
     assert_eq!(bed.run(&["explain", "no-such-job"]).code(), Some(1));
 }
 
@@ -50,6 +61,112 @@ fn a_worker_takes_no_job_that_needs_more_than_it_offers() {
     until("the worker offers all it has again", || bed.run(&["explain", "large"]).expect(0).stdout().contains(said));
     let workers = bed.run(&["workers"]).expect(0).stdout();
     assert!(workers.contains("memory_mib=1024"), "{workers}");
+}
+
+#[test]
+fn a_limit_is_set_shown_explained_and_removed() {
+    let bed = Bed::start();
+    assert_eq!(bed.run(&["limit", "list"]).expect(0).stdout().trim(), "No limit is set.");
+    assert_eq!(bed.run(&["limit", "set", "key:db", "1"]).expect(0).stdout().trim(), "key:db: 0 run, at most 1 at once");
+    let _worker = bed.worker(&["--slots", "4"]);
+    let keyed = ["--concurrency-key", "db", "--max-concurrent", "5"];
+    let (first, second) = (bed.submit(&keyed, "sleep 60"), bed.submit(&keyed, "echo done"));
+    let running = |id: &str| bed.run(&["limit", "show", "key:db"]).expect(0).stdout().contains(id);
+    until("the first runs", || running(&first));
+    let said = format!("The limit `key:db` lets 1 run at once, and so many do: {first}.");
+    until("the other one waits", || bed.run(&["explain", &second]).expect(0).stdout().contains(&said));
+    let list = bed.run(&["limit", "list"]).expect(0).stdout();
+    assert!(list.contains("key:db") && list.contains("anonymous"), "{list}");
+
+    assert_eq!(bed.run(&["limit", "remove", "key:db"]).expect(0).stdout().trim(), "key:db: removed");
+    bed.run(&["wait", &second]).expect(0);
+    let urgent = ["limit", "set", "queue:q", "10", "--urgent-places", "2", "--urgent-priority", "50"];
+    let said = bed.run(&urgent).expect(0).stdout();
+    assert_eq!(said.trim(), "queue:q: 0 run, at most 10 at once, 2 of them for priorities from 50 on");
+    bed.run(&["limit", "set", "queue:q", "2", "--urgent-places", "2", "--urgent-priority", "50"]).expect(2);
+    bed.run(&["limit", "set", "queue:q", "2", "--urgent-places", "1"]).expect(2);
+    for wrong in [["limit", "set", "db", "1"], ["limit", "set", "place:db", "1"], ["limit", "set", "key:db", "0"]] {
+        bed.run(&wrong).expect(2);
+    }
+}
+
+#[test]
+fn a_worker_takes_a_job_that_requires_a_label_only_if_it_offers_it() {
+    let bed = Bed::start();
+    let _any = bed.worker(&[]);
+    let id = bed.submit(&["--requires", "hw=fpga", "--requires", "build>=42"], "echo done");
+    let said = "offers hw = fpga; build >= 42.";
+    until("the other worker asks", || bed.run(&["explain", &id]).expect(0).stdout().contains(said));
+    bed.run(&["wait", &bed.submit(&[], "echo overtakes")]).expect(0);
+    let page = bed.run(&["get", &id]).expect(0).stdout();
+    assert!(page.contains("available") && page.contains("hw = fpga; build >= 42"), "{page}");
+    let settings = bed.path().join("fpga.toml");
+    std::fs::write(&settings, "[worker]\nlabels = { hw = \"fpga\", build = \"43\" }\n").expect("written");
+    let _fpga = bed.worker(&["--config", settings.to_str().expect("a path")]);
+    bed.run(&["wait", &id]).expect(0);
+    let workers = bed.run(&["workers"]).expect(0).stdout();
+    assert!(workers.contains("build=43 hw=fpga"), "{workers}");
+    let _gpu = bed.worker(&["--label", "hw=gpu"]);
+    bed.run(&["wait", &bed.submit(&["--requires", "hw = gpu"], "echo done")]).expect(0);
+    let refused = bed.run(&["submit", "--requires", "hw is gpu", "--", "true"]);
+    assert_eq!(refused.code(), Some(2));
+    assert!(refused.stderr().contains("requires[0]: `=`, `!=`"), "{}", refused.stderr());
+}
+
+#[test]
+fn a_worker_takes_from_its_queues_in_the_order_that_it_says() {
+    let bed = Bed::start();
+    let ran = bed.path().join("ran");
+    for queue in ["b", "a", "b", "a", "b", "b"] {
+        bed.submit(&["--queue", queue, "--priority", "9"], &format!("echo {queue} >> {}", ran.display()));
+    }
+    let lines = || std::fs::read_to_string(&ran).unwrap_or_default().split_whitespace().collect::<String>();
+    {
+        let _strict = bed.worker(&["--queue", "a,b", "--queue-order", "strict", "--slots", "1"]);
+        until("all ran", || lines().len() == 6);
+    }
+    assert_eq!(lines(), "aabbbb");
+
+    let settings = bed.path().join("turns.toml");
+    let turns = "queues = [\"b\", \"a\"]\nqueue_order = \"weighted\"\nqueue_weights = { a = 2 }";
+    std::fs::write(&settings, format!("[worker]\nslots = 1\n{turns}\n")).expect("written");
+    for queue in ["a", "a", "a", "a", "b", "b"] {
+        bed.submit(&["--queue", queue], &format!("echo {queue} >> {}", ran.display()));
+    }
+    let _turns = bed.worker(&["--config", settings.to_str().expect("a path")]);
+    until("all ran", || lines().len() == 12);
+    assert_eq!(&lines()[6..], "abaaba");
+    for wrong in [
+        ["--queue-weight", "default=3"].as_slice(),
+        &["--queue-order", "fair"],
+        &["--queue-order", "weighted", "--queue-weight", "other=3"],
+        &["--queue", "a,a", "--queue-order", "strict"],
+    ] {
+        bed.run(&[&["worker"], wrong].concat()).expect(2);
+    }
+}
+
+#[test]
+fn a_second_job_of_a_unique_key_is_refused_or_answered_with_the_first() {
+    let bed = Bed::start();
+    let id = bed.submit(&["--unique-key", "report 7"], "echo done");
+    let refused = bed.run(&["submit", "--unique-key", "report 7", "--", "true"]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr().contains(&id), "{}", refused.stderr());
+    assert_eq!(bed.submit(&["--unique-key", "report 7", "--on-duplicate", "existing"], "echo again"), id);
+    let replace = ["--unique-key", "report 7", "--on-duplicate", "replace", "--longest-wait", "5m"];
+    assert_eq!(bed.submit(&replace, "echo new"), id);
+    assert!(bed.run(&["get", &id]).expect(0).stdout().contains("report 7"));
+    let lines = bed.path().join("jobs.jsonl");
+    let line = format!(r#"{{"command": ["true"], "unique_key": "{}", "on_duplicate": "existing"}}"#, "report 7");
+    std::fs::write(&lines, format!("{line}\n{line}\n")).expect("written");
+    let ids = bed.run(&["submit", "--file", lines.to_str().expect("a path")]).expect(0).stdout();
+    assert_eq!(ids.lines().collect::<Vec<_>>(), [&*id, &*id]);
+    let without = bed.run(&["submit", "--on-duplicate", "existing", "--", "true"]);
+    assert_eq!(without.code(), Some(2));
+    let _worker = bed.worker(&[]);
+    bed.run(&["wait", &id]).expect(0);
+    assert_ne!(bed.submit(&["--unique-key", "report 7"], "echo done"), id);
 }
 
 #[test]

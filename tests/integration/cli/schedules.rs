@@ -1,5 +1,6 @@
 //! Schedules, fire times and crontabs on the command line.
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use leasehold::clock::{Clock as _, SystemClock};
@@ -282,6 +283,77 @@ fn many_schedules_are_shown_before_they_are_changed_and_changed_only_on_a_word()
     }
     let both = bed.run(&["schedule", "pause", "s0001", "s0002"]).expect(0).stdout();
     assert_eq!(both, "s0001: paused by anonymous\ns0002: paused by anonymous\n");
+}
+
+#[test]
+fn a_file_of_schedules_is_stored_line_by_line_from_any_line_on() {
+    let bed = Bed::start();
+    let file = add_many(&bed, 2_500);
+    let mut text = std::fs::read_to_string(&file).expect("the file");
+    text.insert_str(0, "\n{\"id\": \"wrong\"}\n");
+    std::fs::write(&file, &text).expect("a file");
+    let ended = bed.run(&["schedule", "add", "--file", "schedules.jsonl"]).expect(1);
+    assert!(ended.stderr().contains("schedules.jsonl:2: action:"), "{}", ended.stderr());
+    assert!(ended.stderr().contains("1 schedules were refused"), "{}", ended.stderr());
+    let ids: Vec<String> = (0..2_500).map(|number| format!("s{number:04}")).collect();
+    assert!(ended.stdout().lines().eq(&ids), "{}", &ended.stdout()[..100]);
+    assert_eq!(listed(&bed, &[]), ids);
+
+    let rest = bed.run(&["schedule", "add", "--file", "schedules.jsonl", "--from-line", "2500", "--json"]).expect(0);
+    let items: Vec<Value> = rest.stdout().lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    assert_eq!(
+        items,
+        [
+            json!({"status": 200, "id": "s2497"}),
+            json!({"status": 200, "id": "s2498"}),
+            json!({"status": 200, "id": "s2499"})
+        ]
+    );
+
+    // The same line without an id is the same schedule.
+    let action = json!({"type": "job", "job": {"queue": "q", "kind": "k"}});
+    let line = json!({"owner": "none", "action": action, "period": {"cron": "@daily"}}).to_string();
+    for _ in 0..2 {
+        let mut add = leasehold(bed.path(), ["schedule", "add", "--file", "-"]);
+        add.env("LEASEHOLD_SERVER", bed.server.url());
+        Started::with_input(&mut add, &format!("{line}\n{line}")).end().expect(0);
+    }
+    assert_eq!(listed(&bed, &["--owner", "none"]).len(), 1);
+    bed.run(&["schedule", "add", "--from-line", "3", "x", "@daily", "--", "true"]).expect(2);
+    assert!(bed.run(&["schedule", "add", "--file", "nowhere"]).expect(2).stderr().contains("cannot read nowhere"));
+}
+
+#[test]
+fn a_file_that_is_stored_in_part_says_with_which_line_to_go_on() {
+    let place = tempfile::tempdir().expect("a directory");
+    std::fs::write(place.path().join("schedules.jsonl"), "\n{\"id\": \"a\"}\n{\"id\": \"b\"}\n\n{\"id\": \"c\"}\n")
+        .expect("a file");
+    // A server that answers two lines and is gone.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let server = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().expect("a call");
+        let mut seen = Vec::new();
+        while !String::from_utf8_lossy(&seen).contains("{\"id\": \"c\"}") {
+            let mut part = [0; 4096];
+            let read = connection.read(&mut part).expect("readable");
+            assert_ne!(read, 0, "{}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&part[..read]);
+        }
+        let items = "{\"status\":201,\"id\":\"a\"}\n{\"status\":201,\"id\":\"b\"}\n";
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
+        let answer = format!("{head}{:x}\r\n{items}\r\n", items.len());
+        connection.write_all(answer.as_bytes()).expect("sent");
+    });
+    let mut add = leasehold(place.path(), ["schedule", "add", "--file", "schedules.jsonl"]);
+    let ended = Started::of(add.env("LEASEHOLD_SERVER", url)).end().expect(3);
+    server.join().expect("it has answered");
+    assert_eq!(ended.stdout(), "a\nb\n");
+    let said = ended.stderr();
+    assert!(
+        said.contains("schedules.jsonl: stored up to line 3; the same command with --from-line 4 goes on"),
+        "{said}"
+    );
 }
 
 #[test]

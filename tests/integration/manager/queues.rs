@@ -1,6 +1,6 @@
 //! Queues that are held back, and claims with room for some jobs only.
 
-use leasehold::job::OrphanPolicy;
+use leasehold::job::{Conditions, OrphanPolicy};
 use leasehold::manager::Worker;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 
@@ -16,6 +16,7 @@ cases! {
     a_queue_keeps_who_paused_it_since_when_and_why,
     a_queues_rule_for_orphans_is_kept_and_removed,
     a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it,
+    a_job_that_requires_a_label_waits_for_the_worker_that_offers_it_and_others_overtake_it,
     a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks,
     a_job_says_how_it_is_doing_in_every_state,
     jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts,
@@ -115,6 +116,39 @@ async fn a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it(si
     assert_eq!(ids(site.claim(offering(1024)).await), [small]);
     assert!(site.claim(ClaimRequest { wait: Duration::ZERO, ..offering(1024) }).await.is_empty());
     assert_eq!(ids(site.claim(offering(4096)).await), [large]);
+}
+
+async fn a_job_that_requires_a_label_waits_for_the_worker_that_offers_it_and_others_overtake_it(site: Site) {
+    let requires = || ["hw = fpga", "build >= 42"].map(|text| text.parse().expect("a requirement")).to_vec();
+    let conditions = || Conditions { requires: requires(), ..Conditions::default() }.stored();
+    let picky = || JobSpec { conditions: conditions(), priority: Priority::new(9).expect("ok"), ..spec() };
+    let first = site.submit(NewJob::of(picky())).await.versioned.job.id.clone();
+    let second = site.submit(new_job()).await.versioned.job.id.clone();
+    let offering = |build: &str| {
+        let labels = [("hw", "fpga"), ("build", build)].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        ClaimRequest { labels, wait: PATIENCE, ..claim(10) }
+    };
+    let ids = |claimed: Vec<Versioned>| claimed.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(site.claim(ClaimRequest { wait: PATIENCE, ..claim(10) }).await), std::slice::from_ref(&second));
+    assert!(site.claim(ClaimRequest { wait: Duration::ZERO, ..offering("41") }).await.is_empty());
+    let why = site.manager.explain(&first).await.expect("explained");
+    assert_eq!((why.runnable, why.reasons[0].code.as_str()), (true, "requirements_not_met"));
+    assert!(why.reasons[0].message.ends_with(" offers build >= 42."), "{why:?}");
+    let claimed = site.claim(offering("43")).await.remove(0);
+    assert_eq!((&claimed.job.id, claimed.job.spec.requires()), (&first, &requires()[..]));
+
+    // A new job goes to the claim that offers what it requires, whoever has waited longer.
+    let any = waiting_claim(&site.manager);
+    until("a waiting claim", async || site.manager.waiting_claims() == 1).await;
+    let (manager, request) = (site.manager.clone(), offering("43"));
+    let fpga = tokio::spawn(async move { manager.claim(request).await });
+    until("both wait", async || site.manager.waiting_claims() == 2).await;
+    let third = site.submit(NewJob::of(picky())).await.versioned.job.id.clone();
+    let given = fpga.await.expect("no panic").expect("answered");
+    assert_eq!(given.jobs().iter().map(|view| &view.versioned.job.id).collect::<Vec<_>>(), [&third]);
+    given.delivered();
+    site.submit(new_job()).await;
+    any.await.expect("no panic").expect("answered").delivered();
 }
 
 async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Site) {

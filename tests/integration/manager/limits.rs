@@ -1,0 +1,386 @@
+//! Limits: how many jobs of a queue, kind, owner or key run at once.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use leasehold::job::{Concurrency, ConcurrencyKey, Conditions, LimitName, RecordName};
+use leasehold::manager::{NewLimit, Rate, Urgent};
+use leasehold::store::{RecordKey, RecordKind, RecordWrite};
+
+use super::*;
+use crate::interference::{Gate, Interfered, Interference};
+use crate::servers;
+use crate::store::elasticsearch::{connect, patient};
+
+/// More requests than a claim under a limit makes.
+const MOST_REQUESTS: i64 = 40;
+
+fn keyed(key: &str, max: u32) -> NewJob {
+    let concurrency = Some(Concurrency { key: ConcurrencyKey::new(key).expect("a key"), max });
+    NewJob::of(JobSpec { conditions: Conditions { concurrency, ..Conditions::default() }.stored(), ..spec() })
+}
+
+fn limit(text: &str) -> LimitName {
+    text.parse().expect("a limit")
+}
+
+fn at_most(jobs: u32) -> NewLimit {
+    NewLimit { max_concurrent: Some(jobs), ..NewLimit::default() }
+}
+
+impl Site {
+    /// Submits jobs, which searches find from then on.
+    async fn submit_all(&self, jobs: Vec<NewJob>) {
+        for answer in self.manager.submit(&caller(), jobs).await {
+            answer.expect("the job is taken");
+        }
+        self.engine.settle().await;
+    }
+
+    /// Claims again and again until so many jobs were claimed.
+    pub(super) async fn claim_until(&self, count: usize) -> Vec<Versioned> {
+        let mut claimed = Vec::new();
+        until("the jobs are claimed", async || {
+            let wait = Duration::from_millis(20);
+            claimed.extend(self.claim(ClaimRequest { wait, ..claim(count - claimed.len()) }).await);
+            claimed.len() == count
+        })
+        .await;
+        claimed
+    }
+
+    async fn holders(&self, name: &str) -> Vec<JobId> {
+        let state = self.manager.limit(&limit(name)).await.expect("readable");
+        state.running.into_iter().map(|holder| holder.job_id).collect()
+    }
+
+    pub(super) async fn complete(&self, claimed: &Versioned) {
+        self.finish(claimed, completed("1")).await.expect("accepted");
+    }
+}
+
+pub(super) async fn no_more_jobs_of_a_key_run_than_it_says(site: Site) {
+    site.submit_all((0..10).map(|_| keyed("db", 3)).collect()).await;
+    let mut running = site.claim_until(3).await;
+    assert!(site.claim(claim(10)).await.is_empty(), "a fourth job of three");
+    let mut holders = site.holders("key:db").await;
+    holders.sort();
+    let mut ids: Vec<JobId> = running.iter().map(|claimed| claimed.job.id.clone()).collect();
+    ids.sort();
+    assert_eq!(holders, ids);
+    // Each end lets one more begin, and no more.
+    for left in (0..7).rev() {
+        site.complete(&running.remove(0)).await;
+        running.extend(site.claim_until(1).await);
+        assert!(site.claim(claim(10)).await.is_empty(), "{left} are left");
+    }
+    for last in running {
+        site.complete(&last).await;
+    }
+    assert!(site.holders("key:db").await.is_empty());
+}
+
+pub(super) async fn the_smallest_number_of_those_that_run_counts(site: Site) {
+    site.submit_all(vec![keyed("db", 3), keyed("db", 3)]).await;
+    let wide = site.claim_until(2).await;
+    site.submit_all(vec![keyed("db", 2), keyed("db", 3)]).await;
+    assert!(site.claim(claim(10)).await.is_empty(), "the job of two runs beside one at the most");
+    site.complete(&wide[0]).await;
+    let narrow = site.claim_until(1).await.remove(0);
+    assert!(site.claim(claim(10)).await.is_empty(), "nor does a job of three begin beside it");
+    site.complete(&narrow).await;
+    site.complete(&wide[1]).await;
+    site.claim_until(1).await;
+}
+
+pub(super) async fn jobs_that_a_limit_holds_do_not_hold_others_up(site: Site) {
+    let urgent = |job: NewJob| NewJob { spec: JobSpec { priority: Priority::new(9).expect("ok"), ..job.spec }, ..job };
+    let mut jobs: Vec<NewJob> = (0..2_500).map(|_| urgent(keyed("db", 1))).collect();
+    jobs.extend((0..5).map(|_| new_job()));
+    site.submit_all(jobs).await;
+    let claimed = site.claim_until(6).await;
+    let of_key = |claimed: &&Versioned| claimed.job.spec.concurrency().is_some();
+    assert_eq!(claimed.iter().filter(of_key).count(), 1);
+    // More than are kept in memory have their turn too.
+    let mut first = claimed.iter().find(of_key).cloned().expect("one of the key");
+    for _ in 0..20 {
+        site.complete(&first).await;
+        first = site.claim_until(1).await.remove(0);
+    }
+}
+
+pub(super) async fn a_limit_that_is_set_counts_what_runs_and_wins_over_the_jobs(site: Site) {
+    site.submit_all((0..6).map(|_| new_job()).collect()).await;
+    let running = site.claim_until(3).await;
+    site.manager.set_limit(&caller(), &limit("queue:q"), at_most(2)).await.expect("set");
+    assert!(site.claim(claim(10)).await.is_empty(), "three run already");
+    site.complete(&running[0]).await;
+    assert!(site.claim(claim(10)).await.is_empty(), "two still run");
+    site.complete(&running[1]).await;
+    let next = site.claim_until(1).await;
+    assert!(site.claim(claim(10)).await.is_empty());
+    site.manager.set_limit(&caller(), &limit("queue:q"), at_most(3)).await.expect("raised");
+    let more = site.claim_until(1).await;
+    assert!(site.claim(claim(10)).await.is_empty());
+    assert!(site.manager.remove_limit(&limit("queue:q")).await.expect("removed"));
+    let last = site.claim_until(1).await;
+    for claimed in [&running[2], &next[0], &more[0], &last[0]] {
+        site.complete(claimed).await;
+    }
+
+    site.submit_all((0..4).map(|_| keyed("db", 1)).collect()).await;
+    site.manager.set_limit(&caller(), &limit("key:db"), at_most(2)).await.expect("set");
+    site.claim_until(2).await;
+    assert!(site.claim(claim(10)).await.is_empty());
+    for wrong in [0, 1_001] {
+        let refused = site.manager.set_limit(&caller(), &limit("key:db"), at_most(wrong)).await;
+        assert!(matches!(refused, Err(ManagerError::Invalid { field: "max_concurrent", .. })), "{refused:?}");
+    }
+}
+
+pub(super) async fn a_slot_whose_claim_never_came_is_given_away_and_the_claim_is_refused(site: Site) {
+    let first = site.submit(keyed("db", 1)).await.versioned;
+    site.engine.settle().await;
+    // Another manager has taken the slot, and is to claim the job now.
+    let body = format!(r#"{{"limit": "key:db", "holders": [{{"job": "{}", "fence": 1}}]}}"#, first.job.id);
+    let key = RecordKey::new(RecordKind::Slots, RecordName::new("key:db").expect("a name"));
+    site.store.write_record(RecordWrite::Create { key, body: json(&body) }).await.expect("written");
+    site.submit_all(vec![keyed("db", 1)]).await;
+    let running = site.claim_until(1).await.remove(0);
+    assert!(site.claim(claim(10)).await.is_empty());
+    if running.job.id != first.job.id {
+        let late = leasehold::store::Write::Replace { job: first.job.clone(), expected: first.version, bodies: vec![] };
+        let refused = site.store.write(vec![late]).await.pop().expect("one answer");
+        assert!(matches!(refused, Err(leasehold::store::WriteError::Conflict(Some(_)))), "{refused:?}");
+    }
+    site.complete(&running).await;
+    site.claim_until(1).await;
+}
+
+pub(super) async fn a_rate_lets_no_more_jobs_begin_than_its_burst_and_the_time(site: Site) {
+    let rate = Rate { count: 20, per_ms: 1_000, burst: 3 };
+    let set = NewLimit { rate: Some(rate), ..NewLimit::default() };
+    site.manager.set_limit(&caller(), &limit("kind:k"), set).await.expect("set");
+    site.submit_all((0..30).map(|_| new_job()).collect()).await;
+    let begun = tokio::time::Instant::now();
+    let mut claimed = 0;
+    until("all jobs begin", async || {
+        let wait = Duration::from_millis(20);
+        claimed += site.claim(ClaimRequest { wait, ..claim(10) }).await.len();
+        let most = f64::from(rate.burst) + f64::from(rate.count) * begun.elapsed().as_secs_f64();
+        assert!(claimed as f64 <= most, "{claimed} have begun, where {most} may");
+        claimed == 30
+    })
+    .await;
+    for (field, rate) in [
+        ("rate.count", Rate { count: 0, ..rate }),
+        ("rate.burst", Rate { burst: 0, ..rate }),
+        ("rate.per_ms", Rate { per_ms: 999, ..rate }),
+        ("rate.per_ms", Rate { per_ms: 86_400_001, ..rate }),
+    ] {
+        let set = NewLimit { rate: Some(rate), ..NewLimit::default() };
+        let refused = site.manager.set_limit(&caller(), &limit("kind:k"), set).await;
+        assert!(matches!(refused, Err(ManagerError::Invalid { field: wrong, .. }) if wrong == field), "{refused:?}");
+    }
+    let nothing = site.manager.set_limit(&caller(), &limit("kind:k"), NewLimit::default()).await;
+    assert!(matches!(nothing, Err(ManagerError::Invalid { .. })), "{nothing:?}");
+}
+
+pub(super) async fn a_key_that_is_paused_begins_nothing_before_its_time(site: Site) {
+    let until_then = site.clock.now().plus(Duration::from_secs(60));
+    let set = NewLimit { paused_until: Some(until_then), ..NewLimit::default() };
+    site.manager.set_limit(&caller(), &limit("key:db"), set).await.expect("set");
+    let held = site.submit(keyed("db", 5)).await.versioned.job.id.clone();
+    site.submit_all(vec![new_job()]).await;
+    let other = site.claim_until(1).await.remove(0);
+    assert_ne!(other.job.id, held);
+    assert!(site.claim(claim(10)).await.is_empty());
+    let reasons = site.manager.explain(&held).await.expect("explained").reasons;
+    assert!(reasons.iter().any(|reason| reason.code == "limit_paused"), "{reasons:?}");
+    site.clock.advance(Duration::from_secs(60));
+    assert_eq!(site.claim_until(1).await.remove(0).job.id, held);
+}
+
+/// A limit of so many places, some of which are kept free for jobs from the priority 50 on.
+fn with_urgent(jobs: u32, places: u32) -> NewLimit {
+    let urgent = Some(Urgent { places, min_priority: Priority::new(50).expect("a priority") });
+    NewLimit { urgent, ..at_most(jobs) }
+}
+
+fn urgent() -> NewJob {
+    NewJob::of(JobSpec { priority: Priority::new(50).expect("a priority"), ..spec() })
+}
+
+fn is_urgent(claimed: &Versioned) -> bool {
+    claimed.job.spec.priority.get() >= 50
+}
+
+pub(super) async fn urgent_jobs_have_the_places_that_are_kept_free_for_them(site: Site) {
+    site.manager.set_limit(&caller(), &limit("queue:q"), with_urgent(4, 1)).await.expect("set");
+    site.submit_all((0..8).map(|_| new_job()).collect()).await;
+    let mut others = site.claim_until(3).await;
+    assert!(site.claim(claim(10)).await.is_empty(), "the fourth place is kept free");
+    let waiting = site.submit(new_job()).await.versioned.job.id.clone();
+    let reasons = site.manager.explain(&waiting).await.expect("explained").reasons;
+    assert!(reasons.iter().any(|reason| reason.code == "kept_free_for_urgent"), "{reasons:?}");
+
+    site.submit_all(vec![urgent(), urgent()]).await;
+    let first = site.claim_until(1).await.remove(0);
+    assert!(is_urgent(&first), "it comes while others are held");
+    assert!(site.claim(claim(10)).await.is_empty(), "four run");
+    let reasons = site.manager.explain(&waiting).await.expect("explained").reasons;
+    assert!(reasons.iter().any(|reason| reason.code == "limit_reached"), "{reasons:?}");
+    site.complete(&others.remove(0)).await;
+    let second = site.claim_until(1).await.remove(0);
+    assert!(is_urgent(&second), "urgent ones may use all places");
+    assert!(site.claim(claim(10)).await.is_empty(), "four run");
+    site.complete(&first).await;
+    others.extend(site.claim_until(1).await);
+    site.complete(&second).await;
+    assert!(site.claim(claim(10)).await.is_empty(), "three of the others run");
+    for last in others {
+        site.complete(&last).await;
+    }
+    assert!(!site.claim_until(3).await.iter().any(is_urgent));
+}
+
+pub(super) async fn an_urgent_job_is_found_behind_more_held_jobs_than_are_kept(site: Site) {
+    site.manager.set_limit(&caller(), &limit("queue:q"), with_urgent(2, 1)).await.expect("set");
+    let later = Duration::from_secs(600);
+    let due_later = NewJob { run_at: Some(site.clock.now().plus(later)), ..urgent() };
+    let mut jobs: Vec<NewJob> = (0..2_500).map(|_| new_job()).collect();
+    jobs.push(due_later);
+    site.submit_all(jobs).await;
+    site.claim_until(1).await;
+    assert!(site.claim(claim(10)).await.is_empty(), "the other place is kept free");
+    site.clock.advance(later);
+    assert!(is_urgent(&site.claim_until(1).await[0]));
+}
+
+pub(super) async fn jobs_that_ran_before_places_were_kept_free_count_by_their_priority(site: Site) {
+    site.submit_all((0..3).map(|_| new_job()).chain([urgent()]).collect()).await;
+    let running = site.claim_until(3).await;
+    assert_eq!(running.iter().filter(|claimed| is_urgent(claimed)).count(), 1);
+    site.manager.set_limit(&caller(), &limit("queue:q"), with_urgent(5, 3)).await.expect("set");
+    assert!(site.claim(claim(10)).await.is_empty(), "two of the others run");
+    site.manager.set_limit(&caller(), &limit("queue:q"), with_urgent(5, 2)).await.expect("set");
+    assert!(!is_urgent(&site.claim_until(1).await[0]));
+}
+
+pub(super) async fn a_released_job_leaves_its_slot(site: Site) {
+    site.submit_all(vec![keyed("db", 1), keyed("db", 1)]).await;
+    let first = site.claim_until(1).await.remove(0);
+    site.manager.cancel(&caller(), &first.job.id, None).await.expect("asked to stop");
+    assert!(site.claim(claim(10)).await.is_empty(), "it runs until it has stopped");
+    let released = Outcome::Released { reason: "stopped".to_owned(), delay: Duration::ZERO };
+    site.finish(&first, released).await.expect("accepted");
+    let second = site.claim_until(1).await.remove(0);
+    assert_ne!(second.job.id, first.job.id);
+    let order = AdminRelease { actor: caller(), reason: "gone".to_owned(), then: Then::Fail, expected_fence: None };
+    site.manager.admin_release(&second.job.id, order).await.expect("released");
+    assert!(site.holders("key:db").await.is_empty());
+}
+
+/// Holds a manager up at one of the requests that it makes, before or after the request is carried out.
+pub(super) struct Stop {
+    /// How many points are passed before; none is while this is negative.
+    pub(super) left: AtomicI64,
+    pub(super) gate: Gate,
+}
+
+#[async_trait]
+impl Interference for Stop {
+    async fn between(&self) {
+        if self.left.load(Ordering::SeqCst) >= 0 && self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            self.gate.pass().await;
+        }
+    }
+}
+
+/// How many of these jobs run now.
+async fn running(store: &dyn Store, ids: &[JobId]) -> usize {
+    let jobs = store.get(ids).await.expect("readable");
+    jobs.iter().flatten().filter(|found| matches!(found.job.state, State::Running(_))).count()
+}
+
+/// Holds a manager up after so many points of a claim, lets another one claim meanwhile, and then lets it go on.
+/// Returns whether the claim came to that point.
+async fn stopped_after(points: i64, url: &str, prefix: &str) -> bool {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+    let store: Arc<dyn Store> = Arc::new(connect(patient(url, prefix)).await);
+    let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
+    let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
+        .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
+    let (key, queue) = (format!("stop-{points}"), QueueName::new(format!("stop-{points}")).expect("a name"));
+    let job = || NewJob { spec: JobSpec { queue: queue.clone(), ..keyed(&key, 1).spec }, ..keyed(&key, 1) };
+    let mut ids = Vec::new();
+    for answer in managers[1].submit(&caller(), vec![job(), job()]).await {
+        ids.push(answer.expect("the job is taken").job.versioned.job.id.clone());
+    }
+    engines::refresh(&*store).await;
+    let claim = |name: &str| ClaimRequest { worker_id: worker(name), queues: vec![queue.clone()], ..claim(2) };
+
+    stop.left.store(points, Ordering::SeqCst);
+    let (first, request) = (managers[0].clone(), claim("first"));
+    let claiming = tokio::spawn(async move { first.claim(request).await.map(taken) });
+    let is_stopped = tokio::select! {
+        () = stop.gate.reached.cancelled() => true,
+        () = tokio::time::sleep(Duration::from_secs(5)) => false,
+    };
+    // Another manager has all the time that it takes to think the first one dead.
+    let begun = tokio::time::Instant::now();
+    let mut second = Vec::new();
+    while is_stopped && second.is_empty() && begun.elapsed() < Duration::from_secs(6) {
+        second = taken(managers[1].claim(claim("second")).await.expect("an answer"));
+        assert!(running(&*store, &ids).await <= 1, "stopped after {points}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop.gate.open.cancel();
+    stop.left.store(-1, Ordering::SeqCst);
+    let first = claiming.await.expect("no panic").unwrap_or_default();
+    assert!(running(&*store, &ids).await <= 1, "stopped after {points}, and gone on");
+    assert!(first.len() + second.len() <= 1, "stopped after {points}: {first:?} and {second:?}");
+    // Both jobs have their turn.
+    let mut ended = 0;
+    for (name, claimed) in [("first", &first), ("second", &second)] {
+        for claimed in claimed {
+            let end = Finish { id: claimed.job.id.clone(), fence: claimed.job.fence, outcome: completed("1") };
+            managers[0].finish(&worker(name), vec![end]).await.pop().expect("one answer").expect("accepted");
+            ended += 1;
+        }
+    }
+    until("the other job's turn", async || {
+        for claimed in taken(managers[1].claim(claim("second")).await.expect("an answer")) {
+            assert!(running(&*store, &ids).await <= 1, "stopped after {points}, and ended");
+            let end = Finish { id: claimed.job.id.clone(), fence: claimed.job.fence, outcome: completed("1") };
+            managers[1].finish(&worker("second"), vec![end]).await.pop().expect("one answer").expect("accepted");
+            ended += 1;
+        }
+        ended == 2
+    })
+    .await;
+    is_stopped
+}
+
+/// Wherever a manager stops between two requests, and however late it goes on, a limit holds and comes free again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_that_stops_between_any_two_requests_exceeds_no_limit_and_keeps_no_slot() {
+    let server = servers::elasticsearch().await;
+    let prefix = servers::fresh_prefix("stopped");
+    // Made by the first, so that the others find it.
+    drop(connect(patient(server.url(), &prefix)).await);
+    let mut stopped = Vec::new();
+    for some in (0..MOST_REQUESTS).collect::<Vec<_>>().chunks(10) {
+        let runs = some.iter().map(|points| stopped_after(*points, server.url(), &prefix));
+        let came = join_all(runs).await;
+        let is_last = came.contains(&false);
+        stopped.extend(came);
+        if is_last {
+            break;
+        }
+    }
+    let points = stopped.iter().filter(|came| **came).count();
+    assert!(points >= 6, "the document and the job are read and written: {stopped:?}");
+    assert!(stopped.contains(&false), "no claim makes so many requests");
+}
