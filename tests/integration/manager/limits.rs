@@ -322,11 +322,12 @@ async fn stopped_after(points: i64, url: &str, prefix: &str) -> bool {
     let claim = |name: &str| ClaimRequest { worker_id: worker(name), queues: vec![queue.clone()], ..claim(2) };
 
     stop.left.store(points, Ordering::SeqCst);
-    let (first, request) = (managers[0].clone(), claim("first"));
-    let claiming = tokio::spawn(async move { first.claim(request).await.map(taken) });
-    let is_stopped = tokio::select! {
-        () = stop.gate.reached.cancelled() => true,
-        () = tokio::time::sleep(Duration::from_secs(5)) => false,
+    let (first, request) = (managers[0].clone(), ClaimRequest { wait: PATIENCE, ..claim("first") });
+    let mut claiming = tokio::spawn(async move { first.claim(request).await.map(taken) });
+    let (is_stopped, ended) = tokio::select! {
+        biased;
+        () = stop.gate.reached.cancelled() => (true, None),
+        ended = &mut claiming => (false, Some(ended)),
     };
     // Another manager has all the time that it takes to think the first one dead.
     let begun = tokio::time::Instant::now();
@@ -338,7 +339,11 @@ async fn stopped_after(points: i64, url: &str, prefix: &str) -> bool {
     }
     stop.gate.open.cancel();
     stop.left.store(-1, Ordering::SeqCst);
-    let first = claiming.await.expect("no panic").unwrap_or_default();
+    let ended = match ended {
+        Some(ended) => ended,
+        None => claiming.await,
+    };
+    let first = ended.expect("no panic").unwrap_or_default();
     assert!(running(&*store, &ids).await <= 1, "stopped after {points}, and gone on");
     assert!(first.len() + second.len() <= 1, "stopped after {points}: {first:?} and {second:?}");
     // Both jobs have their turn.
@@ -381,6 +386,6 @@ async fn a_manager_that_stops_between_any_two_requests_exceeds_no_limit_and_keep
         }
     }
     let points = stopped.iter().filter(|came| **came).count();
-    assert!(points >= 6, "the document and the job are read and written: {stopped:?}");
+    assert!(points >= 4, "the document and the job are written: {stopped:?}");
     assert!(stopped.contains(&false), "no claim makes so many requests");
 }
