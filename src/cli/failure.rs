@@ -69,7 +69,10 @@ impl From<ClientError> for Failure {
             ClientError::Connect(_) | ClientError::Timeout(_) | ClientError::Broken(_) => {
                 Self::Unreachable(error.to_string())
             }
-            ClientError::Problem { .. } | ClientError::Decode { .. } => Self::Failed(error.to_string()),
+            ClientError::Servers(_) if error.status().is_none() => Self::Unreachable(error.to_string()),
+            ClientError::Problem { .. } | ClientError::Decode { .. } | ClientError::Servers(_) => {
+                Self::Failed(error.to_string())
+            }
         }
     }
 }

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use reqwest::Response;
 
 use super::error::ClientError;
 use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
-use super::transport::{Call, Client, Repeat};
+use super::transport::{Call, Client, OpenAnswer, Repeat};
 use crate::job::{JobId, Json, LimitName};
 use crate::manager::LimitState;
 use crate::wire::{
@@ -450,7 +449,7 @@ impl Client {
 
 /// The jobs of an export as they arrive, one per line of JSON.
 #[derive(Debug)]
-pub struct Export(Response);
+pub struct Export(OpenAnswer);
 
 impl Export {
     /// Returns the next bytes; `None` when the export is complete. After an error, the export is incomplete.
@@ -458,8 +457,9 @@ impl Export {
     /// # Errors
     /// See [`ClientError`].
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
-        let silent = |_| ClientError::Timeout(format!("nothing came for {} s", EXPORT_SILENCE.as_secs()));
-        Ok(tokio::time::timeout(EXPORT_SILENCE, self.0.chunk()).await.map_err(silent)??)
+        let silent = || ClientError::Timeout(format!("nothing came for {} s", EXPORT_SILENCE.as_secs()));
+        let part = tokio::time::timeout(EXPORT_SILENCE, self.0.chunk()).await;
+        part.unwrap_or_else(|_| Err(self.0.broke_off(silent())))
     }
 }
 

@@ -37,6 +37,21 @@ pub enum ClientError {
         /// What is wrong with the answer.
         message: String,
     },
+    /// The client has several servers, and the call failed at these, in this order. What the other methods of this type
+    /// return is that of the failure that says most: after which the call may have been carried out, or else the last
+    /// one that is an answer, or else the last one.
+    #[error("the call failed {}", .0.iter().map(ServerFailure::to_string).collect::<Vec<_>>().join(" and "))]
+    Servers(Vec<ServerFailure>),
+}
+
+/// Why a call failed at one of several servers.
+#[derive(Debug, thiserror::Error)]
+#[error("at {server} ({error})")]
+pub struct ServerFailure {
+    /// The URL of the server.
+    pub server: String,
+    /// Why the call failed there.
+    pub error: ClientError,
 }
 
 impl ClientError {
@@ -46,6 +61,7 @@ impl ClientError {
         match self {
             Self::Problem { problem, .. } => Some(problem.status),
             Self::Decode { status, .. } => Some(*status),
+            Self::Servers(failures) => decisive(failures)?.status(),
             Self::Usage(_) | Self::Connect(_) | Self::Timeout(_) | Self::Broken(_) => None,
         }
     }
@@ -55,7 +71,27 @@ impl ClientError {
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Problem { problem, .. } => Some(&problem.code),
+            Self::Servers(failures) => decisive(failures)?.code(),
             _ => None,
+        }
+    }
+
+    /// Returns how long the servers asked to wait before the next try: the longest of what they asked for.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Problem { retry_after, .. } => *retry_after,
+            Self::Servers(failures) => failures.iter().filter_map(|failure| failure.error.retry_after()).max(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the server is the reason, so that another server may carry out the call.
+    pub(super) fn is_of_server(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Timeout(_) | Self::Broken(_) => true,
+            Self::Problem { problem, .. } => cannot_serve(problem.status),
+            Self::Decode { status, .. } => cannot_serve(*status),
+            Self::Usage(_) | Self::Servers(_) => false,
         }
     }
 
@@ -64,6 +100,7 @@ impl ClientError {
         match self {
             Self::Connect(_) => true,
             Self::Problem { problem, .. } => is_busy(problem.status) && problem.code != "outcome_unknown",
+            Self::Servers(failures) => decisive(failures).is_some_and(Self::is_unheard),
             _ => false,
         }
     }
@@ -71,12 +108,23 @@ impl ClientError {
     /// Returns whether a repetition may succeed, where repeating the call is harmless.
     pub(super) fn is_passing(&self) -> bool {
         match self {
-            Self::Timeout(_) | Self::Broken(_) => true,
-            Self::Problem { problem, .. } => is_busy(problem.status),
-            Self::Decode { status, .. } => *status == StatusCode::BAD_GATEWAY || *status == StatusCode::GATEWAY_TIMEOUT,
-            _ => self.is_unheard(),
+            Self::Servers(failures) => decisive(failures).is_some_and(Self::is_passing),
+            Self::Problem { problem, .. } if is_busy(problem.status) => true,
+            _ => self.is_of_server(),
         }
     }
+}
+
+/// Returns the failure that says most about the call; `None` when there is none.
+fn decisive(failures: &[ServerFailure]) -> Option<&ClientError> {
+    let latest_first = || failures.iter().rev().map(|failure| &failure.error);
+    let heard = latest_first().find(|error| !error.is_unheard());
+    heard.or_else(|| latest_first().find(|error| error.status().is_some())).or_else(|| latest_first().next())
+}
+
+/// Whether an answer with this status says that the server, or the one behind a proxy, cannot serve now.
+fn cannot_serve(status: u16) -> bool {
+    [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT].iter().any(|s| *s == status)
 }
 
 fn is_busy(status: u16) -> bool {

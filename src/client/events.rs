@@ -6,12 +6,11 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::stream::{self, BoxStream, StreamExt as _};
 use http::{HeaderName, HeaderValue, Method};
-use reqwest::Response;
 use tokio::time::{sleep, timeout};
 
 use super::error::ClientError;
 use super::sse::{Message, Parser, TooLong};
-use super::transport::{Call, Client, Repeat};
+use super::transport::{Call, Client, OpenAnswer, Repeat};
 use crate::clock::Timestamp;
 use crate::job::{EventName, strict};
 use crate::store::recent::RecentMap;
@@ -68,7 +67,8 @@ pub enum EventMessage {
 
 impl Client {
     /// Follows events. The stream goes on where it was when its connection breaks, reconnects for as long as it is
-    /// polled, and delivers each event once. Its first connection is tried as often as any call.
+    /// polled, and delivers each event once. Its first connection is tried as often as any call. Of several servers, it
+    /// reconnects to the next one.
     ///
     /// The stream ends after an error: when the server refuses, or cannot be reached at first.
     #[must_use]
@@ -96,7 +96,7 @@ struct Following {
     query: EventQuery,
     /// The id to begin after, until the stream itself has sent one.
     last_event_id: Option<String>,
-    connection: Option<Response>,
+    connection: Option<OpenAnswer>,
     parser: Parser,
     ready: VecDeque<EventMessage>,
     delivered: Delivered,
@@ -127,13 +127,16 @@ impl Following {
                     }
                     continue;
                 }
-                Ok(Ok(None)) => "the server ended the stream".to_owned(),
-                Ok(Err(error)) => ClientError::from(error).to_string(),
-                Err(_) => format!("nothing came for {} s", SILENCE.as_secs()),
+                Ok(Ok(None)) => connection.broke_off(ClientError::Broken("the server ended the stream".to_owned())),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let silent = format!("nothing came for {} s", SILENCE.as_secs());
+                    connection.broke_off(ClientError::Broken(silent))
+                }
             };
             self.connection = None;
             self.parser.cut_off();
-            self.ready.push_back(EventMessage::Interrupted { why });
+            self.ready.push_back(EventMessage::Interrupted { why: why.to_string() });
         }
     }
 

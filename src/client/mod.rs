@@ -1,8 +1,8 @@
 //! The client of the HTTP API, for programs and for workers.
 //!
-//! In reading order: [`Client`] in `transport` (one call, and when it is repeated), `calls` and `schedules` (all calls)
-//! with `queries` (which jobs they are about), `events` over `sse` (the stream of events), `worker` (the client as a
-//! worker's service), and `error`.
+//! In reading order: [`Client`] in `transport` (one call, and when it is repeated) over `addresses` (which server
+//! it goes to), `calls` and `schedules` (all calls) with `queries` (which jobs they are about), `events` over `sse`
+//! (the stream of events), `worker` (the client as a worker's service), and `error`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -32,7 +32,11 @@
 //! asked for another try. A call that the server may have heard is repeated only where that is harmless. Submissions
 //! always are: a job without an id or a key is given an id before it is first sent. A stream of events
 //! ([`Client::events`]) reconnects for as long as it is polled.
+//!
+//! A client of several servers ([`Client::with_servers`]) repeats a call at the next one at once, by the same rules,
+//! and waits only once all have failed.
 
+mod addresses;
 mod calls;
 mod error;
 mod events;
@@ -43,8 +47,8 @@ mod transport;
 mod worker;
 
 pub use calls::Export;
-pub use error::ClientError;
 pub(crate) use error::innermost_cause;
+pub use error::{ClientError, ServerFailure};
 pub use events::{EventMessage, EventQuery};
 pub use queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
 pub use schedules::{DueTimeQuery, ScheduleQuery, StoredSchedules};

@@ -1,16 +1,13 @@
 //! The calls about schedules.
 
-use std::convert::Infallible;
-
 use bytes::{Bytes, BytesMut};
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method};
-use reqwest::{Body, Response};
 
 use super::calls::QUERIES_TAKE;
 use super::error::ClientError;
-use super::transport::{Call, Client, Repeat};
+use super::transport::{Call, Client, OpenAnswer, Repeat};
 use crate::job::strict;
 use crate::scheduler::DueTime;
 use crate::wire::{
@@ -86,7 +83,8 @@ impl Client {
 
     /// Stores any number of schedules, each written over the one that there is. `lines` is a body with one per line,
     /// which is sent while the answers are read; a line may be split between two of its parts. The call is not
-    /// repeated: whoever makes it again goes on with the line after the last answer.
+    /// repeated, except at the next server when no connection was made: whoever makes it again goes on with the line
+    /// after the last answer.
     ///
     /// # Errors
     /// See [`ClientError`], when the answer does not begin.
@@ -95,10 +93,9 @@ impl Client {
         lines: impl Stream<Item = Bytes> + Send + 'static,
     ) -> Result<StoredSchedules, ClientError> {
         let ndjson = HeaderValue::from_static("application/x-ndjson");
-        let call = self.call(Method::POST, &["v1", "schedules", "bulk"], Repeat::Unsafe);
+        let call = self.call(Method::POST, &["v1", "schedules", "bulk"], Repeat::Unsent);
         let call = call.header(CONTENT_TYPE, ndjson.clone()).header(ACCEPT, ndjson);
-        let body = Body::wrap_stream(lines.map(Ok::<_, Infallible>));
-        let answer = self.open_with(&call, Some(body)).await?;
+        let answer = self.open_with(&call, lines).await?;
         Ok(StoredSchedules { answer, begun: BytesMut::new() })
     }
 
@@ -228,7 +225,7 @@ impl Client {
 /// The answers to schedules that are stored as a stream.
 #[derive(Debug)]
 pub struct StoredSchedules {
-    answer: Response,
+    answer: OpenAnswer,
     /// The beginning of the next answers.
     begun: BytesMut,
 }

@@ -1,15 +1,20 @@
-//! A call over HTTP: how it is sent, when it is repeated, and how its answer is read.
+//! A call over HTTP: how it is sent, when and where it is repeated, and how its answer is read.
 
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
+use futures::stream::{self, Stream, StreamExt as _};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use parking_lot::Mutex;
 use reqwest::{Body, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::addresses::{Address, Addresses};
 use super::error::ClientError;
 use crate::job::strict;
 use crate::wire::Problem;
@@ -21,16 +26,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an idle connection is kept: less than the server keeps it, so that none is used just as the server closes
 /// it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// The most repetitions of a call.
+/// The most repetitions of a call, at all servers each.
 const MAX_RETRIES: usize = 4;
 /// The waits between tries: the shortest and the longest.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// A client of one server. Cheap to clone: clones share their connections.
+/// A client of one server, or of several servers of one installation. Cheap to clone: clones share their connections,
+/// and which server they call first.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
-    base: Url,
+    addresses: Addresses,
     authorization: Option<HeaderValue>,
     max_retries: usize,
     answer_timeout: Duration,
@@ -43,18 +49,44 @@ pub(super) enum Repeat {
     Safe,
     /// The request is repeated only when the server did not hear it.
     Unsafe,
+    /// The request is repeated only when no connection was made: its body can be sent but once.
+    Unsent,
+}
+
+impl Repeat {
+    /// Returns whether the request can be repeated after this error.
+    fn is_right_after(self, error: &ClientError) -> bool {
+        match self {
+            Self::Safe => error.is_passing(),
+            Self::Unsafe => error.is_unheard(),
+            Self::Unsent => matches!(error, ClientError::Connect(_)),
+        }
+    }
 }
 
 /// A call that can be sent any number of times.
 pub(super) struct Call {
     method: Method,
-    url: Url,
+    /// The parts of the path below the server's URL.
+    segments: Vec<String>,
+    /// The query's parameters.
+    parameters: Vec<(String, String)>,
     headers: HeaderMap,
     body: Option<Bytes>,
     /// The body of repetitions, when it differs from the first.
     body_again: Option<Bytes>,
+    /// How long the server is asked to wait.
+    wait: Duration,
     timeout: Duration,
     repeat: Repeat,
+}
+
+/// An answer whose body is read as it comes. When that fails, the next call begins at the next server.
+#[derive(Debug)]
+pub(super) struct OpenAnswer {
+    response: Response,
+    address: Address,
+    addresses: Addresses,
 }
 
 impl Client {
@@ -63,10 +95,19 @@ impl Client {
     /// # Errors
     /// [`ClientError::Usage`] when the address is not an HTTP address or the token cannot stand in a header.
     pub fn new(base_url: &str, token: Option<&str>) -> Result<Self, ClientError> {
-        let base = Url::parse(base_url).map_err(|error| ClientError::Usage(format!("{base_url}: {error}")))?;
-        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
-            return Err(ClientError::Usage(format!("{base_url}: must begin with http:// or https://")));
-        }
+        Self::with_servers(&[base_url], token)
+    }
+
+    /// Creates a client of several servers, at most 32, which must be of one installation: the same jobs and the same
+    /// tokens. A call begins at the server that answered last, at first the one that is named first. When that cannot
+    /// be reached, breaks the connection or says that it cannot serve (502, 503, 504), the call is repeated at the next
+    /// one at once, if it may be repeated at all.
+    ///
+    /// # Errors
+    /// [`ClientError::Usage`] when there is no address or one is not an HTTP address, or the token cannot stand in a
+    /// header.
+    pub fn with_servers<S: AsRef<str>>(base_urls: &[S], token: Option<&str>) -> Result<Self, ClientError> {
+        let addresses = Addresses::parse(base_urls)?;
         let authorization = token.map(authorization).transpose()?;
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -74,10 +115,11 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
             .build()?;
-        Ok(Self { http, base, authorization, max_retries: MAX_RETRIES, answer_timeout: ANSWER_TIMEOUT })
+        Ok(Self { http, addresses, authorization, max_retries: MAX_RETRIES, answer_timeout: ANSWER_TIMEOUT })
     }
 
-    /// Returns the same client with calls repeated at most `max_retries` times.
+    /// Returns the same client with calls repeated at most `max_retries` times, after waits. Of several servers, each
+    /// is tried as often.
     #[must_use]
     pub fn with_max_retries(mut self, max_retries: usize) -> Self {
         self.max_retries = max_retries;
@@ -93,12 +135,17 @@ impl Client {
 
     /// Creates a call to the path of these segments, each of which may hold any character.
     pub(super) fn call(&self, method: Method, segments: &[&str], repeat: Repeat) -> Call {
-        let mut url = self.base.clone();
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().extend(segments);
+        Call {
+            method,
+            segments: segments.iter().copied().map(str::to_owned).collect(),
+            parameters: Vec::new(),
+            headers: HeaderMap::new(),
+            body: None,
+            body_again: None,
+            wait: Duration::ZERO,
+            timeout: self.answer_timeout,
+            repeat,
         }
-        let timeout = self.answer_timeout;
-        Call { method, url, headers: HeaderMap::new(), body: None, body_again: None, timeout, repeat }
     }
 
     /// Reads the resource at a path.
@@ -140,49 +187,89 @@ impl Client {
             .with_max_delay(longest)
             .with_jitter()
             .with_max_times(self.max_retries);
-        let mut tries = 0;
-        let attempt = || {
-            tries += 1;
-            let again = call.body_again.as_ref().filter(|_| tries > 1);
-            self.attempt(&call, again.or(call.body.as_ref()))
-        };
-        attempt
-            .retry(waits)
-            .when(|error| match call.repeat {
-                Repeat::Safe => error.is_passing(),
-                Repeat::Unsafe => error.is_unheard(),
+        let mut rounds = 0;
+        let round = || {
+            rounds += 1;
+            let (call, is_first_round) = (&call, rounds == 1);
+            self.at_each_server(call, move |address, is_first_server| {
+                let again = call.body_again.as_ref().filter(|_| !(is_first_round && is_first_server));
+                self.attempt(call, address, again.or(call.body.as_ref()))
             })
+        };
+        round
+            .retry(waits)
+            .when(|error| call.repeat.is_right_after(error))
             .adjust(|error, wait| {
-                let retry_after = match error {
-                    ClientError::Problem { retry_after, .. } => *retry_after,
-                    _ => None,
-                };
-                wait.map(|wait| retry_after.map_or(wait, |least| least.clamp(wait, longest.max(wait))))
+                wait.map(|wait| error.retry_after().map_or(wait, |least| least.clamp(wait, longest.max(wait))))
             })
             .await
     }
 
-    /// Sends the call once and returns the answer when its head has arrived. Its body has no time limit.
-    pub(super) async fn open(&self, call: &Call) -> Result<Response, ClientError> {
-        self.open_with(call, None).await
+    /// Sends the call once to each server and returns the answer when its head has arrived. Its body has no time limit.
+    pub(super) async fn open(&self, call: &Call) -> Result<OpenAnswer, ClientError> {
+        self.at_each_server(call, |address, _| self.open_at(call, address, None)).await
     }
 
-    /// Sends the call once with this body, which may be a stream, and returns the answer when its head has arrived. The
-    /// rest of the body is sent meanwhile.
-    pub(super) async fn open_with(&self, call: &Call, body: Option<Body>) -> Result<Response, ClientError> {
-        let request = self.request(call);
+    /// Sends the call with a stream as its body to the first server that a connection can be made to, and returns the
+    /// answer when its head has arrived. The rest of the body is sent meanwhile.
+    pub(super) async fn open_with(
+        &self,
+        call: &Call,
+        lines: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<OpenAnswer, ClientError> {
+        // No server that cannot be connected to takes anything out of the stream.
+        let lines = Arc::new(Mutex::new(lines.map(Ok::<_, Infallible>).boxed()));
+        let attempt = |address, _| {
+            let lines = Arc::clone(&lines);
+            let body = Body::wrap_stream(stream::poll_fn(move |context| lines.lock().poll_next_unpin(context)));
+            self.open_at(call, address, Some(body))
+        };
+        self.at_each_server(call, attempt).await
+    }
+
+    /// Makes an attempt at one server after the other, until one answers or the call may not be repeated. The attempt
+    /// is told whether it is at the first one.
+    async fn at_each_server<T, F: Future<Output = Result<T, ClientError>>>(
+        &self,
+        call: &Call,
+        attempt: impl Fn(Address, bool) -> F,
+    ) -> Result<T, ClientError> {
+        let mut failures = Vec::new();
+        for address in self.addresses.in_turn() {
+            let begun = self.addresses.begin(address, call.wait);
+            let error = match attempt(address, failures.is_empty()).await {
+                Err(error) if error.is_of_server() => error,
+                answer => {
+                    begun.answered();
+                    return answer;
+                }
+            };
+            begun.failed();
+            let may_go_on = call.repeat.is_right_after(&error);
+            failures.push((address, error));
+            if !may_go_on {
+                break;
+            }
+        }
+        Err(self.addresses.error(failures))
+    }
+
+    async fn open_at(&self, call: &Call, address: Address, body: Option<Body>) -> Result<OpenAnswer, ClientError> {
+        let request = self.request(call, address);
         let request = match body {
             Some(body) => request.body(body),
             None => request,
         };
         let head = tokio::time::timeout(call.timeout, request.send()).await;
-        let answer = head.map_err(|_| ClientError::Timeout("the answer did not begin".to_owned()))??;
+        let answer = head.map_err(|_| ClientError::Timeout("the answer did not begin".to_owned()))?;
+        let answer = answer.map_err(|error| self.addresses.unanswered(error))?;
         if answer.status().is_success() {
-            return Ok(answer);
+            return Ok(OpenAnswer { response: answer, address, addresses: self.addresses.clone() });
         }
         let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
         let body = tokio::time::timeout(call.timeout, answer.bytes()).await;
-        let body = body.map_err(|_| ClientError::Timeout("the answer did not end".to_owned()))??;
+        let body = body.map_err(|_| ClientError::Timeout("the answer did not end".to_owned()))?;
+        let body = body.map_err(|error| self.addresses.unanswered(error))?;
         Err(refusal(status, retry_after, &body))
     }
 
@@ -191,31 +278,66 @@ impl Client {
         self.max_retries
     }
 
-    fn request(&self, call: &Call) -> RequestBuilder {
-        let request = self.http.request(call.method.clone(), call.url.clone()).headers(call.headers.clone());
+    fn request(&self, call: &Call, address: Address) -> RequestBuilder {
+        let request = self.http.request(call.method.clone(), call.url(self.addresses.url(address)));
+        let request = request.headers(call.headers.clone());
         match &self.authorization {
             Some(authorization) => request.header(http::header::AUTHORIZATION, authorization.clone()),
             None => request,
         }
     }
 
-    async fn attempt(&self, call: &Call, body: Option<&Bytes>) -> Result<Bytes, ClientError> {
-        let mut request = self.request(call).timeout(call.timeout);
+    async fn attempt(&self, call: &Call, address: Address, body: Option<&Bytes>) -> Result<Bytes, ClientError> {
+        let mut request = self.request(call, address).timeout(call.timeout);
         if let Some(body) = body {
             request = request.body(body.clone());
         }
-        let answer = request.send().await?;
+        let answer = request.send().await.map_err(|error| self.addresses.unanswered(error))?;
         let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
-        let body = answer.bytes().await?;
+        let body = answer.bytes().await.map_err(|error| self.addresses.unanswered(error))?;
         if status.is_success() { Ok(body) } else { Err(refusal(status, retry_after, &body)) }
+    }
+}
+
+impl OpenAnswer {
+    /// Returns the next part of the body; `None` at its end.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
+        match self.response.chunk().await {
+            Ok(part) => Ok(part),
+            Err(error) => Err(self.broke_off(self.addresses.unanswered(error))),
+        }
+    }
+
+    /// Returns the error of the call when its answer did not go on as it should, and lets the next call begin at the
+    /// next server.
+    pub(super) fn broke_off(&self, error: ClientError) -> ClientError {
+        self.addresses.failed(self.address);
+        self.addresses.error(vec![(self.address, error)])
+    }
+
+    /// Returns the answer's HTTP status.
+    pub(super) fn status(&self) -> StatusCode {
+        self.response.status()
     }
 }
 
 impl Call {
     /// Adds a query parameter.
     pub(super) fn query(mut self, name: &str, value: &str) -> Self {
-        self.url.query_pairs_mut().append_pair(name, value);
+        self.parameters.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Returns the URL of the call at the server with this one.
+    fn url(&self, base: &Url) -> Url {
+        let mut url = base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(&self.segments);
+        }
+        if !self.parameters.is_empty() {
+            url.query_pairs_mut().extend_pairs(&self.parameters);
+        }
+        url
     }
 
     /// Adds a query parameter for each value: repeated ones, so that a value may hold a comma.
@@ -248,6 +370,7 @@ impl Call {
 
     /// Extends the time that the server has to answer.
     pub(super) fn waiting(mut self, wait: Duration) -> Self {
+        self.wait += wait;
         self.timeout += wait;
         self
     }

@@ -205,17 +205,21 @@ fn refused(status: u16, why: String) -> FinishAnswer {
 
 fn service_error(error: ClientError) -> ServiceError {
     let why = error.to_string();
-    match error {
+    match &error {
         ClientError::Usage(_) => ServiceError::Refused(why),
         ClientError::Problem { problem, .. } => match StatusCode::from_u16(problem.status) {
             Ok(status) if !may_pass(status) => ServiceError::Refused(why),
             _ if problem.code == SHUTTING_DOWN => ServiceError::Closing(why),
             _ => ServiceError::Unavailable(why),
         },
+        // Servers that cannot serve, of which one may be stopped while another has not begun.
+        ClientError::Servers(_) if error.code() == Some(SHUTTING_DOWN) => ServiceError::Closing(why),
         // Not a server's answer, but that of a proxy in front of it.
-        ClientError::Decode { .. } | ClientError::Connect(_) | ClientError::Timeout(_) | ClientError::Broken(_) => {
-            ServiceError::Unavailable(why)
-        }
+        ClientError::Servers(_)
+        | ClientError::Decode { .. }
+        | ClientError::Connect(_)
+        | ClientError::Timeout(_)
+        | ClientError::Broken(_) => ServiceError::Unavailable(why),
     }
 }
 

@@ -2,6 +2,7 @@
 //! store in a directory of its own.
 
 mod access;
+mod addresses;
 mod admin;
 mod asking;
 mod calling;

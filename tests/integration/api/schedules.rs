@@ -289,7 +289,7 @@ async fn a_backfill_is_started_once_and_refused_with_the_field_that_cannot_be_me
 }
 
 /// A line of a bulk call: a schedule that submits a job every hour.
-fn line(id: &str, owner: &str, labels: &Value) -> String {
+pub(super) fn line(id: &str, owner: &str, labels: &Value) -> String {
     let action = json!({"type": "job", "job": {"queue": "q", "kind": "k"}});
     let period = json!({"every_ms": 3_600_000});
     json!({"id": id, "owner": owner, "labels": labels, "action": action, "period": period}).to_string()
