@@ -12,7 +12,7 @@ use clap_complete::env::Shells;
 
 use super::failure::Failure;
 use super::output::print;
-use super::server::ServerArgs;
+use super::server::{ServerArgs, addresses};
 use super::settings::Settings;
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
 use crate::query::table::Table;
@@ -172,8 +172,8 @@ fn queue_names() -> Vec<String> {
     let answer = || {
         let config = std::env::var_os("LEASEHOLD_CONFIG").map(PathBuf::from);
         let settings = Settings::read(config.as_deref()).ok()?;
-        let server =
-            ServerArgs { server: std::env::var("LEASEHOLD_SERVER").ok(), token: std::env::var("LEASEHOLD_TOKEN").ok() };
+        let servers = std::env::var("LEASEHOLD_SERVER").ok().map(|text| addresses(&text));
+        let server = ServerArgs { server: servers, token: std::env::var("LEASEHOLD_TOKEN").ok() };
         let client = server.connect(&settings.client).ok()?.with_max_retries(0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
         let call = async { tokio::time::timeout(SERVER_WITHIN, client.queues()).await };

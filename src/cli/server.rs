@@ -1,7 +1,10 @@
-//! How commands call a server, and how they print its answers.
+//! How commands call servers, and how they print their answers.
+
+use std::fmt;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::failure::Failure;
 use super::output::{print, print_json};
@@ -12,28 +15,65 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:7400";
 /// The most items on a page of the server.
 const PAGE: u64 = 1000;
 
-/// The server to call, and the access token.
+/// The servers to call, and the access token.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerArgs {
-    /// The URL of the server [default: http://127.0.0.1:7400]
-    #[arg(long, value_name = "URL")]
-    pub(super) server: Option<String>,
+    /// The URL of the server (repeatable): of several of one installation, the next is called where one cannot be
+    /// reached or cannot serve [default: http://127.0.0.1:7400]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    #[serde(default, deserialize_with = "one_or_more")]
+    pub(super) server: Option<Vec<String>>,
     /// The access token, where the server requires one
     #[arg(long, value_name = "TOKEN", hide_env_values = true)]
     pub(super) token: Option<String>,
 }
 
 impl ServerArgs {
-    /// Creates a client of the server, with the settings of the file where no flag is given.
+    /// Creates a client of the servers, with the settings of the file where no flag is given.
     pub(super) fn connect(&self, settings: &Self) -> Result<Client, Failure> {
-        let server = self.server.as_deref().or(settings.server.as_deref()).unwrap_or(DEFAULT_SERVER);
+        let servers = self.server.as_deref().or(settings.server.as_deref());
         let token = self.token.as_deref().or(settings.token.as_deref());
-        Ok(Client::new(server, token)?)
+        match servers {
+            Some(servers) => Ok(Client::with_servers(servers, token)?),
+            None => Ok(Client::new(DEFAULT_SERVER, token)?),
+        }
     }
 }
 
-/// The server to call, and whether to print for people or for programs.
+/// Splits a text of addresses that commas separate.
+pub(super) fn addresses(text: &str) -> Vec<String> {
+    text.split(',').map(|address| address.trim().to_owned()).collect()
+}
+
+/// Reads a text of one or more addresses, or a list of addresses.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    struct OneOrMore;
+
+    impl<'de> Visitor<'de> for OneOrMore {
+        type Value = Vec<String>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("the URL of a server, or a list of such")
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Vec<String>, E> {
+            Ok(addresses(text))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<String>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(address) = list.next_element()? {
+                all.push(address);
+            }
+            Ok(all)
+        }
+    }
+
+    deserializer.deserialize_any(OneOrMore).map(Some)
+}
+
+/// The servers to call, and whether to print for people or for programs.
 #[derive(Debug, Args)]
 pub(super) struct ClientArgs {
     /// Print JSON as the server returns it, one line per item
@@ -44,7 +84,7 @@ pub(super) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// Creates a client of the server, with the settings of the file where no flag is given.
+    /// Creates a client of the servers, with the settings of the file where no flag is given.
     pub(super) fn connect(&self, settings: &ServerArgs) -> Result<Client, Failure> {
         self.server.connect(settings)
     }

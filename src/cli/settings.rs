@@ -10,7 +10,7 @@
 //! sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 //!
 //! [client]
-//! server = "http://jobs.example:7400"
+//! server = ["http://jobs-1.example:7400", "http://jobs-2.example:7400"]
 //! token = "lh_…"
 //!
 //! [monitor]
@@ -249,7 +249,20 @@ mod tests {
                     [worker]\nqueues = [\"a\"]\nlease = \"5m\"\n[client]\nserver = \"http://b\"";
         let settings = Settings::parse(text).expect("good settings");
         assert_eq!(settings.worker.lease.map(|lease| lease.0.as_secs()), Some(300));
-        assert_eq!(settings.client.server.as_deref(), Some("http://b"));
+        assert_eq!(settings.client.server, Some(vec!["http://b".to_owned()]));
+    }
+
+    #[test]
+    fn servers_are_a_text_or_a_list() {
+        let read =
+            |servers: &str| Settings::parse(&format!("[client]\nserver = {servers}")).map(|all| all.client.server);
+        let two = Some(vec!["http://a".to_owned(), "http://b".to_owned()]);
+        assert_eq!(read("[\"http://a\", \"http://b\"]").expect("a list"), two);
+        assert_eq!(read("\"http://a, http://b\"").expect("a text"), two);
+        for wrong in ["3", "[3]", "{ a = \"http://a\" }"] {
+            let error = read(wrong).expect_err("no address").to_string();
+            assert!(error.contains("expected") && !error.contains("struct"), "{wrong}: {error}");
+        }
     }
 
     #[test]

@@ -44,7 +44,8 @@ Examples:
   leasehold worker --queue reports,mail --queue-order weighted --queue-weight reports=3
   leasehold worker --resource memory_mib=4096 --resource gpus=1
   leasehold worker --label hw=fpga --label build=43
-  leasehold worker --server https://jobs.example --token lh_… --queue a";
+  leasehold worker --server https://jobs.example --token lh_… --queue a
+  leasehold worker --server http://jobs-1.example:7400,http://jobs-2.example:7400";
 
 /// Run shell jobs of a server
 #[derive(Debug, Args)]

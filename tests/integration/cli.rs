@@ -117,6 +117,28 @@ fn a_server_that_is_not_there_is_one_line_and_a_status_of_its_own() {
 }
 
 #[test]
+fn several_servers_are_named_by_flags_the_environment_and_the_file_and_one_that_serves_suffices() {
+    let bed = Bed::start();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let (nobody, real) = (format!("http://127.0.0.1:{port}"), bed.server.url());
+    let list = |flags: &[&str], environment: Option<&str>| {
+        let mut command = leasehold(bed.path(), ["list"].iter().chain(flags));
+        Started::of(command.envs(environment.map(|text| ("LEASEHOLD_SERVER", text)))).end()
+    };
+    list(&["--server", &nobody, "--server", &real], None).expect(0);
+    list(&["--server", &format!("{nobody},{real}")], None).expect(0);
+    list(&[], Some(&format!("{nobody},{real}"))).expect(0);
+    std::fs::write(bed.path().join("s.toml"), format!("[client]\nserver = [\"{nobody}\", \"{real}\"]"))
+        .expect("written");
+    list(&["--config", "s.toml"], None).expect(0);
+    std::fs::write(bed.path().join("s.toml"), "[client]\nserver = []").expect("written");
+    list(&["--config", "s.toml"], None).expect(2);
+    let said = list(&["--server", &nobody, "--server", "http://127.0.0.1:1"], None).expect(3).stderr();
+    assert!(said.contains(&nobody) && said.contains("http://127.0.0.1:1 ("), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
 fn a_reader_that_has_had_enough_is_no_error() {
     let place = tempfile::tempdir().expect("a directory");
     let mut token = leasehold(place.path(), ["token"]);

@@ -72,7 +72,8 @@ fn leasehold_serves_on_the_elasticsearch_of_the_same_file() {
         let published = strings(&service(name)["ports"]);
         assert!(published[0].ends_with(&format!(":{port}")), "{name}: {published:?}");
     }
-    assert_eq!(strings(&service("worker")["command"])[..3], ["worker", "--server", "http://leasehold:7400"]);
+    let managers = "http://leasehold:7400,http://leasehold-2:7400";
+    assert_eq!(strings(&service("worker")["command"])[..3], ["worker", "--server", managers]);
     assert!(DOCKERFILE.contains("EXPOSE 7400\n"));
 }
 
