@@ -1,5 +1,6 @@
 //! What must hold, shown on whole servers: raced, killed, cut off from their store.
 
+mod addresses;
 mod chaos;
 mod duplicates;
 mod faults;
