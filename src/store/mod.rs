@@ -14,6 +14,7 @@ pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
 pub mod measured;
+pub mod member;
 pub mod recent;
 pub mod record;
 pub mod schedule;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use audit::AuditEntry;
+pub use member::{Member, MemberMessage, Standing};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoredSchedule};
 
@@ -337,6 +339,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns whether nobody but this process writes to the store.
     fn is_exclusive(&self) -> bool;
+
+    /// Returns once what is read from now on is as late as this call. Where several members are one store, that is when
+    /// most of them have said that this one still leads; elsewhere it always is.
+    ///
+    /// # Errors
+    /// [`StoreError`] when this could not be found out.
+    async fn confirm(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Returns a job in the form in which another process on the same store reads it ([`Store::unpack`]); `None` when
     /// the store belongs to one process.

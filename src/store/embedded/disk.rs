@@ -70,6 +70,21 @@ pub struct EmbeddedOptions {
     /// The longest time that a search, a count or statistics may wait for its turn, and the longest that it may then
     /// take.
     pub query_time: Duration,
+    /// The group that the store is a member of; `None` for a store of its own.
+    pub group: Option<GroupOptions>,
+}
+
+/// A group of members that are one store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// The name of the group, which a data directory keeps: one of another group is refused.
+    pub cluster: String,
+    /// The number of this member, from 1 on.
+    pub member: u64,
+    /// The numbers of all members, this one among them.
+    pub members: Vec<u64>,
+    /// The time between two looks at whether the leader is silent. A member stands for election after ten to twenty.
+    pub tick: Duration,
 }
 
 impl Default for EmbeddedOptions {
@@ -83,6 +98,7 @@ impl Default for EmbeddedOptions {
             reserve_bytes: 16 << 20,
             memory_limit: None,
             query_time: QUERY_TIME,
+            group: None,
         }
     }
 }

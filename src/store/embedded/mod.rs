@@ -94,14 +94,14 @@ use crate::job::{BodyRef, JobId, Json, OrderingKey, QueueName, RecordName, Sched
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
-    AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, ScheduleResult,
+    AuditEntry, DueSchedules, Head, ListSchedules, Member, Record, RecordKey, RecordKind, RecordWrite, ScheduleResult,
     ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
 use audit::Audit;
 use budget::Budget;
 use directory::Directory;
 use disk::Disk;
-pub use disk::EmbeddedOptions;
+pub use disk::{EmbeddedOptions, GroupOptions};
 use engine::Engine;
 pub use error::{Damage, OpenError};
 use lists::Wanted;
@@ -172,6 +172,12 @@ impl EmbeddedStore {
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
             audit: Arc::new(Mutex::new(Audit::in_directory(path.as_ref()))),
         })
+    }
+
+    /// Returns this member of the group; `None` for a store of its own.
+    #[must_use]
+    pub fn member(&self) -> Option<Arc<dyn Member>> {
+        None
     }
 
     /// Returns how many stored jobs that have finished were read since the store was opened, by look-ups and by scans.
