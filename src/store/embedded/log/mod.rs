@@ -43,12 +43,12 @@ use xxhash_rust::xxh3::Xxh3;
 use super::directory::{create_durably, own_file, sync_directory};
 use super::error::is_full;
 use read::segment_path;
-use segment::{Ending, Segment, encode_footer, encode_frame, header};
+use segment::{Ending, HEADER_BYTES, Segment, beginning, encode_footer, encode_frame, header};
 
 mod read;
 mod segment;
 
-pub(super) use read::{Expected, Found, look_at, look_at_new, read};
+pub(super) use read::{Expected, Found, frames, look_at, look_at_new, read};
 
 /// The end of a segment is filled with zeros up to a multiple of this many bytes, for frames to be written over: to
 /// sync a file whose length has changed takes half as long again, since the file system has to write that too.
@@ -184,20 +184,27 @@ impl Log {
         Ok(())
     }
 
-    /// Returns the files of the segments all of whose frames are before this one, but not of the last segment, and
-    /// forgets them. They are to be removed, the oldest first; one that cannot be, or is there again after a power
-    /// failure, does no harm.
-    pub(super) fn forget_before(&mut self, before: u64) -> Vec<PathBuf> {
+    /// Returns the files of the segments all of whose frames are before this one, but not of the last segment nor of
+    /// the last of the others that have so many bytes, and forgets them. They are to be removed, the oldest first; one
+    /// that cannot be, or is there again after a power failure, does no harm.
+    pub(super) fn forget_before(&mut self, before: u64, kept: u64) -> Vec<PathBuf> {
+        let mut bytes: u64 = self.finished.iter().map(|(_, length)| length).sum();
         let mut forgotten = Vec::new();
-        while let Some((first, _)) = self.finished.front().copied() {
+        while let Some((first, length)) = self.finished.front().copied() {
             let next = self.finished.get(1).map_or(self.active.first, |(first, _)| *first);
-            if next > before {
+            bytes -= length;
+            if next > before || bytes < kept {
                 break;
             }
             forgotten.push(segment_path(&self.folder, first));
             self.finished.pop_front();
         }
         forgotten
+    }
+
+    /// Returns the number of the first frame that the log has, or will have.
+    pub(super) fn first(&self) -> u64 {
+        self.finished.front().map_or(self.active.first, |(first, _)| *first)
     }
 
     /// Ends the log with a footer, durably. Returns the number of the last frame, with which the caller can record that
@@ -208,9 +215,46 @@ impl Log {
         Ok(self.last)
     }
 
-    /// Returns the number of the first frame of the segment that is being written.
-    pub(super) fn segment(&self) -> u64 {
-        self.active.first
+    /// Returns the number of the first frame of the segment that has this frame, or will have it.
+    pub(super) fn segment_of(&self, number: u64) -> u64 {
+        let firsts = self.finished.iter().map(|(first, _)| *first).chain([self.active.first]);
+        firsts.take_while(|first| *first <= number).last().unwrap_or(self.active.first)
+    }
+
+    /// Returns the number of the last frame; the one before the first when there is none.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Removes all frames behind this one, durably. A crash meanwhile leaves a log that ends with any of these.
+    ///
+    /// # Errors
+    /// An error after which the log refuses everything.
+    pub(super) fn cut_back(&mut self, number: u64) -> io::Result<()> {
+        self.sync()?;
+        let cut = self.try_cut_back(number);
+        self.has_failed |= cut.is_err();
+        cut
+    }
+
+    fn try_cut_back(&mut self, number: u64) -> io::Result<()> {
+        // A segment that keeps none of its frames goes, and the one before is written again: see the module for what
+        // a crash may leave of that.
+        while self.active.first > number + 1 {
+            let before = self.finished.pop_back().map(|(first, _)| first);
+            let first = before.ok_or_else(|| io::Error::other(format!("frame {number} is not in the log")))?;
+            self.active.cut_to(HEADER_BYTES as u64)?;
+            let ended = Active::reopen(&self.folder, first, u64::MAX)?;
+            fs::remove_file(segment_path(&self.folder, self.active.first))?;
+            sync_directory(&self.folder)?;
+            self.last = self.active.first - 1;
+            self.active = ended;
+        }
+        if number < self.last {
+            self.active = Active::reopen(&self.folder, self.active.first, number)?;
+            self.last = number;
+        }
+        Ok(())
     }
 
     fn try_write(&mut self, payload: &[u8]) -> Result<(), AppendError> {
@@ -284,6 +328,23 @@ impl Active {
         active.write(&header(first, previous))?;
         active.sync().and_then(|()| sync_directory(folder)).map_err(AppendError::Failed)?;
         Ok(active)
+    }
+
+    /// Opens a segment to write it again behind the frame `last`, or behind all of its frames when these are fewer.
+    /// What is behind that is cut off, durably.
+    fn reopen(folder: &Path, first: u64, last: u64) -> io::Result<Self> {
+        let path = segment_path(folder, first);
+        let (length, hasher) = beginning(&fs::read(&path)?, first, last).map_err(io::Error::other)?;
+        let file = own_file().write(true).open(path)?;
+        let mut active = Self { file, first, length, room: length, hasher };
+        active.cut()?;
+        Ok(active)
+    }
+
+    /// Durably cuts off what is behind so many bytes. The checksum is not that of what is left then.
+    fn cut_to(&mut self, length: u64) -> io::Result<()> {
+        self.length = length;
+        self.cut()
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), AppendError> {

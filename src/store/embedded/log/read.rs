@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+
 use super::super::error::Damage;
 use super::super::seal::LogSeal;
 use super::segment::{Ending, HEADER_BYTES, Segment, header, is_left_of, parse_header};
@@ -30,6 +32,14 @@ pub(crate) struct Found {
     pub(super) segments: Vec<(u64, u64)>,
     /// The last of these.
     pub(super) tail: Segment,
+}
+
+impl Found {
+    /// Returns the number of the first frame of the segment that has this frame, or will have it.
+    pub(crate) fn segment_of(&self, number: u64) -> u64 {
+        let firsts = self.segments.iter().map(|(first, _)| *first);
+        firsts.take_while(|first| *first <= number).last().unwrap_or(self.tail.first)
+    }
 }
 
 /// The end of a segment that a crash has cut short.
@@ -128,6 +138,26 @@ fn read_segments(
 pub(crate) fn look_at(folder: &Path, sealed: LogSeal) -> Vec<Damage> {
     let first = list(folder).ok().and_then(|segments| Some(segments.first()?.0)).unwrap_or(sealed.segment);
     read_segments(folder, &Expected { first, sealed }, true, |_, _| Ok(())).err().unwrap_or_default()
+}
+
+/// Reads the frames of the segment that has the frame `number`, from the first of them on. Whoever reads them makes
+/// sure that nothing is written meanwhile.
+///
+/// # Errors
+/// [`io::ErrorKind::NotFound`] when no segment has it; another error when it cannot be read.
+pub(crate) fn frames(folder: &Path, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
+    let segments = list(folder)?;
+    let place = segments.partition_point(|(first, _)| *first <= number).checked_sub(1);
+    let first = place.and_then(|place| segments.get(place)).map(|(first, _)| *first);
+    let first = first.ok_or(io::ErrorKind::NotFound)?;
+    let bytes = Bytes::from(fs::read(segment_path(folder, first))?);
+    let mut frames = Vec::new();
+    let parsed = Segment::parse(&bytes, first, |_, payload| {
+        frames.push(bytes.slice_ref(payload));
+        Ok(())
+    });
+    parsed.map_err(io::Error::other)?;
+    if number - first < frames.len() as u64 { Ok((first, frames)) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// Looks for frames in the log of a store that is being created, which has none: they came to the disk before its seal

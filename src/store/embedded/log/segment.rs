@@ -188,6 +188,23 @@ impl Segment {
     }
 }
 
+/// Returns the length and the checksum of a segment up to its frame `last`, or up to its last frame when that is before.
+///
+/// # Errors
+/// What is damaged in the segment.
+pub(super) fn beginning(bytes: &[u8], first: u64, last: u64) -> Result<(u64, Xxh3), String> {
+    let segment = Segment::parse(bytes, first, |_, _| Ok(()))?;
+    let mut at = HEADER_BYTES;
+    while at < segment.length as usize
+        && let Some(frame) = Record::parse(bytes, at).filter(|frame| frame.number <= last)
+    {
+        at = frame.end + END.len();
+    }
+    let mut hasher = Xxh3::new();
+    hasher.update(&bytes[..at]);
+    Ok((at as u64, hasher))
+}
+
 /// Returns whether `found` can be what a crash left of `written`.
 pub(super) fn is_left_of(found: &[u8], written: &[u8]) -> bool {
     found.len() <= written.len() && found.iter().zip(written).all(|(found, written)| *found == 0 || found == written)

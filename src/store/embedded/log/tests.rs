@@ -153,18 +153,6 @@ impl Log {
     fn bytes(&self) -> u64 {
         self.finished.iter().map(|(_, bytes)| bytes).sum::<u64>() + self.active.length
     }
-
-    /// Returns the number of the first frame of the oldest segment; behind `last` if there is no frame.
-    /// If a power failure has undone a part of a trim, frames between this one and those that are needed may be
-    /// missing.
-    fn first(&self) -> u64 {
-        self.finished.front().map_or(self.active.first, |(first, _)| *first)
-    }
-
-    /// Returns the number of the last frame, which may not be durable yet.
-    fn last(&self) -> u64 {
-        self.last
-    }
 }
 
 proptest! {
@@ -387,7 +375,7 @@ fn trimming_keeps_what_is_needed_and_may_leave_holes() {
     let whole = copy(folder.path());
     let bytes = log.bytes();
     let trim = |log: &mut Log, before| {
-        let removed = log.forget_before(before);
+        let removed = log.forget_before(before, 0);
         removed.iter().for_each(|path| fs::remove_file(path).expect("it can be removed"));
         removed.len()
     };
@@ -432,5 +420,61 @@ fn a_log_without_frames_goes_on_in_its_segment() {
         assert_eq!(intact(&folder, &expected(10, 10)).0.segments.len(), 1);
         let mode = fs::metadata(segment_path(&folder, 10)).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+}
+
+#[test]
+fn a_log_that_is_cut_back_goes_on_from_there() {
+    const LAST: u64 = 9;
+    for number in 0..=LAST {
+        let (folder, mut log) = log_of(LAST);
+        log.cut_back(number).expect("it is cut");
+        assert_eq!((log.last(), log.segment_of(number + 1)), (number, log.segment_of(u64::MAX)));
+        assert_eq!(intact(folder.path(), &expected(1, number)).1, frames(1..number + 1));
+        append(&mut log, number + 1..LAST + 4);
+        log.cut_back(LAST + 2).expect("it is cut again");
+        drop(log);
+        goes_on(folder.path(), LAST + 2);
+    }
+}
+
+#[test]
+fn a_log_whose_cutting_back_ends_early_has_all_frames_up_to_some() {
+    const LAST: u64 = 7;
+    let mut stopped = 0;
+    for number in 0..LAST {
+        for after in 0.. {
+            let (folder, mut log) = log_of(LAST);
+            fail(after, 1, ErrorKind::Other);
+            let cut = log.cut_back(number);
+            fail(usize::MAX, 0, ErrorKind::Other);
+            if cut.is_ok() {
+                break;
+            }
+            stopped += 1;
+            assert!(matches!(log.write(b"x"), Err(AppendError::Failed(_))), "it is to be opened again");
+            drop(log);
+            let (found, read) = intact(folder.path(), &expected(1, number));
+            assert!((number..=LAST).contains(&found.last), "{number}, {after}: {}", found.last);
+            assert_eq!(read, frames(1..found.last + 1));
+            goes_on(folder.path(), found.last);
+        }
+    }
+    assert!(stopped > 20, "{stopped}");
+}
+
+#[test]
+fn the_frames_of_a_segment_are_read_by_one_of_their_numbers() {
+    let (folder, log) = log_of(7);
+    for number in 1..=7 {
+        let (first, found) = super::read::frames(folder.path(), number).expect("they are read");
+        assert_eq!(first, log.segment_of(number));
+        let found: Frames = (first..).zip(found.iter().map(|frame| frame.to_vec())).collect();
+        assert!(found.iter().any(|(of, _)| *of == number));
+        assert_eq!(found, frames(first..first + found.len() as u64));
+    }
+    for number in [0, 8] {
+        let missing = super::read::frames(folder.path(), number).expect_err("no segment has it");
+        assert_eq!(missing.kind(), ErrorKind::NotFound, "{number}");
     }
 }
