@@ -6,18 +6,25 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use raft::eraftpb::MessageType;
 
+use super::agreed::Agreed;
 use super::block::Block;
 use super::disk::Disk;
+use super::durable::OnDisk;
 use super::entry::{self, Entry};
-use super::group::{Committed, Durable, Member};
+use super::exchange::{Exchange, Work};
+use super::group::{Committed, Member, Progress, ProposeError, term_of};
 use super::log::{AppendError, Log};
 use super::machine::{Applied, Batch, Command, Effects, Heads, Outcomes, Row};
+use super::message;
 use super::reader::Reader;
-use super::seal::{LogSeal, Vote};
+use super::seal::LogSeal;
 use super::state::{FlushLimits, Published};
 use super::unflushed::Flush;
 use crate::job::{Job, JobId, ScheduleId};
@@ -29,11 +36,22 @@ pub(super) struct Engine {
     pub(super) disk: Disk,
     pub(super) log: Mutex<Log>,
     member: Mutex<Member>,
+    /// The mailbox of the member; `None` in a group of one.
+    exchange: Option<Arc<Exchange>>,
+    agreed: Agreed,
+    /// The number of the first entry that the log has.
+    first: Arc<AtomicU64>,
     turn: Mutex<()>,
     limits: FlushLimits,
     /// What a crash has cut short at the end of the log, and opening has cut off.
     pub(super) dropped: Option<String>,
 }
+
+/// So many bytes of committed entries may wait to be applied. While there are more, no further ones are taken.
+const MOST_UNAPPLIED: usize = 64 << 20;
+
+/// How many bytes of the log are kept, beside what the database does not have yet, for members that lag behind.
+const KEPT_LOG_BYTES: u64 = 256 << 20;
 
 /// A batch that is decided.
 pub(super) struct Decided {
@@ -51,21 +69,23 @@ impl Engine {
     pub(super) fn new(
         disk: Disk,
         (log, dropped): (Log, Option<String>),
-        member: Member,
+        (member, exchange, first): (Member, Option<Arc<Exchange>>, Arc<AtomicU64>),
         published: Published,
         limits: FlushLimits,
     ) -> Self {
         let (published, log, member) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
-        Self { published, disk, log, member, turn: Mutex::new(()), limits, dropped }
+        let (agreed, turn) = (Agreed::default(), Mutex::new(()));
+        Self { published, disk, log, member, exchange, agreed, first, turn, limits, dropped }
     }
 
-    /// Begins the next term: durable before any version of it is given out, so that none is ever given twice.
+    /// Begins the next term of a group of one: durable before any version of it is given out, so that none is ever
+    /// given twice.
     ///
     /// # Errors
     /// [`AppendError`] when it is not durable.
     pub(super) fn begin_term(&self) -> Result<(), AppendError> {
-        let committed = self.member.lock().campaign(&mut self.durable())?;
-        for Committed { number, frame } in committed {
+        let progress = self.member.lock().campaign(&mut self.durable())?;
+        for Committed { number, frame, .. } in progress.committed {
             let replayed = replay(&self.disk, &mut self.published.write(), number, &frame);
             replayed.map_err(|why| AppendError::Failed(io::Error::other(why)))?;
         }
@@ -73,7 +93,96 @@ impl Engine {
     }
 
     fn durable(&self) -> OnDisk<'_> {
-        OnDisk { disk: &self.disk, log: self.log.lock() }
+        let applied = self.applied().0;
+        OnDisk { disk: &self.disk, log: self.log.lock(), exchange: self.exchange.as_deref(), applied }
+    }
+
+    /// Takes messages of other members to this one, and lets time pass.
+    ///
+    /// # Errors
+    /// [`StoreError`] when what must be durable is not. Then the store must stop.
+    pub(super) fn take_part(&self, work: Work) -> Result<(), StoreError> {
+        let is_full = self.agreed.bytes() > MOST_UNAPPLIED;
+        let mut member = self.member.lock();
+        for message in &work.messages {
+            match message::decode(message) {
+                // The leader sends it again.
+                Ok(message) if is_full && message.msg_type == MessageType::MsgAppend => {}
+                Ok(message) => member.step(message),
+                Err(why) => tracing::warn!(from = message.from, why, "a message of another member makes no sense"),
+            }
+        }
+        if work.is_tick {
+            member.tick();
+        }
+        if let Some(round) = work.round {
+            match (self.leads(&member), &self.exchange) {
+                (false, Some(exchange)) => exchange.refuse_asked(),
+                _ => member.ask(round),
+            }
+        }
+        let progress = member.advance(None, &mut self.durable());
+        let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
+        self.hand_on(&member, progress);
+        Ok(())
+    }
+
+    /// Hands on what has come of what the member did.
+    fn hand_on(&self, member: &Member, progress: Progress) {
+        self.agreed.hand_on(progress.committed, member.position());
+        let Some(exchange) = &self.exchange else { return };
+        if let Some((round, number)) = progress.confirmed {
+            exchange.confirm(round, number);
+            exchange.has_shown(self.applied().0);
+        }
+        self.stand(member);
+    }
+
+    /// Returns whether the member leads and has applied all that was committed before its term.
+    fn leads(&self, member: &Member) -> bool {
+        let (position, term) = (member.position(), self.applied().1);
+        // The entry that begins a term comes after all that was committed before.
+        position.is_leader && position.term == term
+    }
+
+    /// Returns the number of the last entry that was applied, and its term.
+    fn applied(&self) -> (u64, u64) {
+        let published = self.published.read();
+        (published.entry, published.last.primary_term)
+    }
+
+    fn stand(&self, member: &Member) {
+        if let Some(exchange) = &self.exchange {
+            let applied = self.applied().0;
+            exchange.stand(member.position(), applied, self.leads(member));
+        }
+    }
+
+    /// Waits for entries that are to be applied; `None` once the member has left.
+    pub(super) fn committed(&self) -> Option<Vec<Committed>> {
+        self.agreed.committed()
+    }
+
+    /// Applies an entry that another leader has proposed, after the writer has shown what comes before it.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it cannot be applied. Then the store must stop: it is not as the others are.
+    pub(super) fn apply(&self, committed: &Committed) -> Result<(), StoreError> {
+        if !self.agreed.wait_until(|| self.applied().0 + 1 >= committed.number) {
+            return Ok(());
+        }
+        let applied = replay(&self.disk, &mut self.published.write(), committed.number, &committed.frame);
+        applied.map_err(|why| StoreError::Stopped(format!("entry {} cannot be applied: {why}", committed.number)))
+    }
+
+    /// Takes note of that entries were applied.
+    pub(super) fn has_applied(&self) {
+        self.stand(&self.member.lock());
+    }
+
+    /// Leaves the group: nothing is waited for any more.
+    pub(super) fn leave(&self) {
+        self.agreed.leave();
     }
 
     /// Waits for a lock that is held from when a batch is begun until all that were decided are shown, or dropped: what
@@ -114,23 +223,41 @@ impl Engine {
         Ok(Decided { outcomes, effects, left, entry: Some(entry) })
     }
 
-    /// Makes an entry durable, and returns its number. No lock that readers need is held meanwhile.
+    /// Makes an entry durable, at most of the members, and returns its number. No lock that readers need is held
+    /// meanwhile.
     ///
     /// # Errors
     /// [`CommitError`] when it was not made durable. Then no answer of its batch holds, nor of one behind it.
     pub(super) fn append(&self, entry: Vec<u8>) -> Result<u64, CommitError> {
         let begun = Instant::now();
-        let committed = self.member.lock().propose(entry, &mut self.durable());
+        let appended = self.try_append(entry);
         metrics::histogram!("leasehold_store_sync_duration_seconds").record(begun.elapsed());
-        match committed.map_err(|error| self.not_written(error))?.as_slice() {
-            [Committed { number, .. }] => Ok(*number),
-            _ => Err(CommitError::Failed(self.disk.stopped(io::Error::other("a group of one did not commit")))),
+        appended
+    }
+
+    fn try_append(&self, entry: Vec<u8>) -> Result<u64, CommitError> {
+        let term = term_of(&entry).map_err(|why| CommitError::Failed(self.disk.stopped(io::Error::other(why))))?;
+        let mut member = self.member.lock();
+        let proposed = member.propose(term, entry, &mut self.durable());
+        let (number, progress) = proposed.map_err(|error| self.not_written(error))?;
+        self.agreed.propose(number, term);
+        self.hand_on(&member, progress);
+        drop(member);
+        match self.agreed.is_committed() {
+            true => Ok(number),
+            false => Err(CommitError::Lost(StoreError::Unavailable(
+                "another member leads since, and what was not agreed on by then may be lost".to_owned(),
+            ))),
         }
     }
 
     /// Shows a batch to readers that is durable as the entry `number`, in so many bytes.
     pub(super) fn show(&self, (number, bytes): (u64, usize), Decided { effects, left, .. }: &mut Decided) {
         self.published.write().take_over(number, bytes, effects, mem::take(left));
+        if let Some(exchange) = &self.exchange {
+            self.agreed.has_moved();
+            exchange.has_shown(number);
+        }
     }
 
     /// Returns whether it is time to write what has changed to the database, and there is room for that.
@@ -171,7 +298,13 @@ impl Engine {
             let _turn = self.turn();
             self.published.write().put_block(block, &cut.heads);
         }
-        let outdated = self.log.lock().forget_before(flush.entry + 1);
+        let kept = if self.exchange.is_some() { KEPT_LOG_BYTES } else { 0 };
+        let outdated = {
+            let mut log = self.log.lock();
+            let outdated = log.forget_before(flush.entry + 1, kept);
+            self.first.store(log.first(), Ordering::Release);
+            outdated
+        };
         for segment in outdated {
             if let Err(error) = fs::remove_file(&segment) {
                 tracing::warn!(%error, segment = %segment.display(), "a segment of the log that is not needed is left");
@@ -180,10 +313,11 @@ impl Engine {
         Ok(())
     }
 
-    fn not_written(&self, error: AppendError) -> CommitError {
+    fn not_written(&self, error: ProposeError) -> CommitError {
         match error {
-            AppendError::Full(error) => CommitError::Refused(self.disk.give_room(&error)),
-            AppendError::Failed(error) => CommitError::Failed(self.disk.stopped(error)),
+            ProposeError::Deposed => CommitError::Refused(StoreError::Unavailable(error.to_string())),
+            ProposeError::Append(AppendError::Full(error)) => CommitError::Refused(self.disk.give_room(&error)),
+            ProposeError::Append(AppendError::Failed(error)) => CommitError::Failed(self.disk.stopped(error)),
         }
     }
 
@@ -194,11 +328,12 @@ impl Engine {
 
     /// Writes the seal of the store anew, where it has changed.
     pub(super) fn checkpoint(&self) -> io::Result<()> {
-        let segment = self.log.lock().segment();
         let (write, last) = {
             let published = self.published.read();
             (published.last.seq_no, published.entry)
         };
+        // What is behind the last entry that was applied may still be cut off.
+        let segment = self.log.lock().segment_of(last);
         self.disk.checkpoint(write, LogSeal { last, segment, is_closed: false })
     }
 
@@ -208,38 +343,11 @@ impl Engine {
     /// The errors of [`Disk::close`].
     pub(super) fn close(self) -> Result<(), StoreError> {
         let Self { published, log, disk, .. } = self;
-        let log = log.into_inner();
-        let segment = log.segment();
+        let (log, published) = (log.into_inner(), published.into_inner());
+        let segment = log.segment_of(published.entry);
         let last = log.close();
         let last = last.map_err(|error| StoreError::Unavailable(format!("the log: {error}")))?;
-        disk.close(published.into_inner().last.seq_no, LogSeal { last, segment, is_closed: true })
-    }
-}
-
-/// The log, and the vote in the seal.
-struct OnDisk<'e> {
-    disk: &'e Disk,
-    log: MutexGuard<'e, Log>,
-}
-
-impl Durable for OnDisk<'_> {
-    fn write_vote(&mut self, vote: Vote) -> io::Result<()> {
-        self.disk.write_vote(vote)
-    }
-
-    fn write(&mut self, number: u64, frame: &[u8]) -> Result<(), AppendError> {
-        // A group of one never writes an entry in the place of another.
-        match self.log.write(frame)? {
-            written if written == number => Ok(()),
-            written => {
-                let what = format!("entry {number} was written as {written}");
-                Err(AppendError::Failed(io::Error::other(what)))
-            }
-        }
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.log.sync()
+        disk.close(published.last.seq_no, LogSeal { last, segment, is_closed: true })
     }
 }
 
@@ -249,6 +357,10 @@ pub(super) enum CommitError {
     /// Nothing was written, and later batches may be.
     #[error(transparent)]
     Refused(#[from] StoreError),
+    /// Whether it is durable is unknown, since this member does not lead any more. Later ones may be written once it
+    /// does again.
+    #[error("{0}")]
+    Lost(StoreError),
     /// Whether it is durable is unknown, and so is what a later one would be written after: the caller must stop.
     #[error("{0}")]
     Failed(StoreError),
@@ -257,14 +369,14 @@ pub(super) enum CommitError {
 impl CommitError {
     /// Returns why.
     pub(super) fn reason(&self) -> &StoreError {
-        let (Self::Refused(reason) | Self::Failed(reason)) = self;
+        let (Self::Refused(reason) | Self::Lost(reason) | Self::Failed(reason)) = self;
         reason
     }
 
     /// Returns the failure after which the caller must stop, if it is one.
     pub(super) fn failed(self) -> Result<(), StoreError> {
         match self {
-            Self::Refused(_) => Ok(()),
+            Self::Refused(_) | Self::Lost(_) => Ok(()),
             Self::Failed(failure) => Err(failure),
         }
     }

@@ -57,6 +57,20 @@ pub enum OpenError {
         /// The path of the data directory.
         directory: PathBuf,
     },
+    /// The directory is that of another member, or of a store of its own.
+    #[error(
+        "the data directory {} is that of {found}, and was opened as that of {given}: start it with the settings that \
+         it had, or choose an empty directory",
+        directory.display()
+    )]
+    OtherGroup {
+        /// The path of the data directory.
+        directory: PathBuf,
+        /// What it is the directory of.
+        found: String,
+        /// What it was opened as.
+        given: String,
+    },
     /// Files of the directory are damaged. None of what they hold was changed.
     #[error("the data directory {} is damaged: {} ({})", directory.display(), listed(damages), advice(directory))]
     Damaged {

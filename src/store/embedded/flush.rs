@@ -43,7 +43,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Why a flush failed.
-    pub(super) fn finish(mut self, engine: &Engine) -> Result<(), StoreError> {
+    pub(super) fn finish(&mut self, engine: &Engine) -> Result<(), StoreError> {
         self.end()?;
         if engine.has_room_to_flush() {
             self.begin(engine)?;

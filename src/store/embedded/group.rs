@@ -6,17 +6,17 @@
 //! applied.
 //!
 //! The number of a frame of the log is the index of its entry. Each frame begins with the term of its entry; the one
-//! that begins a term has nothing else. How far the group has committed is not kept: what the log of a group of one
-//! has was committed.
-
-use std::collections::VecDeque;
+//! that begins a term has nothing else. How far the group has committed is not kept: what the database has was
+//! committed, and so was what the log of a group of one has. In a larger group the leader says it.
+//!
 use std::io;
 
 use bytes::Bytes;
-use raft::eraftpb::{ConfState, Entry, HardState, Message, Snapshot};
-use raft::{Config, GetEntriesContext, RaftState, RawNode, StateRole, Storage, StorageError};
+use raft::eraftpb::{ConfState, Entry, HardState, Message, MessageType};
+use raft::{Config, RawNode, StateRole};
 use slog::Logger;
 
+use super::kept::{Earlier, Kept, Last};
 use super::log::AppendError;
 use super::seal::Vote;
 use super::stored;
@@ -24,7 +24,19 @@ use super::stored;
 /// This member, which is alone in its group.
 pub(super) const ALONE: u64 = 1;
 
-/// What a member must not forget.
+/// After how many ticks without a word from a leader a member stands for election, at least; at most twice as many.
+const ELECTION_TICKS: usize = 10;
+
+/// After how many ticks a leader says that it is there.
+const HEARTBEAT_TICKS: usize = 2;
+
+/// The most bytes of entries in one message.
+const MESSAGE_BYTES: u64 = 1 << 20;
+
+/// The most messages with entries that are sent to a member before it has answered.
+const MESSAGES_AHEAD: usize = 64;
+
+/// What a member must not forget, and its way to the others.
 pub(super) trait Durable {
     /// Writes what the member has voted, durably.
     fn write_vote(&mut self, vote: Vote) -> io::Result<()>;
@@ -34,25 +46,59 @@ pub(super) trait Durable {
 
     /// Makes what was written durable.
     fn sync(&mut self) -> io::Result<()>;
+
+    /// Sends messages to other members.
+    fn send(&mut self, messages: Vec<Message>);
 }
 
 /// An entry that the group has committed, and that is to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Committed {
     pub(super) number: u64,
+    pub(super) term: u64,
     pub(super) frame: Bytes,
+}
+
+/// What has come of what a member did.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The entries that are committed with it, in order.
+    pub(super) committed: Vec<Committed>,
+    /// Until which round of questions most members have said that this one led, and the number of the last entry that
+    /// was committed when that round began.
+    pub(super) confirmed: Option<(u64, u64)>,
+}
+
+/// Where a member stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) term: u64,
+    /// The member that leads in this term; `None` while that is not known.
+    pub(super) leader: Option<u64>,
+    pub(super) is_leader: bool,
+    /// The number of the last entry that is known to be committed.
+    pub(super) committed: u64,
+}
+
+/// Why an entry was not proposed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProposeError {
+    /// This member does not lead in the term of the entry. Nothing was written.
+    #[error("this member does not lead any more")]
+    Deposed,
+    #[error(transparent)]
+    Append(#[from] AppendError),
 }
 
 /// A member of a group.
 pub(super) struct Member {
     node: RawNode<Kept>,
-    /// What is to be sent to the others, of whom a group of one has none.
-    outbox: Vec<Message>,
 }
 
 impl Member {
     /// Creates the member `id` of the group `members`, as its process starts. All entries up to `applied` are committed
-    /// and were applied; `entries` are those of its log behind it.
+    /// and were applied; `entries` are those of its log behind it, and `earlier` reads those before it, where others
+    /// may lack them.
     ///
     /// # Errors
     /// [`AppendError::Failed`] when these do not fit together.
@@ -62,13 +108,35 @@ impl Member {
         vote: Vote,
         applied: Last,
         entries: Vec<Entry>,
+        earlier: Option<Box<dyn Earlier>>,
     ) -> Result<Self, AppendError> {
         let hard = HardState { term: vote.term, vote: vote.member, commit: applied.number, ..HardState::default() };
         let group = ConfState::from((members.to_vec(), Vec::new()));
-        let kept = Kept { hard, group, before: applied, entries: entries.into() };
-        let config = Config { id, applied: applied.number, check_quorum: true, pre_vote: true, ..Config::default() };
+        let kept = Kept::new(hard, group, applied, entries, earlier);
+        let config = Config {
+            id,
+            applied: applied.number,
+            check_quorum: true,
+            pre_vote: true,
+            election_tick: ELECTION_TICKS,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            max_size_per_msg: MESSAGE_BYTES,
+            max_inflight_msgs: MESSAGES_AHEAD,
+            ..Config::default()
+        };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        Ok(Self { node, outbox: Vec::new() })
+        Ok(Self { node })
+    }
+
+    /// Returns where it stands.
+    pub(super) fn position(&self) -> Position {
+        let raft = &self.node.raft;
+        Position {
+            term: raft.term,
+            leader: Some(raft.leader_id).filter(|leader| *leader != raft::INVALID_ID),
+            is_leader: raft.state == StateRole::Leader,
+            committed: raft.raft_log.committed,
+        }
     }
 
     /// Stands for election to the leader of the next term. Returns what is committed with that: in a group of one, the
@@ -76,38 +144,77 @@ impl Member {
     ///
     /// # Errors
     /// [`AppendError`] when what must be durable is not. Then this member must not be used any more.
-    pub(super) fn campaign(&mut self, durable: &mut impl Durable) -> Result<Vec<Committed>, AppendError> {
+    pub(super) fn campaign(&mut self, durable: &mut impl Durable) -> Result<Progress, AppendError> {
         self.node.campaign().map_err(failed)?;
         self.advance(None, durable)
     }
 
-    /// Proposes an entry, which begins with the term of this member, and returns what is committed with that: in a
-    /// group of one, that entry.
+    /// Proposes an entry, which begins with its `term`. Returns its number, and what is committed with that: in a group
+    /// of one, that entry.
     ///
     /// # Errors
-    /// [`AppendError::Full`] when there was no room for it: then nothing was proposed. After any other this member
-    /// must not be used any more.
+    /// [`ProposeError::Deposed`], or [`AppendError::Full`] when there was no room for it: then nothing was proposed.
+    /// After any other this member must not be used any more.
     pub(super) fn propose(
         &mut self,
+        term: u64,
         frame: Vec<u8>,
         durable: &mut impl Durable,
-    ) -> Result<Vec<Committed>, AppendError> {
-        if self.node.raft.state != StateRole::Leader {
-            return Err(failed("it does not lead"));
+    ) -> Result<(u64, Progress), ProposeError> {
+        let raft = &self.node.raft;
+        if raft.state != StateRole::Leader || raft.term != term || raft.lead_transferee.is_some() {
+            return Err(ProposeError::Deposed);
         }
         // Before it is proposed: the library knows no entry that was not written for want of room.
-        let number = self.node.raft.raft_log.last_index() + 1;
+        let number = raft.raft_log.last_index() + 1;
         durable.write(number, &frame)?;
         self.node.propose(Vec::new(), frame).map_err(failed)?;
-        self.advance(Some(number), durable)
+        Ok((number, self.advance(Some(number), durable)?))
+    }
+
+    /// Lets time pass by one tick. What comes of it [`advance`](Self::advance) does.
+    pub(super) fn tick(&mut self) {
+        self.node.tick();
+    }
+
+    /// Takes a message of another member. What comes of it [`advance`](Self::advance) does.
+    pub(super) fn step(&mut self, message: Message) {
+        let from = message.from;
+        let is_of_use = match message.msg_type {
+            // It goes from a member to itself only.
+            MessageType::MsgUnreachable => false,
+            _ => self.node.raft.prs().get(from).is_some(),
+        };
+        // An error says that it is of no use here, as one of an earlier term is not.
+        if is_of_use && let Err(error) = self.node.step(message) {
+            tracing::debug!(%error, from, "a message of another member is of no use");
+        }
+    }
+
+    /// Asks the others whether this member still leads, which [`Progress::confirmed`] answers for this round and all
+    /// before it.
+    pub(super) fn ask(&mut self, round: u64) {
+        self.node.read_index(round.to_le_bytes().to_vec());
     }
 
     /// Does what there is to do. The entry `written` is written and not synced.
-    fn advance(&mut self, written: Option<u64>, durable: &mut impl Durable) -> Result<Vec<Committed>, AppendError> {
-        let mut committed = Vec::new();
+    ///
+    /// # Errors
+    /// [`AppendError`] when what must be durable is not. Then this member must not be used any more.
+    pub(super) fn advance(
+        &mut self,
+        written: Option<u64>,
+        durable: &mut impl Durable,
+    ) -> Result<Progress, AppendError> {
+        let mut progress = Progress::default();
         while self.node.has_ready() {
             let mut ready = self.node.ready();
-            self.outbox.extend(ready.take_messages());
+            // Those of a leader, which need not wait until it has written what they tell.
+            durable.send(ready.take_messages());
+            for asked in ready.take_read_states() {
+                let round = asked.request_ctx.first_chunk().map_or(0, |round| u64::from_le_bytes(*round));
+                progress.confirmed = progress.confirmed.max(Some((round, asked.index)));
+            }
             if let Some(hard) = ready.hs() {
                 let kept = self.node.mut_store();
                 if (hard.term, hard.vote) != (kept.hard.term, kept.hard.vote) {
@@ -124,18 +231,18 @@ impl Member {
                 durable.sync().map_err(AppendError::Failed)?;
                 self.node.mut_store().put(entries);
             }
-            self.outbox.extend(ready.take_persisted_messages());
+            durable.send(ready.take_persisted_messages());
             let mut newly = ready.take_committed_entries();
             let mut light = self.node.advance(ready);
-            self.outbox.extend(light.take_messages());
+            durable.send(light.take_messages());
             newly.extend(light.take_committed_entries());
             for entry in newly {
                 self.node.mut_store().forget(&entry);
-                committed.push(Committed { number: entry.index, frame: frame_of(&entry)? });
+                progress.committed.push(Committed { number: entry.index, term: entry.term, frame: frame_of(&entry)? });
             }
             self.node.advance_apply();
         }
-        Ok(committed)
+        Ok(progress)
     }
 }
 
@@ -149,88 +256,16 @@ fn frame_of(entry: &Entry) -> Result<Bytes, AppendError> {
     Ok(frame.into())
 }
 
+/// Returns the term with which a frame begins.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn term_of(frame: &[u8]) -> Result<u64, String> {
+    stored::take(&mut &*frame)
+}
+
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AppendError {
     AppendError::Failed(io::Error::other(error))
-}
-
-/// An entry of the log by its number and term.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Last {
-    pub(super) number: u64,
-    pub(super) term: u64,
-}
-
-/// What the library reads again: the end of the log.
-struct Kept {
-    hard: HardState,
-    group: ConfState,
-    /// The entry before the first of `entries`.
-    before: Last,
-    entries: VecDeque<Entry>,
-}
-
-impl Kept {
-    /// Puts entries in the place of all from the first of them on.
-    fn put(&mut self, entries: Vec<Entry>) {
-        if let Some(first) = entries.first() {
-            self.entries.truncate(self.place(first.index).unwrap_or(0));
-        }
-        self.entries.extend(entries);
-    }
-
-    /// Forgets the entries up to one that is handed out to be applied: a group of one has nobody who lacks them.
-    fn forget(&mut self, applied: &Entry) {
-        if self.group.voters.len() == 1 {
-            self.entries.drain(..self.place(applied.index + 1).unwrap_or(0));
-            self.before = Last { number: applied.index, term: applied.term };
-        }
-    }
-
-    /// Returns the place of an entry in `entries`; `None` when it is before them.
-    fn place(&self, number: u64) -> Option<usize> {
-        usize::try_from(number.checked_sub(self.before.number + 1)?).ok()
-    }
-}
-
-impl Storage for Kept {
-    fn initial_state(&self) -> raft::Result<RaftState> {
-        Ok(RaftState { hard_state: self.hard.clone(), conf_state: self.group.clone() })
-    }
-
-    fn entries(
-        &self,
-        low: u64,
-        high: u64,
-        max_size: impl Into<Option<u64>>,
-        _: GetEntriesContext,
-    ) -> raft::Result<Vec<Entry>> {
-        let compacted = || raft::Error::Store(StorageError::Compacted);
-        let (low, high) = (self.place(low).ok_or_else(compacted)?, self.place(high).ok_or_else(compacted)?);
-        let mut entries: Vec<Entry> = self.entries.range(low..high).cloned().collect();
-        raft::util::limit_size(&mut entries, max_size.into());
-        Ok(entries)
-    }
-
-    fn term(&self, number: u64) -> raft::Result<u64> {
-        if number == self.before.number {
-            return Ok(self.before.term);
-        }
-        let place = self.place(number).ok_or(raft::Error::Store(StorageError::Compacted))?;
-        self.entries.get(place).map(|entry| entry.term).ok_or(raft::Error::Store(StorageError::Unavailable))
-    }
-
-    fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.before.number + 1)
-    }
-
-    fn last_index(&self) -> raft::Result<u64> {
-        Ok(self.before.number + self.entries.len() as u64)
-    }
-
-    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
-        // Nobody asks for one in a group of one.
-        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
-    }
 }
 
 #[cfg(test)]

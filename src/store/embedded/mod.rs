@@ -8,6 +8,8 @@
 //!   gives orders to.
 //! - `group`: who agrees on the log, by Raft; a group of one. `log`: what makes a batch durable. `entry`: what of a
 //!   batch is in the log, and `delta`, what of a job.
+//! - `exchange`: the mailbox of one of several members, with `message`, what they send. `member`: its threads.
+//!   `agreed`: what they have committed. `kept`: what of the log they may need again. `durable`: what one writes.
 //! - `flush`: how the database comes after the log.
 //! - `watch`: what must not run out. `periodic`: a thread that does something time and again.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
@@ -19,7 +21,8 @@
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
-//! - `lists`: lists of schedules, and `schedule_search`, which of them a query needs.
+//! - `lists`: lists of schedules, and `schedule_search`, which of them a query needs. `asking`: how all of this is
+//!   asked.
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced in the log, and seen by readers from then on.
@@ -30,8 +33,10 @@
 //!   behind is found out by recovery and not guessed (Rebello et al., "Can Applications Recover from fsync
 //!   Failures?", USENIX ATC 2020).
 
+mod agreed;
 #[cfg(test)]
 mod arbitrary;
+mod asking;
 mod audit;
 mod available;
 mod background;
@@ -44,20 +49,25 @@ mod column;
 mod delta;
 mod directory;
 mod disk;
+mod durable;
 mod engine;
 mod entry;
 mod error;
+mod exchange;
 mod finished;
 mod flush;
 mod group;
 mod groups;
 mod inspect;
 mod journal;
+mod kept;
 mod lists;
 mod live;
 mod log;
 mod machine;
 mod manifest;
+mod member;
+mod message;
 mod narrow;
 mod opening;
 mod page;
@@ -83,14 +93,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fjall::Snapshot;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
-use crate::job::{BodyRef, JobId, Json, OrderingKey, QueueName, RecordName, ScheduleId};
+use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
@@ -104,10 +111,12 @@ use disk::Disk;
 pub use disk::{EmbeddedOptions, GroupOptions};
 use engine::Engine;
 pub use error::{Damage, OpenError};
+use exchange::Exchange;
+use flush::Flusher;
 use lists::Wanted;
+use member::Threads;
 use narrow::{Narrowed, NarrowedSchedules};
 use periodic::Periodic;
-use state::Published;
 pub use verify::{Verified, verify};
 use writer::{Queue, Writer, answers};
 
@@ -132,6 +141,10 @@ const LOOKUPS: u32 = 64;
 pub struct EmbeddedStore {
     queue: Arc<Queue>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// The mailbox of this member of a group, and its threads; `None` for a store of its own, and the threads once the
+    /// store is closed. They are before the engine, so that they end first.
+    exchange: Option<Arc<Exchange>>,
+    threads: Mutex<Option<Threads>>,
     /// The threads that keep the seal and that watch; none once the store is closed. They are before the engine, so
     /// that they end first.
     periodic: Mutex<Vec<Periodic>>,
@@ -152,18 +165,27 @@ impl EmbeddedStore {
     /// [`OpenError`] says why the directory cannot be opened.
     pub fn open(path: impl AsRef<Path>, options: &EmbeddedOptions) -> Result<Self, OpenError> {
         let directory = Directory::hold(path.as_ref(), options.reserve_bytes)?;
-        let engine = Arc::new(Engine::open(directory, options)?);
         let queue = Arc::new(Queue::default());
+        let exchange = options.group.clone().map(|group| {
+            let queue = Arc::clone(&queue);
+            Arc::new(Exchange::new(group, move |reason| queue.stand_by(reason)))
+        });
+        let engine = Arc::new(Engine::open(directory, options, exchange.clone())?);
         let no_thread =
             |source| OpenError::Io { doing: "start a thread for", directory: path.as_ref().to_owned(), source };
-        let writer = Writer::new(Arc::clone(&engine), Arc::clone(&queue)).map_err(no_thread)?;
+        let flusher = Arc::new(Mutex::new(Flusher::start(&engine).map_err(no_thread)?));
+        let writer = Writer::new(Arc::clone(&engine), Arc::clone(&queue), Arc::clone(&flusher)).map_err(no_thread)?;
         let writer = thread::Builder::new().name("store-writer".to_owned()).spawn(move || writer.run());
         let writer = writer.map_err(no_thread)?;
+        let threads = exchange.clone().map(|exchange| Threads::start(&engine, exchange, &queue, &flusher));
+        let threads = threads.transpose().map_err(no_thread)?;
         let seal = checkpoint::start(Arc::downgrade(&engine)).map_err(no_thread);
         let watch = watch::start(Arc::downgrade(&engine), Arc::clone(&queue), options.memory_limit).map_err(no_thread);
         Ok(Self {
             queue,
             writer: Mutex::new(Some(writer)),
+            exchange,
+            threads: Mutex::new(threads),
             periodic: Mutex::new(vec![seal?, watch?]),
             engine: RwLock::new(Some(engine)),
             scans: Arc::new(Semaphore::new(SCANS as usize)),
@@ -177,115 +199,13 @@ impl EmbeddedStore {
     /// Returns this member of the group; `None` for a store of its own.
     #[must_use]
     pub fn member(&self) -> Option<Arc<dyn Member>> {
-        None
+        self.exchange.clone().map(|exchange| exchange as Arc<dyn Member>)
     }
 
     /// Returns how many stored jobs that have finished were read since the store was opened, by look-ups and by scans.
     #[must_use]
     pub fn finished_jobs_read(&self) -> u64 {
         self.engine.read().as_ref().map_or(0, |engine| engine.disk.jobs_read())
-    }
-
-    /// Reads what is in memory, at once. The engine is borrowed and not kept, so that closing waits for it.
-    fn in_memory<T>(&self, read: impl FnOnce(&Engine) -> T) -> Result<T, StoreError> {
-        self.engine.read().as_deref().map(read).ok_or_else(closed)
-    }
-
-    /// Reads or writes the disk, on a thread that may block, when one of the permits is free.
-    async fn on_disk<T: Send + 'static>(
-        &self,
-        permits: &Arc<Semaphore>,
-        read: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let permit = Arc::clone(permits).acquire_owned().await.map_err(|_| closed())?;
-        self.on_thread(permit, read).await
-    }
-
-    /// Reads documents of which some are in memory (`Some(None)` for one that was removed), and the others on disk.
-    async fn overlaid<K: Clone + Send + 'static, T: Send + 'static>(
-        &self,
-        keys: &[K],
-        in_memory: impl Fn(&Published, &K) -> Option<Option<T>>,
-        on_disk: impl Fn(&Disk, &Snapshot, &K) -> Result<Option<T>, StoreError> + Send + 'static,
-    ) -> Result<Vec<Option<T>>, StoreError> {
-        let (mut found, snapshot) = self.in_memory(|engine| {
-            let published = engine.published.read();
-            let found: Vec<_> = keys.iter().map(|key| in_memory(&published, key)).collect();
-            (found, Arc::clone(&published.view.snapshot))
-        })?;
-        let missing = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
-        let missing: Vec<K> = missing.map(|(key, _)| key.clone()).collect();
-        if !missing.is_empty() {
-            let stored = self.on_disk(&self.lookups, move |engine| {
-                missing.iter().map(|key| on_disk(&engine.disk, &snapshot, key)).collect::<Result<Vec<_>, _>>()
-            });
-            let mut stored = stored.await?.into_iter();
-            for place in found.iter_mut().filter(|found| found.is_none()) {
-                *place = stored.next();
-            }
-        }
-        Ok(found.into_iter().map(Option::flatten).collect())
-    }
-
-    /// Makes the index by owner of a queue's available jobs, unless it is there. That goes over all of them, once.
-    async fn index_by_owner(&self, queue: Option<&QueueName>) -> Result<(), StoreError> {
-        let Some(queue) = queue else { return Ok(()) };
-        if self.in_memory(|engine| engine.published.read().live.has_by_owner(queue))? {
-            return Ok(());
-        }
-        let queue = queue.clone();
-        let index = move |engine: &Engine| {
-            engine.published.write().live.index_by_owner(&queue);
-            Ok(())
-        };
-        self.on_disk(&self.lookups, index).await
-    }
-
-    /// Answers a query, within its time, when one of the places for such queries is free. `is_indexed` says whether the
-    /// index of finished jobs answers it alone.
-    async fn query<T: Send + 'static>(
-        &self,
-        is_indexed: bool,
-        read: impl FnOnce(&Engine, Budget) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let places = if is_indexed { &self.indexed_scans } else { &self.scans };
-        let place = timeout(self.query_time, Arc::clone(places).acquire_owned()).await;
-        let place = place.map_err(|_| StoreError::Overloaded { retry_after: QUERY_AGAIN_AFTER })?;
-        let (limit, is_abandoned) = (self.query_time, CancellationToken::new());
-        // A caller who goes away drops this future, while the thread goes on until it looks at its budget.
-        let _caller = is_abandoned.clone().drop_guard();
-        let read = move |engine: &Engine| read(engine, Budget::of(limit).unless(is_abandoned));
-        self.on_thread(place.map_err(|_| closed())?, read).await
-    }
-
-    /// Answers a query for schedules: one that reads few of them at once, any other as a query for jobs.
-    async fn query_schedules<T: Send + 'static>(
-        &self,
-        is_quick: bool,
-        read: impl FnOnce(&Engine, Budget) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        if !is_quick {
-            return self.query(false, read).await;
-        }
-        let budget = Budget::of(self.query_time);
-        self.on_disk(&self.lookups, move |engine| read(engine, budget)).await
-    }
-
-    /// Reads or writes the disk on a thread that may block, and then frees the permit.
-    async fn on_thread<T: Send + 'static>(
-        &self,
-        permit: OwnedSemaphorePermit,
-        read: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let engine = self.engine.read().clone().ok_or_else(closed)?;
-        let reading = spawn_blocking(move || {
-            let found = read(&engine);
-            // Before the permit: closing takes all permits to know that nobody has the engine.
-            drop(engine);
-            drop(permit);
-            found
-        });
-        reading.await.map_err(|error| StoreError::Unavailable(format!("a read ended early: {error}")))?
     }
 }
 
@@ -452,6 +372,13 @@ impl Store for EmbeddedStore {
         INLINE_LIMIT
     }
 
+    async fn confirm(&self) -> Result<(), StoreError> {
+        match &self.exchange {
+            Some(exchange) => exchange.ask().await,
+            None => Ok(()),
+        }
+    }
+
     async fn ready(&self) -> Result<(), StoreError> {
         if let Some(reason) = self.queue.closed() {
             return Err(reason);
@@ -470,6 +397,9 @@ impl Store for EmbeddedStore {
             // A writer that panicked has printed why; there is nothing left to wait for.
             drop(spawn_blocking(move || drop(writer.join())).await);
         }
+        // After the writer, whose last entries need the other members.
+        let threads = self.threads.lock().take();
+        drop(spawn_blocking(move || drop(threads)).await);
         // All permits: reads under way are done then, and none begins.
         let all = [(&self.scans, SCANS), (&self.indexed_scans, INDEXED_SCANS), (&self.lookups, LOOKUPS)];
         for (permits, count) in all {

@@ -6,20 +6,25 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 use parking_lot::Mutex;
+use raft::eraftpb::Entry;
 
 use super::directory::{Directory, sync_directory};
-use super::disk::{Disk, EmbeddedOptions, failed};
+use super::disk::{Disk, EmbeddedOptions, GroupOptions, failed};
 use super::engine::{Engine, replay};
 use super::error::{Corrupt, OpenError, is_full};
-use super::group::{ALONE, Last, Member};
+use super::exchange::Exchange;
+use super::group::{ALONE, Member};
 use super::inspect::{Inspected, inspect, keyspaces_folder, seal_closed, seal_open};
+use super::kept::{Earlier, Last, entry_of};
 use super::log::{self, Expected, Found, Log};
 use super::recover::RecoverError;
-use super::seal::{LogSeal, Seal, Stage};
+use super::seal::{LogSeal, Seal, SealedGroup, Stage};
 use super::state::{FlushLimits, Published};
 use crate::store::StoreError;
 
@@ -41,11 +46,16 @@ const SEPARATE_BODY_BYTES: u32 = 4 << 10;
 const READ_AT_OPENING: [&str; 4] = ["live", "recent", "records", "meta"];
 
 impl Engine {
-    /// Opens the store in a directory, and begins its next term.
+    /// Opens the store in a directory. A store of its own begins its next term; `exchange` is the mailbox of one of
+    /// several members, who has one of them begin a term together.
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub(super) fn open(directory: Directory, options: &EmbeddedOptions) -> Result<Self, OpenError> {
+    pub(super) fn open(
+        directory: Directory,
+        options: &EmbeddedOptions,
+        exchange: Option<Arc<Exchange>>,
+    ) -> Result<Self, OpenError> {
         let root = directory.path().to_owned();
         let root = root.as_path();
         let failed = |doing| move |source| OpenError::Io { doing, directory: root.to_owned(), source };
@@ -60,6 +70,7 @@ impl Engine {
             open_keyspaces(&db)?;
             db.persist(PersistMode::SyncAll)
         })?;
+        let seal = of_group(seal, options.group.as_ref(), root)?;
         let (folder, sealed) = (directory.log(), seal.log);
         let log_options = log::Options { segment_bytes: options.segment_bytes };
         let mut tables = None;
@@ -94,19 +105,68 @@ impl Engine {
         let limits = options.flush_limits();
         let disk = Disk::open(directory, path, &seal, options).map_err(broken)?;
         let mut published = disk.recover().map_err(broken)?;
-        let found = read_log(&disk, &mut published, &folder, sealed, &limits).map_err(broken)?;
-        let vote = disk.vote(published.last).map_err(broken)?;
+        let mut entries = Vec::new();
+        let found = match options.group {
+            None => read_log(&disk, &mut published, &folder, sealed, &limits),
+            // Which of them are committed, the leader says.
+            Some(_) => read_entries(&mut entries, published.entry, &folder, sealed),
+        };
+        let found = found.map_err(broken)?;
+        let last = Last { number: published.entry, term: published.last.primary_term };
+        let vote = disk.vote(entries.last().map_or(last.term, |entry: &Entry| entry.term)).map_err(broken)?;
         // Before the log is opened, which is not closed from then on.
-        let log = LogSeal { last: published.entry, is_closed: false, ..sealed };
+        let log = LogSeal { last: published.entry, is_closed: false, segment: found.segment_of(published.entry) };
         disk.checkpoint(published.last.seq_no, log).map_err(failed("write the seal of"))?;
         let dropped = found.torn.as_ref().map(ToString::to_string);
         let log = Log::open(&folder, found, log_options).map_err(failed("open the log of"))?;
-        let last = Last { number: published.entry, term: published.last.primary_term };
-        let began = Member::new(ALONE, &[ALONE], vote, last, Vec::new()).and_then(|member| {
-            let engine = Self::new(disk, (log, dropped), member, published, limits);
-            engine.begin_term().map(|()| engine)
+        let first = Arc::new(AtomicU64::new(log.first()));
+        let member = match &options.group {
+            None => Member::new(ALONE, &[ALONE], vote, last, entries, None),
+            Some(group) => {
+                let earlier = LogBefore { folder, first: Arc::clone(&first) };
+                Member::new(group.member, &group.members, vote, last, entries, Some(Box::new(earlier)))
+            }
+        };
+        let began = member.and_then(|member| {
+            let engine = Self::new(disk, (log, dropped), (member, exchange, first), published, limits);
+            if options.group.is_none() {
+                engine.begin_term()?;
+            }
+            Ok(engine)
         });
         began.map_err(|error| not_written(error.into()))
+    }
+}
+
+/// Returns the seal with the group that the store is opened as a member of.
+///
+/// # Errors
+/// [`OpenError::OtherGroup`] when the directory belongs to another one, or to a store of its own.
+fn of_group(seal: Seal, group: Option<&GroupOptions>, root: &Path) -> Result<Seal, OpenError> {
+    let given = group.map(|group| SealedGroup { cluster: group.cluster.clone(), member: group.member });
+    if seal.group != given && seal.stage != Stage::Creating {
+        let is = |group: Option<SealedGroup>| match group {
+            Some(SealedGroup { cluster, member }) => format!("member {member} of the group `{cluster}`"),
+            None => "a store of its own".to_owned(),
+        };
+        return Err(OpenError::OtherGroup { directory: root.to_owned(), found: is(seal.group), given: is(given) });
+    }
+    Ok(Seal { group: given, ..seal })
+}
+
+/// The entries of the log that are not in memory any more.
+struct LogBefore {
+    folder: PathBuf,
+    first: Arc<AtomicU64>,
+}
+
+impl Earlier for LogBefore {
+    fn first(&self) -> u64 {
+        self.first.load(Ordering::Acquire)
+    }
+
+    fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
+        log::frames(&self.folder, number)
     }
 }
 
@@ -117,6 +177,16 @@ fn create_log(folder: &Path, options: log::Options) -> io::Result<()> {
         _ => {}
     }
     Log::create(folder, 1, options).map(drop)
+}
+
+/// Reads the entries of the log that the database does not have, of which the last is `flushed`.
+fn read_entries(entries: &mut Vec<Entry>, flushed: u64, folder: &Path, sealed: LogSeal) -> Result<Found, RecoverError> {
+    let sealed = LogSeal { last: sealed.last.max(flushed), ..sealed };
+    let found = log::read(folder, &Expected { first: flushed + 1, sealed }, |number, bytes| {
+        entries.push(entry_of(number, Bytes::copy_from_slice(bytes))?);
+        Ok(())
+    });
+    found.map_err(RecoverError::Damaged)
 }
 
 /// Takes over the entries of the log that the database does not have.

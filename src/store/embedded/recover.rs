@@ -74,10 +74,10 @@ impl Disk {
     /// Returns what this member has voted.
     ///
     /// # Errors
-    /// A damage when the log has entries of a later term than it can know of.
-    pub(super) fn vote(&self, last: Version) -> Result<Vote, RecoverError> {
+    /// A damage when the log has entries up to a later `term` than it can know of.
+    pub(super) fn vote(&self, term: u64) -> Result<Vote, RecoverError> {
         let seal = self.seal.lock();
-        match seal.lacks(last.primary_term, self.directory.path()) {
+        match seal.lacks(term, self.directory.path()) {
             Some(damage) => Err(RecoverError::Damaged(vec![damage])),
             None => Ok(seal.vote),
         }

@@ -19,6 +19,9 @@ use super::journal::Journal;
 
 const SEAL_FILE: &str = "leasehold.seal";
 const HEADING: &str = "leasehold seal 2";
+/// The heading of the seal of one of several members, which a version that knows of none does not read: it would go on
+/// with the directory by itself.
+const GROUP_HEADING: &str = "leasehold seal 3";
 
 /// What a data directory must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +33,9 @@ pub(super) struct Seal {
     pub(super) flushed: u64,
     pub(super) log: LogSeal,
     pub(super) vote: Vote,
+    /// The group of several members that it is of; `None` for a store of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) group: Option<SealedGroup>,
     /// The keyspaces that must be there, by the names of their folders.
     pub(super) keyspaces: BTreeMap<u64, KeyspaceSeal>,
     /// The journals that are written no more, by their numbers. One may be gone once all its items are in tables.
@@ -42,6 +48,13 @@ pub(super) struct Seal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Vote {
     pub(super) term: u64,
+    pub(super) member: u64,
+}
+
+/// The name of a group of several members, and the number of this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SealedGroup {
+    pub(super) cluster: String,
     pub(super) member: u64,
 }
 
@@ -102,7 +115,8 @@ impl Seal {
     pub(super) fn creating() -> Self {
         let (keyspaces, journals) = (BTreeMap::new(), BTreeMap::new());
         let (log, vote) = (LogSeal::default(), Vote::default());
-        Self { stage: Stage::Creating, seq_no: 0, flushed: 0, log, vote, keyspaces, journals, active: None }
+        let (group, active) = (None, None);
+        Self { stage: Stage::Creating, seq_no: 0, flushed: 0, log, vote, group, keyspaces, journals, active }
     }
 
     /// Returns the seal of the same database once it is in use.
@@ -132,9 +146,13 @@ impl Seal {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (heading, content) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-        let checksum = heading.strip_prefix(HEADING)?.trim_start();
+        let (is_of_group, checksum) = match heading.strip_prefix(GROUP_HEADING) {
+            Some(checksum) => (true, checksum.trim_start()),
+            None => (false, heading.strip_prefix(HEADING)?.trim_start()),
+        };
         let found = format!("{:016x}", xxh3_64(content.as_bytes()));
-        (found == checksum).then(|| serde_json::from_str(content).ok())?
+        let seal: Self = (found == checksum).then(|| serde_json::from_str(content).ok())??;
+        (seal.group.is_some() == is_of_group).then_some(seal)
     }
 
     /// Returns the file that it is written to.
@@ -145,7 +163,8 @@ impl Seal {
     /// Returns the bytes of the file.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         let content = serde_json::to_string(self)? + "\n";
-        let heading = format!("{HEADING} {:016x}\n", xxh3_64(content.as_bytes()));
+        let heading = if self.group.is_some() { GROUP_HEADING } else { HEADING };
+        let heading = format!("{heading} {:016x}\n", xxh3_64(content.as_bytes()));
         Ok((heading + &content).into_bytes())
     }
 }

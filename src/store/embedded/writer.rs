@@ -144,6 +144,8 @@ struct Backlog {
     closed: Option<StoreError>,
     /// The reason why new jobs are refused; `None` while they are taken.
     no_new_jobs: Option<StoreError>,
+    /// The reason why nothing is taken for now; `None` while writes are taken.
+    standing_by: Option<StoreError>,
 }
 
 impl Queue {
@@ -190,7 +192,7 @@ impl Queue {
         if let Some(reason) = waiting.no_new_jobs.as_ref().filter(|_| has_new) {
             return Err(reason.clone());
         }
-        if let Some(reason) = &waiting.closed {
+        if let Some(reason) = waiting.closed.as_ref().or(waiting.standing_by.as_ref()) {
             return Err(reason.clone());
         }
         let too_much = waiting.items + items > WAITING_ITEMS || waiting.bytes + bytes > WAITING_BYTES;
@@ -203,6 +205,17 @@ impl Queue {
         drop(waiting);
         self.arrived.notify_one();
         Ok(())
+    }
+
+    /// Refuses all writes for this reason, also those that wait; takes them again when there is none.
+    pub(super) fn stand_by(&self, reason: Option<StoreError>) {
+        let mut waiting = self.waiting.lock();
+        waiting.standing_by = reason.clone();
+        let Some(reason) = reason else { return };
+        let refused = mem::take(&mut waiting.requests);
+        (waiting.items, waiting.bytes) = (0, 0);
+        drop(waiting);
+        fail(refused.into_iter().map(|request| request.caller), &Failure::Refused(&reason));
     }
 
     /// Closes the queue; waiting writes are still written. The first reason is kept.
@@ -273,7 +286,7 @@ pub(super) struct Writer {
     engine: Arc<Engine>,
     queue: Arc<Queue>,
     appender: Appender,
-    flusher: Flusher,
+    flusher: Arc<Mutex<Flusher>>,
 }
 
 impl Writer {
@@ -281,19 +294,18 @@ impl Writer {
     ///
     /// # Errors
     /// An error when one of these cannot be started.
-    pub(super) fn new(engine: Arc<Engine>, queue: Arc<Queue>) -> io::Result<Self> {
+    pub(super) fn new(engine: Arc<Engine>, queue: Arc<Queue>, flusher: Arc<Mutex<Flusher>>) -> io::Result<Self> {
         let appender = Background::start("store-log", {
             let engine = Arc::clone(&engine);
             move |entry| engine.append(entry)
         });
-        let flusher = Flusher::start(&engine)?;
         Ok(Self { engine, queue, appender: appender?, flusher })
     }
 
     /// Writes until the queue is closed and empty, or a batch could not be made durable. At the end it flushes.
     pub(super) fn run(mut self) {
         let guard = FailOnExit(Arc::clone(&self.queue));
-        if let Err(failure) = self.write_all().and_then(|()| self.flusher.finish(&self.engine)) {
+        if let Err(failure) = self.write_all().and_then(|()| self.flusher.lock().finish(&self.engine)) {
             stop_after(&failure, &guard.0);
         }
     }
@@ -302,7 +314,7 @@ impl Writer {
         while self.queue.wait() {
             self.write_waiting()?;
             // After all callers are answered: only the next batch waits for it.
-            self.flusher.begin_if_due(&self.engine)?;
+            self.flusher.lock().begin_if_due(&self.engine)?;
         }
         Ok(())
     }
@@ -367,6 +379,7 @@ impl Writer {
                 }
                 fail(callers, &Failure::Refused(reason));
             }
+            Err(CommitError::Lost(failure)) => fail(callers, &Failure::Undecided(failure)),
             Err(CommitError::Failed(failure)) => {
                 stop_after(failure, &self.queue);
                 fail(callers, &Failure::Undecided(failure));
@@ -403,7 +416,8 @@ impl Open {
     }
 }
 
-fn stop_after(failure: &StoreError, queue: &Queue) {
+/// Stops the store after a failure: nothing more is written.
+pub(super) fn stop_after(failure: &StoreError, queue: &Queue) {
     // Once for all the writes that are refused from now on.
     tracing::error!(%failure, "a batch could not be made durable");
     queue.fail(&match failure {

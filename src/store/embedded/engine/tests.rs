@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::super::block::Column;
 use super::super::directory::Directory;
 use super::super::lists::{self, Wanted};
+use super::super::seal::Vote;
 use super::super::stored;
 use super::*;
 use crate::clock::Timestamp;
@@ -231,7 +232,7 @@ impl Engine {
 
 fn open(directory: &TempDir, options: &EmbeddedOptions) -> Engine {
     let directory = Directory::hold(directory.path(), 0).expect("a directory");
-    Engine::open(directory, options).expect("it can be opened")
+    Engine::open(directory, options, None).expect("it can be opened")
 }
 
 fn one_history(seed: u64) {
@@ -272,7 +273,7 @@ fn without_room_on_the_disk_the_database_waits_and_the_log_has_everything() {
     fs::File::create(&room).and_then(|file| file.set_len(KEPT)).expect("a file with a hole");
     let options = EmbeddedOptions { flush_changes: 50, reserve_bytes: KEPT, ..EmbeddedOptions::default() };
     let hold = Directory::hold(directory.path(), KEPT).expect("a directory");
-    let engine = Engine::open(hold, &options).expect("it can be opened");
+    let engine = Engine::open(hold, &options, None).expect("it can be opened");
     let mut machine = Machine { engine, directory, options, flush: None };
     let mut history = History::new(7);
     for _ in 0..20 {

@@ -1,8 +1,11 @@
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::super::kept::entry_of;
+use super::super::message;
 use super::*;
 
 /// How many groups are made up, and the steps of each.
@@ -20,6 +23,7 @@ struct Memory {
     is_full: bool,
     /// How many frames were put in the place of others.
     replaced: usize,
+    outbox: Vec<Message>,
 }
 
 impl Durable for Memory {
@@ -47,15 +51,25 @@ impl Durable for Memory {
         self.synced.clone_from(&self.frames);
         Ok(())
     }
+
+    fn send(&mut self, messages: Vec<Message>) {
+        self.outbox.extend(messages);
+    }
 }
 
-fn term_of(frame: &[u8]) -> u64 {
-    postcard::take_from_bytes(frame).expect("a frame begins with a term").0
-}
+/// The log of a member that has synced it.
+struct Log(Vec<Vec<u8>>);
 
-fn entry_of(number: usize, frame: &[u8]) -> Entry {
-    let data = if frame.len() == 1 { Vec::new() } else { frame.to_vec() };
-    Entry { index: number as u64, term: term_of(frame), data: data.into(), ..Entry::default() }
+impl Earlier for Log {
+    fn first(&self) -> u64 {
+        1
+    }
+
+    fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
+        let place = usize::try_from(number).expect("it fits in memory") - 1;
+        let frames = self.0.get(place..).ok_or(io::ErrorKind::NotFound)?;
+        Ok((number, frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect()))
+    }
 }
 
 fn frame(term: u64, what: u32) -> Vec<u8> {
@@ -66,27 +80,32 @@ fn frame(term: u64, what: u32) -> Vec<u8> {
 
 /// A member as its process starts with what its disk has.
 fn start(id: u64, members: &[u64], disk: &Memory) -> Member {
-    let entries = disk.synced.iter().zip(1..).map(|(frame, number)| entry_of(number, frame)).collect();
-    Member::new(id, members, disk.vote, Last::default(), entries).expect("it fits together")
+    let entry = |(frame, number): (&Vec<u8>, u64)| entry_of(number, Bytes::copy_from_slice(frame)).expect("an entry");
+    let entries = disk.synced.iter().zip(1..).map(entry).collect();
+    Member::new(id, members, disk.vote, Last::default(), entries, None).expect("it fits together")
+}
+
+fn committed(number: u64, term: u64, frame: Vec<u8>) -> Committed {
+    Committed { number, term, frame: frame.into() }
 }
 
 #[test]
 fn a_group_of_one_commits_what_it_has_synced_and_keeps_none_of_it() {
     let mut disk = Memory::default();
     let mut member = start(ALONE, &[ALONE], &disk);
-    let began = member.campaign(&mut disk).expect("written");
-    assert_eq!(began, [Committed { number: 1, frame: vec![1].into() }]);
+    let began = member.campaign(&mut disk).expect("written").committed;
+    assert_eq!(began, [committed(1, 1, vec![1])]);
     assert_eq!(disk.vote, Vote { term: 1, member: ALONE });
     for number in 2..100 {
         let proposed = frame(1, u32::try_from(number).expect("a small number"));
-        let committed = member.propose(proposed.clone(), &mut disk).expect("written");
-        assert_eq!(committed, [Committed { number, frame: proposed.into() }]);
+        let (as_number, progress) = member.propose(1, proposed.clone(), &mut disk).expect("written");
+        assert_eq!((as_number, progress.committed), (number, vec![committed(number, 1, proposed)]));
         assert_eq!(disk.synced.len() as u64, number);
     }
-    assert!(member.outbox.is_empty() && member.node.store().entries.is_empty());
-    let mut member =
-        Member::new(ALONE, &[ALONE], disk.vote, Last { number: 99, term: 1 }, Vec::new()).expect("it fits together");
-    assert_eq!(member.campaign(&mut disk).expect("written"), [Committed { number: 100, frame: vec![2].into() }]);
+    assert!(disk.outbox.is_empty() && member.node.store().in_memory() == 0);
+    let last = Last { number: 99, term: 1 };
+    let mut member = Member::new(ALONE, &[ALONE], disk.vote, last, Vec::new(), None).expect("it fits together");
+    assert_eq!(member.campaign(&mut disk).expect("written").committed, [committed(100, 2, vec![2])]);
     assert_eq!(disk.vote, Vote { term: 2, member: ALONE });
 }
 
@@ -97,13 +116,89 @@ fn an_entry_for_which_there_is_no_room_was_never_proposed() {
     member.campaign(&mut disk).expect("written");
     disk.is_full = true;
     for _ in 0..3 {
-        let refused = member.propose(frame(1, 7), &mut disk);
-        assert!(matches!(refused, Err(AppendError::Full(_))), "{refused:?}");
+        let refused = member.propose(1, frame(1, 7), &mut disk);
+        assert!(matches!(refused, Err(ProposeError::Append(AppendError::Full(_)))), "{refused:?}");
     }
     disk.is_full = false;
-    let committed = member.propose(frame(1, 8), &mut disk).expect("written");
-    assert_eq!(committed, [Committed { number: 2, frame: frame(1, 8).into() }]);
+    let (_, progress) = member.propose(1, frame(1, 8), &mut disk).expect("written");
+    assert_eq!(progress.committed, [committed(2, 1, frame(1, 8))]);
     assert_eq!(disk.synced, [vec![1], frame(1, 8)]);
+}
+
+#[test]
+fn an_entry_of_an_earlier_term_is_not_proposed() {
+    let mut disk = Memory { vote: Vote { term: 6, member: ALONE }, ..Memory::default() };
+    let mut member = start(ALONE, &[ALONE], &disk);
+    assert!(matches!(member.propose(6, frame(6, 1), &mut disk), Err(ProposeError::Deposed)), "it leads in no term yet");
+    member.campaign(&mut disk).expect("written");
+    assert!(matches!(member.propose(6, frame(6, 1), &mut disk), Err(ProposeError::Deposed)), "term 7 has begun");
+    assert_eq!(disk.frames, [vec![7]]);
+    member.propose(7, frame(7, 1), &mut disk).expect("written");
+}
+
+/// Carries messages between two members until there are none.
+fn exchange(members: &mut [(Member, Memory); 2]) {
+    loop {
+        let messages: Vec<Message> = members.iter_mut().flat_map(|(_, disk)| mem::take(&mut disk.outbox)).collect();
+        if messages.is_empty() {
+            return;
+        }
+        for message in messages {
+            // A member that is not there is sent to as well.
+            if let Some((member, disk)) = members.get_mut(usize::try_from(message.to).expect("small") - 1) {
+                member.step(message);
+                member.advance(None, disk).expect("written");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_that_lags_is_sent_what_its_leader_has_in_its_log_only() {
+    const ENTRIES: u32 = 3_000;
+    let mut leader = Memory::default();
+    for number in 0..ENTRIES {
+        leader.frames.push([frame(1, number), vec![7; 512]].concat());
+    }
+    leader.synced.clone_from(&leader.frames);
+    leader.vote = Vote { term: 1, member: 1 };
+    let (last, log) = (Last { number: u64::from(ENTRIES), term: 1 }, Log(leader.synced.clone()));
+    let member = Member::new(1, &[1, 2], leader.vote, last, Vec::new(), Some(Box::new(log))).expect("it fits together");
+    let behind = Memory { vote: leader.vote, ..Memory::default() };
+    let mut members = [(member, leader), (start(2, &[1, 2], &behind), behind)];
+    let (member, disk) = &mut members[0];
+    member.campaign(disk).expect("written");
+    exchange(&mut members);
+    // What has no room in one message comes with the answers to the heartbeats.
+    for _ in 0..20 {
+        members[0].0.tick();
+        let (member, disk) = &mut members[0];
+        member.advance(None, disk).expect("written");
+        exchange(&mut members);
+    }
+    let [(_, leader), (_, behind)] = &members;
+    assert_eq!(behind.synced.len(), ENTRIES as usize + 1);
+    assert!(behind.synced == leader.synced, "they are the same");
+}
+
+#[test]
+fn most_members_say_whether_one_leads() {
+    let mut members = [1, 2].map(|id| (start(id, &[1, 2], &Memory::default()), Memory::default()));
+    let (member, disk) = &mut members[0];
+    member.campaign(disk).expect("written");
+    exchange(&mut members);
+    let (member, disk) = &mut members[0];
+    assert_eq!(member.position(), Position { term: 1, leader: Some(1), is_leader: true, committed: 1 });
+    member.ask(1);
+    assert_eq!(member.advance(None, disk).expect("written").confirmed, None, "the other has not said so");
+    let asked = mem::take(&mut disk.outbox);
+    let (other, others) = &mut members[1];
+    asked.into_iter().for_each(|message| other.step(message));
+    other.advance(None, others).expect("written");
+    let answers = mem::take(&mut others.outbox);
+    let (member, disk) = &mut members[0];
+    answers.into_iter().for_each(|message| member.step(message));
+    assert_eq!(member.advance(None, disk).expect("written").confirmed, Some((1, 1)));
 }
 
 /// Three members in one thread: time and the network are numbers that a seed makes up.
@@ -130,16 +225,17 @@ impl Group {
         let id = self.random.random_range(1..=3);
         let (member, disk) = self.members.get_mut(&id).expect("a member");
         match self.random.random_range(0..100) {
-            0..30 => drop(member.node.tick()),
-            30..40 if member.node.raft.state == StateRole::Leader => {
+            0..30 => member.tick(),
+            30..40 if member.position().is_leader => {
                 self.next += 1;
-                let proposed = frame(member.node.raft.term, self.next);
-                let committed = member.propose(proposed, disk).expect("written");
-                self.apply(id, committed);
+                let term = member.position().term;
+                let (_, progress) = member.propose(term, frame(term, self.next), disk).expect("written");
+                self.apply(id, progress.committed);
             }
             40..41 if !is_calm => {
                 // Its process dies with what it has not synced, and what it was to send.
                 disk.frames.clone_from(&disk.synced);
+                disk.outbox.clear();
                 *member = start(id, &MEMBERS, disk);
                 self.applied.insert(id, Vec::new());
             }
@@ -151,26 +247,27 @@ impl Group {
             _ => self.deliver(),
         }
         let (member, disk) = self.members.get_mut(&id).expect("a member");
-        let committed = member.advance(None, disk).expect("written");
-        self.network.extend(member.outbox.drain(..));
-        self.apply(id, committed);
+        let progress = member.advance(None, disk).expect("written");
+        self.network.extend(disk.outbox.drain(..));
+        self.apply(id, progress.committed);
     }
 
     fn deliver(&mut self) {
         let Some(message) = self.network.pop_front() else { return };
         let id = message.to;
         let (member, disk) = self.members.get_mut(&id).expect("a member");
-        // An error says that the message is of no use here.
-        drop(member.node.step(message));
-        let committed = member.advance(None, disk).expect("written");
-        self.network.extend(member.outbox.drain(..));
-        self.apply(id, committed);
+        // As it comes over the wire.
+        let message = message::encode(&message).expect("writable").expect("members send it");
+        member.step(message::decode(&message).expect("readable"));
+        let progress = member.advance(None, disk).expect("written");
+        self.network.extend(disk.outbox.drain(..));
+        self.apply(id, progress.committed);
     }
 
     /// Each applies the same in the same order, and none what another one has applied otherwise.
     fn apply(&mut self, id: u64, committed: Vec<Committed>) {
         let applied = self.applied.get_mut(&id).expect("a member");
-        for Committed { number, frame } in committed {
+        for Committed { number, frame, .. } in committed {
             assert_eq!(number, applied.len() as u64 + 1, "member {id} leaves an entry out");
             match self.history.get(applied.len()) {
                 Some(there) => assert_eq!(*there, frame, "member {id} applies another entry {number}"),

@@ -188,7 +188,8 @@ impl Segment {
     }
 }
 
-/// Returns the length and the checksum of a segment up to its frame `last`, or up to its last frame when that is before.
+/// Returns the length and the checksum of a segment up to its frame `last`, or up to its last frame when that is
+/// before.
 ///
 /// # Errors
 /// What is damaged in the segment.

@@ -197,7 +197,7 @@ impl Liar {
         let is_new = !self.platter.has_files();
         let recorded = if is_new { 0 } else { self.log_on_disk.max(self.flushed_on_disk).max(sealed) };
         let (verified, is_empty) = (verify(path), !Seal::path(path).exists());
-        let refusal = match Engine::open(Directory::hold(path, 0).expect("a directory"), &self.options) {
+        let refusal = match Engine::open(Directory::hold(path, 0).expect("a directory"), &self.options, None) {
             Ok(engine) => {
                 let (entry, state) = (engine.published.read().entry - 1, hash(&engine));
                 let is_whole = verified.map_or(is_empty, |found| found.damages.is_empty());

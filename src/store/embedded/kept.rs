@@ -1,0 +1,187 @@
+//! What of the log the library of [`super::group`] reads again.
+
+use std::collections::VecDeque;
+use std::io;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use super::stored;
+
+/// How many bytes of entries that were handed out to be applied are kept in memory for members that lack them. They
+/// read those before from the log.
+const KEPT_BYTES: usize = 8 << 20;
+
+/// Reads entries of the log that are not in memory any more.
+pub(super) trait Earlier: Send + Sync {
+    /// Returns the number of the first entry that the log has.
+    fn first(&self) -> u64;
+
+    /// Reads the entry `number` and some that follow it: the number of the first that is returned, which may be before
+    /// that one, and their frames.
+    fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)>;
+}
+
+/// An entry of the log by its number and term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Last {
+    pub(super) number: u64,
+    pub(super) term: u64,
+}
+
+/// Returns the entry of a frame.
+///
+/// # Errors
+/// Why it is none.
+pub(super) fn entry_of(number: u64, frame: Bytes) -> Result<Entry, String> {
+    let mut rest = &*frame;
+    let term = stored::take(&mut rest)?;
+    // The entry that begins a term has nothing else, and the library gives it no data.
+    let data = if rest.is_empty() { Bytes::new() } else { frame };
+    Ok(Entry { index: number, term, data, ..Entry::default() })
+}
+
+/// The end of the log.
+pub(super) struct Kept {
+    pub(super) hard: HardState,
+    group: ConfState,
+    /// The entry before the first of `entries`.
+    before: Last,
+    entries: VecDeque<Entry>,
+    /// The bytes of those of them that were handed out to be applied, and the number of the last of these.
+    applied_bytes: usize,
+    applied: u64,
+    earlier: Option<Box<dyn Earlier>>,
+    /// The entries that were read from the log last.
+    read: Mutex<VecDeque<Entry>>,
+}
+
+impl Kept {
+    pub(super) fn new(
+        hard: HardState,
+        group: ConfState,
+        before: Last,
+        entries: Vec<Entry>,
+        earlier: Option<Box<dyn Earlier>>,
+    ) -> Self {
+        let (applied, entries) = (before.number, entries.into());
+        Self { hard, group, before, entries, applied_bytes: 0, applied, earlier, read: Mutex::default() }
+    }
+
+    /// Returns how many entries are in memory.
+    #[cfg(test)]
+    pub(super) fn in_memory(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Puts entries in the place of all from the first of them on.
+    pub(super) fn put(&mut self, entries: Vec<Entry>) {
+        if let Some(first) = entries.first() {
+            self.entries.truncate(self.place(first.index).unwrap_or(0));
+        }
+        self.entries.extend(entries);
+    }
+
+    /// Forgets entries, after one was handed out to be applied: those up to it in a group of one, which has nobody who
+    /// lacks them, and in a larger one the first, once there are too many of them.
+    pub(super) fn forget(&mut self, applied: &Entry) {
+        self.applied = applied.index;
+        self.applied_bytes += applied.data.len();
+        let most = if self.group.voters.len() == 1 { 0 } else { KEPT_BYTES };
+        while let Some(first) = self.entries.front().filter(|first| first.index <= self.applied)
+            && (self.applied_bytes > most || most == 0)
+        {
+            self.applied_bytes -= first.data.len();
+            self.before = Last { number: first.index, term: first.term };
+            self.entries.pop_front();
+        }
+    }
+
+    /// Returns the place of an entry in `entries`; `None` when it is before them.
+    fn place(&self, number: u64) -> Option<usize> {
+        usize::try_from(number.checked_sub(self.before.number + 1)?).ok()
+    }
+
+    /// Returns the entry `number` and some that follow it, of those before `entries`.
+    fn earlier(&self, number: u64, most: usize) -> raft::Result<Vec<Entry>> {
+        let compacted = || raft::Error::Store(StorageError::Compacted);
+        let earlier = self.earlier.as_ref().ok_or_else(compacted)?;
+        let mut read = self.read.lock();
+        let place = |read: &VecDeque<Entry>| {
+            let place = number.checked_sub(read.front()?.index).and_then(|place| usize::try_from(place).ok())?;
+            (place < read.len()).then_some(place)
+        };
+        if place(&read).is_none() {
+            let (first, frames) = earlier.frames(number).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => compacted(),
+                _ => raft::Error::Store(StorageError::Other(error.into())),
+            })?;
+            let entries = (first..).zip(frames).map(|(number, frame)| entry_of(number, frame));
+            *read =
+                entries.collect::<Result<_, _>>().map_err(|why| raft::Error::Store(StorageError::Other(why.into())))?;
+        }
+        let place = place(&read).ok_or_else(compacted)?;
+        // What is behind may have been replaced since it was read.
+        let known = read.range(place..).take_while(|entry| entry.index <= self.before.number);
+        Ok(known.take(most).cloned().collect())
+    }
+}
+
+impl Storage for Kept {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState { hard_state: self.hard.clone(), conf_state: self.group.clone() })
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        let mut entries = match self.place(low) {
+            Some(low) => {
+                let compacted = || raft::Error::Store(StorageError::Compacted);
+                self.entries.range(low..self.place(high).ok_or_else(compacted)?).cloned().collect()
+            }
+            // Fewer than were asked for: the rest is asked for with the next message.
+            None => self.earlier(low, usize::try_from(high - low).unwrap_or(usize::MAX))?,
+        };
+        raft::util::limit_size(&mut entries, max_size.into());
+        Ok(entries)
+    }
+
+    fn term(&self, number: u64) -> raft::Result<u64> {
+        if number == self.before.number {
+            return Ok(self.before.term);
+        }
+        if number == 0 {
+            // Before the first entry of all.
+            return Ok(0);
+        }
+        match self.place(number) {
+            Some(place) => {
+                self.entries.get(place).map(|entry| entry.term).ok_or(raft::Error::Store(StorageError::Unavailable))
+            }
+            None => {
+                let found = self.earlier(number, 1)?;
+                found.first().map(|entry| entry.term).ok_or(raft::Error::Store(StorageError::Compacted))
+            }
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        let kept = self.before.number + 1;
+        Ok(self.earlier.as_ref().map_or(kept, |earlier| earlier.first().min(kept)))
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.before.number + self.entries.len() as u64)
+    }
+
+    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
+        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    }
+}

@@ -1,0 +1,111 @@
+//! The threads of a store that is one of several members.
+//!
+//! One takes the messages of other members and the ticks of the clock to the library, which says what is committed;
+//! another applies that. What the writer of a leader has proposed is not applied but shown by the writer, which has
+//! decided it.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::engine::Engine;
+use super::exchange::Exchange;
+use super::flush::Flusher;
+use super::writer::{Queue, stop_after};
+use crate::store::StoreError;
+
+/// The threads of a member, which end when this is dropped.
+pub(super) struct Threads {
+    exchange: Arc<Exchange>,
+    engine: Arc<Engine>,
+    queue: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// An error when one cannot be started.
+    pub(super) fn start(
+        engine: &Arc<Engine>,
+        exchange: Arc<Exchange>,
+        queue: &Arc<Queue>,
+        flusher: &Arc<Mutex<Flusher>>,
+    ) -> io::Result<Self> {
+        let (taking_part, applying) = (Arc::clone(&exchange), Arc::clone(&exchange));
+        let mut started = Self { exchange, engine: Arc::clone(engine), queue: Arc::clone(queue), threads: Vec::new() };
+        let of = Arc::clone(engine);
+        started.spawn("store-member", move || take_part(&of, &taking_part))?;
+        let (of, flusher) = (Arc::clone(engine), Arc::clone(flusher));
+        started.spawn("store-apply", move || apply(&of, &applying, &flusher))?;
+        Ok(started)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() -> Result<(), StoreError> + Send + 'static) -> io::Result<()> {
+        let (engine, exchange, queue) = (Arc::clone(&self.engine), Arc::clone(&self.exchange), Arc::clone(&self.queue));
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // However it ends, the other thread ends too, and nobody waits for what does not come.
+            let ending = Ending { engine, exchange };
+            if let Err(failure) = work() {
+                stop_after(&failure, &queue);
+            }
+            drop(ending);
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.exchange.close();
+        self.engine.leave();
+        for thread in self.threads.drain(..) {
+            drop(thread.join());
+        }
+    }
+}
+
+struct Ending {
+    engine: Arc<Engine>,
+    exchange: Arc<Exchange>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.exchange.close();
+        self.engine.leave();
+    }
+}
+
+/// Takes messages and ticks to the group, until the exchange is closed.
+fn take_part(engine: &Engine, exchange: &Exchange) -> Result<(), StoreError> {
+    let tick = exchange.tick();
+    let mut next = Instant::now() + tick;
+    while let Some(work) = exchange.next(next) {
+        if work.is_tick {
+            // Not the ticks that were missed: a machine that stood still has not heard of its leader for no longer.
+            next = Instant::now() + tick;
+        }
+        engine.take_part(work)?;
+    }
+    Ok(())
+}
+
+/// Applies what the group commits, until the member leaves it.
+fn apply(engine: &Engine, exchange: &Exchange, flusher: &Mutex<Flusher>) -> Result<(), StoreError> {
+    while let Some(committed) = engine.committed() {
+        for entry in &committed {
+            engine.apply(entry)?;
+            exchange.has_shown(entry.number);
+            // After each, so that all members put the same finished jobs in blocks.
+            flusher.lock().begin_if_due(engine)?;
+        }
+        engine.has_applied();
+    }
+    Ok(())
+}
