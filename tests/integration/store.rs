@@ -9,6 +9,7 @@ mod counts;
 pub(crate) mod elasticsearch;
 mod embedded;
 mod lost_answers;
+mod members;
 mod model;
 mod records;
 mod resize;
@@ -146,6 +147,7 @@ macro_rules! conformance {
 pub(crate) use conformance;
 
 conformance!(on_embedded, crate::store::embedded::Embedded);
+conformance!(on_members, crate::store::members::Members);
 conformance!(on_elasticsearch, crate::store::elasticsearch::Elasticsearch);
 conformance!(on_opensearch, crate::store::elasticsearch::OpenSearch);
 

@@ -1,0 +1,394 @@
+//! Several members that are one store, in one process: what one has acknowledged all have in the end, whichever of them
+//! is gone, cut off or started again meanwhile.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use leasehold::job::{Job, JobId};
+use leasehold::query::{Filter, Search, Sort};
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, GroupOptions, OpenError};
+use leasehold::store::{Member, MemberMessage, RecordKind, Standing, Store, StoreError, Version, Versioned};
+use leasehold::store::{Write, WriteError};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::sample::{id, submitted};
+
+const MEMBERS: [u64; 3] = [1, 2, 3];
+
+/// How long anything is waited for that comes in a second or two on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn options(member: u64) -> EmbeddedOptions {
+    let tick = Duration::from_millis(50);
+    let group = GroupOptions { cluster: "test".to_owned(), member, members: MEMBERS.to_vec(), tick };
+    EmbeddedOptions {
+        block_jobs: 3,
+        flush_changes: 200,
+        segment_bytes: 32 << 10,
+        group: Some(group),
+        ..EmbeddedOptions::default()
+    }
+}
+
+/// Which messages arrive.
+#[derive(Default)]
+struct Network {
+    /// The members whose messages, to and from, are lost.
+    cut: Mutex<Vec<u64>>,
+    /// The share of messages that are lost, in percent.
+    lossy: AtomicU64,
+    open: Mutex<BTreeMap<u64, Arc<dyn Member>>>,
+    is_doubling: AtomicBool,
+}
+
+impl Network {
+    fn carry(&self, message: MemberMessage) {
+        let is_cut = {
+            let cut = self.cut.lock();
+            cut.contains(&message.from) || cut.contains(&message.to)
+        };
+        if is_cut || rand::rng().random_range(0..100) < self.lossy.load(Ordering::Relaxed) {
+            return;
+        }
+        let to = self.open.lock().get(&message.to).cloned();
+        let Some(to) = to else { return };
+        if self.is_doubling.load(Ordering::Relaxed) && rand::rng().random_range(0..10) == 0 {
+            to.receive(message.clone());
+        }
+        to.receive(message);
+    }
+}
+
+/// Three members, each with a directory of its own.
+struct Group {
+    directories: Vec<TempDir>,
+    stores: BTreeMap<u64, Arc<EmbeddedStore>>,
+    network: Arc<Network>,
+    carriers: JoinSet<()>,
+}
+
+impl Group {
+    fn new() -> Self {
+        let directories = MEMBERS.map(|_| tempfile::tempdir().expect("a temporary directory")).into();
+        let mut group =
+            Self { directories, stores: BTreeMap::new(), network: Arc::default(), carriers: JoinSet::new() };
+        MEMBERS.into_iter().for_each(|member| group.start(member));
+        group
+    }
+
+    fn directory(&self, member: u64) -> &Path {
+        self.directories[usize::try_from(member).expect("small") - 1].path()
+    }
+
+    fn start(&mut self, number: u64) {
+        let store = EmbeddedStore::open(self.directory(number), &options(number)).expect("the store can be opened");
+        let member = store.member().expect("it is one of several");
+        self.network.open.lock().insert(number, Arc::clone(&member));
+        let network = Arc::clone(&self.network);
+        self.carriers.spawn(async move {
+            loop {
+                let messages = member.outgoing().await;
+                if messages.is_empty() {
+                    return;
+                }
+                messages.into_iter().for_each(|message| network.carry(message));
+            }
+        });
+        self.stores.insert(number, Arc::new(store));
+    }
+
+    async fn stop(&mut self, number: u64) {
+        self.network.open.lock().remove(&number);
+        if let Some(store) = self.stores.remove(&number) {
+            store.close().await;
+        }
+    }
+
+    fn standing(&self, number: u64) -> Standing {
+        *self.stores[&number].member().expect("it is one of several").standing().borrow()
+    }
+
+    /// Waits until one of the members that are not cut off leads, and returns its number.
+    async fn leader(&self) -> u64 {
+        let cut = self.network.cut.lock().clone();
+        until("a leader", || {
+            let leads = |number: &&u64| !cut.contains(number) && self.standing(**number).leads;
+            self.stores.keys().find(leads).copied()
+        })
+        .await
+    }
+
+    fn store(&self, number: u64) -> &Arc<EmbeddedStore> {
+        &self.stores[&number]
+    }
+
+    /// Waits until all members that run have the same jobs and records, and returns the jobs.
+    async fn settled(&self) -> Vec<Versioned> {
+        let mut last = Vec::new();
+        let begun = tokio::time::Instant::now();
+        loop {
+            let mut contents = Vec::new();
+            for store in self.stores.values() {
+                contents.push((all(store).await, store.records(RecordKind::Lease).await.expect("readable")));
+            }
+            if contents.iter().all(|content| *content == contents[0]) && contents == last {
+                return contents.swap_remove(0).0;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the members do not come to the same");
+            last = contents;
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let begun = tokio::time::Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited for {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn all(store: &EmbeddedStore) -> Vec<Versioned> {
+    let mut found: Vec<Versioned> = Vec::new();
+    loop {
+        let after = found.last().map(|last| Sort::default().key(&last.job));
+        let search = Search { filter: Filter::default(), sort: Sort::default(), after, limit: 1_000 };
+        let page = store.search(&search).await.expect("searchable");
+        if page.is_empty() {
+            return found;
+        }
+        found.extend(page);
+    }
+}
+
+fn creates(jobs: &[Arc<Job>]) -> Vec<Write> {
+    jobs.iter().map(|job| Write::Create { job: Arc::clone(job), bodies: vec![] }).collect()
+}
+
+fn named(what: &str, count: usize) -> Vec<Arc<Job>> {
+    (0..count).map(|number| submitted(&format!("{what}-{number}"))).collect()
+}
+
+/// Creates jobs at the leader, whichever it is, and returns which were acknowledged.
+async fn create(group: &Group, jobs: &[Arc<Job>]) -> Vec<JobId> {
+    let leader = group.leader().await;
+    let answers = group.store(leader).write(creates(jobs)).await;
+    let pairs = jobs.iter().zip(answers).filter(|(_, answer)| answer.is_ok());
+    pairs.map(|(job, _)| job.id.clone()).collect()
+}
+
+fn has_all(found: &[Versioned], acknowledged: &[JobId]) {
+    let found: std::collections::BTreeSet<&JobId> = found.iter().map(|found| &found.job.id).collect();
+    let lost: Vec<_> = acknowledged.iter().filter(|id| !found.contains(id)).collect();
+    assert!(lost.is_empty(), "{} acknowledged jobs are lost: {lost:?}", lost.len());
+}
+
+/// The leader of three members, for the suite that holds for every store.
+pub(crate) struct Members {
+    leader: Arc<dyn Store>,
+    _group: Group,
+}
+
+#[async_trait]
+impl super::Engine for Members {
+    async fn fresh() -> Self {
+        let group = Group::new();
+        let leader = group.leader().await;
+        Self { leader: Arc::clone(group.store(leader)) as Arc<dyn Store>, _group: group }
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.leader
+    }
+
+    async fn settle(&self) {
+        assert!(self.leader.has_realtime_search(), "its searches see everything at once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_members_have_what_their_leader_acknowledges_and_only_it_takes_writes() {
+    let group = Group::new();
+    let leader = group.leader().await;
+    let batches: Vec<_> = (0..20).map(|batch| named(&format!("of-{batch}"), 50)).collect();
+    let answers = join_all(batches.iter().map(|batch| group.store(leader).write(creates(batch)))).await;
+    assert!(answers.iter().flatten().all(Result::is_ok));
+    group.store(leader).confirm().await.expect("it leads");
+    assert_eq!(group.settled().await.len(), 1_000);
+    for follower in MEMBERS.into_iter().filter(|number| *number != leader) {
+        let refused = group.store(follower).write(creates(&named("more", 1))).await.remove(0);
+        assert!(matches!(&refused, Err(WriteError::Refused(StoreError::Unavailable(why))) if why.contains("lead")));
+        assert!(matches!(group.store(follower).confirm().await, Err(StoreError::Unavailable(_))));
+        assert_eq!(group.standing(follower).leader, Some(leader));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what_they_have() {
+    let group = Group::new();
+    let mut acknowledged = create(&group, &named("before", 30)).await;
+    let first = group.leader().await;
+    group.network.cut.lock().push(first);
+    // It does not know yet, and cannot say that these are written.
+    let lost = group.store(first).write(creates(&named("nobody-else-has", 5)));
+    let (lost, second) = tokio::join!(lost, group.leader());
+    assert!(lost.iter().all(|answer| matches!(answer, Err(WriteError::Unknown(_) | WriteError::Refused(_)))));
+    assert_ne!(second, first);
+    assert!(group.standing(second).term > 1);
+    acknowledged.extend(create(&group, &named("after", 300)).await);
+    assert!(matches!(group.store(first).confirm().await, Err(StoreError::Unavailable(_))));
+    group.network.cut.lock().clear();
+    let found = group.settled().await;
+    assert_eq!(acknowledged.len(), 330);
+    assert_eq!(found.len(), 330, "what nobody else had is gone");
+    has_all(&found, &acknowledged);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_away_reads_what_it_missed_from_the_log() {
+    let mut group = Group::new();
+    let leader = group.leader().await;
+    let away = MEMBERS.into_iter().find(|number| *number != leader).expect("another");
+    group.stop(away).await;
+    // More than a leader keeps in memory for others.
+    let large = format!("{{\"text\": \"{}\"}}", "x".repeat(20_000));
+    for round in 0..10 {
+        let (payload, _) = leasehold::job::Body::place(Some(super::sample::json(&large)), usize::MAX);
+        let with = |job: Arc<Job>| Arc::new(Job { payload: payload.clone(), ..(*job).clone() });
+        let jobs: Vec<_> = named(&format!("large-{round}"), 60).into_iter().map(with).collect();
+        assert_eq!(create(&group, &jobs).await.len(), 60);
+    }
+    group.start(away);
+    assert_eq!(group.settled().await.len(), 600);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_there_when_all_members_are_started_again() {
+    let mut group = Group::new();
+    let acknowledged = create(&group, &named("before", 500)).await;
+    let before = group.settled().await;
+    for number in MEMBERS {
+        group.stop(number).await;
+    }
+    MEMBERS.into_iter().for_each(|number| group.start(number));
+    assert_eq!(group.settled().await, before);
+    has_all(&before, &acknowledged);
+    // A version of the new term was never given before.
+    let leader = group.leader().await;
+    let version = group.store(leader).write(creates(&named("later", 1))).await.remove(0).expect("written");
+    assert!(before.iter().all(|found| version.primary_term > found.version.primary_term));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_opened_as_that_of_its_member_only() {
+    let mut group = Group::new();
+    group.leader().await;
+    group.stop(3).await;
+    let refused = |options: &EmbeddedOptions| match EmbeddedStore::open(group.directory(3), options) {
+        Err(error @ OpenError::OtherGroup { .. }) => error.to_string(),
+        other => panic!("{:?}", other.err()),
+    };
+    assert!(refused(&EmbeddedOptions::default()).contains("member 3 of the group `test`"));
+    assert!(refused(&options(2)).contains("member 2 of the group `test`"));
+    let alone = tempfile::tempdir().expect("a temporary directory");
+    EmbeddedStore::open(alone.path(), &EmbeddedOptions::default()).expect("a store of its own").close().await;
+    let refused = EmbeddedStore::open(alone.path(), &options(1)).err().expect("it is one of its own").to_string();
+    assert!(refused.contains("a store of its own"), "{refused}");
+}
+
+/// What became of the writes of one job, each of which replaces the one before.
+#[derive(Default)]
+struct Line {
+    last: Option<Version>,
+    acknowledged: u64,
+}
+
+/// Members are stopped, cut off and started again, and messages are lost and doubled, while writers create and replace
+/// jobs. What was acknowledged is there in the end, and no write was accepted over another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_whatever_befalls_the_members() {
+    let seed = std::env::var("LEASEHOLD_TEST_SEED").ok().map(|text| text.parse().expect("a number"));
+    let seed: u64 = seed.unwrap_or_else(|| rand::rng().random());
+    println!("LEASEHOLD_TEST_SEED={seed} makes up the same faults again");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut group = Group::new();
+    group.leader().await;
+    group.network.lossy.store(2, Ordering::Relaxed);
+    group.network.is_doubling.store(true, Ordering::Relaxed);
+    let (mut acknowledged, mut lines) = (Vec::new(), BTreeMap::<JobId, Line>::new());
+    let stopped: Mutex<Option<u64>> = Mutex::default();
+    for round in 0..40 {
+        match random.random_range(0..6) {
+            0 => *group.network.cut.lock() = vec![random.random_range(1..=3)],
+            1 | 2 => group.network.cut.lock().clear(),
+            3 => {
+                let back = stopped.lock().take();
+                match back {
+                    Some(number) => group.start(number),
+                    None => {
+                        let number = random.random_range(1..=3);
+                        group.network.cut.lock().clear();
+                        group.stop(number).await;
+                        *stopped.lock() = Some(number);
+                    }
+                }
+            }
+            _ => {}
+        }
+        if stopped.lock().is_some() {
+            group.network.cut.lock().clear();
+        }
+        acknowledged.extend(create(&group, &named(&format!("round-{round}"), 20)).await);
+        let leader = group.leader().await;
+        let store = group.store(leader);
+        for line in 0..5 {
+            let job = submitted(&format!("line-{line}"));
+            // What is there is asked of who leads now.
+            if store.confirm().await.is_err() {
+                continue;
+            }
+            let now = store.get(std::slice::from_ref(&job.id)).await.expect("readable").remove(0);
+            let kept = lines.entry(job.id.clone()).or_default();
+            let found = now.map(|now| now.version);
+            assert!(found >= kept.last, "an acknowledged write of {} is gone: {found:?} {:?}", job.id, kept.last);
+            let write = match found {
+                None => Write::Create { job, bodies: vec![] },
+                Some(expected) => Write::Replace { job, expected, bodies: vec![] },
+            };
+            if let Ok(version) = store.write(vec![write]).await.remove(0) {
+                kept.last = Some(version);
+                kept.acknowledged += 1;
+            }
+        }
+    }
+    let back = stopped.lock().take();
+    if let Some(number) = back {
+        group.start(number);
+    }
+    group.network.cut.lock().clear();
+    group.network.lossy.store(0, Ordering::Relaxed);
+    let found = group.settled().await;
+    has_all(&found, &acknowledged);
+    for (id, line) in &lines {
+        let now = found.iter().find(|found| found.job.id == *id).map(|found| found.version);
+        assert!(now >= line.last, "{id}: {now:?} {:?}", line.last);
+    }
+    let replaced: u64 = lines.values().map(|line| line.acknowledged).sum();
+    println!("{} jobs created, {replaced} writes of the same jobs", acknowledged.len());
+    assert!(acknowledged.len() > 100 && replaced > 20, "hardly anything was acknowledged");
+    assert!(found.iter().all(|found| id(found.job.id.as_str()) == found.job.id));
+}
