@@ -4,9 +4,16 @@
 //! signed, as webhooks are, by the secret of the cluster, which never travels: `{id}.{timestamp}.{body}` under
 //! HMAC-SHA256. A call that is recorded and sent again tells of a version that has passed, and a claim of it conflicts.
 //!
-//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), and [`Teller`] (the
-//! background task that makes the calls).
+//! The members of a group, which are one store, send each other the messages of that store ([`Envelope`]), signed in the
+//! same way.
+//!
+//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`Teller`] (the background
+//! task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`] (what they send each other) and
+//! [`Carrier`] (the background tasks that send it).
 
+mod carrier;
+mod envelope;
+mod members;
 mod secret;
 mod teller;
 
@@ -15,11 +22,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::manager::{Hint, MAX_HINTED_BYTES};
 
+pub use carrier::Carrier;
+pub use envelope::{Envelope, InvalidEnvelope, MAX_CLUSTER_BYTES};
+pub use members::ClusterMap;
 pub use secret::{InvalidPeerSecret, PeerSecret};
 pub use teller::Teller;
 
 /// The path, below a manager's address, of the call with hints.
 pub const HINTS_PATH: &str = "/cluster/hints";
+
+/// The path, below a member's address, of the call with messages of another member.
+pub const MESSAGES_PATH: &str = "/cluster/messages";
+
+/// The longest body of a call with messages, in bytes.
+pub const MAX_MESSAGES_BYTES: usize = 128 * 1024 * 1024;
 
 /// The longest body of a call with hints, in bytes: more than what a manager sends, also with a large last document.
 pub const MAX_HINTS_BYTES: usize = 2 * MAX_HINTED_BYTES;

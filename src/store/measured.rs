@@ -174,6 +174,10 @@ impl Store for Measured {
         self.0.is_exclusive()
     }
 
+    async fn confirm(&self) -> Result<(), StoreError> {
+        read("confirm", self.0.confirm()).await
+    }
+
     fn pack(&self, job: &Job) -> Option<Json> {
         self.0.pack(job)
     }

@@ -1,0 +1,246 @@
+//! The background tasks that carry a member's messages to the other members.
+//!
+//! Each other member has a task of its own and one call under way: what comes meanwhile goes with the next one, so that
+//! the calls are as large as the way is slow. Messages that cannot be sent are dropped. The members agree by a protocol
+//! that repeats what is lost, and a late message is of less use to it than a fresh one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use parking_lot::Mutex;
+use reqwest::Url;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use super::{ClusterMap, Envelope, MESSAGES_PATH, PeerSecret};
+use crate::clock::Clock;
+use crate::executor::NoHttpClient;
+use crate::store::Member;
+
+/// The most messages that wait for one member; the oldest are dropped.
+const MAX_WAITING: usize = 4_096;
+/// The most bytes of messages that wait for one member, apart from a single longer one.
+const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
+/// A call takes no further message once it has so many bytes.
+const CALL_BYTES: usize = 4 * 1024 * 1024;
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a call may take, and how much longer for each MiB of its body.
+const TIMEOUT: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
+/// How long an idle connection is kept: less than the other member keeps it.
+const IDLE: Duration = Duration::from_secs(15);
+/// The waits after calls that failed: the first, and the longest.
+const RESTS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// The most characters of a refusal that are shown.
+const SHOWN_CHARS: usize = 200;
+
+/// Carries the messages of a member until it is dropped or the member's store is closed.
+pub struct Carrier {
+    _carrying: AbortOnDropHandle<()>,
+}
+
+impl Carrier {
+    /// Starts the tasks on the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`NoHttpClient`] when TLS cannot be set up.
+    pub fn start(
+        member: Arc<dyn Member>,
+        map: &ClusterMap,
+        secret: PeerSecret,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, NoHttpClient> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .http1_only()
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE)
+            .build()?;
+        let (mut tasks, mut queues) = (JoinSet::new(), BTreeMap::new());
+        for (to, address) in map.others() {
+            // The settings were checked when they were read; what is no URL is reached by nobody.
+            let Ok(url) = Url::parse(&format!("{address}{MESSAGES_PATH}")) else { continue };
+            let queue = Arc::new(Queue::default());
+            let route = Route {
+                http: http.clone(),
+                url,
+                secret: secret.clone(),
+                clock: Arc::clone(&clock),
+                cluster: Arc::clone(&map.cluster),
+                from: map.member,
+                to,
+            };
+            tasks.spawn(route.carry(Arc::clone(&queue)));
+            queues.insert(to, queue);
+        }
+        let carrying = tokio::spawn(async move {
+            // The tasks end with this one.
+            let _tasks = tasks;
+            hand_out(&*member, &queues).await;
+        });
+        Ok(Self { _carrying: AbortOnDropHandle::new(carrying) })
+    }
+}
+
+/// Puts the member's messages into the queues of those that they are for, until its store is closed.
+async fn hand_out(member: &dyn Member, queues: &BTreeMap<u64, Arc<Queue>>) {
+    loop {
+        let messages = member.outgoing().await;
+        if messages.is_empty() {
+            return;
+        }
+        for message in messages {
+            if let Some(queue) = queues.get(&message.to) {
+                queue.push(message.bytes);
+            }
+        }
+    }
+}
+
+/// The messages that wait for one member.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    /// The notification that there are some.
+    some: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Queue {
+    fn push(&self, message: Bytes) {
+        let mut waiting = self.waiting.lock();
+        waiting.bytes += message.len();
+        waiting.messages.push_back(message);
+        while waiting.messages.len() > MAX_WAITING || waiting.bytes > MAX_WAITING_BYTES && waiting.messages.len() > 1 {
+            waiting.pop();
+            metrics::counter!("leasehold_member_messages_total", "outcome" => "dropped").increment(1);
+        }
+        drop(waiting);
+        self.some.notify_one();
+    }
+
+    /// Waits for messages, and takes the oldest, for one call.
+    async fn next(&self) -> Vec<Bytes> {
+        loop {
+            let messages = self.waiting.lock().take();
+            if !messages.is_empty() {
+                return messages;
+            }
+            self.some.notified().await;
+        }
+    }
+}
+
+impl Waiting {
+    fn pop(&mut self) -> Option<Bytes> {
+        let message = self.messages.pop_front()?;
+        self.bytes -= message.len();
+        Some(message)
+    }
+
+    fn take(&mut self) -> Vec<Bytes> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while bytes < CALL_BYTES
+            && let Some(message) = self.pop()
+        {
+            bytes += message.len();
+            taken.push(message);
+        }
+        taken
+    }
+}
+
+/// The way to one other member.
+struct Route {
+    http: reqwest::Client,
+    url: Url,
+    secret: PeerSecret,
+    clock: Arc<dyn Clock>,
+    cluster: Arc<str>,
+    from: u64,
+    to: u64,
+}
+
+impl Route {
+    async fn carry(self, queue: Arc<Queue>) {
+        let (first, longest) = RESTS;
+        let (mut rest, mut is_cut_off) = (first, false);
+        // Ends with the carrier, which drops it.
+        loop {
+            let messages = queue.next().await;
+            let count = messages.len() as u64;
+            match self.send(messages).await {
+                Ok(()) => {
+                    metrics::counter!("leasehold_member_messages_total", "outcome" => "sent").increment(count);
+                    if is_cut_off {
+                        info!(member = self.to, address = %self.url.authority(), "the member is reached again");
+                    }
+                    (rest, is_cut_off) = (first, false);
+                }
+                Err(why) => {
+                    metrics::counter!("leasehold_member_messages_total", "outcome" => "failed").increment(count);
+                    if !is_cut_off {
+                        warn!(member = self.to, address = %self.url.authority(), why, "a member cannot be reached");
+                    }
+                    is_cut_off = true;
+                    sleep(rest).await;
+                    rest = (rest * 2).min(longest);
+                }
+            }
+        }
+    }
+
+    /// Makes one call with these messages.
+    async fn send(&self, messages: Vec<Bytes>) -> Result<(), String> {
+        let body = Envelope { cluster: self.cluster.to_string(), from: self.from, to: self.to, messages }.encode();
+        let mut headers = self.secret.sign(&body, self.clock.now());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        let (least, for_each_mib) = TIMEOUT;
+        let timeout = least + for_each_mib * u32::try_from(body.len() >> 20).unwrap_or(u32::MAX);
+        let call = self.http.post(self.url.clone()).headers(headers).timeout(timeout).body(body);
+        let answer = call.send().await.map_err(|error| cause(&error))?;
+        let status = answer.status();
+        // Read to its end, so that the connection is used again.
+        let said = answer.bytes().await.map_err(|error| cause(&error))?;
+        match status {
+            status if status.is_success() => Ok(()),
+            StatusCode::UNAUTHORIZED => Err("it has another `--cluster-secret`, or its clock differs".to_owned()),
+            StatusCode::NOT_FOUND => Err("there is no member of a cluster at this address".to_owned()),
+            status => Err(format!("it answers {}{}", status.as_u16(), detail(&said))),
+        }
+    }
+}
+
+/// Returns the innermost cause of an error, which is the specific one.
+fn cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// Returns what a refusal says of itself.
+fn detail(said: &[u8]) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(said).unwrap_or_default();
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    let detail: String = detail.chars().filter(|letter| !letter.is_control()).take(SHOWN_CHARS).collect();
+    if detail.is_empty() { detail } else { format!(": {detail}") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! What is carried to a member that is there, and what becomes of messages for one that is not.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::extract::State;
+use axum::routing::post;
+use http::HeaderMap;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use super::*;
+use crate::clock::{Clock, SystemClock};
+use crate::store::{MemberMessage, Standing};
+
+/// How long anything that is waited for may take.
+const SOON: Duration = Duration::from_secs(20);
+
+const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
+/// A member whose messages the test gives.
+struct Given {
+    outgoing: tokio::sync::Mutex<mpsc::UnboundedReceiver<Vec<MemberMessage>>>,
+}
+
+#[async_trait]
+impl Member for Given {
+    fn number(&self) -> u64 {
+        1
+    }
+
+    fn members(&self) -> Vec<u64> {
+        vec![1, 2]
+    }
+
+    async fn outgoing(&self) -> Vec<MemberMessage> {
+        self.outgoing.lock().await.recv().await.unwrap_or_default()
+    }
+
+    fn receive(&self, _message: MemberMessage) {}
+
+    fn standing(&self) -> watch::Receiver<Standing> {
+        watch::channel(Standing::default()).1
+    }
+}
+
+fn secret() -> PeerSecret {
+    SECRET.parse().expect("a secret")
+}
+
+fn message(text: &str) -> MemberMessage {
+    MemberMessage { from: 1, to: 2, bytes: Bytes::copy_from_slice(text.as_bytes()) }
+}
+
+/// Starts a carrier to member 2 at this address; what it is given it carries.
+fn carrier(address: &str) -> (mpsc::UnboundedSender<Vec<MemberMessage>>, Carrier) {
+    let (give, outgoing) = mpsc::unbounded_channel();
+    let member = Arc::new(Given { outgoing: tokio::sync::Mutex::new(outgoing) });
+    let addresses = BTreeMap::from([(1, "http://127.0.0.1:1".into()), (2, address.into())]);
+    let map = ClusterMap { cluster: "c".into(), member: 1, addresses };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    (give, Carrier::start(member, &map, secret(), clock).expect("a client"))
+}
+
+/// Serves as member 2 and hands on what it is sent.
+async fn serve(listener: TcpListener) -> mpsc::UnboundedReceiver<Envelope> {
+    let (taken, sent) = mpsc::unbounded_channel();
+    let take = async |State(taken): State<mpsc::UnboundedSender<Envelope>>, headers: HeaderMap, body: Bytes| {
+        secret().verify(&headers, &body, SystemClock::default().now()).expect("it is signed");
+        taken.send(Envelope::decode(body).expect("an envelope")).expect("the test listens");
+    };
+    let router = Router::new().route(MESSAGES_PATH, post(take)).with_state(taken);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    sent
+}
+
+#[tokio::test]
+async fn messages_come_signed_in_order_and_together_when_they_have_waited() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (give, _carrier) = carrier(&format!("http://{}", listener.local_addr().expect("an address")));
+    let texts: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    give.send(texts.iter().map(|text| message(text)).collect()).expect("carried");
+    let mut sent = serve(listener).await;
+    let mut came: Vec<Bytes> = Vec::new();
+    while came.len() < texts.len() {
+        let envelope = timeout(SOON, sent.recv()).await.expect("in time").expect("the server lives");
+        assert_eq!((envelope.cluster.as_str(), envelope.from, envelope.to), ("c", 1, 2));
+        came.extend(envelope.messages);
+    }
+    assert_eq!(came, texts);
+}
+
+#[tokio::test]
+async fn a_member_that_comes_back_is_sent_what_is_new() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let (give, _carrier) = carrier(&format!("http://{address}"));
+    give.send(vec![message("lost")]).expect("carried");
+    // The port is free until the server has it, and nobody else listens on loopback.
+    let mut sent = serve(TcpListener::bind(address).await.expect("the same port")).await;
+    let telling = async {
+        loop {
+            give.send(vec![message("new")]).expect("carried");
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let coming = async {
+        while let Some(envelope) = sent.recv().await {
+            if envelope.messages.iter().any(|message| message == "new") {
+                return;
+            }
+        }
+        panic!("the server has ended");
+    };
+    tokio::select! {
+        () = telling => {}
+        came = timeout(SOON, coming) => came.expect("the message came in time"),
+    }
+}
+
+#[test]
+fn the_oldest_messages_are_dropped_when_too_many_wait() {
+    let queue = Queue::default();
+    for number in 0..=MAX_WAITING {
+        queue.push(Bytes::from(number.to_string()));
+    }
+    let first = queue.waiting.lock().pop();
+    assert_eq!(first.as_deref(), Some(&b"1"[..]), "the very first is gone");
+
+    let (queue, large) = (Queue::default(), Bytes::from(vec![0; MAX_WAITING_BYTES / 2]));
+    (0..3).for_each(|_| queue.push(large.clone()));
+    assert_eq!(queue.waiting.lock().messages.len(), 2);
+    let huge = Bytes::from(vec![1; MAX_WAITING_BYTES + 1]);
+    queue.push(huge.clone());
+    assert_eq!(queue.waiting.lock().take(), [huge], "one that is too long for the queue is sent all the same");
+}
+
+#[test]
+fn a_call_takes_what_waits_up_to_its_size_and_at_least_one() {
+    let queue = Queue::default();
+    let half = Bytes::from(vec![0; CALL_BYTES / 2]);
+    (0..3).for_each(|_| queue.push(half.clone()));
+    let mut waiting = queue.waiting.lock();
+    assert_eq!((waiting.take().len(), waiting.take().len(), waiting.take().len()), (2, 1, 0));
+    assert_eq!(waiting.bytes, 0);
+}
