@@ -245,10 +245,15 @@ impl Manager {
 
     /// Ends the background work, waits for all writes that are under way, and closes the store.
     pub async fn shutdown(&self) {
+        self.retire().await;
+        self.shared.store.close().await;
+    }
+
+    /// Ends the background work, and waits for all writes that are under way. The store stays open, for another manager.
+    pub async fn retire(&self) {
         self.stop_claims();
         self.shared.stopping.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
-        self.shared.store.close().await;
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::clock::Timestamp;
 use crate::job::{JobState, OrphanPolicy, QueueName};
 use crate::store::Store;
 
@@ -48,6 +49,9 @@ pub struct MonitorConfig {
     pub audit_anew: bool,
     /// How long a leader may act without renewing its lease; by default 3 s where there may be other monitors.
     pub term: Option<Duration>,
+    /// When this process took over a store that another one wrote to before; `None` where there was none. Workers could
+    /// not be heard for a while by then, so each lease counts as renewed at this time.
+    pub leads_since: Option<Timestamp>,
 }
 
 impl Default for MonitorConfig {
@@ -67,6 +71,7 @@ impl Default for MonitorConfig {
             audit_period: None,
             audit_anew: false,
             term: None,
+            leads_since: None,
         }
     }
 }

@@ -124,9 +124,14 @@ impl Driver {
         }
     }
 
+    /// Lets no further run begin.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
     /// Waits for the runs that are under way. No further run begins.
     pub(super) async fn finish(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
+        self.stop();
         for runs in &self.runs {
             drop(runs.state.lock().await);
         }

@@ -28,8 +28,8 @@ mod trouble;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use audit::Auditor;
 pub use config::{MonitorConfig, Retention, Schedule};
@@ -51,7 +51,7 @@ pub struct Monitor {
     driver: Arc<Driver>,
     ticks: Ticks,
     stopping: CancellationToken,
-    candidate: JoinHandle<()>,
+    candidate: AbortOnDropHandle<()>,
 }
 
 impl Monitor {
@@ -80,7 +80,7 @@ impl Monitor {
         let driver = Arc::new(Driver::new(scans, clock, Arc::clone(&leadership), &config));
         let ticks = timetable::start(&driver, &config).await?;
         let stopping = CancellationToken::new();
-        let candidate = tokio::spawn(leader.stand(stopping.clone()));
+        let candidate = AbortOnDropHandle::new(tokio::spawn(leader.stand(stopping.clone())));
         Ok(Self { leadership, driver, ticks, stopping, candidate })
     }
 
@@ -88,6 +88,15 @@ impl Monitor {
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.leadership.holds_at(Instant::now())
+    }
+
+    /// Ends the scans at once, for a process that may not write to the store any more. What a scan has begun is refused
+    /// there.
+    pub async fn abandon(self) {
+        let Self { driver, ticks, candidate, .. } = self;
+        drop(candidate);
+        driver.stop();
+        ticks.stop().await;
     }
 
     /// Ends the scans and releases the leadership, so that another monitor need not wait for the term to end. It must

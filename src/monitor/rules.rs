@@ -6,12 +6,15 @@
 //!
 //! A lease needs less waiting where this clock is compared with the store's: the machine that wrote it has let it last
 //! as much longer as its clock may be behind, so that this one waits only for as long as its own may be ahead.
+//!
+//! Where this process took the store over from another one, no worker was heard between the two, and the times of leases
+//! were written by the other one's clock. So every lease counts as renewed when it took over.
 
 use std::time::Duration;
 
 use super::config::MonitorConfig;
 use crate::clock::{Offset, Timestamp};
-use crate::job::{Actor, Change, Job, OrphanPolicy, Recovery, Refusal, Running, State};
+use crate::job::{Actor, Change, Job, Lease, OrphanPolicy, Recovery, Refusal, Running, State};
 
 /// The times by which jobs are judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,7 @@ pub struct Rules {
     /// Whether this clock is too far off to take anything away.
     clock_is_off: bool,
     heartbeat_stale: Option<Duration>,
+    leads_since: Option<Timestamp>,
 }
 
 impl Rules {
@@ -36,6 +40,7 @@ impl Rules {
             lease_skew: clock_skew,
             clock_is_off: false,
             heartbeat_stale: config.heartbeat_stale,
+            leads_since: config.leads_since,
         }
     }
 
@@ -65,6 +70,16 @@ impl Rules {
     #[must_use]
     pub const fn clock_skew(&self) -> Duration {
         self.clock_skew
+    }
+
+    /// Returns this time, or that at which this process took over if that is later.
+    fn not_before_the_lead(&self, time: Timestamp) -> Timestamp {
+        self.leads_since.map_or(time, |since| time.max(since))
+    }
+
+    /// Returns when a lease ends, which is not before its whole term has passed under this process.
+    fn end_of(&self, lease: &Lease) -> Timestamp {
+        self.leads_since.map_or(lease.expires_at, |since| lease.expires_at.max(since.plus(lease.term)))
     }
 
     /// Returns the age at which a heartbeat under a lease of this term is stale. A healthy worker sends one every third
@@ -117,22 +132,25 @@ fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -
         return None;
     }
     let lease = &running.lease;
-    if lease.expires_at.plus(rules.lease_grace()) <= now && !rules.clock_is_off {
+    let ends_at = rules.end_of(lease);
+    if ends_at.plus(rules.lease_grace()) <= now && !rules.clock_is_off {
         return Some(Action::Recover);
     }
-    let is_too_long = job.times_out_at(running).is_some_and(|limit| limit.plus(rules.grace()) <= now);
+    let limit = job.times_out_at(running).map(|limit| rules.not_before_the_lead(limit));
+    let is_too_long = limit.is_some_and(|limit| limit.plus(rules.grace()) <= now);
     if is_too_long && !rules.clock_is_off {
         return Some(Action::TimeOut);
     }
     let unflagged = running.orphan.is_none();
-    if unflagged && lease.expires_at <= now {
+    if unflagged && ends_at <= now {
         return Some(Action::Flag(Suspicion::LeaseExpired));
     }
     let overdue = job.expected_until(running).is_some_and(|expected| expected <= now);
     if overdue && running.overdue_at.is_none() {
         return Some(Action::MarkOverdue);
     }
-    let silent = lease.heartbeat_at.plus(rules.stale_after(lease.term)) <= now;
+    let heard_at = rules.not_before_the_lead(lease.heartbeat_at);
+    let silent = heard_at.plus(rules.stale_after(lease.term)) <= now;
     (unflagged && overdue && silent).then_some(Action::Flag(Suspicion::Silent))
 }
 

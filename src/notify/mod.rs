@@ -23,8 +23,8 @@ pub mod subscriptions;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use config::NotifyConfig;
 pub use delivery::{KIND, QUEUE};
@@ -44,13 +44,14 @@ use outbox::Outbox;
 /// How long deliveries may take to end at a shutdown before they are released.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// The running notifier of one process. Each of several processes may have one.
+/// The running notifier of one process. Each of several processes may have one. It ends at once when it is dropped:
+/// deliveries that are under way then are made anew by another one, after a lease has ended.
 pub struct Notifier {
     subscriptions: Arc<Subscriptions>,
     config: NotifyConfig,
     stopping: CancellationToken,
     worker: StopHandle,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Notifier {
@@ -83,8 +84,8 @@ impl Notifier {
         let handlers: [(_, Arc<dyn Handler>); 1] = [(KIND, Arc::new(deliver))];
         let worker = StopHandle::default();
         let tasks = vec![
-            tokio::spawn(outbox.run(stopping.clone())),
-            tokio::spawn(queue.work(manager, handlers, worker.clone())),
+            AbortOnDropHandle::new(tokio::spawn(outbox.run(stopping.clone()))),
+            AbortOnDropHandle::new(tokio::spawn(queue.work(manager, handlers, worker.clone()))),
         ];
         Ok(Self { subscriptions, config, stopping, worker, tasks })
     }

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use backfill::{BackfillReport, MAX_DUE_TIMES, NewBackfill, StartedBackfill};
 pub use bulk::{ScheduleAction, ScheduleOrder, SchedulePreview, ScheduleReport, ScheduleSelection};
@@ -77,11 +77,12 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// The running scheduler of one process. Each of several processes may have one.
+/// The running scheduler of one process. Each of several processes may have one. It ends at once when it is dropped:
+/// what is under way then is done anew by another one, after a lease has ended.
 pub struct Scheduler {
     stopping: CancellationToken,
     worker: StopHandle,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Scheduler {
@@ -111,8 +112,8 @@ impl Scheduler {
             [(trigger::KIND, Arc::new(perform)), (backfill::KIND, Arc::new(backfill))];
         let queue = SystemQueue { role: "scheduler", queue: trigger::QUEUE, slots, drain: DRAIN };
         let tasks = vec![
-            tokio::spawn(loader.run(stopping.clone())),
-            tokio::spawn(queue.work(manager, handlers, worker.clone())),
+            AbortOnDropHandle::new(tokio::spawn(loader.run(stopping.clone()))),
+            AbortOnDropHandle::new(tokio::spawn(queue.work(manager, handlers, worker.clone()))),
         ];
         Self { stopping, worker, tasks }
     }

@@ -119,6 +119,7 @@ impl OversightArgs {
             audit_anew: self.audit_anew,
             audit_period: self.audit.or(file.audit).unwrap_or(self.audit_anew).then_some(audit_period),
             term: defaults.term,
+            leads_since: None,
         })
     }
 

@@ -82,6 +82,27 @@ fn a_silent_job_is_flagged_when_its_lease_ends_and_recovered_after_the_grace() {
 }
 
 #[test]
+fn whoever_takes_over_recovers_no_job_before_its_whole_term_has_passed_since_then() {
+    let rules = Rules { leads_since: Some(at(200)), ..rules(2, 0) };
+    let overdue = [(200, Action::MarkOverdue), (230, Action::Flag(Suspicion::Silent))];
+    let (_, done) = watched(running(None), &rules, 200..=261);
+    assert_eq!(done, overdue, "the last heartbeat is long past, but nobody could hear one");
+    let (job, done) = watched(running(None), &rules, 200..=262);
+    assert_eq!(done[..2], overdue);
+    assert_eq!((done[2], job.state.name()), ((262, Action::Recover), JobState::Available));
+
+    let beats = running(None).heartbeat(&proof(), None, Duration::ZERO, at(220)).expect("held");
+    let (_, done) = watched(beats, &rules, 220..=281);
+    assert!(!done.iter().any(|(_, action)| *action == Action::Recover), "{done:?}");
+}
+
+#[test]
+fn a_lease_that_was_taken_under_this_process_ends_as_it_says() {
+    let rules = Rules { leads_since: Some(at(0)), ..rules(2, 0) };
+    assert_eq!(watched(running(None), &rules, 0..=62).1, watched(running(None), &super::tests::rules(2, 0), 0..=62).1);
+}
+
+#[test]
 fn a_slow_job_is_told_overdue_once_and_left_alone_as_long_as_its_worker_beats() {
     let mut job = beating(&running(None), 80);
     let mut done = Vec::new();
