@@ -111,20 +111,46 @@ impl Access {
             .fold(None, |found, holder| if holder.hash.ct_eq(&shown).into() { Some(holder) } else { found })
     }
 
+    /// Checks that the caller may call at all, in whatever role.
+    pub(super) fn know(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        if self.is_open() { Ok(()) } else { self.named(headers).map(drop) }
+    }
+
+    /// Returns the holder of the token in these headers.
+    fn named(&self, headers: &HeaderMap) -> Result<&Holder, ApiError> {
+        let token = bearer(headers)
+            .ok_or_else(|| ApiError::new(Code::Unauthorized, "send a token as `Authorization: Bearer …`"))?;
+        self.holder(token).ok_or_else(|| ApiError::new(Code::Unauthorized, "the token is not known"))
+    }
+
     /// Returns the caller when it has the role.
     pub(super) fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Caller, ApiError> {
         if self.is_open() {
             return Ok(Actor::system("anonymous"));
         }
-        let token = bearer(headers)
-            .ok_or_else(|| ApiError::new(Code::Unauthorized, "send a token as `Authorization: Bearer …`"))?;
-        let holder = self.holder(token).ok_or_else(|| ApiError::new(Code::Unauthorized, "the token is not known"))?;
+        let holder = self.named(headers)?;
         if holder.roles.contains(&role) || holder.roles.contains(&Role::Admin) {
             Ok(holder.name.clone())
         } else {
             let detail = format!("the token has not the role `{role}`, which this call needs");
             Err(ApiError::new(Code::Forbidden, detail))
         }
+    }
+}
+
+/// Who may call a process, and from where.
+#[derive(Debug)]
+pub(super) struct Guard {
+    /// The tokens and their roles.
+    pub(super) access: Access,
+    /// Whether every process on this machine may call the server, which includes every browser on it.
+    pub(super) trusts_its_machine: bool,
+}
+
+impl Guard {
+    /// Guards a process that listens on this address.
+    pub(super) fn new(access: Access, address: SocketAddr) -> Self {
+        Self { trusts_its_machine: access.is_open() && address.ip().is_loopback(), access }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The parts and limits of a server, and the state that its handlers share.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::access::Access;
+use super::access::{Access, Guard};
 use super::error::{ApiError, Code};
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
@@ -89,7 +90,7 @@ pub(super) struct AppParts {
     pub(super) manager: Manager,
     pub(super) subscriptions: Option<Arc<Subscriptions>>,
     pub(super) schedules: Option<Schedules>,
-    pub(super) access: Access,
+    pub(super) guard: Arc<Guard>,
     pub(super) peer_secret: Option<PeerSecret>,
     pub(super) metrics: PrometheusHandle,
     pub(super) limits: Limits,
@@ -101,10 +102,32 @@ pub(super) struct AppParts {
     pub(super) exports: Arc<Semaphore>,
     /// One permit for each export that may read from the store.
     pub(super) export_readers: Arc<Semaphore>,
-    /// Whether every process on this machine may call the server, which includes every browser on it.
-    pub(super) trusts_its_machine: bool,
     pub(super) shutdown: CancellationToken,
     pub(super) openapi: Bytes,
+}
+
+impl AppParts {
+    /// Makes the parts of a server that listens on this address, and ends when `shutdown` is cancelled. `openapi` is the
+    /// API's description.
+    pub(super) fn new(state: AppState, address: SocketAddr, shutdown: CancellationToken, openapi: Bytes) -> Self {
+        let AppState { manager, subscriptions, schedules, access, peer_secret, metrics, limits, configuration } = state;
+        Self {
+            manager,
+            subscriptions,
+            schedules,
+            guard: Arc::new(Guard::new(access, address)),
+            peer_secret,
+            metrics,
+            budget: BodyBudget::new(limits.body_bytes),
+            streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
+            exports: Arc::new(Semaphore::new(limits.exports.min(Semaphore::MAX_PERMITS))),
+            export_readers: Arc::new(Semaphore::new(limits.export_readers.min(Semaphore::MAX_PERMITS))),
+            limits,
+            configuration,
+            shutdown,
+            openapi,
+        }
+    }
 }
 
 /// The budget of bytes that the bodies of all requests together may hold.

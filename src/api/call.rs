@@ -48,7 +48,7 @@ impl<R: Needs> FromRequestParts<App> for Call<R> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let caller = app.access.allow(&parts.headers, R::ROLE)?;
+        let caller = app.guard.access.allow(&parts.headers, R::ROLE)?;
         Ok(Self { app: app.clone(), caller, role: PhantomData })
     }
 }

@@ -1,15 +1,16 @@
-//! The calls of other managers of the same store. They are no part of the public API: whoever holds the secret of the
-//! cluster makes them, and no token opens them.
+//! The group that a server is a member of, and the calls of other managers of the same store. These calls are no part
+//! of the public API: whoever holds the secret of the cluster makes them, and no token opens them.
 
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use http::StatusCode;
 
 use super::App;
-use super::call::Answer;
+use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
-use super::extract::{parse, read};
+use super::extract::{Query, parse, read};
 use crate::peers::{Hints, MAX_HINTS_BYTES};
+use crate::wire::ClusterStatus;
 
 /// Takes hints of jobs that another manager has written.
 pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
@@ -24,4 +25,17 @@ pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
     let hints: Hints = parse(&body.bytes)?;
     app.manager.take_hints(&hints.available)?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Returns where the member that is asked stands in its cluster: who leads, who else there is, and how far the member
+/// has come. Every member answers for itself. A server on a store of its own, or on Elasticsearch, is in no cluster.
+#[utoipa::path(get, path = "/v1/cluster", tag = "server",
+    responses(
+        (status = 200, description = "Where the member stands", body = ClusterStatus),
+        (status = 404, description = "`no_such_route`: this server is not a member of a cluster"),
+    ))]
+pub(crate) async fn status(_: Call<Read>, query: Query) -> Answer {
+    query.only(&[])?;
+    // A member of a group answers this before the call comes here.
+    Err(ApiError::new(Code::NoSuchRoute, "this server is not a member of a cluster"))
 }

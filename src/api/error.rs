@@ -90,6 +90,9 @@ codes! {
     StoreOutOfOrder SERVICE_UNAVAILABLE "store_out_of_order" "The store is out of order";
     UnreadableDocument SERVICE_UNAVAILABLE "unreadable_document" "The store holds a document that cannot be read";
     OutcomeUnknown SERVICE_UNAVAILABLE "outcome_unknown" "Whether it was done is unknown";
+    WrongMember CONFLICT "wrong_member" "The messages are for a member of another cluster, or for another member";
+    NoLeader SERVICE_UNAVAILABLE "no_leader" "No member of the cluster leads";
+    NotLeader SERVICE_UNAVAILABLE "not_leader" "This member does not lead the cluster";
     ShuttingDown SERVICE_UNAVAILABLE "shutting_down" "The server is shutting down";
 }
 
@@ -210,8 +213,11 @@ impl ApiError {
     }
 
     /// Returns the refusal behind a response, if it is one: a handler's own, or that of a part below the handlers,
-    /// whose plain text is replaced.
+    /// whose plain text is replaced. What another server has answered stands as it is.
     pub(crate) fn of_response(response: &Response) -> Option<Self> {
+        if response.extensions().get::<Relayed>().is_some() {
+            return None;
+        }
         if let Some(refused) = response.extensions().get::<Self>() {
             return Some(refused.clone());
         }
@@ -237,6 +243,10 @@ impl IntoResponse for ApiError {
         response
     }
 }
+
+/// Marks the answer of another server, which is passed on as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relayed;
 
 /// Writes a problem into the response that stands for it.
 pub(crate) fn write_problem(response: &mut Response, problem: &Problem) {

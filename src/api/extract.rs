@@ -5,6 +5,7 @@
 //! server hold more than it has.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -17,6 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::App;
+use super::app::BodyBudget;
 use super::error::{ApiError, Code};
 use crate::job::strict::{self, Strict};
 use crate::job::{ConcurrencyKey, InvalidName, JobId, LimitName, LimitScope, QueueName, ScheduleId, WorkerId};
@@ -26,7 +28,7 @@ use crate::wire::Invalid;
 /// that is a little too long is still read and named in the refusal.
 pub(super) const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
 /// The longest body of a bulk call, in bytes.
-const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
+pub(super) const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
 
 /// A body that was read, and its share of the budget.
 pub(super) struct Read {
@@ -35,20 +37,30 @@ pub(super) struct Read {
 }
 
 /// Reads a body of at most `max_bytes`.
-pub(super) async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
+pub(super) async fn read(parts: &Parts, body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
+    read_within(parts, body, max_bytes, (&app.budget, app.limits.body_within)).await
+}
+
+/// Reads a body of at most `max_bytes`, from this budget and within this time.
+pub(super) async fn read_within(
+    parts: &Parts,
+    mut body: Body,
+    max_bytes: usize,
+    (budget, within): (&BodyBudget, Duration),
+) -> Result<Read, ApiError> {
     refuse_compression(parts)?;
     let too_large = || ApiError::new(Code::BodyTooLarge, format!("the body must have at most {max_bytes} bytes"));
     let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > max_bytes) {
         return Err(too_large());
     }
-    let deadline = Instant::now() + app.limits.body_within;
+    let deadline = Instant::now() + within;
     let (mut first, mut more) = (Bytes::new(), BytesMut::new());
     let mut share: Option<OwnedSemaphorePermit> = None;
     // Bounded by `max_bytes` and the deadline.
     loop {
         let frame = timeout_at(deadline, body.frame()).await.map_err(|_| {
-            let seconds = app.limits.body_within.as_secs();
+            let seconds = within.as_secs();
             ApiError::new(Code::BodyStalled, format!("the body did not arrive within {seconds} s"))
         })?;
         let Some(frame) = frame else { break };
@@ -58,7 +70,7 @@ pub(super) async fn read(parts: &Parts, mut body: Body, max_bytes: usize, app: &
         if first.len() + more.len() + data.len() > max_bytes {
             return Err(too_large());
         }
-        let part = app.budget.take(data.len())?;
+        let part = budget.take(data.len())?;
         match &mut share {
             Some(share) => share.merge(part),
             None => share = Some(part),

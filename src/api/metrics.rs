@@ -197,6 +197,13 @@ pub const METRICS: &[Metric] = &[
         "Jobs that managers told each other of: sent by this one, received by it, failed to be told, or dropped since \
          there were too many or the other manager does not answer"),
 
+    labelled("leasehold_member_messages_total", Counter, ("outcome", || vec!["sent", "failed", "dropped"]),
+        "Messages to the other members of the group, by outcome"),
+    metric("leasehold_member_term", Gauge, "The term of its group that this member knows of"),
+    metric("leasehold_member_leads", Gauge, "1 while this member leads its group"),
+    metric("leasehold_member_applied", Gauge, "The number of the last entry of the log that this member has applied"),
+    metric("leasehold_member_committed", Gauge,
+        "The number of the last entry of the log that this member knows most members to have"),
     metric("leasehold_clock_offset_seconds", Gauge,
         "How far this machine's clock was ahead of the store's when they were last compared"),
     metric("leasehold_clock_off", Gauge,

@@ -6,8 +6,9 @@
 //! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
 //! (bodies of any length), `pieces` (answers of any length), `delivery` (claimed jobs on their way out), `trim`
 //! (answers with selected fields), `observe` (what surrounds every call), `places` and `connection` (how many
-//! connections there are, and when each ends), and [`serve`] (how they are accepted, and how the server ends). The
-//! requests and answers themselves are in [`crate::wire`].
+//! connections there are, and when each ends), `front` (what a member of a group answers itself, and what it leaves to
+//! the leader), and [`serve`] (how they are accepted, and how the server ends). The requests and answers themselves are
+//! in [`crate::wire`].
 //!
 //! The handlers decide nothing: they check the request, call the manager and write its answer.
 
@@ -24,6 +25,7 @@ mod events;
 mod export;
 mod extract;
 mod fields;
+mod front;
 mod items;
 mod jobs;
 mod json;
@@ -52,8 +54,9 @@ mod workers;
 
 use app::App;
 pub use app::{AppState, Limits};
+pub use front::{MemberState, Office};
 pub use routes::openapi_json;
-pub use serve::{serve, serve_monitor};
+pub use serve::{serve, serve_member, serve_monitor};
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::future::ready;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -15,32 +16,37 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::App;
-use super::access::{Role, refuse_other_sites};
+use super::access::{Guard, Role, refuse_other_sites};
 use super::error::{ApiError, Code, write_problem};
 use super::places::{NO_PLACE, Standing};
+use crate::peers::MESSAGES_PATH;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The id of a request, which its answer and the log have as well.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over from a client, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 /// The longest headers together, in bytes. The connection's own limit is higher, so that this one is reported.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
-/// The paths of probes.
-const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// The paths of probes, and of the other members of a group, without which there is no leader.
+const PROBES: [&str; 4] = ["/livez", "/readyz", "/metrics", MESSAGES_PATH];
 /// The paths of calls that may wait for long.
 const CALLS_THAT_WAIT: [&str; 4] = ["/v1/claims", "/v1/events", "/v1/jobs/export", "/v1/schedules/bulk"];
 /// The name, in metrics and the log, of the route of requests without a route.
 const NO_ROUTE: &str = "none";
 
 /// Runs a call, logs it and counts it.
-pub(crate) fn observe(State(app): State<App>, request: Request, mut next: Next) -> impl Future<Output = Response> {
+pub(super) fn observe(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    mut next: Next,
+) -> impl Future<Output = Response> {
     let begun = Begun {
         at: Instant::now(),
         request_id: request_id(request.headers()),
         method: method_label(request.method()),
         route: request.extensions().get::<MatchedPath>().cloned(),
     };
-    let answer = match admit(&app, &request) {
+    let answer = match admit(&guard, &request) {
         Ok(()) => Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()),
         Err(refused) => Either::Right(ready(Ok(Ok(refused.into_response())))),
     };
@@ -106,8 +112,8 @@ impl Begun {
 
 /// Refuses requests for which there is no place, those with headers that are too long or with two hosts, and those of
 /// other sites where every local process is trusted.
-fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
-    if request.extensions().get::<Standing>() == Some(&Standing::Reserved) && !may_use_reserve(app, request) {
+fn admit(guard: &Guard, request: &Request) -> Result<(), ApiError> {
+    if request.extensions().get::<Standing>() == Some(&Standing::Reserved) && !may_use_reserve(guard, request) {
         return Err(ApiError::new(Code::Overloaded, NO_PLACE));
     }
     let headers = request.headers();
@@ -120,19 +126,19 @@ fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     if headers.get_all(HOST).iter().nth(1).is_some() {
         return Err(ApiError::new(Code::MalformedRequest, "the request has more than one `Host` header"));
     }
-    if app.trusts_its_machine { refuse_other_sites(request.uri(), headers) } else { Ok(()) }
+    if guard.trusts_its_machine { refuse_other_sites(request.uri(), headers) } else { Ok(()) }
 }
 
 /// Returns whether a request may be served while there are too many connections: from a probe, or from an operator who
 /// does not wait for something.
-fn may_use_reserve(app: &App, request: &Request) -> bool {
+fn may_use_reserve(guard: &Guard, request: &Request) -> bool {
     let path = request.uri().path();
     let waits = CALLS_THAT_WAIT.contains(&path) || request.uri().query().is_some_and(|query| query.contains("wait_ms"));
-    PROBES.contains(&path) || !waits && app.access.allow(request.headers(), Role::Admin).is_ok()
+    PROBES.contains(&path) || !waits && guard.access.allow(request.headers(), Role::Admin).is_ok()
 }
 
 /// Returns the client's own id for the request when it is fit for a log line, otherwise a new one.
-fn request_id(headers: &HeaderMap) -> HeaderValue {
+pub(super) fn request_id(headers: &HeaderMap) -> HeaderValue {
     let fits = |value: &&HeaderValue| {
         let fit = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
         !value.is_empty() && value.len() <= MAX_REQUEST_ID_BYTES && value.as_bytes().iter().all(fit)

@@ -1,5 +1,7 @@
 //! The routes, and with them the API's description.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -74,6 +76,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(system::readyz))
         .routes(routes!(system::health))
         .routes(routes!(system::metrics))
+        .routes(routes!(cluster::status))
         .routes(routes!(system::openapi))
 }
 
@@ -107,8 +110,8 @@ async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
 
 /// Adds the layers of every call around the routes and around requests without a route.
 pub(super) fn surround(router: Router<App>, app: App) -> Router {
-    let app_state = app.clone();
-    router.layer(axum::middleware::from_fn_with_state(app, observe)).with_state(app_state)
+    let guard = Arc::clone(&app.guard);
+    router.layer(axum::middleware::from_fn_with_state(guard, observe)).with_state(app)
 }
 
 /// Returns the API's description.

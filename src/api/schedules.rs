@@ -96,7 +96,7 @@ pub(crate) async fn get(call: Call<Read>, SchedulePath(id): SchedulePath, query:
     query.only(&["reveal"])?;
     let found = schedules(&call.app)?.get(&id).await?;
     if query.one("reveal")?.map(|text| parse_value::<bool>("reveal", text)).transpose()? == Some(true) {
-        call.app.access.allow(&headers, Role::Admin)?;
+        call.app.guard.access.allow(&headers, Role::Admin)?;
         return Ok(tagged(StatusCode::OK, &found.schedule, &Schedule::revealed(&found.schedule)));
     }
     answer(StatusCode::OK, &found.schedule)

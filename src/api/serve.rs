@@ -1,22 +1,23 @@
 //! The server: it accepts connections as long as there are places, refuses the others, and ends in good order.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{info, warn};
 
-use super::app::{AppParts, BodyBudget};
+use super::app::AppParts;
 use super::connection::{Connections, Protocols};
 use super::error::{ApiError, Code};
+use super::front::{self, Front, MemberState};
 use super::places::{Capacity, NO_PLACE, Place, Places};
 use super::routes::{monitor_router, openapi_json, router};
 use super::{App, AppState, Limits, metrics};
@@ -51,6 +52,31 @@ pub async fn serve_monitor(listener: TcpListener, state: AppState, shutdown: Can
     serve_routes(listener, state, shutdown, monitor_router).await
 }
 
+/// Serves as a member of a group, until `shutdown` is cancelled. Then it takes no more calls, answers waiting claims,
+/// ends streams of events, and lets calls end for [`super::Limits::drain_within`]; it listens to the other members until
+/// `retired` returns, since the last writes of a leader need them, and then it returns.
+///
+/// # Errors
+/// The errors of [`serve`], or no calls to the other members can be made.
+pub async fn serve_member(
+    listener: TcpListener,
+    state: MemberState,
+    shutdown: CancellationToken,
+    retired: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    let openapi = openapi_json().map_err(io::Error::other)?;
+    let (limits, metrics) = (state.limits.clone(), state.metrics.clone());
+    let front = Arc::new(Front::new(state, address, shutdown.clone(), openapi).map_err(io::Error::other)?);
+    let router = front::router(Arc::clone(&front));
+    let ending = async {
+        shutdown.cancelled().await;
+        front.drain(limits.drain_within).await;
+        retired.await;
+    };
+    accept_until(listener, Served { router, limits: limits.clone(), metrics }, ending).await
+}
+
 async fn serve_routes(
     listener: TcpListener,
     state: AppState,
@@ -58,13 +84,34 @@ async fn serve_routes(
     router: fn(App) -> Router,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    let app = app(state, address, shutdown.clone())?;
-    let Limits { connections, connections_per_address, head_within, read_within, .. } = app.limits;
+    let openapi = openapi_json().map_err(io::Error::other)?;
+    let app = Arc::new(AppParts::new(state, address, shutdown.clone(), openapi));
+    let (limits, metrics) = (app.limits.clone(), app.metrics.clone());
+    let manager = app.manager.clone();
+    let ending = async {
+        shutdown.cancelled().await;
+        manager.stop_claims();
+    };
+    accept_until(listener, Served { router: router(app), limits, metrics }, ending).await
+}
+
+/// What is served, and how much of it.
+struct Served {
+    router: Router,
+    limits: Limits,
+    metrics: PrometheusHandle,
+}
+
+/// Serves until `ending` returns: then it accepts nothing more, and lets calls end.
+async fn accept_until(listener: TcpListener, served: Served, ending: impl Future<Output = ()>) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    let Served { router, limits, metrics } = served;
+    let Limits { connections, connections_per_address, head_within, read_within, .. } = limits;
     let capacity = Capacity { regular: connections, per_address: connections_per_address, reserve: RESERVE };
     let server = Server {
         connections: Arc::new(Connections {
-            router: router(app.clone()),
-            protocols: Protocols::new(&app.limits),
+            router,
+            protocols: Protocols::new(&limits),
             silent_within: head_within,
             read_within,
             closing: CancellationToken::new(),
@@ -74,38 +121,15 @@ async fn serve_routes(
         tasks: TaskTracker::new(),
         abort: CancellationToken::new(),
     };
-    let upkeep = tokio::spawn(keep_up(app.metrics.clone(), shutdown.clone()));
+    let _upkeep = AbortOnDropHandle::new(tokio::spawn(keep_up(metrics)));
     info!(%address, "serving");
     tokio::select! {
         () = server.accept(&listener) => {}
-        () = shutdown.cancelled() => {}
+        () = ending => {}
     }
     drop(listener);
-    app.manager.stop_claims();
-    server.drain(app.limits.drain_within).await;
-    upkeep.abort();
+    server.drain(limits.drain_within).await;
     Ok(())
-}
-
-fn app(state: AppState, address: SocketAddr, shutdown: CancellationToken) -> io::Result<App> {
-    let AppState { manager, subscriptions, schedules, access, peer_secret, metrics, limits, configuration } = state;
-    Ok(Arc::new(AppParts {
-        manager,
-        subscriptions,
-        schedules,
-        trusts_its_machine: access.is_open() && address.ip().is_loopback(),
-        access,
-        peer_secret,
-        metrics,
-        budget: BodyBudget::new(limits.body_bytes),
-        streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
-        exports: Arc::new(Semaphore::new(limits.exports.min(Semaphore::MAX_PERMITS))),
-        export_readers: Arc::new(Semaphore::new(limits.export_readers.min(Semaphore::MAX_PERMITS))),
-        limits,
-        configuration,
-        shutdown,
-        openapi: openapi_json().map_err(io::Error::other)?,
-    }))
 }
 
 struct Server {
@@ -189,10 +213,11 @@ fn refusal() -> String {
 }
 
 /// Sorts the recorded values into their buckets from time to time.
-async fn keep_up(metrics: metrics_exporter_prometheus::PrometheusHandle, shutdown: CancellationToken) {
+async fn keep_up(metrics: PrometheusHandle) {
     let mut ticks = interval(metrics::UPKEEP);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+    loop {
+        ticks.tick().await;
         metrics.run_upkeep();
     }
 }

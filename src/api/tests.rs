@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::access::Access;
+use super::access::{Access, Guard};
 use super::app::{AppParts, BodyBudget};
 use super::*;
 use crate::clock::SystemClock;
@@ -37,7 +37,7 @@ impl Fixture {
             manager,
             subscriptions: None,
             schedules: None,
-            access: Access::default(),
+            guard: Arc::new(Guard { access: Access::default(), trusts_its_machine: false }),
             peer_secret: None,
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
@@ -46,7 +46,6 @@ impl Fixture {
             export_readers: Arc::new(Semaphore::new(limits.export_readers)),
             limits,
             configuration: serde_json::Value::Null,
-            trusts_its_machine: false,
             shutdown: CancellationToken::new(),
             openapi: Bytes::new(),
         });

@@ -12,6 +12,7 @@ pub mod backfill;
 pub mod bulk;
 pub mod check;
 pub mod claims;
+pub mod cluster;
 pub(crate) mod described;
 pub mod event;
 pub mod fields;
@@ -42,6 +43,7 @@ pub use bulk::{BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatI
 pub use check::{FieldError, Invalid};
 pub(crate) use claims::EndAnswer;
 pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
+pub use cluster::{ClusterMember, ClusterStatus};
 pub use event::{EventJob, JobEvent};
 pub use fields::{FieldDescription, FieldList};
 pub(crate) use health::StoreHealth;

@@ -1,0 +1,344 @@
+//! The way of a call to the leader.
+//!
+//! A call is sent again only when nobody has carried it out: no connection could be made, the member that was asked does
+//! not lead, or the call only reads. What has become of any other call whose answer does not come is unknown, and only
+//! its client can tell whether a repetition is the same call.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::{Stream, StreamExt, TryFutureExt, stream};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, ORIGIN, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use reqwest::Url;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::office::{Own, Tenure, call};
+use crate::api::access::Guard;
+use crate::api::app::{BodyBudget, Limits};
+use crate::api::call::Answer;
+use crate::api::error::{ApiError, Code, PROBLEM_JSON, Relayed};
+use crate::api::extract::{MAX_BULK_BYTES, read_within};
+use crate::executor::NoHttpClient;
+use crate::peers::ClusterMap;
+use crate::store::Standing;
+use crate::wire::Problem;
+
+/// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
+const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
+/// How long a call waits for a leader.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a call waits at most before the leader is tried again: it may lead by then, though nothing has changed here.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a member that counts as the leader no longer has for its answers.
+const DEPOSED: Duration = Duration::from_secs(2);
+/// How long connecting to the leader may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an idle connection is kept: less than the leader keeps it.
+const IDLE: Duration = Duration::from_secs(15);
+/// The most bytes of a refusal that are read for its code.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// The paths of calls whose bodies have no end to wait for.
+const STREAMED: [&str; 1] = ["/v1/schedules/bulk"];
+/// The headers that are about one connection.
+const OF_THE_CONNECTION: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    EXPECT,
+];
+
+/// Has the leader serve calls.
+pub(super) struct Forwarder {
+    map: ClusterMap,
+    standing: watch::Receiver<Standing>,
+    own: Own,
+    http: reqwest::Client,
+    guard: Arc<Guard>,
+    budget: BodyBudget,
+    body_within: Duration,
+    shutdown: CancellationToken,
+}
+
+impl Forwarder {
+    pub(super) fn new(
+        map: ClusterMap,
+        standing: watch::Receiver<Standing>,
+        own: Own,
+        guard: Arc<Guard>,
+        limits: &Limits,
+        shutdown: CancellationToken,
+    ) -> Result<Self, NoHttpClient> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .http1_only()
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE)
+            .build()?;
+        let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
+        Ok(Self { map, standing, own, http, guard, budget, body_within, shutdown })
+    }
+
+    /// Returns the refusal for want of a leader.
+    pub(super) fn no_leader(&self) -> ApiError {
+        let members = self.map.addresses.len();
+        let detail = format!("no member of the cluster leads: {} of its {members} members must run", members / 2 + 1);
+        ApiError::new(Code::NoLeader, detail)
+    }
+
+    /// Has the leader serve a call; it may be this member by then.
+    pub(super) async fn forward(&self, request: Request) -> Answer {
+        let (parts, body) = request.into_parts();
+        if self.shutdown.is_cancelled() {
+            return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
+        }
+        if parts.headers.contains_key(FORWARDED) {
+            let detail = format!("member {} does not lead the cluster", self.map.member);
+            return Err(ApiError::new(Code::NotLeader, detail));
+        }
+        self.guard.access.know(&parts.headers)?;
+        if STREAMED.contains(&parts.uri.path()) {
+            return self.forward_once(&parts, body).await;
+        }
+        let body = read_within(&parts, body, MAX_BULK_BYTES, (&self.budget, self.body_within)).await?;
+        let mut changes = Changes::of(self);
+        // Bounded by the patience.
+        loop {
+            if let Some(router) = self.own.router_for(&parts.method).await {
+                return Ok(call(router, same_request(&parts, Body::from(body.bytes.clone()))).await);
+            }
+            if let Some(leader) = self.leader()
+                && let Some(answer) = self.ask(leader, &parts, body.bytes.clone().into()).await?
+            {
+                return Ok(answer);
+            }
+            if !changes.wait().await {
+                return Err(self.no_leader());
+            }
+        }
+    }
+
+    /// Forwards a call whose body is passed on as it comes, and so can be sent once only.
+    async fn forward_once(&self, parts: &Parts, body: Body) -> Answer {
+        let mut changes = Changes::of(self);
+        loop {
+            if let Some(router) = self.own.router_for(&parts.method).await {
+                return Ok(call(router, same_request(parts, body)).await);
+            }
+            if let Some(leader) = self.leader() {
+                let body = reqwest::Body::wrap_stream(body.into_data_stream());
+                return self.ask(leader, parts, body).await?.ok_or_else(|| self.no_leader());
+            }
+            if !changes.wait().await {
+                return Err(self.no_leader());
+            }
+        }
+    }
+
+    /// Returns the other member that leads, if one is known.
+    fn leader(&self) -> Option<u64> {
+        self.standing.borrow().leader.filter(|leader| *leader != self.map.member)
+    }
+
+    /// Asks a member, and returns its answer; `None` when nobody has carried out the call.
+    async fn ask(&self, leader: u64, parts: &Parts, body: reqwest::Body) -> Result<Option<Response>, ApiError> {
+        let Some(address) = self.map.addresses.get(&leader) else { return Ok(None) };
+        let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let url = Url::parse(&format!("{address}{path}"))
+            .map_err(|error| ApiError::new(Code::MalformedRequest, format!("the path cannot be forwarded: {error}")))?;
+        let call = self.http.request(parts.method.clone(), url).headers(self.headers(&parts.headers)).body(body);
+        let answer = tokio::select! {
+            answer = call.send() => answer,
+            () = self.deposed(leader) => return self.unknown(parts, "it leads no longer"),
+            () = self.ending(parts) => {
+                return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
+            }
+        };
+        match answer {
+            Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => self.refused(answer, parts).await,
+            Ok(answer) => Ok(Some(self.relay(answer, leader))),
+            Err(error) if error.is_connect() => Ok(None),
+            Err(error) if error.is_builder() => {
+                let detail = "the call cannot be forwarded";
+                Err(ApiError::new(Code::MalformedRequest, detail).caused_by(error.to_string()))
+            }
+            Err(error) => self.unknown(parts, &error.to_string()),
+        }
+    }
+
+    /// Returns what is said of a call whose answer has not come.
+    fn unknown(&self, parts: &Parts, why: &str) -> Result<Option<Response>, ApiError> {
+        if parts.method.is_safe() {
+            return Ok(None);
+        }
+        let detail = "the leader has not answered, and whether it was done is unknown: repeat the same call, under the \
+                      same id, key, request id or fence";
+        Err(ApiError::new(Code::OutcomeUnknown, detail).caused_by(why))
+    }
+
+    /// Reads a refusal, and returns it unless it says that somebody else is to be asked.
+    async fn refused(&self, mut answer: reqwest::Response, parts: &Parts) -> Result<Option<Response>, ApiError> {
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let mut body = Vec::new();
+        // A refusal is short.
+        loop {
+            match answer.chunk().await {
+                Ok(Some(part)) if body.len() + part.len() <= MAX_REFUSAL_BYTES => body.extend_from_slice(&part),
+                Ok(None) => break,
+                Ok(Some(_)) => return self.unknown(parts, "it refuses at length"),
+                Err(error) => return self.unknown(parts, &error.to_string()),
+            }
+        }
+        let elsewhere = [Code::NotLeader, Code::NoLeader, Code::ShuttingDown].map(Code::as_str);
+        let is_problem = headers.get(http::header::CONTENT_TYPE).is_some_and(|media| media == PROBLEM_JSON);
+        let problem: Option<Problem> = serde_json::from_slice(&body).ok().filter(|_| is_problem);
+        if problem.is_some_and(|problem| elsewhere.contains(&problem.code.as_str())) {
+            return Ok(None);
+        }
+        Ok(Some(relayed(status, &headers, Body::from(body))))
+    }
+
+    /// Returns the answer of a member, as it comes.
+    fn relay(&self, answer: reqwest::Response, leader: u64) -> Response {
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        if headers.contains_key(CONTENT_LENGTH) {
+            return relayed(status, &headers, Body::new(reqwest::Body::from(answer)));
+        }
+        // A stream may be silent for long, and so does not show by itself that its member is gone.
+        let deposed = deposed(self.standing.clone(), leader);
+        relayed(status, &headers, Body::from_stream(until(answer.bytes_stream(), deposed)))
+    }
+
+    /// Returns the headers of a forwarded call.
+    fn headers(&self, headers: &HeaderMap) -> HeaderMap {
+        let mut headers = of_the_message(headers);
+        // The client gave this one to the member that it called, which has compared the two already.
+        for name in [HOST, ORIGIN, CONTENT_LENGTH] {
+            headers.remove(name);
+        }
+        headers.insert(FORWARDED, HeaderValue::from(self.map.member));
+        headers
+    }
+
+    async fn deposed(&self, leader: u64) {
+        deposed(self.standing.clone(), leader).await;
+    }
+
+    /// Waits until a call has to end that may wait for long, since this process stops.
+    async fn ending(&self, parts: &Parts) {
+        let waits =
+            parts.uri.path() == "/v1/claims" || parts.uri.query().is_some_and(|query| query.contains("wait_ms"));
+        if waits { self.shutdown.cancelled().await } else { pending().await }
+    }
+}
+
+/// Waits until a member has not counted as the leader for a while.
+async fn deposed(mut standing: watch::Receiver<Standing>, leader: u64) {
+    loop {
+        if standing.wait_for(|standing| standing.leader != Some(leader)).await.is_err() {
+            return pending().await;
+        }
+        sleep(DEPOSED).await;
+        if standing.borrow().leader != Some(leader) {
+            return;
+        }
+    }
+}
+
+/// Returns a stream that breaks when `end` returns first.
+fn until(
+    parts: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, axum::BoxError>> + Send {
+    stream::try_unfold((Box::pin(parts), Box::pin(end)), |(mut parts, mut end)| async move {
+        tokio::select! {
+            part = parts.next() => match part.transpose()? {
+                Some(part) => Ok(Some((part, (parts, end)))),
+                None => Ok(None),
+            },
+            () = &mut end => Err("the leader leads no longer".into()),
+        }
+    })
+}
+
+/// Returns headers without those that are about one connection.
+fn of_the_message(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = headers.clone();
+    for named in headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()) {
+        for name in named.split(',').filter_map(|name| HeaderName::try_from(name.trim()).ok()) {
+            kept.remove(name);
+        }
+    }
+    for name in OF_THE_CONNECTION {
+        kept.remove(name);
+    }
+    kept
+}
+
+fn relayed(status: StatusCode, headers: &HeaderMap, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = of_the_message(headers);
+    response.extensions_mut().insert(Relayed);
+    response
+}
+
+/// Returns the request anew, for a router of this process.
+fn same_request(parts: &Parts, body: Body) -> Request {
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = parts.uri.clone();
+    *request.version_mut() = parts.version;
+    *request.headers_mut() = parts.headers.clone();
+    request
+}
+
+/// Waits for a leader, but not for ever.
+struct Changes {
+    standing: watch::Receiver<Standing>,
+    /// Where the member stood when the leader was last looked for.
+    seen: Standing,
+    own: watch::Receiver<Option<Arc<Tenure>>>,
+    until: Instant,
+}
+
+impl Changes {
+    fn of(forwarder: &Forwarder) -> Self {
+        let (standing, own) = (forwarder.standing.clone(), forwarder.own.changes());
+        let seen = *standing.borrow();
+        Self { standing, seen, own, until: Instant::now() + PATIENCE }
+    }
+
+    /// Waits until another try is worth it; returns false when there is no more time.
+    async fn wait(&mut self) -> bool {
+        let pause = Instant::now() + PAUSE;
+        let seen = self.seen;
+        // That there is another leader is seen at once; that it has come to lead, after the pause at the latest.
+        let moved = self.standing.wait_for(|now| now.leader != seen.leader || now.leads != seen.leads);
+        let change = async {
+            tokio::select! {
+                Ok(()) = moved.map_ok(drop) => {}
+                Ok(()) = self.own.changed() => {}
+                else => pending().await,
+            }
+        };
+        let _changed = timeout_at(pause.min(self.until), change).await;
+        self.seen = *self.standing.borrow();
+        Instant::now() < self.until
+    }
+}

@@ -1,0 +1,274 @@
+//! What a process that is a member of a group serves. It answers for itself where it stands and how it is; any other call
+//! goes to the member that leads, which may be this one.
+//!
+//! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads) and [`forward`] (the way
+//! to the leader).
+
+mod forward;
+mod office;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use office::Office;
+
+use super::access::{Access, Guard, Role};
+use super::app::{BodyBudget, Limits};
+use super::call::Answer;
+use super::error::{ApiError, Code};
+use super::extract::{Query, read_within};
+use super::json::{ok, with_body};
+use super::observe::{REQUEST_ID, observe, request_id};
+use crate::clock::Clock;
+use crate::executor::NoHttpClient;
+use crate::peers::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
+use crate::store::{Member, Standing, Store, StoreError};
+use crate::wire::{ClusterMember, ClusterStatus, Health};
+use forward::Forwarder;
+use office::{Own, call};
+
+/// The most bytes of other members' messages that are held at once. They have a budget of their own: without them there
+/// is no leader, however many clients send bodies.
+const MESSAGES_BUDGET: usize = 2 * MAX_MESSAGES_BYTES;
+
+/// The parts of a server that is a member of a group.
+pub struct MemberState {
+    /// The member.
+    pub member: Arc<dyn Member>,
+    /// The members of the group, and where each is reached.
+    pub map: ClusterMap,
+    /// The member's store.
+    pub store: Arc<dyn Store>,
+    /// Where the manager is put that works while this member leads.
+    pub office: Office,
+    /// The secret that the members share.
+    pub peer_secret: PeerSecret,
+    /// The clock of the process.
+    pub clock: Arc<dyn Clock>,
+    /// The tokens and their roles.
+    pub access: Access,
+    /// The process's metrics, from [`super::metrics::install`].
+    pub metrics: PrometheusHandle,
+    /// The limits of the server.
+    pub limits: Limits,
+}
+
+/// What the handlers of a member share.
+pub(super) struct Front {
+    member: Arc<dyn Member>,
+    map: ClusterMap,
+    own: Own,
+    forwarder: Arc<Forwarder>,
+    /// The routes of calls that are forwarded, with what surrounds every call.
+    forwarding: Router,
+    guard: Arc<Guard>,
+    secret: PeerSecret,
+    clock: Arc<dyn Clock>,
+    metrics: PrometheusHandle,
+    budget: BodyBudget,
+    body_within: Duration,
+    openapi: Bytes,
+    /// The calls that are under way.
+    calls: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Front {
+    /// Makes the front of a member that listens on this address, and ends once `shutdown` is cancelled. `openapi` is the
+    /// API's description.
+    pub(super) fn new(
+        state: MemberState,
+        address: SocketAddr,
+        shutdown: CancellationToken,
+        openapi: Bytes,
+    ) -> Result<Self, NoHttpClient> {
+        let MemberState { member, map, store, office, peer_secret, clock, access, metrics, limits } = state;
+        let guard = Arc::new(Guard::new(access, address));
+        let own = Own { office, store, address, openapi: openapi.clone() };
+        let body_within = limits.body_within;
+        let forwarder = Arc::new(Forwarder::new(
+            map.clone(),
+            member.standing(),
+            own.clone(),
+            Arc::clone(&guard),
+            &limits,
+            shutdown.clone(),
+        )?);
+        let forwarding = Router::new()
+            .route("/", any(forward_call))
+            .route("/{*forwarded}", any(forward_call))
+            .layer(from_fn_with_state(Arc::clone(&guard), observe))
+            .with_state(Arc::clone(&forwarder));
+        Ok(Self {
+            member,
+            map,
+            own,
+            forwarder,
+            forwarding,
+            guard,
+            secret: peer_secret,
+            clock,
+            metrics,
+            budget: BodyBudget::new(MESSAGES_BUDGET),
+            body_within,
+            openapi,
+            calls: TaskTracker::new(),
+            shutdown,
+        })
+    }
+
+    /// Answers the claims that wait, ends streams of events, and lets other calls end within this time.
+    pub(super) async fn drain(&self, within: Duration) {
+        self.own.office.wind_up();
+        self.calls.close();
+        if timeout(within, self.calls.wait()).await.is_err() {
+            tracing::warn!(open = self.calls.len(), "calls did not end in time");
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        *self.member.standing().borrow()
+    }
+}
+
+/// Returns the routes of a member.
+pub(super) fn router(front: Arc<Front>) -> Router {
+    Router::new()
+        .route(MESSAGES_PATH, post(messages))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(openapi))
+        .route("/v1/cluster", get(status))
+        .layer(from_fn_with_state(Arc::clone(&front.guard), observe))
+        .fallback(at_leader)
+        .with_state(front)
+}
+
+async fn forward_call(State(forwarder): State<Arc<Forwarder>>, request: Request) -> Answer {
+    forwarder.forward(request).await
+}
+
+/// Serves a call with the manager of this process if it leads, and otherwise has the leader serve it.
+async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Response {
+    let _under_way = front.calls.token();
+    // The answer, the log of this member and that of the leader have the same id.
+    let id = request_id(request.headers());
+    request.headers_mut().insert(REQUEST_ID, id);
+    let router = if front.shutdown.is_cancelled() { None } else { front.own.router_for(request.method()).await };
+    call(router.unwrap_or_else(|| front.forwarding.clone()), request).await
+}
+
+/// Takes messages of another member.
+async fn messages(State(front): State<Arc<Front>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let body = read_within(&parts, body, MAX_MESSAGES_BYTES, (&front.budget, front.body_within)).await?;
+    front
+        .secret
+        .verify(&parts.headers, &body.bytes, front.clock.now())
+        .map_err(|why| ApiError::new(Code::Unauthorized, format!("the call is not one of another member: {why}")))?;
+    let envelope = Envelope::decode(body.bytes.clone())
+        .map_err(|error| ApiError::new(Code::MalformedRequest, error.to_string()))?;
+    let ClusterMap { cluster, member, addresses } = &front.map;
+    let wrong = |detail: String| Err(ApiError::new(Code::WrongMember, detail));
+    if *envelope.cluster != **cluster {
+        let theirs = &envelope.cluster;
+        return wrong(format!(
+            "this is a member of the cluster `{cluster}`, and the messages are for one of `{theirs}`"
+        ));
+    }
+    if envelope.to != *member {
+        let detail = format!("this is member {member}, and the messages are for member {}", envelope.to);
+        return wrong(format!("{detail}: the addresses in `--peers` are not the same everywhere"));
+    }
+    if envelope.from == *member || !addresses.contains_key(&envelope.from) {
+        let detail = format!("member {member} knows no other member {}", envelope.from);
+        return wrong(format!("{detail}: the members in `--peers` are not the same everywhere"));
+    }
+    for message in envelope.into_messages() {
+        front.member.receive(message);
+    }
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn healthy() -> Answer {
+    ok(&Health { status: "ok".to_owned() })
+}
+
+async fn livez(State(front): State<Arc<Front>>) -> Answer {
+    match front.own.store.stopped() {
+        Some(why) => Err(StoreError::Stopped(why).into()),
+        None => healthy(),
+    }
+}
+
+/// Answers whether the member can have calls answered: by itself or by the leader that it knows.
+async fn readyz(State(front): State<Arc<Front>>) -> Answer {
+    if front.shutdown.is_cancelled() {
+        return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
+    }
+    if let Some(why) = front.own.store.stopped() {
+        return Err(StoreError::Stopped(why).into());
+    }
+    match front.standing() {
+        Standing { leads: true, .. } | Standing { leader: Some(_), .. } => healthy(),
+        Standing { leads: false, leader: None, .. } => Err(front.forwarder.no_leader()),
+    }
+}
+
+async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Query) -> Answer {
+    front.guard.access.allow(&headers, Role::Read)?;
+    query.only(&[])?;
+    let Standing { term, leader, leads, applied, committed } = front.standing();
+    let ClusterMap { cluster, member, addresses } = &front.map;
+    let members = addresses.iter();
+    ok(&ClusterStatus {
+        cluster: cluster.to_string(),
+        member: *member,
+        term,
+        leader,
+        leader_address: leader.and_then(|leader| addresses.get(&leader)).map(ToString::to_string),
+        leads,
+        applied,
+        committed,
+        members: members.map(|(member, url)| ClusterMember { member: *member, address: url.to_string() }).collect(),
+    })
+}
+
+/// Returns the metrics of this process, with those of the whole store while it leads.
+async fn metrics(State(front): State<Arc<Front>>, request: Request) -> Response {
+    let Standing { term, leads, applied, committed, .. } = front.standing();
+    ::metrics::gauge!("leasehold_member_term").set(term as f64);
+    ::metrics::gauge!("leasehold_member_leads").set(if leads { 1.0 } else { 0.0 });
+    ::metrics::gauge!("leasehold_member_applied").set(applied as f64);
+    ::metrics::gauge!("leasehold_member_committed").set(committed as f64);
+    if let Some(router) = front.own.router() {
+        return call(router, request).await;
+    }
+    match front.guard.access.allow(request.headers(), Role::Read) {
+        Ok(_) => {
+            let content_type = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+            (content_type, front.metrics.render()).into_response()
+        }
+        Err(refused) => refused.into_response(),
+    }
+}
+
+async fn openapi(State(front): State<Arc<Front>>) -> Response {
+    with_body(StatusCode::OK, Body::from(front.openapi.clone()))
+}
