@@ -1,4 +1,5 @@
-//! The settings by which the managers of one store call each other.
+//! The settings by which the managers of one store call each other. Those of a member of a group are read in
+//! [`super::members`].
 
 use std::sync::Arc;
 
@@ -13,17 +14,28 @@ use crate::executor::TargetUrl;
 use crate::peers::PeerSecret;
 
 /// Those settings on the command line.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct ClusterArgs {
     /// The URL by which the other managers of the same index reach this one, such as http://10.0.0.5:7400; port 0
     /// stands for the one that it listens on. Managers then tell each other of new jobs, which start at once wherever
     /// a worker waits; without it they find each other's jobs by searches only. Needs --cluster-secret
     #[arg(long, value_name = "URL")]
-    advertise: Option<String>,
-    /// The secret that these managers share: 24 to 64 random bytes in base64 (`openssl rand -base64 32`). Others on
+    pub(super) advertise: Option<String>,
+    /// The secret that these managers, or the members of a cluster, share: 24 to 64 random bytes in base64 (`openssl rand -base64 32`). Others on
     /// this machine can read a command line: better give it in the environment or in the settings file
     #[arg(long, value_name = "SECRET", hide_env_values = true)]
-    cluster_secret: Option<String>,
+    pub(super) cluster_secret: Option<String>,
+    /// The name of the cluster that this server is a member of: three or five servers with embedded stores that are one,
+    /// and go on when one of three or two of five fail. Needs --member, --peers and --cluster-secret
+    #[arg(long, value_name = "NAME")]
+    pub(super) cluster_name: Option<String>,
+    /// The number of this member
+    #[arg(long, value_name = "N")]
+    pub(super) member: Option<u64>,
+    /// All members, this one among them, and where each is reached, such as
+    /// 1=http://a:7400,2=http://b:7400,3=http://c:7400
+    #[arg(long, value_name = "N=URL", value_delimiter = ',')]
+    pub(super) peers: Vec<String>,
 }
 
 /// Where the other managers reach this one, and the secret that they share.
@@ -45,16 +57,17 @@ impl Cluster {
         let given = [("advertise", advertise.is_some()), ("cluster_secret", secret.is_some())];
         let first = given.iter().find(|(_, is_given)| *is_given);
         if let Some((name, _)) = first.filter(|_| chosen != Some(StoreKind::Elasticsearch)) {
-            return Err(Failure::Usage(not_chosen(name, StoreKind::Elasticsearch, chosen)));
+            let not_chosen = not_chosen(name, StoreKind::Elasticsearch, chosen);
+            return Err(Failure::Usage(format!(
+                "{not_chosen}; a member of a cluster of embedded stores needs `--cluster-name`, `--member`, `--peers` and \
+                 `--cluster-secret`"
+            )));
         }
         match (advertise, secret) {
             (None, None) => Ok(None),
             (Some(advertise), Some(secret)) => {
-                let url = address(&advertise)?;
-                let secret = secret.parse().map_err(|error| {
-                    Failure::Usage(format!("`cluster_secret` (--cluster-secret, LEASEHOLD_CLUSTER_SECRET) {error}"))
-                })?;
-                Ok(Some(Self { url, secret }))
+                let url = address("advertise", &advertise)?;
+                Ok(Some(Self { url, secret: self::secret(&secret)? }))
             }
             (None, Some(_)) => Err(Failure::Usage(
                 "`cluster_secret` (--cluster-secret, LEASEHOLD_CLUSTER_SECRET) needs the address by which the other \
@@ -80,10 +93,19 @@ impl Cluster {
     }
 }
 
-fn address(text: &str) -> Result<Url, Failure> {
+/// Reads the secret that processes share.
+pub(super) fn secret(text: &str) -> Result<PeerSecret, Failure> {
+    text.parse().map_err(|error| {
+        Failure::Usage(format!("`cluster_secret` (--cluster-secret, LEASEHOLD_CLUSTER_SECRET) {error}"))
+    })
+}
+
+/// Reads the URL by which other processes reach one, from the setting of this name.
+pub(super) fn address(name: &str, text: &str) -> Result<Url, Failure> {
     let wrong = |what: &str| {
+        let variable = name.to_uppercase();
         Failure::Usage(format!(
-            "`advertise` (--advertise, LEASEHOLD_ADVERTISE): {text} {what}, such as http://10.0.0.5:7400"
+            "`{name}` (--{name}, LEASEHOLD_{variable}): {text} {what}, such as http://10.0.0.5:7400"
         ))
     };
     TargetUrl::parse(text).map_err(|error| wrong(&error.to_string()))?;
@@ -113,7 +135,11 @@ mod tests {
         secret: Option<&str>,
         store: Option<StoreKind>,
     ) -> Result<Option<Cluster>, String> {
-        let args = ClusterArgs { advertise: advertise.map(str::to_owned), cluster_secret: secret.map(str::to_owned) };
+        let args = ClusterArgs {
+            advertise: advertise.map(str::to_owned),
+            cluster_secret: secret.map(str::to_owned),
+            ..ClusterArgs::default()
+        };
         Cluster::of(args, &Settings::default(), store).map_err(|failure| match failure {
             Failure::Usage(said) => said,
             other => panic!("{other:?}"),

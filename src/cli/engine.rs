@@ -11,10 +11,10 @@ use serde::Deserialize;
 use super::duration;
 use super::failure::Failure;
 use super::size::SizeSetting;
-use crate::store::Store;
 use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
-use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, GroupOptions};
 use crate::store::measured::Measured;
+use crate::store::{Member, Store};
 use crate::worker::backoff;
 
 /// The stores.
@@ -90,6 +90,8 @@ pub(super) enum EngineSettings {
         query_time: Option<Duration>,
         /// How many bytes of memory the server may have before new jobs are refused; `None` for the default.
         memory_limit: Option<u64>,
+        /// The group that the store is a member of; `None` for a store of its own.
+        group: Option<GroupOptions>,
     },
     /// Those of Elasticsearch.
     Elasticsearch(ElasticsearchSettings),
@@ -108,6 +110,16 @@ pub(super) struct ElasticsearchSettings {
 }
 
 impl EngineSettings {
+    /// Returns the same settings for a store that is a member of this group, if there is one.
+    pub(super) fn as_member(self, of: Option<GroupOptions>) -> Self {
+        match self {
+            Self::Embedded { data_dir, query_time, memory_limit, .. } => {
+                Self::Embedded { data_dir, query_time, memory_limit, group: of }
+            }
+            Self::Elasticsearch(_) => self,
+        }
+    }
+
     /// Returns the chosen store.
     pub(super) const fn kind(&self) -> StoreKind {
         match self {
@@ -117,24 +129,38 @@ impl EngineSettings {
     }
 }
 
+/// An open store.
+pub(super) struct Opened {
+    pub(super) store: Arc<dyn Store>,
+    /// Its part in a group; `None` for a store of its own.
+    pub(super) member: Option<Arc<dyn Member>>,
+}
+
 /// Opens the store that the settings name.
-pub(super) async fn open(settings: EngineSettings) -> Result<Arc<dyn Store>, Failure> {
+pub(super) async fn open(settings: EngineSettings) -> Result<Opened, Failure> {
     match settings {
-        EngineSettings::Embedded { data_dir, query_time, memory_limit } => {
+        EngineSettings::Embedded { data_dir, query_time, memory_limit, group } => {
             let defaults = EmbeddedOptions::default();
             let query_time = query_time.unwrap_or(defaults.query_time);
-            embedded(&data_dir, EmbeddedOptions { query_time, memory_limit, ..defaults }).await
+            open_embedded(&data_dir, EmbeddedOptions { query_time, memory_limit, group, ..defaults }).await
         }
-        EngineSettings::Elasticsearch(settings) => elasticsearch(settings).await,
+        EngineSettings::Elasticsearch(settings) => {
+            elasticsearch(settings).await.map(|store| Opened { store, member: None })
+        }
     }
 }
 
 /// Opens the embedded store in a directory.
 pub(super) async fn embedded(directory: &Path, options: EmbeddedOptions) -> Result<Arc<dyn Store>, Failure> {
+    open_embedded(directory, options).await.map(|opened| opened.store)
+}
+
+async fn open_embedded(directory: &Path, options: EmbeddedOptions) -> Result<Opened, Failure> {
     let directory = directory.to_owned();
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(directory, &options)).await;
     let store = opened.map_err(Failure::failed)?.map_err(Failure::failed)?;
-    Ok(Measured::around(Arc::new(store)))
+    let member = store.member();
+    Ok(Opened { store: Measured::around(Arc::new(store)), member })
 }
 
 /// Connects to Elasticsearch and waits until it is reachable; fails at once for errors that only a person can fix.

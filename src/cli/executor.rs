@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::engine::StoreKind;
 use super::failure::Failure;
-use super::host::{Duties, Host, HostArgs};
+use super::host::{Host, HostArgs};
+use super::managing::Duties;
 use super::performing::PerformingArgs;
 use super::settings::Settings;
 use crate::api;

@@ -8,28 +8,30 @@ use std::time::Duration;
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster::{Cluster, ClusterArgs};
-use super::engine::{self, EngineSettings, StoreArgs};
+use super::engine::{self, EngineSettings, Opened, StoreArgs};
 use super::failure::{ExitStatus, Failure};
+use super::leading::Leading;
 use super::limits;
 use super::log::{self, LogFormat};
+use super::managing::{Duties, Means, Shown};
+use super::members::Members;
 use super::monitor::OversightArgs;
 use super::notify::{self, Notifications, NotifyArgs};
 use super::output::print;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
-use crate::api::{self, AppState, Limits};
+use crate::api::{self, AppState, Limits, MemberState, Office};
 use crate::clock::{Clock, ComparedClock, SystemClock};
-use crate::manager::{Manager, ManagerConfig};
-use crate::monitor::{Monitor, MonitorConfig};
-use crate::peers::Teller;
-use crate::scheduler::{OutcomeKeeper, Scheduler, SchedulerConfig, Schedules};
-use crate::store::Store;
+use crate::monitor::MonitorConfig;
+use crate::peers::Carrier;
 use crate::store::time::keep_compared;
+use crate::store::{Member, Store};
 use crate::worker::{Stop, StopListener};
 
 /// How many connections may wait to be accepted; the system may allow fewer.
@@ -64,14 +66,6 @@ pub(super) struct HostArgs {
     oversight: OversightArgs,
 }
 
-/// What a process does beside answering calls.
-pub(super) struct Duties {
-    /// Whether it monitors jobs.
-    pub(super) oversees: bool,
-    /// How it performs schedules, if it does.
-    pub(super) performs: Option<SchedulerConfig>,
-}
-
 /// The process before its store is open.
 pub(super) struct Host {
     listen: SocketAddr,
@@ -79,6 +73,7 @@ pub(super) struct Host {
     pub(super) access: Access,
     pub(super) engine: EngineSettings,
     cluster: Option<Cluster>,
+    members: Option<Members>,
     notifications: Notifications,
     oversight: MonitorConfig,
     metrics: PrometheusHandle,
@@ -143,14 +138,21 @@ impl Host {
             Stop::Now => tracing::warn!("stopping at once"),
             Stop::Drain | Stop::No => tracing::info!("{stopping}; again to stop at once"),
         })?;
+        let chosen = args.store.store.or(settings.store);
+        let members = Members::of(&args.cluster, &settings, chosen)?;
+        let cluster = match &members {
+            Some(_) => None,
+            None => Cluster::of(args.cluster, &settings, chosen)?,
+        };
         Ok(Self {
             listen,
             limits: limits_of(limits::connections(files), connections, per_address),
             access,
             notifications: Notifications::of(&args.notify, &settings.notify)?,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
-            cluster: Cluster::of(args.cluster, &settings, args.store.store.or(settings.store))?,
-            engine: settings.engine(args.store)?,
+            cluster,
+            engine: settings.engine(args.store)?.as_member(members.as_ref().map(Members::group)),
+            members,
             metrics,
             gently: signals.stop().listen(),
             at_once: signals.stop().listen(),
@@ -166,7 +168,7 @@ impl Host {
         mut configuration: serde_json::Value,
         serve: impl AsyncFnOnce(TcpListener, AppState, CancellationToken) -> io::Result<()>,
     ) -> Result<(), Failure> {
-        let store: Arc<dyn Store> = tokio::select! {
+        let Opened { store, member } = tokio::select! {
             store = engine::open(self.engine) => store?,
             // The process was stopped while it waited for the store.
             () = self.gently.reached(Stop::Drain) => return Ok(()),
@@ -177,63 +179,110 @@ impl Host {
         let address = listener.local_addr().map_err(cannot)?;
         let advertised = self.cluster.as_ref().map(|cluster| cluster.address(address.port()));
         configuration["advertise"] = serde_json::json!(advertised);
-        let config = ManagerConfig { address: advertised, ..ManagerConfig::default() };
-        let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), config);
-        let peer_secret = self.cluster.map(|cluster| cluster.secret);
-        let teller = peer_secret.clone().map(|secret| Teller::start(manager.clone(), secret));
-        let teller = teller.transpose().map_err(Failure::failed)?;
+        if let Some(Members { map, .. }) = &self.members {
+            configuration["cluster"] = serde_json::json!({"name": map.cluster, "member": map.member});
+        }
         let executor = notify::executor(&self.notifications)?;
-        let policy = executor.policy().clone();
-        let (notifications, calls) = (self.notifications, executor.clone());
-        let notifier = notify::start(notifications, calls, &manager, Arc::clone(&store), Arc::clone(&clock)).await?;
-        let schedules = Schedules::new(manager.clone(), Arc::clone(&store), Arc::clone(&clock), policy);
-        let schedules = schedules.notifying(notifier.of_schedules());
-        let scheduler = duties.performs.map(|config| Scheduler::start(&schedules, executor, config));
-        let monitor = match duties.oversees {
-            false => None,
-            true => {
-                let keeper = Arc::new(OutcomeKeeper::new(manager.clone(), Arc::clone(&store)));
-                let started = Monitor::start(manager.clone(), store, clock, self.oversight, Some(keeper)).await;
-                Some(started.map_err(|error| Failure::Usage(error.to_string()))?)
-            }
-        };
-        print(&format!("listening on http://{address}"))?;
-
-        let shutdown = CancellationToken::new();
-        let state = AppState {
-            manager: manager.clone(),
-            subscriptions: Some(notifier.subscriptions().clone()),
-            schedules: Some(schedules),
-            access: self.access,
+        let peer_secret = self.cluster.map(|cluster| cluster.secret);
+        let means = Means {
+            duties,
+            store,
+            clock,
+            address: advertised,
             peer_secret,
-            metrics: self.metrics,
-            limits: self.limits,
-            configuration,
+            notifications: self.notifications,
+            executor,
+            oversight: self.oversight,
         };
-        let served = async {
-            serve(listener, state, shutdown.clone()).await.map_err(cannot)?;
-            // The monitor's last changes cause notifications as well.
-            if let Some(monitor) = monitor {
-                monitor.shutdown().await;
-            }
-            if let Some(scheduler) = scheduler {
-                scheduler.shutdown().await;
-            }
-            notifier.shutdown().await;
-            if let Some(teller) = teller {
-                teller.shutdown().await;
-            }
-            manager.shutdown().await;
-            Ok(())
-        };
+        let shown = Shown { access: self.access, metrics: self.metrics, limits: self.limits, configuration };
+        let shutdown = CancellationToken::new();
         let stopped = async {
             self.gently.reached(Stop::Drain).await;
             shutdown.cancel();
             self.at_once.reached(Stop::Now).await;
+        };
+        let served = async {
+            match self.members {
+                Some(members) => serve_as_member(listener, members, member, means, shown, shutdown.clone()).await,
+                None => serve_alone(listener, means, &shown, shutdown.clone(), serve).await,
+            }
         };
         tokio::select! {
             served = served => served,
             () = stopped => Err(Failure::Reported(self.signals.status().unwrap_or(ExitStatus::Terminated))),
         }
     }
+}
+
+/// Serves with a manager that works for as long as the process does.
+async fn serve_alone(
+    listener: TcpListener,
+    means: Means,
+    shown: &Shown,
+    shutdown: CancellationToken,
+    serve: impl AsyncFnOnce(TcpListener, AppState, CancellationToken) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let managing = means.start(means.manager(), None).await?;
+    let address = listener.local_addr().map_err(Failure::failed)?;
+    print(&format!("listening on http://{address}"))?;
+    let state = managing.state(shown, means.peer_secret.clone());
+    serve(listener, state, shutdown).await.map_err(|error| cannot_serve(address, &error))?;
+    managing.shutdown().await;
+    means.store.close().await;
+    Ok(())
+}
+
+/// Serves as a member of a group, with a manager that works while the member leads.
+async fn serve_as_member(
+    listener: TcpListener,
+    Members { map, secret }: Members,
+    member: Option<Arc<dyn Member>>,
+    means: Means,
+    shown: Shown,
+    shutdown: CancellationToken,
+) -> Result<(), Failure> {
+    let member = member.ok_or_else(|| Failure::Failed("the store is not a member of a cluster".to_owned()))?;
+    let (store, clock) = (Arc::clone(&means.store), Arc::clone(&means.clock));
+    let carrier = Carrier::start(Arc::clone(&member), &map, secret.clone(), Arc::clone(&clock));
+    let carrier = carrier.map_err(Failure::failed)?;
+    let (office, retiring) = (Office::default(), CancellationToken::new());
+    let state = MemberState {
+        member: Arc::clone(&member),
+        map,
+        store: Arc::clone(&store),
+        office: office.clone(),
+        peer_secret: secret,
+        clock,
+        access: shown.access.clone(),
+        metrics: shown.metrics.clone(),
+        limits: shown.limits.clone(),
+    };
+    let leading = Leading { member, means, shown, office, retiring: retiring.clone() };
+    let (failing, failed) = oneshot::channel();
+    let mut leading = AbortOnDropHandle::new(tokio::spawn(async move {
+        if let Err(failure) = leading.run().await {
+            drop(failing.send(failure));
+        }
+    }));
+    let address = listener.local_addr().map_err(Failure::failed)?;
+    print(&format!("listening on http://{address}"))?;
+    let retired = async {
+        retiring.cancel();
+        if let Err(error) = (&mut leading).await {
+            tracing::error!(%error, "the duties of the leader have ended badly");
+        }
+    };
+    let served = api::serve_member(listener, state, shutdown, retired);
+    tokio::select! {
+        served = served => served.map_err(|error| cannot_serve(address, &error))?,
+        Ok(failure) = failed => return Err(failure),
+    }
+    store.close().await;
+    // The last messages of the store have been sent, or are repeated by nobody.
+    drop(carrier);
+    Ok(())
+}
+
+fn cannot_serve(address: SocketAddr, error: &io::Error) -> Failure {
+    Failure::Failed(format!("cannot listen on {address}: {error}"))
 }

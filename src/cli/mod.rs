@@ -1,13 +1,15 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
 //! printed), [`filter`] and [`chosen`] (which jobs a command is about), [`output`], [`statistics`] and [`meter`] (what
-//! is printed), [`signals`], [`host`] (what `serve` and `monitor` have in common), [`cluster`] (how such
-//! processes call each other) and [`engine`] (which store is opened).
+//! is printed), [`signals`], [`host`] (what `serve` and `monitor` have in common), [`managing`] (what they do beside
+//! answering calls), [`leading`] (when a member of a group does), [`cluster`] and [`members`] (how such processes call
+//! each other) and [`engine`] (which store is opened).
 
 mod bench;
 mod change;
 mod chosen;
 mod cluster;
+mod cluster_status;
 mod complete;
 mod count;
 mod duration;
@@ -22,11 +24,14 @@ mod get;
 mod host;
 mod jobs;
 mod kibana;
+mod leading;
 mod limit;
 mod limits;
 mod list;
 mod log;
+mod managing;
 mod many;
+mod members;
 mod meter;
 mod migrate;
 mod monitor;
@@ -107,6 +112,7 @@ enum Command {
     Explain(explain::ExplainArgs),
     Queue(queue::QueueArgs),
     Limit(limit::LimitArgs),
+    Cluster(cluster_status::ClusterCommand),
     Workers(workers::WorkersArgs),
     Schedule(schedule::ScheduleArgs),
     Top(top::TopArgs),
@@ -178,6 +184,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Subscription(args) => block_on(subscription::run(args, settings)),
         Command::Explain(args) => block_on(explain::run(args, settings)),
         Command::Limit(args) => block_on(limit::run(args, settings)),
+        Command::Cluster(args) => block_on(cluster_status::run(args, settings)),
         Command::Queue(args) => block_on(queue::run(args, settings)),
         Command::Workers(args) => block_on(workers::run(args, settings)),
         Command::Schedule(args) => block_on(schedule::run(args, settings)),

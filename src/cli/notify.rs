@@ -84,13 +84,13 @@ pub(super) fn executor(notifications: &Notifications) -> Result<HttpExecutor, Fa
 
 /// Starts the notifier.
 pub(super) async fn start(
-    notifications: Notifications,
+    notifications: &Notifications,
     executor: HttpExecutor,
     manager: &Manager,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
 ) -> Result<Notifier, Failure> {
-    let Notifications { config, .. } = notifications;
+    let config = &notifications.config;
     let start = || Notifier::start(manager.clone(), store.clone(), clock.clone(), executor.clone(), config.clone());
     let started = start
         .retry(backoff::waits())

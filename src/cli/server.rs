@@ -33,11 +33,19 @@ impl ServerArgs {
     /// Creates a client of the servers, with the settings of the file where no flag is given.
     pub(super) fn connect(&self, settings: &Self) -> Result<Client, Failure> {
         let servers = self.server.as_deref().or(settings.server.as_deref());
-        let token = self.token.as_deref().or(settings.token.as_deref());
         match servers {
-            Some(servers) => Ok(Client::with_servers(servers, token)?),
-            None => Ok(Client::new(DEFAULT_SERVER, token)?),
+            Some(servers) => Ok(Client::with_servers(servers, self.token(settings))?),
+            None => self.connect_to(DEFAULT_SERVER, settings),
         }
+    }
+
+    /// Creates a client of this server, with the same token.
+    pub(super) fn connect_to(&self, server: &str, settings: &Self) -> Result<Client, Failure> {
+        Ok(Client::new(server, self.token(settings))?)
+    }
+
+    fn token<'a>(&'a self, settings: &'a Self) -> Option<&'a str> {
+        self.token.as_deref().or(settings.token.as_deref())
     }
 }
 

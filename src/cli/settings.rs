@@ -65,6 +65,10 @@ pub(super) struct Settings {
     pub(super) query_time: Option<DurationSetting>,
     pub(super) advertise: Option<String>,
     pub(super) cluster_secret: Option<String>,
+    pub(super) cluster_name: Option<String>,
+    pub(super) member: Option<u64>,
+    #[serde(default)]
+    pub(super) peers: Vec<String>,
     pub(super) insecure: Option<bool>,
     pub(super) no_monitor: Option<bool>,
     pub(super) no_executor: Option<bool>,
@@ -191,7 +195,7 @@ impl Settings {
         Ok(match chosen {
             StoreKind::Embedded => {
                 let data_dir = data_dir.unwrap_or_else(default_data_dir);
-                EngineSettings::Embedded { data_dir, query_time, memory_limit }
+                EngineSettings::Embedded { data_dir, query_time, memory_limit, group: None }
             }
             StoreKind::Elasticsearch => EngineSettings::Elasticsearch(elasticsearch),
         })

@@ -12,10 +12,10 @@ use crate::job::{JobId, Json, LimitName};
 use crate::manager::LimitState;
 use crate::wire::{
     AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
-    CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription, FieldList,
-    FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext, OrphanedJob,
-    Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob, Subscribe, Subscription,
-    WorkerJobs, WorkerList,
+    ClusterStatus, CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription,
+    FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext,
+    OrphanedJob, Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
+    Subscription, WorkerJobs, WorkerList,
 };
 
 /// How long the server works on a bulk change before it answers with a cursor, including the page that it is
@@ -435,6 +435,14 @@ impl Client {
     /// See [`ClientError`].
     pub async fn health(&self) -> Result<ServerHealth, ClientError> {
         self.get(&["v1", "health"]).await
+    }
+
+    /// Returns where the member that is called stands in its cluster.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `no_such_route` when the server is not a member of a cluster.
+    pub async fn cluster(&self) -> Result<ClusterStatus, ClientError> {
+        self.get(&["v1", "cluster"]).await
     }
 
     /// Returns the server's metrics in Prometheus' text format.

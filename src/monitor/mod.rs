@@ -95,6 +95,7 @@ impl Monitor {
     pub async fn abandon(self) {
         let Self { driver, ticks, candidate, .. } = self;
         drop(candidate);
+        metrics::gauge!("leasehold_monitor_leader").set(0.0);
         driver.stop();
         ticks.stop().await;
     }

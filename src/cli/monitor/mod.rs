@@ -8,7 +8,8 @@ pub(super) use settings::OversightArgs;
 
 use super::engine::StoreKind;
 use super::failure::Failure;
-use super::host::{Duties, Host, HostArgs};
+use super::host::{Host, HostArgs};
+use super::managing::Duties;
 use super::settings::Settings;
 use crate::api;
 

@@ -86,7 +86,7 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
     let settings = match args.store() {
         StoreKind::Embedded => {
             let data_dir = args.data_dir.clone().unwrap_or(fresh);
-            EngineSettings::Embedded { data_dir, query_time: None, memory_limit: None }
+            EngineSettings::Embedded { data_dir, query_time: None, memory_limit: None, group: None }
         }
         StoreKind::Elasticsearch => EngineSettings::Elasticsearch(ElasticsearchSettings {
             urls: Some(args.elasticsearch_url.clone()).filter(|urls| !urls.is_empty()),
@@ -99,7 +99,7 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
             query_time: None,
         }),
     };
-    engine::open(settings).await
+    engine::open(settings).await.map(|opened| opened.store)
 }
 
 /// Fills a store that is empty, and returns how long that took.
