@@ -1,0 +1,190 @@
+//! `leasehold cluster`: the members of a cluster, and which of them leads.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use futures::future::join_all;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::failure::Failure;
+use super::output::{print, table};
+use super::server::ClientArgs;
+use super::settings::Settings;
+use crate::client::{Client, ClientError};
+use crate::wire::ClusterStatus;
+
+/// How long a member may take to say where it stands.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Show the members of a cluster of embedded stores
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold cluster status
+  leasehold cluster status --server http://10.0.0.6:7400")]
+pub(super) struct ClusterCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the members: which leads, which can be reached, and how far each is behind
+    Status(ClientArgs),
+}
+
+/// A member, as a row of the table or a line of JSON.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Row {
+    member: u64,
+    address: String,
+    /// `leader` or `follower`; `unknown` when the member does not answer.
+    role: &'static str,
+    reachable: bool,
+    term: Option<u64>,
+    /// The number of the last entry that the member has applied.
+    applied: Option<u64>,
+    /// How many entries it has applied fewer than most members have.
+    lag: Option<u64>,
+    /// Why the member cannot be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+}
+
+/// What a member says, or why it says nothing.
+type Said = Result<ClusterStatus, String>;
+
+/// Asks every member that the first one names.
+pub(super) async fn run(command: ClusterCommand, settings: Settings) -> Result<(), Failure> {
+    let Action::Status(answer) = command.action;
+    let first = answer.connect(&settings.client)?.cluster().await.map_err(no_member)?;
+    let asked = first.members.iter().map(async |listed| {
+        if listed.member == first.member {
+            return Ok(first.clone());
+        }
+        match answer.server.connect_to(&listed.address, &settings.client) {
+            Ok(client) => ask(&client.with_max_retries(0), &first.cluster, listed.member).await,
+            Err(_) => Err("its address is wrong".to_owned()),
+        }
+    });
+    let rows = rows(&first, &join_all(asked).await);
+    if !answer.json {
+        print(&headline(&first.cluster, &rows))?;
+    }
+    answer.print_all(&rows, overview)
+}
+
+/// Says what a server that is in no cluster can be asked instead.
+fn no_member(error: ClientError) -> Failure {
+    match error.code() {
+        Some("no_such_route") => Failure::Failed(
+            "this server is not a member of a cluster; `leasehold top` and `/v1/health` show how it is".to_owned(),
+        ),
+        _ => error.into(),
+    }
+}
+
+async fn ask(client: &Client, cluster: &str, member: u64) -> Said {
+    match timeout(ANSWERS_WITHIN, client.cluster()).await {
+        Ok(Ok(status)) if status.cluster != cluster => Err(format!("it is in the cluster `{}`", status.cluster)),
+        Ok(Ok(status)) if status.member != member => Err(format!("member {} answers here", status.member)),
+        Ok(Ok(status)) => Ok(status),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", ANSWERS_WITHIN.as_secs())),
+    }
+}
+
+/// Returns a row for each member. `said` has their answers, in the order in which the first member lists them.
+fn rows(first: &ClusterStatus, said: &[Said]) -> Vec<Row> {
+    let committed = said.iter().flatten().map(|status| status.committed).max().unwrap_or_default();
+    // A member that was cut off may still believe to lead, in a term that is over.
+    let term = said.iter().flatten().map(|status| status.term).max();
+    let row = |(listed, said): (&crate::wire::ClusterMember, &Said)| {
+        let status = said.as_ref().ok();
+        Row {
+            member: listed.member,
+            address: listed.address.clone(),
+            role: match status {
+                None => "unknown",
+                Some(status) if status.leads && Some(status.term) == term => "leader",
+                Some(_) => "follower",
+            },
+            reachable: status.is_some(),
+            term: status.map(|status| status.term),
+            applied: status.map(|status| status.applied),
+            lag: status.map(|status| committed.saturating_sub(status.applied)),
+            trouble: said.as_ref().err().cloned(),
+        }
+    };
+    first.members.iter().zip(said).map(row).collect()
+}
+
+fn headline(cluster: &str, rows: &[Row]) -> String {
+    let leader = match rows.iter().find(|row| row.role == "leader") {
+        Some(row) => format!("member {} leads in term {}", row.member, row.term.unwrap_or_default()),
+        None => "no member leads".to_owned(),
+    };
+    let reachable = rows.iter().filter(|row| row.reachable).count();
+    format!("cluster {cluster}: {leader}, {reachable} of {} members answer\n", rows.len())
+}
+
+fn overview(rows: &[Row]) -> String {
+    let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
+    let cells = rows.iter().map(|row| {
+        vec![
+            row.member.to_string(),
+            row.address.clone(),
+            row.role.to_owned(),
+            match &row.trouble {
+                None => "yes".to_owned(),
+                Some(trouble) => format!("no: {trouble}"),
+            },
+            number(row.applied),
+            number(row.lag),
+        ]
+    });
+    table(&["member", "address", "role", "reachable", "applied", "lag"], cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ClusterMember;
+
+    fn status(member: u64, term: u64, leads: bool, applied: u64, committed: u64) -> ClusterStatus {
+        let listed = |member| ClusterMember { member, address: format!("http://m{member}:7400") };
+        ClusterStatus {
+            cluster: "jobs".to_owned(),
+            member,
+            term,
+            leader: Some(2),
+            leader_address: Some("http://m2:7400".to_owned()),
+            leads,
+            applied,
+            committed,
+            members: [1, 2, 3].map(listed).to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_table_shows_who_leads_who_is_gone_and_how_far_each_is_behind() {
+        let first = status(1, 4, false, 90, 95);
+        let said = [Ok(first.clone()), Ok(status(2, 4, true, 100, 100)), Err("connection refused".to_owned())];
+        let rows = rows(&first, &said);
+        assert_eq!(headline("jobs", &rows), "cluster jobs: member 2 leads in term 4, 2 of 3 members answer\n");
+        let text = overview(&rows);
+        let lines: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["1", "http://m1:7400", "follower", "yes", "90", "10"], "{text}");
+        assert_eq!(lines[1], ["2", "http://m2:7400", "leader", "yes", "100", "0"], "{text}");
+        assert_eq!(lines[2], ["3", "http://m3:7400", "unknown", "no:", "connection", "refused"], "{text}");
+    }
+
+    #[test]
+    fn a_member_that_was_cut_off_is_not_shown_as_the_leader() {
+        let first = status(1, 3, true, 90, 90);
+        let said = [Ok(first.clone()), Ok(status(2, 4, true, 100, 100)), Ok(status(3, 4, false, 99, 100))];
+        let roles: Vec<&str> = rows(&first, &said).iter().map(|row| row.role).collect();
+        assert_eq!(roles, ["follower", "leader", "follower"]);
+    }
+}
