@@ -11,6 +11,7 @@ mod description;
 mod events;
 mod exactness;
 mod lives;
+mod members;
 mod observed;
 mod peers;
 mod queues;

@@ -1,0 +1,432 @@
+//! A process that is a member of a group: what it answers itself, and how it has the leader answer the rest.
+//!
+//! The members are real servers over embedded stores of their own; where each stands is set by the test.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use leasehold::api::access::Access;
+use leasehold::api::{AppState, Limits, MemberState, Office, metrics, serve_member};
+use leasehold::client::{Client, ScheduleQuery};
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::executor::TargetPolicy;
+use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::peers::{ClusterMap, Envelope, MESSAGES_PATH, PeerSecret};
+use leasehold::scheduler::Schedules;
+use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use leasehold::store::measured::Measured;
+use leasehold::store::{Member, MemberMessage, Standing, Store};
+use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, JobState, SubmitJob};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::server::{SOON, WORKER, claim, eventually, problem};
+
+/// A member whose standing the test sets.
+struct Puppet {
+    number: u64,
+    standing: watch::Sender<Standing>,
+    received: Mutex<Vec<MemberMessage>>,
+}
+
+#[async_trait]
+impl Member for Puppet {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn members(&self) -> Vec<u64> {
+        vec![1, 2, 3]
+    }
+
+    async fn outgoing(&self) -> Vec<MemberMessage> {
+        std::future::pending().await
+    }
+
+    fn receive(&self, message: MemberMessage) {
+        self.received.lock().push(message);
+    }
+
+    fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+}
+
+/// A process that is a member; stopped when dropped.
+struct Process {
+    address: SocketAddr,
+    puppet: Arc<Puppet>,
+    office: Office,
+    store: Arc<dyn Store>,
+    shutdown: CancellationToken,
+    retired: CancellationToken,
+    serving: JoinHandle<std::io::Result<()>>,
+    _directory: TempDir,
+}
+
+fn secret() -> PeerSecret {
+    "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=".parse().expect("a secret")
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock::default())
+}
+
+/// Starts members 1 and 2. Member 3 is at this address.
+async fn pair(third: &str) -> [Process; 2] {
+    let [first, second] = [listener().await, listener().await];
+    let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("an address"));
+    let addresses = BTreeMap::from([(1, url(&first).into()), (2, url(&second).into()), (3, third.into())]);
+    let [first, second] = [(1, first), (2, second)].map(|(member, listener)| {
+        let map = ClusterMap { cluster: "test".into(), member, addresses: addresses.clone() };
+        Process::start(listener, map)
+    });
+    [first, second]
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.expect("a port")
+}
+
+/// An address that nobody listens at.
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+impl Process {
+    fn start(listener: TcpListener, map: ClusterMap) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
+        let store = Measured::around(Arc::new(store));
+        let standing = watch::Sender::new(Standing::default());
+        let puppet = Arc::new(Puppet { number: map.member, standing, received: Mutex::default() });
+        let (office, shutdown, retired) = (Office::default(), CancellationToken::new(), CancellationToken::new());
+        let address = listener.local_addr().expect("an address");
+        let state = MemberState {
+            member: Arc::clone(&puppet) as Arc<dyn Member>,
+            map,
+            store: Arc::clone(&store),
+            office: office.clone(),
+            peer_secret: secret(),
+            clock: clock(),
+            access: Access::default(),
+            metrics: metrics::install().expect("metrics"),
+            limits: Limits::default(),
+        };
+        let retiring = retired.clone();
+        let serving =
+            tokio::spawn(serve_member(listener, state, shutdown.clone(), async move { retiring.cancelled().await }));
+        Self { address, puppet, office, store, shutdown, retired, serving, _directory: directory }
+    }
+
+    /// Serves with a manager of its own from now on.
+    fn take_office(&self) -> Manager {
+        let manager = Manager::start(Arc::clone(&self.store), clock(), ManagerConfig::default());
+        let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
+        let schedules = Schedules::new(manager.clone(), Arc::clone(&self.store), clock(), policy);
+        self.office.take(AppState {
+            manager: manager.clone(),
+            subscriptions: None,
+            schedules: Some(schedules),
+            access: Access::default(),
+            peer_secret: None,
+            metrics: metrics::install().expect("metrics"),
+            limits: Limits::default(),
+            configuration: serde_json::Value::Null,
+        });
+        manager
+    }
+
+    /// Says who leads in this member's view.
+    fn sees(&self, term: u64, leader: Option<u64>) {
+        let leads = leader == Some(self.puppet.number);
+        self.puppet.standing.send_replace(Standing { term, leader, leads, applied: 7, committed: 9 });
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.url(""), None).expect("a client").with_max_retries(0)
+    }
+
+    async fn status(&self) -> ClusterStatus {
+        self.client().cluster().await.expect("an answer")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        self.retired.cancel();
+        self.serving.abort();
+    }
+}
+
+/// A leader, its manager and a follower.
+async fn led() -> (Process, Manager, Process) {
+    let [leader, follower] = pair(NOWHERE).await;
+    let manager = leader.take_office();
+    leader.sees(1, Some(1));
+    follower.sees(1, Some(1));
+    (leader, manager, follower)
+}
+
+#[tokio::test]
+async fn a_follower_has_the_leader_do_what_it_is_asked() {
+    let (leader, _, follower) = led().await;
+    let client = follower.client();
+    let job = client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let claimed = client.claim(&claim("q")).await.expect("an answer").jobs.remove(0);
+    assert_eq!(claimed.id, job.id);
+    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: claimed.fence, result: None, next: None };
+    client.complete(&job.id, &done).await.expect("completed");
+    assert_eq!(leader.client().job(&job.id).await.expect("the job").state, JobState::Completed);
+    assert_eq!(client.job(&job.id).await.expect("the job").state, JobState::Completed);
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_leader_comes_as_the_leader_gave_it() {
+    let (_leader, _, follower) = led().await;
+    let http = reqwest::Client::new();
+    let call = http.get(follower.url("/v1/jobs/nowhere")).header("x-request-id", "mine");
+    let answer = call.send().await.expect("an answer");
+    assert_eq!(answer.headers()["x-request-id"], "mine");
+    assert_eq!(problem(answer).await.code, "not_found");
+    let answer = http.get(follower.url("/v1/jobs?state=none%20such&state=running")).send().await.expect("an answer");
+    let refused = problem(answer).await;
+    assert_eq!((refused.status, refused.errors[0].field.as_str()), (422, "state"));
+}
+
+#[tokio::test]
+async fn a_waiting_claim_whose_client_goes_away_is_given_up_at_the_leader() {
+    let (_leader, manager, follower) = led().await;
+    let client = follower.client();
+    let waiting = tokio::spawn(async move {
+        let patient = ClaimJobs { wait_ms: Some(60_000), ..claim("q") };
+        client.claim(&patient).await
+    });
+    eventually("the claim waits at the leader", || manager.waiting_claims() == 1).await;
+    waiting.abort();
+    eventually("the claim is given up", || manager.waiting_claims() == 0).await;
+}
+
+#[tokio::test]
+async fn a_forwarded_call_to_a_member_that_does_not_lead_goes_no_further() {
+    let (_leader, _, follower) = led().await;
+    let call = reqwest::Client::new().get(follower.url("/v1/queues")).header("leasehold-forwarded", "3");
+    let answer = call.send().await.expect("an answer");
+    assert_eq!(answer.headers()["retry-after"], "1");
+    let refused = problem(answer).await;
+    assert_eq!((refused.status, refused.code.as_str()), (503, "not_leader"));
+}
+
+#[tokio::test]
+async fn without_a_leader_a_call_is_refused_and_the_member_says_that_it_is_not_ready() {
+    let [member, _other] = pair(NOWHERE).await;
+    let refused = problem(reqwest::get(member.url("/v1/queues")).await.expect("an answer")).await;
+    assert_eq!((refused.status, refused.code.as_str()), (503, "no_leader"));
+    assert!(refused.detail.contains("2 of its 3 members"), "{}", refused.detail);
+    let refused = problem(reqwest::get(member.url("/readyz")).await.expect("an answer")).await;
+    assert_eq!(refused.code, "no_leader");
+    let alive = async |path| reqwest::get(member.url(path)).await.expect("an answer").status();
+    for path in ["/livez", "/metrics", "/openapi.json"] {
+        assert_eq!(alive(path).await, 200, "{path}");
+    }
+    member.sees(2, Some(2));
+    assert_eq!(alive("/readyz").await, 200, "a leader is known");
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_leader_whoever_that_will_be() {
+    for elected in [1, 2] {
+        let members = pair(NOWHERE).await;
+        // This one is asked first, and does not lead either.
+        members[0].sees(1, Some(2));
+        let submit = SubmitJob::new("q", "k");
+        let client = members[0].client();
+        let electing = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let manager = members[elected - 1].take_office();
+            members.iter().for_each(|member| member.sees(2, Some(elected as u64)));
+            manager
+        };
+        let (submitted, _manager) = tokio::join!(client.submit(&submit), electing);
+        let job = submitted.expect("submitted once there was a leader");
+        assert_eq!(members[elected - 1].client().job(&job.id).await.expect("it is there").id, job.id);
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_answer_breaks_off_is_not_made_again_unless_it_only_reads() {
+    let third = listener().await;
+    let [member, _other] = pair(&format!("http://{}", third.local_addr().expect("an address"))).await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let breaking = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = third.accept().await.expect("a connection");
+            if stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+    member.sees(1, Some(3));
+    let call = reqwest::Client::new().post(member.url("/v1/jobs")).json(&SubmitJob::new("q", "k"));
+    let refused = problem(call.send().await.expect("an answer")).await;
+    assert_eq!((refused.status, refused.code.as_str()), (503, "outcome_unknown"));
+    assert!(refused.detail.contains("repeat the same call"), "{}", refused.detail);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    let refused = problem(reqwest::get(member.url("/v1/jobs")).await.expect("an answer")).await;
+    assert_eq!(refused.code, "no_leader");
+    assert!(calls.load(Ordering::SeqCst) > 2, "a call that only reads is made again");
+    breaking.abort();
+}
+
+#[tokio::test]
+async fn a_call_to_a_leader_that_hangs_ends_once_there_is_another() {
+    // It accepts connections and says nothing.
+    let third = listener().await;
+    let [member, _other] = pair(&format!("http://{}", third.local_addr().expect("an address"))).await;
+    member.sees(1, Some(3));
+    let call = reqwest::Client::new().post(member.url("/v1/jobs")).json(&SubmitJob::new("q", "k"));
+    let electing = async {
+        let (_stream, _) = third.accept().await.expect("a connection");
+        member.sees(2, Some(2));
+        std::future::pending::<()>().await;
+    };
+    let answer = tokio::select! {
+        answer = call.send() => answer.expect("an answer"),
+        () = electing => unreachable!("it is pending"),
+    };
+    assert_eq!(problem(answer).await.code, "outcome_unknown");
+}
+
+#[tokio::test]
+async fn streams_come_through_a_follower_and_end_with_the_leadership() {
+    let (leader, manager, follower) = led().await;
+    let mut events = reqwest::get(follower.url("/v1/events")).await.expect("an answer");
+    assert_eq!(events.headers()["content-type"], "text/event-stream");
+    follower.client().submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let mut text = String::new();
+    while !text.contains("submitted") {
+        let part = timeout(SOON, events.chunk()).await.expect("in time").expect("a stream").expect("an event");
+        text += &String::from_utf8_lossy(&part);
+    }
+    leader.office.leave();
+    leader.sees(2, None);
+    let ended = async { while let Ok(Some(_)) = events.chunk().await {} };
+    timeout(SOON, ended).await.expect("the stream ends");
+    manager.retire().await;
+}
+
+#[tokio::test]
+async fn a_body_of_any_length_is_passed_on_as_it_comes() {
+    let (leader, _, follower) = led().await;
+    let line = |number: usize| {
+        let (period, job) = (json!({"cron": "0 2 * * *"}), json!({"queue": "q", "kind": "k"}));
+        json!({"id": format!("s{number}"), "period": period, "action": {"type": "job", "job": job}}).to_string() + "\n"
+    };
+    let body: String = (0..100).map(line).collect();
+    let post = async |process: &Process| {
+        let call = reqwest::Client::new().post(process.url("/v1/schedules/bulk"));
+        let call = call.header("content-type", "application/x-ndjson").body(body.clone());
+        let answer = call.send().await.expect("an answer");
+        let status = answer.status();
+        let answered: Value = answer.json().await.expect("JSON");
+        (status.as_u16(), answered["items"].as_array().map(Vec::len))
+    };
+    assert_eq!(post(&follower).await, (200, Some(100)));
+    assert_eq!(post(&leader).await, (200, Some(100)), "the same schedules are stored once");
+    let stored = leader
+        .client()
+        .schedules(&ScheduleQuery { limit: Some(1_000), ..ScheduleQuery::default() })
+        .await
+        .expect("a list");
+    assert_eq!(stored.items.len(), 100);
+}
+
+/// Sends an envelope, and returns the answer.
+async fn tell(process: &Process, envelope: &Envelope, secret: &PeerSecret) -> reqwest::Response {
+    let body = envelope.encode();
+    let headers = secret.sign(&body, clock().now());
+    reqwest::Client::new().post(process.url(MESSAGES_PATH)).headers(headers).body(body).send().await.expect("an answer")
+}
+
+#[tokio::test]
+async fn messages_are_taken_from_the_other_members_of_the_cluster_and_from_nobody_else() {
+    let [member, _other] = pair(NOWHERE).await;
+    let messages = vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")];
+    let good = Envelope { cluster: "test".to_owned(), from: 2, to: 1, messages };
+    assert_eq!(tell(&member, &good, &secret()).await.status(), 204);
+    let expected = good.clone().into_messages().collect::<Vec<_>>();
+    assert_eq!(*member.puppet.received.lock(), expected);
+    for (wrong, word) in [
+        (Envelope { cluster: "other".to_owned(), ..good.clone() }, "`other`"),
+        (Envelope { to: 2, ..good.clone() }, "this is member 1"),
+        (Envelope { from: 4, ..good.clone() }, "no other member 4"),
+        (Envelope { from: 1, ..good.clone() }, "no other member 1"),
+    ] {
+        let refused = problem(tell(&member, &wrong, &secret()).await).await;
+        assert_eq!((refused.status, refused.code.as_str()), (409, "wrong_member"));
+        assert!(refused.detail.contains(word), "{}", refused.detail);
+    }
+    let other = "OTg3NjU0MzIxMDk4NzY1NDMyMTA5ODc2NTQzMjEwOTg=".parse().expect("a secret");
+    assert_eq!(problem(tell(&member, &good, &other).await).await.code, "unauthorized");
+    assert_eq!(member.puppet.received.lock().len(), expected.len());
+}
+
+#[tokio::test]
+async fn every_member_says_where_it_stands() {
+    let (leader, _, follower) = led().await;
+    for (process, member, leads) in [(&leader, 1, true), (&follower, 2, false)] {
+        let status = process.status().await;
+        assert_eq!((status.cluster.as_str(), status.member, status.leads), ("test", member, leads));
+        assert_eq!((status.term, status.leader, status.applied, status.committed), (1, Some(1), 7, 9));
+        assert_eq!(status.leader_address, Some(leader.url("")));
+        assert_eq!(status.members.iter().map(|listed| listed.member).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(status.members[1].address, follower.url(""));
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_stops_listens_to_the_others_until_its_manager_has_ended() {
+    let (leader, manager, follower) = led().await;
+    let waiting = tokio::spawn({
+        let (client, patient) = (leader.client(), ClaimJobs { wait_ms: Some(60_000), ..claim("q") });
+        async move { client.claim(&patient).await }
+    });
+    eventually("the claim waits", || manager.waiting_claims() == 1).await;
+    leader.shutdown.cancel();
+    let claimed = timeout(SOON, waiting).await.expect("in time").expect("no panic").expect("an answer");
+    assert_eq!(claimed.jobs.len(), 0, "a claim that waits is answered");
+    let refused = problem(reqwest::get(leader.url("/v1/queues")).await.expect("an answer")).await;
+    assert_eq!(refused.code, "shutting_down");
+    let answer = Envelope { cluster: "test".to_owned(), from: 2, to: 1, messages: vec![Bytes::from_static(b"a")] };
+    assert_eq!(tell(&leader, &answer, &secret()).await.status(), 204, "its last writes need the others");
+    // A call that comes through a follower waits for the next leader.
+    let submit = SubmitJob::new("q", "k");
+    let electing = async {
+        let manager = follower.take_office();
+        follower.sees(2, Some(2));
+        manager
+    };
+    let client = follower.client();
+    let (submitted, _manager) = tokio::join!(client.submit(&submit), electing);
+    submitted.expect("submitted at the next leader");
+    let mut leader = leader;
+    leader.retired.cancel();
+    let serving = std::mem::replace(&mut leader.serving, tokio::spawn(async { Ok(()) }));
+    timeout(SOON, serving).await.expect("it ends").expect("no panic").expect("it ends well");
+}
