@@ -107,8 +107,8 @@ pub(super) struct AppParts {
 }
 
 impl AppParts {
-    /// Makes the parts of a server that listens on this address, and ends when `shutdown` is cancelled. `openapi` is the
-    /// API's description.
+    /// Makes the parts of a server that listens on this address, and ends when `shutdown` is cancelled. `openapi` is
+    /// the API's description.
     pub(super) fn new(state: AppState, address: SocketAddr, shutdown: CancellationToken, openapi: Bytes) -> Self {
         let AppState { manager, subscriptions, schedules, access, peer_secret, metrics, limits, configuration } = state;
         Self {

@@ -53,8 +53,8 @@ pub async fn serve_monitor(listener: TcpListener, state: AppState, shutdown: Can
 }
 
 /// Serves as a member of a group, until `shutdown` is cancelled. Then it takes no more calls, answers waiting claims,
-/// ends streams of events, and lets calls end for [`super::Limits::drain_within`]; it listens to the other members until
-/// `retired` returns, since the last writes of a leader need them, and then it returns.
+/// ends streams of events, and lets calls end for [`super::Limits::drain_within`]; it listens to the other members
+/// until `retired` returns, since the last writes of a leader need them, and then it returns.
 ///
 /// # Errors
 /// The errors of [`serve`], or no calls to the other members can be made.

@@ -21,12 +21,13 @@ pub(super) struct ClusterArgs {
     /// a worker waits; without it they find each other's jobs by searches only. Needs --cluster-secret
     #[arg(long, value_name = "URL")]
     pub(super) advertise: Option<String>,
-    /// The secret that these managers, or the members of a cluster, share: 24 to 64 random bytes in base64 (`openssl rand -base64 32`). Others on
-    /// this machine can read a command line: better give it in the environment or in the settings file
+    /// The secret that these managers, or the members of a cluster, share: 24 to 64 random bytes in base64 (`openssl
+    /// rand -base64 32`). Others on this machine can read a command line: better give it in the environment or in the
+    /// settings file
     #[arg(long, value_name = "SECRET", hide_env_values = true)]
     pub(super) cluster_secret: Option<String>,
-    /// The name of the cluster that this server is a member of: three or five servers with embedded stores that are one,
-    /// and go on when one of three or two of five fail. Needs --member, --peers and --cluster-secret
+    /// The name of the cluster that this server is a member of: three or five servers with embedded stores that are
+    /// one, and go on when one of three or two of five fail. Needs --member, --peers and --cluster-secret
     #[arg(long, value_name = "NAME")]
     pub(super) cluster_name: Option<String>,
     /// The number of this member
@@ -59,8 +60,8 @@ impl Cluster {
         if let Some((name, _)) = first.filter(|_| chosen != Some(StoreKind::Elasticsearch)) {
             let not_chosen = not_chosen(name, StoreKind::Elasticsearch, chosen);
             return Err(Failure::Usage(format!(
-                "{not_chosen}; a member of a cluster of embedded stores needs `--cluster-name`, `--member`, `--peers` and \
-                 `--cluster-secret`"
+                "{not_chosen}; a member of a cluster of embedded stores needs `--cluster-name`, `--member`, `--peers` \
+                 and `--cluster-secret`"
             )));
         }
         match (advertise, secret) {

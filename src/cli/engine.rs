@@ -111,7 +111,7 @@ pub(super) struct ElasticsearchSettings {
 
 impl EngineSettings {
     /// Returns the same settings for a store that is a member of this group, if there is one.
-    pub(super) fn as_member(self, of: Option<GroupOptions>) -> Self {
+    pub(super) fn in_group(self, of: Option<GroupOptions>) -> Self {
         match self {
             Self::Embedded { data_dir, query_time, memory_limit, .. } => {
                 Self::Embedded { data_dir, query_time, memory_limit, group: of }

@@ -151,7 +151,7 @@ impl Host {
             notifications: Notifications::of(&args.notify, &settings.notify)?,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
             cluster,
-            engine: settings.engine(args.store)?.as_member(members.as_ref().map(Members::group)),
+            engine: settings.engine(args.store)?.in_group(members.as_ref().map(Members::group)),
             members,
             metrics,
             gently: signals.stop().listen(),

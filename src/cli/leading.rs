@@ -1,5 +1,5 @@
-//! What a member of a group does while it leads: the duties of a manager, which it begins on what the group has agreed on
-//! and gives up as soon as another member may lead.
+//! What a member of a group does while it leads: the duties of a manager, which it begins on what the group has agreed
+//! on and gives up as soon as another member may lead.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -41,8 +41,8 @@ impl Members {
         }
         if args.advertise.is_some() || settings.advertise.is_some() {
             return wrong(
-                "`advertise` (--advertise, LEASEHOLD_ADVERTISE) is for the managers of one Elasticsearch: take it away; \
-                 the members of a cluster reach each other at their addresses in `--peers`",
+                "`advertise` (--advertise, LEASEHOLD_ADVERTISE) is for the managers of one Elasticsearch: take it \
+                 away; the members of a cluster reach each other at their addresses in `--peers`",
             );
         }
         let (Some(name), Some(member), false) = (name, member, peers.is_empty()) else {

@@ -249,7 +249,8 @@ impl Manager {
         self.shared.store.close().await;
     }
 
-    /// Ends the background work, and waits for all writes that are under way. The store stays open, for another manager.
+    /// Ends the background work, and waits for all writes that are under way. The store stays open, for another
+    /// manager.
     pub async fn retire(&self) {
         self.stop_claims();
         self.shared.stopping.cancel();

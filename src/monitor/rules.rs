@@ -7,8 +7,8 @@
 //! A lease needs less waiting where this clock is compared with the store's: the machine that wrote it has let it last
 //! as much longer as its clock may be behind, so that this one waits only for as long as its own may be ahead.
 //!
-//! Where this process took the store over from another one, no worker was heard between the two, and the times of leases
-//! were written by the other one's clock. So every lease counts as renewed when it took over.
+//! Where this process took the store over from another one, no worker was heard between the two, and the times of
+//! leases were written by the other one's clock. So every lease counts as renewed when it took over.
 
 use std::time::Duration;
 

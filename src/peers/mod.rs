@@ -4,8 +4,8 @@
 //! signed, as webhooks are, by the secret of the cluster, which never travels: `{id}.{timestamp}.{body}` under
 //! HMAC-SHA256. A call that is recorded and sent again tells of a version that has passed, and a claim of it conflicts.
 //!
-//! The members of a group, which are one store, send each other the messages of that store ([`Envelope`]), signed in the
-//! same way.
+//! The members of a group, which are one store, send each other the messages of that store ([`Envelope`]), signed in
+//! the same way.
 //!
 //! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`Teller`] (the background
 //! task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`] (what they send each other) and

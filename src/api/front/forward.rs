@@ -1,8 +1,8 @@
 //! The way of a call to the leader.
 //!
-//! A call is sent again only when nobody has carried it out: no connection could be made, the member that was asked does
-//! not lead, or the call only reads. What has become of any other call whose answer does not come is unknown, and only
-//! its client can tell whether a repetition is the same call.
+//! A call is sent again only when nobody has carried it out: no connection could be made, the member that was asked
+//! does not lead, or the call only reads. What has become of any other call whose answer does not come is unknown, and
+//! only its client can tell whether a repetition is the same call.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ use crate::wire::Problem;
 const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
 /// How long a call waits for a leader.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a call waits at most before the leader is tried again: it may lead by then, though nothing has changed here.
+/// How long a call waits at most before the leader is tried again: it may lead by then, though nothing has changed
+/// here.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a member that counts as the leader no longer has for its answers.
 const DEPOSED: Duration = Duration::from_secs(2);

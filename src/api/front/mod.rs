@@ -1,8 +1,8 @@
-//! What a process that is a member of a group serves. It answers for itself where it stands and how it is; any other call
-//! goes to the member that leads, which may be this one.
+//! What a process that is a member of a group serves. It answers for itself where it stands and how it is; any other
+//! call goes to the member that leads, which may be this one.
 //!
-//! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads) and [`forward`] (the way
-//! to the leader).
+//! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads) and [`forward`] (the
+//! way to the leader).
 
 mod forward;
 mod office;
@@ -89,8 +89,8 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Makes the front of a member that listens on this address, and ends once `shutdown` is cancelled. `openapi` is the
-    /// API's description.
+    /// Makes the front of a member that listens on this address, and ends once `shutdown` is cancelled. `openapi` is
+    /// the API's description.
     pub(super) fn new(
         state: MemberState,
         address: SocketAddr,
