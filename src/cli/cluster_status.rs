@@ -138,7 +138,8 @@ fn overview(rows: &[Row]) -> String {
             row.role.to_owned(),
             match &row.trouble {
                 None => "yes".to_owned(),
-                Some(trouble) => format!("no: {trouble}"),
+                // The last part is the specific one; JSON has it all.
+                Some(trouble) => format!("no: {}", trouble.rsplit(": ").next().unwrap_or(trouble)),
             },
             number(row.applied),
             number(row.lag),
@@ -170,7 +171,11 @@ mod tests {
     #[test]
     fn the_table_shows_who_leads_who_is_gone_and_how_far_each_is_behind() {
         let first = status(1, 4, false, 90, 95);
-        let said = [Ok(first.clone()), Ok(status(2, 4, true, 100, 100)), Err("connection refused".to_owned())];
+        let said = [
+            Ok(first.clone()),
+            Ok(status(2, 4, true, 100, 100)),
+            Err("cannot reach it: connection refused".to_owned()),
+        ];
         let rows = rows(&first, &said);
         assert_eq!(headline("jobs", &rows), "cluster jobs: member 2 leads in term 4, 2 of 3 members answer\n");
         let text = overview(&rows);

@@ -139,14 +139,16 @@ impl Host {
             Stop::Drain | Stop::No => tracing::info!("{stopping}; again to stop at once"),
         })?;
         let chosen = args.store.store.or(settings.store);
+        let room = limits::connections(files);
         let members = Members::of(&args.cluster, &settings, chosen)?;
-        let cluster = match &members {
-            Some(_) => None,
-            None => Cluster::of(args.cluster, &settings, chosen)?,
+        let (cluster, room) = match &members {
+            // A call that is forwarded has a connection to the leader as well.
+            Some(_) => (None, (room / 2).max(1)),
+            None => (Cluster::of(args.cluster, &settings, chosen)?, room),
         };
         Ok(Self {
             listen,
-            limits: limits_of(limits::connections(files), connections, per_address),
+            limits: limits_of(room, connections, per_address),
             access,
             notifications: Notifications::of(&args.notify, &settings.notify)?,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
