@@ -1,7 +1,7 @@
 //! What a store that is one member of a group does with the other members.
 //!
-//! A group is one store: its members agree on every write, and one of them, the leader, decides what is written. Whoever
-//! carries the messages from member to member knows nothing of what is in them.
+//! A group is one store: its members agree on every write, and one of them, the leader, decides what is written.
+//! Whoever carries the messages from member to member knows nothing of what is in them.
 
 use async_trait::async_trait;
 use bytes::Bytes;
