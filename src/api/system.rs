@@ -44,14 +44,19 @@ pub(crate) async fn readyz(State(app): State<App>) -> Answer {
     if app.shutdown.is_cancelled() {
         return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
     }
-    app.manager.ready().await.map_err(|error| match error {
+    app.manager.ready().await.map_err(unready)?;
+    healthy()
+}
+
+/// Returns the refusal of a store that is not ready.
+pub(super) fn unready(error: StoreError) -> ApiError {
+    match error {
         // This check says what is wrong in words for everybody.
         StoreError::Unavailable(ref why) => {
             ApiError::new(Code::StoreUnavailable, error.to_string()).caused_by(why.as_str())
         }
         error => error.into(),
-    })?;
-    healthy()
+    }
 }
 
 /// Returns the health of the server: its problems, how fast jobs reach workers, how much work of which kind there is,

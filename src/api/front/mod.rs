@@ -34,6 +34,7 @@ use super::error::{ApiError, Code};
 use super::extract::{Query, read_within};
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
+use super::system::unready;
 use crate::clock::Clock;
 use crate::executor::NoHttpClient;
 use crate::peers::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
@@ -226,7 +227,11 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
         return Err(StoreError::Stopped(why).into());
     }
     match front.standing() {
-        Standing { leads: true, .. } | Standing { leader: Some(_), .. } => healthy(),
+        Standing { leads: true, .. } => {
+            front.own.store.ready().await.map_err(unready)?;
+            healthy()
+        }
+        Standing { leader: Some(_), .. } => healthy(),
         Standing { leads: false, leader: None, .. } => Err(front.forwarder.no_leader()),
     }
 }
