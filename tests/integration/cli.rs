@@ -3,6 +3,7 @@
 mod admin;
 mod asking;
 mod events;
+mod members;
 mod migrate;
 mod peers;
 mod queues;

@@ -1,0 +1,139 @@
+//! Three `leasehold serve` that are one: a leader that is killed, and one that is stopped.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use leasehold::client::Client;
+use leasehold::wire::SubmitJob;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::program::{DEADLINE, Started, leasehold, run};
+use crate::servers::ports;
+
+const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
+/// How many jobs are submitted at a time.
+const JOBS: usize = 50;
+
+/// Three members in a directory.
+struct Trio {
+    place: tempfile::TempDir,
+    ports: [u16; 3],
+    /// The processes; `None` for one that has ended.
+    members: [Option<Started>; 3],
+}
+
+impl Trio {
+    fn start() -> Self {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut trio = Self { place, ports: [(); 3].map(|()| ports::free()), members: [None, None, None] };
+        (0..3).for_each(|index| trio.start_member(index));
+        trio
+    }
+
+    fn start_member(&mut self, index: usize) {
+        let peers = (1..).zip(self.ports).map(|(number, port)| format!("{number}=http://127.0.0.1:{port}"));
+        let peers = peers.collect::<Vec<_>>().join(",");
+        let (member, listen) = ((index + 1).to_string(), format!("127.0.0.1:{}", self.ports[index]));
+        let data = self.place.path().join(format!("data-{member}"));
+        let data = data.to_str().expect("a name that is text");
+        let arguments = ["serve", "--cluster-name", "trio", "--member", &member, "--peers", &peers];
+        let arguments = arguments.into_iter().chain(["--cluster-secret", SECRET, "--listen", &listen]);
+        let log = File::options().create(true).append(true).open(self.place.path().join(format!("{member}.log")));
+        let log = log.expect("the log can be written");
+        let mut command = leasehold(self.place.path(), arguments.chain(["--data-dir", data]));
+        self.members[index] = Some(Started::of(command.stdout(Stdio::null()).stderr(log)));
+    }
+
+    fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    fn url(&self, index: usize) -> String {
+        format!("http://127.0.0.1:{}", self.ports[index])
+    }
+
+    fn client(&self, index: usize) -> Client {
+        Client::new(&self.url(index), None).expect("a client")
+    }
+
+    /// Waits until a member leads that all of these know, and returns its place.
+    async fn leader(&self, of: &[usize]) -> usize {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let mut leaders = Vec::new();
+            for index in of {
+                let status = self.client(*index).with_max_retries(0).cluster().await;
+                leaders.push(status.ok().and_then(|status| status.leader));
+            }
+            if let Some(Some(leader)) = leaders.first()
+                && leaders.iter().all(|known| *known == Some(*leader))
+                && of.contains(&(*leader as usize - 1))
+            {
+                return *leader as usize - 1;
+            }
+            assert!(Instant::now() < deadline, "no leader in time: {leaders:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Submits jobs through one member after the other, and returns their ids.
+    async fn submit(&self, through: &[usize]) -> Vec<String> {
+        let mut ids = Vec::new();
+        for number in 0..JOBS {
+            let client = self.client(through[number % through.len()]);
+            ids.push(client.submit(&SubmitJob::new("q", "k")).await.expect("submitted").id.to_string());
+        }
+        ids
+    }
+}
+
+fn others(index: usize) -> Vec<usize> {
+    (0..3).filter(|other| *other != index).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_whose_leader_is_killed_go_on_and_have_lost_nothing() {
+    let mut trio = Trio::start();
+    let leader = trio.leader(&[0, 1, 2]).await;
+    let mut ids = trio.submit(&[0, 1, 2]).await;
+    let mut killed = trio.members[leader].take().expect("it runs");
+    killed.signal(Signal::SIGKILL);
+    tokio::task::block_in_place(|| killed.end());
+    let left = others(leader);
+    ids.extend(trio.submit(&left).await);
+    assert!(left.contains(&trio.leader(&left).await));
+    trio.start_member(leader);
+    trio.leader(&[0, 1, 2]).await;
+    for index in 0..3 {
+        for id in &ids {
+            assert_eq!(trio.client(index).job(id).await.expect("the job is there").id, *id);
+        }
+    }
+    let status = run(trio.path(), ["cluster", "status", "--json", "--server", &trio.url(leader)]).expect(0).stdout();
+    let rows: Vec<Value> = status.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(rows.len(), 3, "{status}");
+    assert!(rows.iter().all(|row| row["reachable"] == true), "{status}");
+    assert_eq!(rows.iter().filter(|row| row["role"] == "leader").count(), 1, "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_stopped_leaves_no_call_undone() {
+    let mut trio = Trio::start();
+    let leader = trio.leader(&[0, 1, 2]).await;
+    let left = others(leader);
+    let mut stopped = trio.members[leader].take().expect("it runs");
+    let stopping = tokio::task::spawn_blocking(move || {
+        stopped.signal(Signal::SIGTERM);
+        stopped.end().code()
+    });
+    // Each is made once: a member that stops says what is not done, and the others wait for the next leader.
+    for number in 0..JOBS {
+        let client = trio.client(left[number % 2]).with_max_retries(0);
+        client.submit(&SubmitJob::new("q", "k")).await.expect("submitted at the next leader");
+    }
+    assert_eq!(stopping.await.expect("no panic"), Some(0));
+}
