@@ -180,8 +180,11 @@ impl Engine {
         self.stand(&self.member.lock());
     }
 
-    /// Leaves the group: nothing is waited for any more.
+    /// Leaves the group, which elects another leader where this member was that. Nothing is waited for any more.
     pub(super) fn leave(&self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.close();
+        }
         self.agreed.leave();
     }
 

@@ -14,12 +14,11 @@ use parking_lot::Mutex;
 use super::engine::Engine;
 use super::exchange::Exchange;
 use super::flush::Flusher;
-use super::writer::{Queue, stop_after};
+use super::writer::{FailOnExit, LeaveOnExit, Queue, stop_after};
 use crate::store::StoreError;
 
 /// The threads of a member, which end when this is dropped.
 pub(super) struct Threads {
-    exchange: Arc<Exchange>,
     engine: Arc<Engine>,
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
@@ -36,8 +35,8 @@ impl Threads {
         queue: &Arc<Queue>,
         flusher: &Arc<Mutex<Flusher>>,
     ) -> io::Result<Self> {
-        let (taking_part, applying) = (Arc::clone(&exchange), Arc::clone(&exchange));
-        let mut started = Self { exchange, engine: Arc::clone(engine), queue: Arc::clone(queue), threads: Vec::new() };
+        let (taking_part, applying) = (Arc::clone(&exchange), exchange);
+        let mut started = Self { engine: Arc::clone(engine), queue: Arc::clone(queue), threads: Vec::new() };
         let of = Arc::clone(engine);
         started.spawn("store-member", move || take_part(&of, &taking_part))?;
         let (of, flusher) = (Arc::clone(engine), Arc::clone(flusher));
@@ -46,14 +45,12 @@ impl Threads {
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() -> Result<(), StoreError> + Send + 'static) -> io::Result<()> {
-        let (engine, exchange, queue) = (Arc::clone(&self.engine), Arc::clone(&self.exchange), Arc::clone(&self.queue));
+        let (queue, engine) = (Arc::clone(&self.queue), Arc::clone(&self.engine));
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // However it ends, the other thread ends too, and nobody waits for what does not come.
-            let ending = Ending { engine, exchange };
+            let (guard, _leaving) = (FailOnExit(queue), LeaveOnExit(engine));
             if let Err(failure) = work() {
-                stop_after(&failure, &queue);
+                stop_after(&failure, &guard.0);
             }
-            drop(ending);
         })?;
         self.threads.push(thread);
         Ok(())
@@ -62,23 +59,10 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.exchange.close();
         self.engine.leave();
         for thread in self.threads.drain(..) {
             drop(thread.join());
         }
-    }
-}
-
-struct Ending {
-    engine: Arc<Engine>,
-    exchange: Arc<Exchange>,
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.exchange.close();
-        self.engine.leave();
     }
 }
 

@@ -304,7 +304,7 @@ impl Writer {
 
     /// Writes until the queue is closed and empty, or a batch could not be made durable. At the end it flushes.
     pub(super) fn run(mut self) {
-        let guard = FailOnExit(Arc::clone(&self.queue));
+        let (guard, _leaving) = (FailOnExit(Arc::clone(&self.queue)), LeaveOnExit(Arc::clone(&self.engine)));
         if let Err(failure) = self.write_all().and_then(|()| self.flusher.lock().finish(&self.engine)) {
             stop_after(&failure, &guard.0);
         }
@@ -426,13 +426,22 @@ pub(super) fn stop_after(failure: &StoreError, queue: &Queue) {
     });
 }
 
-/// Closes the queue however the writer ends, so that nobody waits for one that has panicked.
-struct FailOnExit(Arc<Queue>);
+/// Closes the queue however a thread of the store ends, so that nobody waits for one that has panicked.
+pub(super) struct FailOnExit(pub(super) Arc<Queue>);
 
 impl Drop for FailOnExit {
     fn drop(&mut self) {
-        let why = "its writer has ended; look at the log, and restart the server";
+        let why = "one of its threads has ended; look at the log, and restart the server";
         self.0.fail(&StoreError::Stopped(why.to_owned()));
+    }
+}
+
+/// Leaves the group however a thread of the store ends, so that a leader that cannot write any more does not stay one.
+pub(super) struct LeaveOnExit(pub(super) Arc<Engine>);
+
+impl Drop for LeaveOnExit {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

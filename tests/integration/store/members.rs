@@ -259,6 +259,32 @@ async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_others_go_on_without_a_leader_that_cannot_write_any_more() {
+    let group = Group::new();
+    let mut acknowledged = create(&group, &named("before", 30)).await;
+    let first = group.leader().await;
+    // The next file of the log has no folder.
+    std::fs::remove_dir_all(group.directory(first).join("log")).expect("it is there");
+    let mut round = 0;
+    while group.standing(first).leads {
+        let answers = group.store(first).write(creates(&named(&format!("round-{round}"), 50))).await;
+        acknowledged.extend(
+            answers
+                .into_iter()
+                .zip(named(&format!("round-{round}"), 50))
+                .filter_map(|(answer, job)| answer.ok().map(|_| job.id.clone())),
+        );
+        round += 1;
+        assert!(round < 10_000, "it writes on without a folder");
+    }
+    assert!(group.store(first).stopped().is_some(), "it says why");
+    acknowledged.extend(create(&group, &named("after", 300)).await);
+    let leader = group.leader().await;
+    assert_ne!(leader, first);
+    has_all(&all(group.store(leader)).await, &acknowledged);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_was_away_reads_what_it_missed_from_the_log() {
     let mut group = Group::new();
     let leader = group.leader().await;
