@@ -15,7 +15,7 @@ pub struct MemberMessage {
     pub from: u64,
     /// The number of the member that it is for.
     pub to: u64,
-    /// What it says.
+    /// The message itself, in the form of the store that made it, which no other part reads.
     pub bytes: Bytes,
 }
 

@@ -49,11 +49,11 @@ const MESSAGES_BUDGET: usize = 2 * MAX_MESSAGES_BYTES;
 
 /// The parts of a server that is a member of a group.
 pub struct MemberState {
-    /// The member.
+    /// This process's member of the group, whose standing says who leads.
     pub member: Arc<dyn Member>,
     /// The members of the group, and where each is reached.
     pub map: ClusterMap,
-    /// The member's store.
+    /// The store of this member, which is asked whether it still leads before it is read.
     pub store: Arc<dyn Store>,
     /// Where the manager is put that works while this member leads.
     pub office: Office,

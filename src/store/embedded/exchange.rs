@@ -176,6 +176,10 @@ impl Exchange {
         }
         let (caller, answer) = oneshot::channel();
         self.asked.lock().new.push(caller);
+        if !self.standing.borrow().leads {
+            // It has ceased to lead meanwhile, and whoever refuses those who ask may have been here before.
+            self.refuse_asked();
+        }
         self.inbox.lock().is_asked = true;
         self.arrived.notify_one();
         answer.await.unwrap_or_else(|_| Err(not_leading(None)))
@@ -192,8 +196,9 @@ impl Exchange {
         self.outbox.lock().is_closed = true;
         self.arrived.notify_all();
         self.to_send.notify_one();
-        self.asked.lock().fail(&not_leading(None));
+        // First, so that whoever asks after the others were refused knows.
         self.standing.send_if_modified(|now| mem::take(&mut now.leads));
+        self.asked.lock().fail(&not_leading(None));
     }
 }
 

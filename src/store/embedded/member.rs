@@ -25,7 +25,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts the threads.
+    /// Starts the threads that take messages to the group and apply what it commits.
     ///
     /// # Errors
     /// An error when one cannot be started.
